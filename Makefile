@@ -1,0 +1,51 @@
+# Every target does its own set-up: python3 (3.11 or newer), make and git are all it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+OUT    ?= out
+
+.DEFAULT_GOAL := help
+.PHONY: help run serve test lint e2e bench lock clean
+
+help:                           ## show the targets
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: $(VENV)/run.stamp          ## place 200 pods on a bundled 64-node cluster and show what happened
+	$(BIN)/gpu-topology demo --out $(OUT)
+
+serve: $(VENV)/run.stamp        ## leave the extender running on the bundled cluster
+	$(BIN)/gpu-topology demo --serve --out $(OUT)
+
+test: $(VENV)/dev.stamp         ## unit, property and service tests
+	$(BIN)/python -m pytest -q tests --ignore=tests/e2e
+
+lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once)
+	$(BIN)/python -m pytest -q -ra tests/e2e
+
+bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do-nothing route
+	$(BIN)/python -m benchmarks latency --json $(OUT)/latency.json
+
+lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
+	$(BIN)/pip install -q uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url --no-header -q --upgrade -o requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/run.txt
+
+clean:                          ## remove what the targets made
+	rm -rf $(VENV) $(OUT) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "gpu-topology needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# hatchling and editables are in both lists so that the editable install needs no build isolation.
+$(VENV)/%.stamp: requirements/%.txt pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$*.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,196 @@
+"""Pod manifest → :class:`~topology.requests.GpuRequest`, or why not.
+
+The contract of the annotations is one table, :data:`KEYS`: a key, how its value is read, and what
+is allowed. A value that cannot be read and a key that nobody knows are refused with a reason that
+names both; it is the same text every time, since kube-scheduler compares it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from scheduler_extender.wire import Container, Pod
+from topology.devices import Bytes
+from topology.links import GBps, LinkKind, canonical_product
+from topology.requests import Constraints, ContainerRequest, GpuRequest, Pattern, Policy, Role
+
+PREFIX = "gpu-topology.io/"
+PLACEMENT = PREFIX + "placement"
+WAKE = PREFIX + "wake"
+RESERVED = frozenset({PLACEMENT, WAKE})
+"""Ours to write; ignored on input."""
+
+MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+MAX_COUNT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A pod whose request cannot be read: no node may take it, and the reason says why."""
+
+    reason: str
+
+
+class _BadValueError(ValueError):
+    """What a value should have been."""
+
+
+def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malformed | None:
+    """The pod's request over the ``managed`` resources; None where it asks for none of them.
+
+    A pod without our annotations is plain whatever else it carries.
+    """
+    containers: dict[str, list[ContainerRequest]] = {}
+    for container, role in _containers(pod):
+        for resource in managed:
+            try:
+                count = _count(container, resource)
+            except _BadValueError as error:
+                return Malformed(f"container {container.name}: {resource} {error}")
+            if count:
+                found = ContainerRequest(container.name, count, role)
+                containers.setdefault(resource, []).append(found)
+    if not containers:
+        return None
+    values: dict[str, Any] = {}
+    ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
+    for key in sorted(ours.keys() - RESERVED):
+        name = key.removeprefix(PREFIX)
+        if name not in KEYS:
+            return Malformed(f"annotation {key}: unknown key, allowed are {', '.join(KEYS)}")
+        field, read = KEYS[name]
+        try:
+            values[field] = read(ours[key].strip())
+        except _BadValueError as error:
+            return Malformed(f"annotation {key}={_short(ours[key])}: {error}")
+    policy = values.pop("policy", Policy.REQUIRED)
+    if "link" not in values and "min_nvlinks" not in values:
+        values.pop("pattern", None)  # there is nothing for a pattern to speak about
+    constraints = Constraints(**values)
+    if len(containers) > 1 and constraints != Constraints():
+        kinds = " and ".join(sorted(containers))
+        return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}")
+    resource = next(r for r in managed if r in containers)
+    return GpuRequest(resource, tuple(containers[resource]), constraints, policy)
+
+
+def _containers(pod: Pod) -> list[tuple[Container, Role]]:
+    init = [
+        (c, Role.SIDECAR if c.restart_policy == "Always" else Role.INIT)
+        for c in pod.spec.init_containers or []
+    ]
+    return init + [(c, Role.APP) for c in pod.spec.containers]
+
+
+def _count(container: Container, resource: str) -> int:
+    """How many devices a container asks: its request, or its limit where only that is written."""
+    for amounts in (container.resources.requests, container.resources.limits):
+        if amounts and resource in amounts:
+            amount = quantity(str(amounts[resource]))
+            if amount != int(amount) or not 0 <= amount <= MAX_COUNT:
+                raise _BadValueError(
+                    f"{_short(str(amounts[resource]))} is not a whole number from 0 to {MAX_COUNT}"
+                )
+            return int(amount)
+    return 0
+
+
+_SUFFIXES: dict[str, int | Decimal] = {
+    "": 1,
+    "m": Decimal("0.001"),
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
+}
+_QUANTITY = re.compile(r"([+-]?\d{1,18}(?:\.\d{0,9})?(?:[eE][+-]?\d{1,2})?)([A-Za-z]{0,2})")
+
+
+def quantity(text: str) -> Decimal:
+    """A Kubernetes quantity as a number; a :class:`ValueError` says what it should have been."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in _SUFFIXES:
+        raise _BadValueError(f"{_short(text)} is not a quantity such as 2 or 40Gi")
+    try:
+        return Decimal(match[1]) * _SUFFIXES[match[2]]
+    except InvalidOperation as error:
+        raise _BadValueError(f"{_short(text)} is not a quantity such as 2 or 40Gi") from error
+
+
+def _one_of(words: Mapping[str, Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        if text not in words:
+            raise _BadValueError(f"allowed are {', '.join(words)}")
+        return words[text]
+
+    return read
+
+
+def _nvlinks(text: str) -> int:
+    if not re.fullmatch(r"\d{1,2}", text) or not 1 <= int(text) <= 18:
+        raise _BadValueError("allowed are whole numbers from 1 to 18")
+    return int(text)
+
+
+def _bandwidth(text: str) -> GBps:
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or float(text) <= 0:
+        raise _BadValueError("allowed are GB/s above 0, such as 100 or 37.5")
+    return GBps(float(text))
+
+
+def _memory(text: str) -> Bytes:
+    try:
+        amount = quantity(text)
+    except _BadValueError:
+        amount = Decimal(0)
+    if amount < 1 or amount != int(amount):
+        raise _BadValueError("allowed are quantities of bytes above 0, such as 40Gi")
+    return Bytes(int(amount))
+
+
+def _models(text: str) -> tuple[str, ...]:
+    globs = [canonical_product(glob) for glob in text.split(",")]
+    if not all(re.fullmatch(r"[a-z0-9*?.()+/-]{1,64}", glob) for glob in globs):
+        raise _BadValueError("allowed are product names or globs, comma-separated, such as A100*")
+    # Every product here is NVIDIA's: "NVIDIA*" asks for nothing more.
+    return tuple(sorted({re.sub(r"^nvidia\*", "*", glob) for glob in globs}))
+
+
+_LINK_LEVELS = {
+    "nvlink": LinkKind.NVLINK,
+    "pix": LinkKind.PIX,
+    "pxb": LinkKind.PXB,
+    "phb": LinkKind.PHB,
+    "node": LinkKind.NODE,
+}
+_NIC_LEVELS = {k: v for k, v in _LINK_LEVELS.items() if k != "nvlink"}
+
+KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "link": ("link", _one_of(_LINK_LEVELS)),
+    "min-nvlinks": ("min_nvlinks", _nvlinks),
+    "shape": ("pattern", _one_of({p.value: p for p in Pattern})),
+    "min-bandwidth": ("min_bandwidth", _bandwidth),
+    "min-gpu-memory": ("min_gpu_memory", _memory),
+    "gpu-model": ("models", _models),
+    "same-numa": ("same_numa", _one_of({"true": True, "false": False})),
+    "nic": ("nic", _one_of(_NIC_LEVELS)),
+    "policy": ("policy", _one_of({p.value: p for p in Policy})),
+}
+"""Annotation (without prefix) → field of Constraints, and how its value is read."""
+
+
+def _short(text: str) -> str:
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    return f'"{shown}"'

@@ -1,0 +1,352 @@
+"""The one adapter to the Kubernetes API server: bytes in, bytes out, errors of our own.
+
+The ``kubernetes`` package is used for what it is good at, reading kubeconfigs and keeping
+credentials fresh, and for the connection pool it sets up (TLS, proxies). Its typed models and
+informers are not used: decoding is the caller's, with msgspec.
+
+Every failure is an :class:`ApiFailure`: the server answered and refused (:class:`ApiError`), it
+could not be asked (:class:`ApiUnreachable`), or we do not know how to ask
+(:class:`ApiMisconfigured`). Nothing is retried here; only the caller knows what a second try means.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
+
+POOL_SIZE = 16
+"""Idle connections kept to the API server; more than these are opened when needed."""
+
+MERGE_PATCH = "application/merge-patch+json"
+
+_READ_BYTES = 64 * 1024
+
+Query = Sequence[tuple[str, str]]
+"""Query parameters in order, not yet percent-encoded."""
+
+
+class ApiFailure(Exception):  # noqa: N818 (the root of three kinds, of which one is an error answer)
+    """The API server did not do what it was asked to."""
+
+
+class ApiMisconfigured(ApiFailure):
+    """The kubeconfig, the service account or the credential plugin cannot be used."""
+
+
+class ApiUnreachable(ApiFailure):
+    """No answer: connection refused or broken, TLS failure, timeout, or the client was closed.
+
+    A write that ends so may have been committed all the same.
+    """
+
+
+class ApiError(ApiFailure):
+    """The API server answered with something other than success.
+
+    ``status`` is the HTTP code, ``reason`` the machine-readable word of the Status object
+    (``Conflict``, ``Expired`` …) or else the HTTP phrase, ``message`` what the server says.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(status, reason, message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}: {self.message}"
+
+
+class NotFoundError(ApiError):
+    """404: no such object, or no such resource (a CRD that is not installed)."""
+
+
+class ConflictError(ApiError):
+    """409: the object changed meanwhile, exists already, or fails a precondition."""
+
+
+class GoneError(ApiError):
+    """410: the resource version or the continue token is older than the server's history."""
+
+
+def api_error(status: int, reason: str, message: str) -> ApiError:
+    """Return (not raise) the :class:`ApiError` for an HTTP code, of its own class where it has one.
+
+    >>> api_error(409, "Conflict", "pod is already assigned")
+    ConflictError(409, 'Conflict', 'pod is already assigned')
+    """
+    kinds = {404: NotFoundError, 409: ConflictError, 410: GoneError}
+    return kinds.get(status, ApiError)(status, reason, message)
+
+
+class _Status(msgspec.Struct):
+    reason: str = ""
+    message: str = ""
+
+
+class WatchStream:
+    """The lines of one streamed answer, each a whole JSON document without its newline.
+
+    Iterating waits for the next line and raises :class:`ApiUnreachable` when the connection
+    breaks or stays silent for the read timeout; it stops when the server ends the answer or
+    after :meth:`close`. One thread iterates; any thread may close.
+    """
+
+    def __init__(self, response: BaseHTTPResponse) -> None:
+        self._response = response
+        self._reading = threading.Lock()
+        self._closed = False
+        self._ready: deque[bytes] = deque()
+        self._tail = b""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        with self._reading:
+            while not self._closed:
+                if self._ready:
+                    return self._ready.popleft()
+                data = self._read()
+                if not data:
+                    self._closed = True
+                    self._response.close()
+                    if self._tail:
+                        return self._tail
+                    break
+                *lines, self._tail = (self._tail + data).split(b"\n")
+                self._ready.extend(line for line in lines if line)
+        raise StopIteration
+
+    def close(self) -> None:
+        """Close the connection and wake the thread that waits for a line; safe to call twice."""
+        self._closed = True
+        # Refused when the connection went back to the pool or was closed: then nobody waits.
+        with suppress(OSError, RuntimeError, ValueError):
+            self._response.shutdown()
+        with self._reading:  # the reader's buffers are not ours to pull away
+            self._response.close()
+
+    def _read(self) -> bytes:
+        try:
+            return self._response.read1(_READ_BYTES, decode_content=False)
+        except (HTTPError, OSError, ValueError) as error:
+            if self._closed:
+                return b""
+            self._response.close()
+            raise ApiUnreachable(f"watch broken: {error}") from error
+
+
+class ApiServer:
+    """A client of one API server, with its credentials; safe to use from many threads.
+
+    Build it with :meth:`from_kubeconfig` or :meth:`in_cluster`. Paths are absolute and already
+    percent-encoded (``/api/v1/pods``), timeouts are in seconds, answers are the raw JSON bytes.
+    All methods raise :class:`ApiError`, :class:`ApiUnreachable` or :class:`ApiMisconfigured`.
+    """
+
+    def __init__(self, configuration: Any) -> None:
+        from kubernetes.client import ApiClient  # costs half a second: file mode never pays it
+
+        configuration.connection_pool_maxsize = POOL_SIZE
+        configuration.keep_alive = True  # TCP probes: a dead peer is noticed on an idle watch, too
+        self._configuration = configuration
+        self._credentials = threading.Lock()
+        self._open = _OpenConnections()
+        self._pools: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
+        self._pools.pool_classes_by_scheme = {
+            scheme: self._open.watched(pool_class)
+            for scheme, pool_class in self._pools.pool_classes_by_scheme.items()
+        }
+
+    @classmethod
+    def from_kubeconfig(cls, path: str | Path, context: str | None = None) -> Self:
+        """Return a client for a kubeconfig's context (its current one by default).
+
+        The file is never written to. Raises :class:`ApiMisconfigured` when it cannot be used.
+        """
+        from kubernetes import client, config
+
+        configuration = client.Configuration()
+        load: Callable[..., None] = config.load_kube_config
+        try:
+            load(str(path), context, client_configuration=configuration, persist_config=False)
+        except Exception as error:  # a bad file ends in a dozen kinds of them
+            raise ApiMisconfigured(f"kubeconfig {path}: {error}") from error
+        return cls(configuration)
+
+    @classmethod
+    def in_cluster(cls) -> Self:
+        """Return a client with the pod's service account, its token read again every minute.
+
+        Raises :class:`ApiMisconfigured` outside a pod.
+        """
+        from kubernetes import client, config
+
+        configuration = client.Configuration()
+        load: Callable[..., None] = config.load_incluster_config
+        try:
+            load(client_configuration=configuration)
+        except (config.ConfigException, OSError) as error:
+            raise ApiMisconfigured(f"service account: {error}") from error
+        return cls(configuration)
+
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
+        """Return an object or a list."""
+        return self._request("GET", path, query, timeout=urllib3.Timeout(total=timeout)).data
+
+    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        """POST a JSON object to a collection or subresource and return what the server made."""
+        return self._request(
+            "POST",
+            path,
+            body=body,
+            content_type="application/json",
+            timeout=urllib3.Timeout(total=timeout),
+        ).data
+
+    def patch(
+        self, path: str, body: bytes, content_type: str = MERGE_PATCH, *, timeout: float
+    ) -> bytes:
+        """Patch an object or subresource and return the object as it is now."""
+        return self._request(
+            "PATCH",
+            path,
+            body=body,
+            content_type=content_type,
+            timeout=urllib3.Timeout(total=timeout),
+        ).data
+
+    def stream(
+        self, path: str, query: Query = (), *, connect_timeout: float, read_timeout: float
+    ) -> WatchStream:
+        """Open a watch and return its lines once the server has accepted it.
+
+        ``read_timeout`` bounds the silence before the answer and between two reads of it.
+        """
+        response = self._request(
+            "GET",
+            path,
+            query,
+            timeout=urllib3.Timeout(connect=connect_timeout, read=read_timeout),
+            preload=False,
+        )
+        return WatchStream(response)
+
+    def close(self) -> None:
+        """Close every connection, in use or not; requests under way and later ones fail at once.
+
+        Only a connection still being opened is waited for, by its own thread.
+        """
+        self._open.shut()
+        self._pools.clear()
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Query = (),
+        *,
+        timeout: urllib3.Timeout,
+        body: bytes | None = None,
+        content_type: str | None = None,
+        preload: bool = True,
+    ) -> BaseHTTPResponse:
+        headers = {"Accept": "application/json", "User-Agent": "gpu-topology"}
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        headers |= self._authorization()
+        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        if self._open.closed:
+            raise ApiUnreachable(f"{method} {path}: the client is closed")
+        try:
+            response = self._pools.request(
+                method,
+                url,
+                body=body,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                redirect=False,
+                preload_content=preload,
+            )
+            if 200 <= response.status < 300:
+                return response
+            answer = response.data
+        except (HTTPError, OSError) as error:
+            raise ApiUnreachable(f"{method} {path}: {error}") from error
+        try:
+            status = msgspec.json.decode(answer, type=_Status)
+        except msgspec.DecodeError:  # a proxy's page, not the API server's word
+            status = _Status(message=answer[:200].decode("utf-8", "replace"))
+        raise api_error(response.status, status.reason or response.reason or "", status.message)
+
+    def _authorization(self) -> dict[str, str]:
+        # Asked at each request, which is what makes the package renew what has expired; one thread
+        # at a time, so that an exec plugin is not run once per thread.
+        with self._credentials:
+            try:
+                settings = self._configuration.auth_settings()
+            except Exception as error:  # a token file or plugin may fail in any way
+                raise ApiMisconfigured(f"credentials cannot be renewed: {error}") from error
+        return {
+            setting["key"]: setting["value"].strip()  # a token file may end in a newline
+            for setting in settings.values()
+            if setting["in"] == "header" and setting["value"]
+        }
+
+
+class _OpenConnections:
+    """The connections of one client, so that closing it wakes whoever waits on one.
+
+    urllib3 lets an answer's body be interrupted, but not the wait for its first line.
+    """
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._lock = threading.Lock()
+        self._connections: weakref.WeakSet[HTTPConnection] = weakref.WeakSet()
+
+    def watched(
+        self, pool_class: type[urllib3.HTTPConnectionPool]
+    ) -> type[urllib3.HTTPConnectionPool]:
+        """Return the pool class with connections that report here when they are up."""
+        base: Any = pool_class.ConnectionCls
+        add = self._add
+
+        class Watched(base):  # type: ignore[misc]
+            def connect(self) -> None:
+                super().connect()
+                add(self)
+
+        return type(pool_class.__name__, (pool_class,), {"ConnectionCls": Watched})
+
+    def shut(self) -> None:
+        with self._lock:
+            self.closed = True
+            connections = list(self._connections)
+        for connection in connections:
+            if (sock := connection.sock) is not None:
+                with suppress(OSError):  # its own thread closed it first
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def _add(self, connection: HTTPConnection) -> None:
+        with self._lock:
+            if not self.closed:
+                self._connections.add(connection)
+                return
+        connection.close()
+        raise ConnectionAbortedError("the client is closed")

@@ -1,0 +1,343 @@
+"""The HTTP edge: thin routes around the verbs, and the admin app beside them.
+
+Each verb is one ASGI endpoint that reads a bounded body, decodes it, calls a plain function and
+encodes the answer; nothing of FastAPI's validation runs on that path, which kube-scheduler waits
+for. A body that cannot be read is a 400 or 413 with one line, never a 500.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import structlog
+from fastapi import FastAPI, HTTPException
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from scheduler_extender import verbs, wire
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.cluster import Cluster
+from scheduler_extender.filecluster import FileBinder
+from scheduler_extender.verbs import Binder, BindError
+from topology import codec
+from topology.devices import NodeName, PodUid, positions
+from topology.requests import GpuRequest
+
+log = structlog.get_logger(__name__)
+
+MAX_BODY = 64 * 1024 * 1024
+"""Bytes of a request; 5,000 full nodes are about 40 MB."""
+BIND_THREADS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the routes need.
+
+    ``unready`` gives the reason why we cannot answer yet, or None. ``file_mode`` opens
+    ``POST /v1/reports``.
+    """
+
+    cluster: Cluster
+    binder: Binder
+    unready: Callable[[], str | None]
+    metrics: Metrics
+    file_mode: bool = False
+
+
+class Metrics:
+    """Counters of one service, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "gpu_topology_requests",
+            "Requests answered, by verb and HTTP status",
+            ["verb", "code"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "gpu_topology_request_seconds",
+            "Time to answer a request, from its whole body to the answer",
+            ["verb"],
+            registry=self.registry,
+            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
+        )
+        self.bind_errors = Counter(
+            "gpu_topology_bind_errors", "Binds refused or failed", registry=self.registry
+        )
+        self.ready = Gauge(
+            "gpu_topology_ready", "1 while filter is answered", registry=self.registry
+        )
+
+
+class _BodyError(Exception):
+    """A body that cannot be used: the status to answer with, and why."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def _read(receive: Receive, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _BodyError(400, "the client went away")
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise _BodyError(413, f"body is larger than {limit} bytes")
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+class Verb:
+    """One verb as an ASGI endpoint: body in, ``answer(body)`` out, as JSON.
+
+    ``answer`` raises :class:`msgspec.DecodeError` for a body that cannot be decoded. With
+    ``threaded`` it runs in a worker thread, since it waits for the API server.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        answer: Callable[[bytes], bytes],
+        metrics: Metrics,
+        *,
+        threaded: bool = False,
+        limit: int = MAX_BODY,
+    ) -> None:
+        self._answer = answer
+        self._name = name
+        self._limit = limit
+        self._requests = metrics.requests
+        self._ok = metrics.requests.labels(name, "200")
+        self._seconds = metrics.seconds.labels(name)
+        self._threads = anyio.CapacityLimiter(BIND_THREADS) if threaded else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        status = 200
+        try:
+            body = await _read(receive, self._limit)
+            started = time.perf_counter()
+            if self._threads is None:
+                payload = self._answer(body)
+            else:
+                payload = await anyio.to_thread.run_sync(self._answer, body, limiter=self._threads)
+            self._seconds.observe(time.perf_counter() - started)
+            self._ok.inc()
+        except _BodyError as error:
+            status, payload = error.status, _error(str(error))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            status, payload = 400, _error(f"body: {error}")
+        except NotReadyError as error:
+            status, payload = 503, _error(str(error))
+        except Exception as error:
+            # A fault of ours must not take the process, or other requests, with it.
+            log.exception("request failed", verb=self._name)
+            status, payload = 500, _error(f"internal error: {type(error).__name__}")
+        if status != 200:
+            self._requests.labels(self._name, str(status)).inc()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(payload)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": payload})
+
+
+class NotReadyError(Exception):
+    """The cluster is not synced yet."""
+
+
+def _error(message: str) -> bytes:
+    return msgspec.json.encode({"error": message})
+
+
+def create_app(service: Service) -> FastAPI:
+    """The scheduler-facing app: /scheduler/filter, prioritize, bind, and the health routes."""
+    app = FastAPI(title="gpu-topology extender", docs_url=None, redoc_url=None, openapi_url=None)
+    cluster = service.cluster
+    saw = service.binder.saw if isinstance(service.binder, FileBinder) else None
+
+    def filter_(body: bytes) -> bytes:
+        args = wire.args_decoder.decode(body)
+        if service.unready() is not None:
+            return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
+        if saw is not None:
+            saw(args.pod)
+        full = args.full_nodes()
+        if full is None:
+            return wire.encode(verbs.filter_nodes(cluster, args.pod, args.node_names or []))
+        result = verbs.filter_nodes(cluster, args.pod, [name for name, _ in full])
+        passed = set(result.node_names or ())
+        kept = {"metadata": {}, "items": [raw for name, raw in full if name in passed]}
+        return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
+
+    def prioritize(body: bytes) -> bytes:
+        args = wire.args_decoder.decode(body)
+        if service.unready() is not None:
+            raise NotReadyError(verbs.NOT_SYNCED)
+        full = args.full_nodes()
+        names = (args.node_names or []) if full is None else [name for name, _ in full]
+        return wire.encode(verbs.prioritize(cluster, args.pod, names))
+
+    def bind(body: bytes) -> bytes:
+        args = wire.binding_decoder.decode(body)
+        if service.unready() is not None:
+            return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
+        try:
+            verbs.bind(cluster, service.binder, args, _now)
+        except BindError as error:
+            service.metrics.bind_errors.inc()
+            log.info("bind refused", pod=args.pod_name, node=args.node, reason=str(error))
+            return wire.encode(wire.BindingResult(str(error)))
+        return wire.encode(wire.BindingResult())
+
+    for name, answer in (("filter", filter_), ("prioritize", prioritize), ("bind", bind)):
+        verb = Verb(name, answer, service.metrics, threaded=name == "bind")
+        app.router.routes.append(Route(f"/scheduler/{name}", verb, methods=["POST"]))
+    _add_health(app, service)
+    return app
+
+
+def create_admin_app(service: Service) -> FastAPI:
+    """The app for people and Prometheus: /v1/nodes, /v1/explain, /metrics, and health."""
+    app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
+    cluster = service.cluster
+
+    @app.get("/v1/nodes")
+    def nodes() -> list[dict[str, Any]]:
+        """Every node in brief."""
+        return [_node_brief(cluster, name) for name in cluster.names()]
+
+    @app.get("/v1/nodes/{name}")
+    def node(name: str) -> dict[str, Any]:
+        """One node: its record, what is free, its pods, what is wrong."""
+        if NodeName(name) not in cluster.names():
+            raise HTTPException(404, f"node {name} is unknown")
+        topology, report, _, _ = cluster.node(NodeName(name))
+        found = _node_brief(cluster, NodeName(name))
+        found["pods"] = [
+            {"uid": p.uid, "namespace": p.namespace, "name": p.name, "asks": _asks(p.request)}
+            for p in cluster.pods_on(NodeName(name))
+        ]
+        if topology is not None:
+            found["record"] = codec.encode(topology, report)
+        return found
+
+    @app.get("/v1/explain/{namespace}/{pod}")
+    def explain(namespace: str, pod: str) -> dict[str, Any]:
+        """What every node would answer to a pod now."""
+        record = cluster.pod_named(namespace, pod)
+        if record is None:
+            raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
+        found: dict[str, Any] = {"pod": f"{namespace}/{pod}", "node": record.node}
+        if isinstance(record.request, Malformed):
+            return {**found, "reason": record.request.reason}
+        decisions = {name: cluster.decide(name, record.request) for name in cluster.names()}
+        found["asks"] = record.request.text
+        found["nodes"] = [
+            {
+                "node": name,
+                "verdict": decision.verdict,
+                "score": decision.score,
+                "reason": decision.rejection.reason if decision.rejection else "",
+                "resolvable": decision.rejection.resolvable if decision.rejection else True,
+            }
+            for name, decision in decisions.items()
+        ]
+        return found
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        """Prometheus metrics."""
+        service.metrics.ready.set(service.unready() is None)
+        return Response(generate_latest(service.metrics.registry), media_type="text/plain")
+
+    if service.file_mode:
+
+        @app.post("/v1/reports")
+        async def reports(request: Request) -> Response:
+            """What a kubelet would have reported: node, status, and pods that ended."""
+            return _take_report(cluster, await request.body())
+
+    _add_health(app, service)
+    return app
+
+
+class _ReportBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    node: str
+    status: dict[str, Any]
+    ended_pods: list[str] = []
+
+
+def _take_report(cluster: Cluster, body: bytes) -> Response:
+    try:
+        args = msgspec.json.decode(body, type=_ReportBody)
+        report = codec.decode_report(args.status)
+    except (msgspec.DecodeError, codec.RecordError) as error:
+        return Response(_error(f"body: {error}"), 400, media_type="application/json")
+    for uid in args.ended_pods:
+        cluster.drop_pod(PodUid(uid))
+    if not cluster.put_report(NodeName(args.node), report):
+        problem = _error(f"node: {args.node} is not in the cluster file")
+        return Response(problem, 404, media_type="application/json")
+    return Response(status_code=204)
+
+
+def _add_health(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """The process lives."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """The cluster is synced and filter will be answered."""
+        reason = service.unready()
+        if reason is not None:
+            return Response(_error(reason), 503, media_type="application/json")
+        return Response(b'{"status":"ok"}', media_type="application/json")
+
+
+def _node_brief(cluster: Cluster, name: NodeName) -> dict[str, Any]:
+    topology, report, problem, stale = cluster.node(name)
+    found: dict[str, Any] = {"node": name, "stale": stale, "problem": problem}
+    if topology is None:
+        return found
+    found["gpus"] = len(topology.gpus)
+    found["summary"] = topology.summary()
+    found["sequence"] = report.sequence if report else None
+    for served in topology.resources:
+        view = cluster.view(name, served.name)
+        if isinstance(view, str):
+            found["problem"] = view
+        else:
+            free = view.free
+            found["free"] = [topology.gpus[p].index for p in positions(free)]
+            found["pending"] = len(view.pending)
+    return found
+
+
+def _asks(request: GpuRequest | Malformed) -> str:
+    return request.reason if isinstance(request, Malformed) else request.text
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,381 @@
+"""``gpu-topology``: the only place that wires things together.
+
+Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import click
+import structlog
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+from topology.machines import MACHINES, Machine, UnknownMachine, machine
+
+from scheduler_extender import check as checking
+from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load, read_pod
+from topology import codec
+from topology.devices import Bytes, NodeName
+from topology.placement import Verdict
+from topology.requests import GpuRequest
+
+app = typer.Typer(
+    name="gpu-topology",
+    help="GPU placement on Kubernetes that keeps its word.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+console = Console()
+
+
+class BadInputError(Exception):
+    """What the user gave cannot be used; the message is the one line they see."""
+
+
+@app.command()
+def extender(
+    cluster: Annotated[
+        Path | None, typer.Option(help="Serve a described cluster: a YAML file, see docs.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Serve the cluster of this kubeconfig.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port for kube-scheduler.", min=0, max=65535)] = 8888,
+    admin_port: Annotated[
+        int, typer.Option(help="Port for people and Prometheus.", min=0, max=65535)
+    ] = 8889,
+    require: Annotated[
+        str, typer.Option(help="Weakest verdict a required pod accepts: guaranteed or expected.")
+    ] = "expected",
+    stale_after: Annotated[
+        float, typer.Option(help="Seconds without a changed report until a node is stale.", min=1)
+    ] = 180.0,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate for the port.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate.")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="CA that must have signed the client's certificate.")
+    ] = None,
+    client_name: Annotated[
+        list[str] | None,
+        typer.Option(help="Common or DNS name a client may bear; repeatable. Needs --client-ca."),
+    ] = None,
+) -> None:
+    """Run the scheduler extender.
+
+    With --cluster it serves a file, with --kubeconfig or inside a cluster the API server's state.
+    """
+    from scheduler_extender.serving import Tls
+
+    if cluster is not None and kubeconfig is not None:
+        raise BadInputError("--cluster and --kubeconfig exclude each other")
+    weakest = _one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
+    tls = None
+    if tls_cert or tls_key or client_ca or client_name:
+        if tls_cert is None or tls_key is None:
+            raise BadInputError("--tls-cert and --tls-key are needed together")
+        if client_name and client_ca is None:
+            raise BadInputError("--client-name needs --client-ca")
+        for path in filter(None, (tls_cert, tls_key, client_ca)):
+            if not path.is_file():
+                raise BadInputError(f"{path}: no such file")
+        tls = Tls(tls_cert, tls_key, client_ca, frozenset(client_name or ()))
+    _log_json()
+    if cluster is not None:
+        _serve_file(cluster, Settings(weakest, None), host, port, admin_port, tls)
+    else:
+        settings = Settings(weakest, stale_after)
+        _serve_kube(kubeconfig, context, settings, host, port, admin_port, tls)
+
+
+def _serve_file(
+    path: Path, settings: Settings, host: str, port: int, admin_port: int, tls: Any
+) -> None:
+    from scheduler_extender.app import Metrics, Service
+
+    content = _cluster_file(path)
+    state = Cluster(time.monotonic, settings)
+    feed(state, content)
+    binder = FileBinder(state)
+    service = Service(state, binder, lambda: None, Metrics(), file_mode=True)
+    _serve(service, host, port, admin_port, tls, f"{len(content.records)} nodes from {path}")
+
+
+def _serve_kube(
+    kubeconfig: Path | None,
+    context: str | None,
+    settings: Settings,
+    host: str,
+    port: int,
+    admin_port: int,
+    tls: Any,
+) -> None:
+    from scheduler_extender.apiserver import ApiFailure, ApiServer
+    from scheduler_extender.app import Metrics, Service
+    from scheduler_extender.kube import KubeSource
+
+    try:
+        if kubeconfig is not None:
+            api = ApiServer.from_kubeconfig(kubeconfig, context)
+        else:
+            api = ApiServer.in_cluster()
+    except ApiFailure as error:
+        hint = "" if kubeconfig else "; outside a cluster give --cluster FILE or --kubeconfig PATH"
+        raise BadInputError(f"{error}{hint}") from error
+    state = Cluster(time.monotonic, settings)
+    source = KubeSource(api, state)
+    source.start()
+    try:
+        service = Service(state, source.binder, source.unready, Metrics())
+        _serve(service, host, port, admin_port, tls, "the API server's cluster")
+    finally:
+        source.stop()
+
+
+def _serve(service: Any, host: str, port: int, admin_port: int, tls: Any, what: str) -> None:
+    from scheduler_extender.app import create_admin_app, create_app
+    from scheduler_extender.serving import PortError, Serving, listen
+
+    try:
+        sockets = (listen(host, port), listen(host, admin_port))
+    except PortError as error:
+        raise BadInputError(str(error)) from error
+    serving = Serving(create_app(service), create_admin_app(service), sockets, tls)
+    scheme = "https" if tls else "http"
+    scheduler_port, people_port = (s.getsockname()[1] for s in sockets)
+
+    def started() -> None:
+        structlog.get_logger().info(
+            "serving",
+            what=what,
+            scheduler=f"{scheme}://{host}:{scheduler_port}/scheduler",
+            admin=f"http://{host}:{people_port}/v1/nodes",
+        )
+
+    serving.run(started)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="nvidia-smi topo -m text or NCCL XML; - is stdin.")],
+    node: Annotated[str, typer.Option(help="Name of the node it was taken on.")],
+    product: Annotated[
+        str | None, typer.Option(help="Product name, such as 'NVIDIA A100-SXM4-40GB'.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of each GPU, such as 40960Mi (nvidia-smi's MiB).")
+    ] = None,
+) -> None:
+    """Turn what people paste of a machine into a GPUTopology object, as YAML on stdout."""
+    from scheduler_extender.annotations import quantity
+    from topology.sources import SourceError, read
+
+    amount = None
+    if memory is not None:
+        try:
+            amount = Bytes(int(quantity(memory)))
+        except ValueError as error:
+            raise BadInputError(f"--memory: {error}") from error
+    try:
+        found = read(_text(file), NodeName(node), product=product, memory=amount)
+    except SourceError as error:
+        raise BadInputError(f"{file}: {error}") from error
+    for finding in found.findings:
+        typer.echo(f"{file}: {finding}", err=True)
+    typer.echo(yaml.safe_dump(codec.encode(found.topology), sort_keys=False), nl=False)
+
+
+@app.command()
+def check(
+    pod: Annotated[Path, typer.Argument(help="A A Pod, or what has a pod template; - is stdin.")],
+    cluster: Annotated[Path, typer.Option(help="Cluster file with the nodes.")],
+    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+    require: Annotated[
+        str, typer.Option(help="Weakest verdict a required pod accepts: guaranteed or expected.")
+    ] = "expected",
+) -> None:
+    """Say for every node whether it would take a pod, and why not. Exit 1 if none would."""
+    weakest = _one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
+    as_json = _one_of("--output", output, {"json": True}, False, "table")
+    state = Cluster(lambda: 0.0, Settings(weakest, None))
+    feed(state, _cluster_file(cluster))
+    name, request = _pod_file(pod)
+    answer = checking.check(state, name, request)
+    passing = sum(row["passes"] for row in answer["nodes"])
+    if as_json:
+        for row in answer["nodes"]:
+            del row["passes"]
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        console.print(f"[bold]{name}[/] asks {request.text}")
+        console.print(checking.table(answer))
+        console.print(f"{passing} of {len(answer['nodes'])} nodes would take it")
+    raise typer.Exit(0 if passing else 1)
+
+
+@app.command()
+def machines(
+    name: Annotated[str | None, typer.Argument(help="One machine, as a GPUTopology.")] = None,
+    output: Annotated[str, typer.Option(help="For one machine: yaml or matrix.")] = "yaml",
+) -> None:
+    """List the machines of the catalogue, or print one."""
+    if name is None:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("machine", "GPUs", "what it is"):
+            table.add_column(column, overflow="fold")
+        for known in MACHINES.values():
+            table.add_row(known.name, known.topology("node").summary(), known.description)
+        console.print(table)
+        return
+    matrix = _one_of("--output", output, {"matrix": True}, False, "yaml")
+    try:
+        found = machine(name)
+    except UnknownMachine as error:
+        raise BadInputError(str(error)) from error
+    if matrix:
+        console.print(_matrix(found))
+    else:
+        document = codec.encode(found.topology(found.name))
+        typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+
+
+def _matrix(found: Machine) -> Table:
+    topology = found.topology("node")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for gpu in topology.gpus:
+        table.add_column(f"GPU{gpu.index}")
+    table.add_column("NUMA")
+    for p, gpu in enumerate(topology.gpus):
+        cells = [
+            "X"
+            if link is None
+            else f"NV{link.nvlinks} {link.pcie.label}"
+            if link.nvlinks
+            else link.pcie.label
+            for link in topology.shape.links[p]
+        ]
+        table.add_row(f"GPU{gpu.index}", *cells, str(gpu.numa_node))
+    return table
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("out"),
+    pods: Annotated[int, typer.Option(help="How many pods to send.", min=1, max=5000)] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 1,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Another cluster file than the bundled one.")
+    ] = None,
+    serve: Annotated[bool, typer.Option(help="Leave the extender running instead.")] = False,
+) -> None:
+    """Place pods on a bundled 64-node cluster through the real service, and show what happened."""
+    from scheduler_extender.demo import run_demo
+
+    content = _cluster_file(cluster) if cluster is not None else None
+    raise typer.Exit(run_demo(console, out, pods, seed, content, cluster, serve=serve))
+
+
+def _one_of(
+    flag: str, value: str, words: dict[str, Any], default: Any, word: str = "expected"
+) -> Any:
+    known = {word: default, **words}
+    if value not in known:
+        raise BadInputError(f"{flag}: allowed are {', '.join(known)}, not {value!r}")
+    return known[value]
+
+
+def _cluster_file(path: Path) -> Any:
+    try:
+        return load(path)
+    except ClusterFileError as error:
+        raise BadInputError(str(error)) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{path}: not UTF-8 text: {error.reason}") from error
+
+
+def _pod_file(path: Path) -> tuple[str, GpuRequest]:
+    """The pod's name and request; bad input also where an annotation cannot be read."""
+    try:
+        documents = [d for d in yaml.safe_load_all(_text(path)) if d is not None]
+    except yaml.YAMLError as error:
+        first = " ".join(str(error).split())
+        raise BadInputError(f"{path}: not YAML: {first}") from error
+    if len(documents) != 1:
+        raise BadInputError(f"{path}: one Pod is needed, there are {len(documents)} documents")
+    manifest = documents[0]
+    if not isinstance(manifest, dict):
+        raise BadInputError(f"{path}: a Pod is needed, not {type(manifest).__name__}")
+    spec = manifest.get("spec")
+    if manifest.get("kind") != "Pod" and isinstance(spec, dict) and "template" in spec:
+        name = (manifest.get("metadata") or {}).get("name", "pod")
+        template = spec["template"] if isinstance(spec["template"], dict) else {}
+        metadata = {"name": name, **(template.get("metadata") or {})}
+        manifest = {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
+    if manifest.get("kind") != "Pod":
+        kind = manifest.get("kind")
+        raise BadInputError(f"{path}: kind: allowed is Pod, or one with a template, not {kind!r}")
+    try:
+        pod = read_pod(manifest)
+    except ValueError as error:
+        raise BadInputError(f"{path}: {error}") from error
+    request = parse(pod)
+    if isinstance(request, Malformed):
+        raise BadInputError(f"{path}: {request.reason}")
+    if request is None:
+        raise BadInputError(f"{path}: the pod asks for no GPU (nvidia.com/gpu), nothing to check")
+    return pod.metadata.name, request
+
+
+def _log_json() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def main() -> NoReturn:
+    """The console script."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(standalone_mode=False)
+    except BadInputError as error:
+        _fail(str(error))
+    except click.exceptions.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "gpu-topology"
+        _fail(f"{where}: {error.format_message()} (try {where} --help)")
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(2)

@@ -1,0 +1,421 @@
+"""The cluster as we know it: nodes, their records, their pods, binds in flight, and freshness.
+
+One lock guards it all and is held for microseconds: nothing under it does I/O. Sources feed it from
+their own threads; verbs read it from the event loop. What a request's answer is on a node is
+remembered until something about the node changes, so that asking about thousands of nodes costs a
+look-up each.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.ledger import ContradictionError, PodRecord, availability
+from topology import scoring
+from topology.belief import Availability
+from topology.devices import NodeName, PodUid
+from topology.graph import NodeTopology
+from topology.placement import (
+    BUSY,
+    DRA_ONLY,
+    IN_PROGRESS,
+    NO_REPORT,
+    NOT_SERVED,
+    SPLIT,
+    STALE,
+    TOO_FEW,
+    UNUSABLE,
+    Assessment,
+    Rejection,
+    Verdict,
+    assess,
+    endangers,
+)
+from topology.report import Report
+from topology.requests import GpuRequest
+
+REMEMBERED_REQUESTS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator chooses.
+
+    ``require`` is the weakest verdict on which a required pod passes; ``stale_after`` is in
+    seconds of the local clock since the last changed report, None for never.
+    """
+
+    require: Verdict = Verdict.EXPECTED
+    stale_after: float | None = 180.0
+    managed: tuple[str, ...] = MANAGED
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a node answers to a request: pass with a score, or a rejection."""
+
+    score: int
+    rejection: Rejection | None = None
+    assessment: Assessment | None = None
+    priority: dict[str, object] = field(default_factory=dict, compare=False)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict's word; ``unknown`` where there is no usable record."""
+        return self.assessment.verdict.value if self.assessment else "unknown"
+
+
+@dataclass(slots=True)
+class _Node:
+    """Everything known of one node."""
+
+    topology: NodeTopology | None = None
+    report: Report | None = None
+    problem: str | None = None
+    changed_at: float = 0.0
+    stale: bool = False
+    dra_only: bool = False
+    pods: dict[PodUid, PodRecord] = field(default_factory=dict)
+    in_flight: dict[PodUid, PodRecord] = field(default_factory=dict)
+    views: dict[str, Availability | str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Table:
+    """The remembered answers to one request, as the three parts of a filter answer."""
+
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    unresolvable: dict[str, str] = field(default_factory=dict)
+
+    def put(self, name: str, decision: Decision) -> None:
+        """Remember a node's answer."""
+        self.decisions[name] = decision
+        if decision.rejection is None:
+            self.passed.add(name)
+        elif decision.rejection.resolvable:
+            self.failed[name] = decision.rejection.reason
+        else:
+            self.unresolvable[name] = decision.rejection.reason
+
+    def drop(self, name: str) -> None:
+        """Forget a node's answer."""
+        if self.decisions.pop(name, None) is not None:
+            self.passed.discard(name)
+            self.failed.pop(name, None)
+            self.unresolvable.pop(name, None)
+
+
+class Cluster:
+    """What is known of all nodes. ``clock`` gives seconds and only has to run forward."""
+
+    def __init__(self, clock: Callable[[], float], settings: Settings = Settings()) -> None:
+        self._clock = clock
+        self.settings = settings
+        self._lock = threading.RLock()
+        self._nodes: dict[NodeName, _Node] = {}
+        self._pods: dict[PodUid, PodRecord] = {}
+        self._in_flight: dict[PodUid, NodeName] = {}
+        self._tables: OrderedDict[GpuRequest, Table] = OrderedDict()
+        self._deadlines: OrderedDict[NodeName, float] = OrderedDict()
+        self._listeners: list[Callable[[NodeName], None]] = []
+        self.reports_out_of_order = 0
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Several steps as one. Nothing inside may wait for anything."""
+        with self._lock:
+            yield
+
+    def on_change(self, listener: Callable[[NodeName], None]) -> None:
+        """Call ``listener`` with a node's name whenever what it can offer may have changed.
+
+        Called under the lock, so it must only take a note.
+        """
+        self._listeners.append(listener)
+
+    # What sources feed.
+
+    def put_record(self, topology: NodeTopology, report: Report | None) -> None:
+        """Take in a node's record. A report that is older than the one we hold is passed over."""
+        with self._lock:
+            node = self._nodes.setdefault(topology.name, _Node())
+            known = node.report
+            if report is not None and known is not None and not report.follows(known):
+                self.reports_out_of_order += 1
+                report = known
+            heard = report != known or node.topology != topology or node.problem is not None
+            quiet = (
+                node.topology == topology and not node.stale and _same_but_sequence(report, known)
+            )
+            node.topology, node.report, node.problem = topology, report, None
+            if heard:
+                self._freshen(topology.name, node)
+            if heard and not quiet:
+                self._touch(topology.name)
+
+    def put_report(self, name: NodeName, report: Report) -> bool:
+        """Take in a report on its own; False where the node has no record to belong to."""
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is None or node.topology is None:
+                return False
+            self.put_record(node.topology, report)
+            return True
+
+    def put_problem(self, name: NodeName, problem: str) -> None:
+        """Note that a node's record cannot be used, and why."""
+        with self._lock:
+            node = self._nodes.setdefault(name, _Node())
+            if node.problem != problem:
+                node.topology, node.report, node.problem = None, None, problem
+                self._touch(name)
+
+    def drop_record(self, name: NodeName) -> None:
+        """Forget a node's record; its pods stay."""
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is not None:
+                node.topology = node.report = node.problem = None
+                self._deadlines.pop(name, None)
+                self._touch(name)
+
+    def put_node(self, name: NodeName, *, advertises: bool) -> None:
+        """Note that a Node object exists, and whether it advertises a managed resource."""
+        with self._lock:
+            node = self._nodes.setdefault(name, _Node())
+            if node.dra_only == advertises:
+                node.dra_only = not advertises
+                self._touch(name)
+
+    def put_pod(self, pod: PodRecord) -> None:
+        """Take in a pod as it is now; a bind in flight that it confirms retires."""
+        with self._lock:
+            earlier = self._pods.get(pod.uid)
+            if earlier == pod:
+                return
+            if earlier is not None and earlier.node is not None and pod.node is None:
+                return  # a nodeName is never taken back: this is older news than ours
+            self._pods[pod.uid] = pod
+            if earlier is not None and earlier.node is not None:
+                self._nodes[earlier.node].pods.pop(pod.uid, None)
+                self._touch(earlier.node)
+            if pod.node is not None:
+                self._nodes.setdefault(pod.node, _Node()).pods[pod.uid] = pod
+                self._touch(pod.node)
+                self.release(pod.uid)
+
+    def drop_pod(self, uid: PodUid) -> None:
+        """Forget a pod that is gone, and a bind of it in flight."""
+        with self._lock:
+            pod = self._pods.pop(uid, None)
+            if pod is not None and pod.node is not None:
+                self._nodes[pod.node].pods.pop(uid, None)
+                self._touch(pod.node)
+            self.release(uid)
+
+    def keep_pods(self, uids: set[PodUid]) -> None:
+        """Forget every pod that a complete list did not name. Binds in flight stay."""
+        with self._lock:
+            for uid in self._pods.keys() - uids:
+                pod = self._pods.pop(uid)
+                if pod.node is not None:
+                    self._nodes[pod.node].pods.pop(uid, None)
+                    self._touch(pod.node)
+
+    def keep_records(self, names: set[NodeName]) -> None:
+        """Forget the record of every node that a complete list did not name."""
+        with self._lock:
+            for name, node in list(self._nodes.items()):
+                if name not in names and (node.topology or node.problem):
+                    self.drop_record(name)
+
+    # What verbs ask.
+
+    def pod(self, uid: PodUid) -> PodRecord | None:
+        """The pod with this UID, as last seen."""
+        with self._lock:
+            return self._pods.get(uid)
+
+    def pod_named(self, namespace: str, name: str) -> PodRecord | None:
+        """The pod of this name, as last seen. O(pods)."""
+        with self._lock:
+            found = (p for p in self._pods.values() if (p.namespace, p.name) == (namespace, name))
+            return next(found, None)
+
+    def waiting_pods(self) -> list[PodRecord]:
+        """Pods that kube-scheduler has called unschedulable."""
+        with self._lock:
+            return [pod for pod in self._pods.values() if pod.waiting]
+
+    def names(self) -> list[NodeName]:
+        """Every node we know of, sorted."""
+        with self._lock:
+            return sorted(self._nodes)
+
+    def node(self, name: NodeName) -> tuple[NodeTopology | None, Report | None, str | None, bool]:
+        """A node's topology, report, problem and staleness, for people to look at."""
+        with self._lock:
+            self._expire()
+            node = self._nodes.get(name) or _Node()
+            return node.topology, node.report, node.problem, node.stale
+
+    def pods_on(self, name: NodeName) -> list[PodRecord]:
+        """The pods of a node, binds in flight included."""
+        with self._lock:
+            node = self._nodes.get(name) or _Node()
+            return [*node.pods.values(), *node.in_flight.values()]
+
+    def view(self, name: NodeName, resource: str) -> Availability | str:
+        """What is free on a node for ``resource``, or the text of what is wrong with its record."""
+        with self._lock:
+            node = self._nodes[name]
+            if resource not in node.views:
+                assert node.topology is not None  # noqa: S101
+                pods = [*node.pods.values(), *node.in_flight.values()]
+                try:
+                    node.views[resource] = availability(node.topology, node.report, pods, resource)
+                except ContradictionError as error:
+                    node.views[resource] = str(error)
+            return node.views[resource]
+
+    def table(self, request: GpuRequest, names: Iterable[str]) -> Table:
+        """The answers to ``request`` with every known node of ``names`` worked out.
+
+        Call and read it under :meth:`locked`. Nodes that nobody told us of are left out.
+        """
+        self._expire()
+        table = self._tables.get(request)
+        if table is None:
+            table = self._tables[request] = Table()
+            while len(self._tables) > REMEMBERED_REQUESTS:
+                self._tables.popitem(last=False)
+        else:
+            self._tables.move_to_end(request)
+        known = table.decisions
+        for name in names:
+            if name not in known and name in self._nodes:
+                table.put(name, self.decide(NodeName(name), request))
+        return table
+
+    def decide(self, name: NodeName, request: GpuRequest) -> Decision:
+        """The answer of one node to one request: the filter table of the design, row by row."""
+        with self._lock:
+            self._expire()
+            decision = self._decide(name, self._nodes.get(name), request)
+            priority: dict[str, object] = {"Host": name, "Score": decision.score}
+            return replace(decision, priority=priority)
+
+    def _decide(self, name: NodeName, node: _Node | None, request: GpuRequest) -> Decision:
+        if node is not None and node.problem is not None:
+            return _unknown(request, UNUSABLE)
+        if node is None or node.topology is None or node.report is None:
+            return _unknown(request, NO_REPORT)
+        if node.dra_only or not node.topology.resources:
+            return _unknown(request, DRA_ONLY)
+        if node.stale:
+            return _unknown(request, STALE)
+        served = node.topology.resource(request.resource)
+        if served is None:
+            return _unknown(request, NOT_SERVED)
+        if served.strategy == "mig":
+            return _unknown(request, SPLIT)
+        view = self.view(name, request.resource)
+        if isinstance(view, str):
+            return _unknown(request, UNUSABLE)
+        shape, policy = node.topology.shape, node.topology.allocator.policy
+        assessed = assess(shape, view, request, policy)
+        score = scoring.score(shape, view, request, assessed)
+        if not assessed.fits and not request.required:
+            # The constraints do not refuse it, the count does.
+            return Decision(0, TOO_FEW if assessed.rejection is TOO_FEW else BUSY, assessed)
+        if request.required and assessed.rejection is not None:
+            return Decision(0, assessed.rejection, assessed)
+        if endangers(shape, view, request, policy):
+            return Decision(0, IN_PROGRESS, assessed)
+        if request.required and not _strong_enough(assessed.verdict, self.settings.require):
+            words = f"not guaranteed if a running GPU pod ends: {request.constraints.text}"
+            return Decision(0, Rejection(words, resolvable=True), assessed)
+        return Decision(score, None, assessed)
+
+    # Binds in flight.
+
+    def reserve(self, name: NodeName, pod: PodRecord) -> None:
+        """Count a pod as bound to a node before the API server knows."""
+        with self._lock:
+            self._nodes.setdefault(name, _Node()).in_flight[pod.uid] = replace(pod, node=name)
+            self._in_flight[pod.uid] = name
+            self._touch(name)
+
+    def release(self, uid: PodUid) -> None:
+        """End a bind in flight: it failed for sure, or the pod's own record has taken over."""
+        with self._lock:
+            name = self._in_flight.pop(uid, None)
+            if name is not None:
+                self._nodes[name].in_flight.pop(uid, None)
+                self._touch(name)
+
+    def reserved_on(self, uid: PodUid) -> NodeName | None:
+        """Where a pod's bind is in flight, if anywhere."""
+        with self._lock:
+            return self._in_flight.get(uid)
+
+    def in_flight(self) -> list[PodRecord]:
+        """Every bind in flight."""
+        with self._lock:
+            return [pod for node in self._nodes.values() for pod in node.in_flight.values()]
+
+    # Freshness.
+
+    def _freshen(self, name: NodeName, node: _Node) -> None:
+        node.changed_at = self._clock()
+        node.stale = False
+        if self.settings.stale_after is not None:
+            # One period for all, so the order of changes is the order of expiry.
+            self._deadlines.pop(name, None)
+            self._deadlines[name] = node.changed_at + self.settings.stale_after
+
+    def _expire(self) -> None:
+        if not self._deadlines:
+            return
+        now = self._clock()
+        while self._deadlines:
+            name, deadline = next(iter(self._deadlines.items()))
+            if now < deadline:
+                return
+            del self._deadlines[name]
+            self._nodes[name].stale = True
+            self._touch(name)
+
+    def _touch(self, name: NodeName) -> None:
+        self._nodes[name].views.clear()
+        for table in self._tables.values():
+            table.drop(name)
+        for listener in self._listeners:
+            listener(name)
+
+
+def _unknown(request: GpuRequest, why: Rejection) -> Decision:
+    """The rows of the filter table in which a node's state is not known."""
+    if request.required:
+        return Decision(0, why)
+    return Decision(scoring.UNKNOWN_PLAIN if request.plain else scoring.LOWEST)
+
+
+def _same_but_sequence(report: Report | None, known: Report | None) -> bool:
+    """Whether a report is a mere heartbeat."""
+    return (
+        report is not None
+        and known is not None
+        and replace(report, sequence=0) == replace(known, sequence=0)
+    )
+
+
+def _strong_enough(verdict: Verdict, least: Verdict) -> bool:
+    return verdict is Verdict.GUARANTEED or least is Verdict.EXPECTED

@@ -1,0 +1,214 @@
+"""State from a cluster file: GPUTopology objects, Pods and MachineGroups in one YAML.
+
+For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
+never go stale; a bind is a note in memory; whoever drives it plays the kubelet and feeds reports.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from topology.machines import UnknownMachine, machine
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cluster import Cluster
+from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.wire import Pod
+from topology.codec import API_VERSION, Record, RecordError, decode, first_error
+from topology.devices import PodUid
+from topology.report import Report
+from topology.requests import NO_CONSTRAINTS, GpuRequest
+
+MAX_FILE = 256 * 1024 * 1024
+REMEMBERED_PODS = 4096
+
+
+class ClusterFileError(ValueError):
+    """A cluster file cannot be used; the message says which document, which field and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """What a cluster file describes."""
+
+    records: tuple[Record, ...]
+    pods: tuple[PodRecord, ...]
+
+
+class _MachineGroup(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    kind: Literal["MachineGroup"]
+    api_version: Literal["gpu-topology.io/v1alpha1"] = "gpu-topology.io/v1alpha1"
+    machine: str
+    count: Annotated[int, Field(ge=1, le=100_000)]
+    name_prefix: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*)$", max_length=240)]
+
+
+def load(path: Path) -> ClusterFile:
+    """Read a cluster file. Raises :class:`ClusterFileError`."""
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise ClusterFileError(f"{path}: larger than {MAX_FILE} bytes")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ClusterFileError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ClusterFileError(f"{path}: not UTF-8 text: {error.reason}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str = "cluster file") -> ClusterFile:
+    """Read a cluster file's text; ``name`` stands before every error."""
+    records: list[Record] = []
+    pods: list[PodRecord] = []
+    for number, document in enumerate(_documents(text, name), 1):
+        if document is None:
+            continue
+        where = f"{name}: document {number}"
+        if not isinstance(document, Mapping):
+            raise ClusterFileError(f"{where}: a mapping is needed, not {type(document).__name__}")
+        items = document.get("items") if document.get("kind") == "List" else [document]
+        for item in items if isinstance(items, list) else []:
+            kind = item.get("kind") if isinstance(item, Mapping) else None
+            if kind == "GPUTopology":
+                records.append(_record(item, where))
+            elif kind == "MachineGroup":
+                records += _group(item, where)
+            elif kind == "Pod":
+                pods += _pod(item, where)
+            else:
+                raise ClusterFileError(
+                    f"{where}: kind: allowed are GPUTopology, MachineGroup, Pod, List, not {kind!r}"
+                )
+    seen: set[str] = set()
+    for record in records:
+        if record.topology.name in seen:
+            raise ClusterFileError(f"{name}: node {record.topology.name} is described twice")
+        seen.add(record.topology.name)
+    if not records:
+        raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
+    return ClusterFile(tuple(records), tuple(pods))
+
+
+def _documents(text: str, name: str) -> Iterator[Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        yield from yaml.load_all(text, Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ClusterFileError(f"{name}:{line} not YAML: {problem}") from error
+
+
+def _record(item: Mapping[str, Any], where: str) -> Record:
+    if item.get("apiVersion") != API_VERSION:
+        raise ClusterFileError(
+            f"{where}: apiVersion: allowed is {API_VERSION}, not {item.get('apiVersion')!r}"
+        )
+    try:
+        record = decode(item, strict=True)
+    except RecordError as error:
+        raise ClusterFileError(f"{where}: {error}") from error
+    return record if record.report is not None else replace(record, report=Report())
+
+
+def _group(item: Mapping[str, Any], where: str) -> list[Record]:
+    try:
+        group = _MachineGroup.model_validate(item)
+        kind = machine(group.machine)
+    except ValidationError as error:
+        raise ClusterFileError(f"{where}: {first_error(error)}") from error
+    except UnknownMachine as error:
+        raise ClusterFileError(f"{where}: machine: {error}") from error
+    width = max(2, len(str(group.count - 1)))
+    names = (f"{group.name_prefix}{i:0{width}}" for i in range(group.count))
+    return [Record(kind.topology(name), Report()) for name in names]
+
+
+def _pod(item: Mapping[str, Any], where: str) -> list[PodRecord]:
+    try:
+        pod = read_pod(item)
+    except ValueError as error:
+        raise ClusterFileError(f"{where}: {error}") from error
+    if not pod.metadata.uid:
+        # Hand-written pods rarely carry one; their name is unique in a file.
+        metadata = msgspec.structs.replace(
+            pod.metadata, uid=f"{pod.metadata.namespace}/{pod.metadata.name}"
+        )
+        pod = msgspec.structs.replace(pod, metadata=metadata)
+    record = pod_record(pod, MANAGED)
+    return [] if record is None else [record]
+
+
+def read_pod(item: object) -> Pod:
+    """A Pod from parsed YAML or JSON; a :class:`ValueError` names the field that is wrong."""
+    try:
+        pod = msgspec.convert(item, Pod)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"pod: {error}") from error
+    if not pod.metadata.name:
+        raise ValueError("pod: metadata.name is missing")
+    namespace = pod.metadata.namespace or "default"
+    metadata = msgspec.structs.replace(pod.metadata, namespace=namespace)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def feed(cluster: Cluster, content: ClusterFile) -> None:
+    """Put everything a file describes into the cluster."""
+    for record in content.records:
+        cluster.put_record(record.topology, record.report)
+    for pod in content.pods:
+        cluster.put_pod(pod)
+
+
+class FileBinder:
+    """Binds in memory. It knows the pods that filter saw: a bounded cache that decides nothing."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._seen: OrderedDict[PodUid, PodRecord] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def saw(self, pod: Pod) -> None:
+        """Remember a pod that filter was asked about."""
+        record = pod_record(pod, self._cluster.settings.managed)
+        if record is None:
+            return
+        with self._lock:
+            self._seen[record.uid] = record
+            self._seen.move_to_end(record.uid)
+            while len(self._seen) > REMEMBERED_PODS:
+                self._seen.popitem(last=False)
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        """The pod that filter saw under this UID, or that the file describes."""
+        known = self._cluster.pod(uid)
+        if known is not None:
+            return known
+        with self._lock:
+            return self._seen.get(uid)
+
+    def write(self, binding: Binding) -> None:
+        """Note the pod as bound. Raises :class:`BindError` if it is unknown."""
+        pod = self.find(binding.namespace, binding.name, binding.uid)
+        if pod is None:
+            raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
+        constraints = NO_CONSTRAINTS
+        if isinstance(pod.request, GpuRequest) and pod.request.required:
+            constraints = pod.request.constraints
+        self._cluster.put_pod(
+            replace(pod, node=binding.node, unschedulable=False, promised=constraints)
+        )
+        with self._lock:
+            self._seen.pop(binding.uid, None)

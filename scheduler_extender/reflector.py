@@ -1,0 +1,350 @@
+"""Keeps a sink's picture of one Kubernetes resource equal to the API server's: list, then watch.
+
+Rules:
+
+* The list is read in pages with no ``resourceVersion``: the newest state there is, so a relist
+  never goes back in time. The pages are one snapshot; when the server forgets it half way (410)
+  the list starts again in one piece, which cannot expire.
+* The watch resumes from the last version seen, bookmarks included, after any failure that leaves
+  that version valid. Only 410 (history gone), 404 (the CRD went) and an answer that makes no sense
+  lead to a new list; objects deleted meanwhile are noticed by it.
+* A stream that says nothing for ``stall_timeout_s`` is dropped and resumed; the server sends a
+  bookmark about once a minute.
+* Failures wait with exponential backoff and full jitter, which starts afresh after a watch that
+  lived for ``healthy_s``. The first 410 does not wait.
+* Nothing ends the thread but :meth:`Reflector.stop`, and nothing reaches the sink after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from scheduler_extender.apiserver import (
+    ApiError,
+    ApiUnreachable,
+    GoneError,
+    NotFoundError,
+    Query,
+    api_error,
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Lines(Protocol):
+    """A streamed answer, line by line; :meth:`close` may come from another thread."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None:
+        """End the iteration at once."""
+
+
+class Api(Protocol):
+    """The part of :class:`~scheduler_extender.apiserver.ApiServer` that a reflector needs."""
+
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
+        """Return a list, or raise an ``ApiFailure``."""
+
+    def stream(
+        self, path: str, query: Query = (), *, connect_timeout: float, read_timeout: float
+    ) -> Lines:
+        """Return an open watch, or raise an ``ApiFailure``."""
+
+
+class Sink(Protocol):
+    """Whoever holds the picture; called from the reflector's thread only, one call at a time.
+
+    The sink decodes the objects and copes with the ones it cannot. A ``Raw`` is a view into the
+    whole answer: keep what was decoded (or ``Raw.copy()``), not the view.
+    """
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        """Take these objects for all there are."""
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Add or update one object."""
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """Forget one object; given as it was last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a reflector waits, in seconds.
+
+    ``watch_timeout_s`` is asked of the server, times 1 to 2 at random. Waits after the n-th
+    failure in a row are uniform in 0 … min(cap, initial * factor**(n - 1)).
+    """
+
+    list_timeout_s: float = 30.0
+    connect_timeout_s: float = 5.0
+    watch_timeout_s: float = 300.0
+    stall_timeout_s: float = 90.0
+    healthy_s: float = 1.0
+    backoff_initial_s: float = 0.2
+    backoff_factor: float = 2.0
+    backoff_cap_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReflectorState:
+    """What a reflector knows of itself at one moment.
+
+    ``synced``: the sink has had one whole list. ``last_contact``: clock when the server last told
+    us something (a page, a line, an orderly end of a watch), ``None`` before. ``failures``: in a
+    row, 0 after any contact; ``last_failure`` and ``failure_status`` (the HTTP code, where there
+    was one: 403, 404 …) tell of the last one and stay. ``events`` leaves bookmarks out.
+    """
+
+    synced: bool = False
+    resource_version: str = ""
+    last_contact: float | None = None
+    failures: int = 0
+    last_failure: str = ""
+    failure_status: int | None = None
+    lists: int = 0
+    watches: int = 0
+    events: int = 0
+    sink_failures: int = 0
+
+
+class UnusableAnswerError(Exception):
+    """What the server sent makes no sense, or the sink could not take the list: list again."""
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None  # Go writes an empty list as null
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+
+
+class _Status(msgspec.Struct):
+    code: int = 500
+    reason: str = ""
+    message: str = ""
+
+
+_decode_list = msgspec.json.Decoder(_List).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_object = msgspec.json.Decoder(_Object).decode
+_decode_status = msgspec.json.Decoder(_Status).decode
+
+
+class Reflector:
+    """Lists and watches the collection at ``path`` into ``sink``, in a daemon thread of its own.
+
+    ``query`` goes with every request (a field selector, say); ``clock`` gives monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        sink: Sink,
+        *,
+        name: str,
+        query: Query = (),
+        page_limit: int = 500,
+        timing: Timing = Timing(),
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = name
+        self._api = api
+        self._path = path
+        self._sink = sink
+        self._query = tuple(query)
+        self._page_limit = page_limit
+        self._timing = timing
+        self._clock = clock
+        self._rng = rng or random.Random()  # noqa: S311 (spreads load, guards nothing)
+        self._stopping = threading.Event()
+        self._stream: Lines | None = None
+        self._resume_from: str | None = None  # None: a list is due
+        self._attempt = 0  # failures since a healthy watch; contact alone does not reset it
+        self._state = ReflectorState()
+        self._thread = threading.Thread(target=self._run, name=f"reflector-{name}", daemon=True)
+
+    @property
+    def state(self) -> ReflectorState:
+        """The state now: a snapshot that never changes."""
+        return self._state
+
+    @property
+    def synced(self) -> bool:
+        """Whether the sink has had one whole list."""
+        return self._state.synced
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """Stop, and return whether the thread ended within ``timeout`` seconds.
+
+        A wait and a watch end at once. A request that still waits for its answer ends with its
+        own timeout, or at once when the API client is closed.
+        """
+        self._stopping.set()
+        # The thread stores the stream, then looks at the event; we do the reverse: one of us sees.
+        if (stream := self._stream) is not None:
+            stream.close()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._resume_from is None:
+                    self._list()
+                else:
+                    self._watch(self._resume_from)
+            except Exception as error:  # noqa: BLE001 (the boundary: nothing may end the thread)
+                if not self._stopping.is_set():
+                    self._stopping.wait(self._failed(error))
+
+    def _failed(self, error: Exception) -> float:
+        """Note a failure and return how many seconds to wait."""
+        status = error.status if isinstance(error, ApiError) else None
+        if isinstance(error, GoneError | NotFoundError | msgspec.DecodeError | UnusableAnswerError):
+            self._resume_from = None
+        timing, self._attempt = self._timing, self._attempt + 1
+        ceiling = timing.backoff_initial_s * timing.backoff_factor ** min(self._attempt - 1, 64)
+        wait = self._rng.uniform(0.0, min(timing.backoff_cap_s, ceiling))
+        if isinstance(error, GoneError) and self._attempt == 1:
+            wait = 0.0
+        text = str(error) or type(error).__name__
+        failures = self._state.failures + 1
+        self._note(failures=failures, last_failure=text, failure_status=status)
+        log.warning(
+            "reflector failed", reflector=self.name, failure=text, failures=failures, wait_s=wait
+        )
+        return wait
+
+    def _list(self) -> None:
+        self._note(lists=self._state.lists + 1)
+        objects: list[msgspec.Raw] = []
+        token, limit = "", self._page_limit
+        while not self._stopping.is_set():
+            query = [*self._query]
+            query += [("limit", str(limit))] if limit else []
+            query += [("continue", token)] if token else []
+            try:
+                answer = self._api.get(self._path, query, timeout=self._timing.list_timeout_s)
+            except GoneError:
+                if not token:
+                    raise
+                objects, token, limit = [], "", 0
+                continue
+            page = _decode_list(answer)
+            self._heard()
+            objects += page.items or ()
+            if token := page.metadata.continue_:
+                continue
+            version = page.metadata.resource_version
+            if not self._deliver("LIST", version, self._sink.replace, objects, version):
+                raise UnusableAnswerError("the sink could not take the list")
+            self._resume_from = version
+            self._note(synced=True, resource_version=version)
+            return
+
+    def _watch(self, version: str) -> None:
+        timing = self._timing
+        seconds = max(1, round(timing.watch_timeout_s * self._rng.uniform(1.0, 2.0)))
+        query = [
+            *self._query,
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", version),
+            ("timeoutSeconds", str(seconds)),
+        ]
+        self._note(watches=self._state.watches + 1)
+        self._stream = stream = self._api.stream(
+            self._path,
+            query,
+            connect_timeout=timing.connect_timeout_s,
+            read_timeout=timing.stall_timeout_s,
+        )
+        opened = self._clock()
+        try:
+            if self._stopping.is_set():
+                return
+            for line in stream:
+                self._take(line)
+        finally:
+            self._stream = None
+            stream.close()
+            if self._clock() - opened >= timing.healthy_s:
+                self._attempt = 0
+        if self._stopping.is_set():
+            return
+        if (lived := self._clock() - opened) < timing.healthy_s:
+            raise ApiUnreachable(f"the watch ended after {lived:.3f} s")
+        self._heard()
+
+    def _take(self, line: bytes) -> None:
+        event = _decode_event(line)
+        if event.type == "ERROR":
+            status = _decode_status(event.object)
+            raise api_error(status.code, status.reason, status.message)
+        version = _decode_object(event.object).metadata.resource_version
+        events = self._state.events + 1
+        if event.type in ("ADDED", "MODIFIED"):
+            self._deliver(event.type, version, self._sink.apply, event.object)
+        elif event.type == "DELETED":
+            self._deliver(event.type, version, self._sink.delete, event.object)
+        elif event.type == "BOOKMARK":
+            events -= 1
+        else:
+            raise UnusableAnswerError(f"unknown watch event {event.type!r}")
+        self._resume_from = version
+        self._heard()
+        self._note(resource_version=version, events=events)
+
+    def _deliver(self, change: str, version: str, call: Callable[..., None], *args: object) -> bool:
+        if self._stopping.is_set():
+            return False
+        try:
+            call(*args)
+        except Exception:
+            self._note(sink_failures=self._state.sink_failures + 1)
+            log.exception(
+                "sink failed", reflector=self.name, change=change, resource_version=version
+            )
+            return False
+        return True
+
+    def _heard(self) -> None:
+        self._note(last_contact=self._clock(), failures=0)
+
+    def _note(self, **changes: object) -> None:
+        # Only the reflector's thread writes; readers get one whole snapshot or the next.
+        self._state = dataclasses.replace(self._state, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,134 @@
+"""Runs the two apps on their ports, in one process and one event loop, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+KEEP_ALIVE = 120
+"""Seconds an idle connection is kept: longer than the 90 s of Go's client, which does not repeat
+a POST on a connection that we have closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS on the scheduler-facing port.
+
+    With ``client_ca`` a client must show a certificate of that CA; with ``client_names`` also one
+    whose common name or DNS name is among them, since the chain alone would let in everybody whom
+    the CA ever signed.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    client_names: frozenset[str] = frozenset()
+
+
+class PortError(OSError):
+    """A port cannot be listened on; the message names it."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound, not yet listening socket; port 0 takes any free one. Raises :class:`PortError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+    except OSError as error:
+        found.close()
+        raise PortError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return found
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: one pair of handlers serves both apps."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Serving:
+    """Both servers together. :meth:`run` blocks; :meth:`stop` may come from any thread."""
+
+    def __init__(
+        self,
+        app: FastAPI,
+        admin: FastAPI,
+        sockets: tuple[socket.socket, socket.socket],
+        tls: Tls | None = None,
+    ) -> None:
+        self._sockets = sockets
+        self._servers = [_Server(_config(app, tls)), _Server(_config(admin, None))]
+
+    def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
+        """Serve until stopped, by SIGINT or SIGTERM too if ``signals``."""
+        asyncio.run(self._run(on_started, signals))
+
+    def stop(self) -> None:
+        """Finish what is being answered, then return from :meth:`run`."""
+        for server in self._servers:
+            server.should_exit = True
+
+    async def _run(self, on_started: Callable[[], None], signals: bool) -> None:
+        if signals:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self.stop)
+        tasks = [
+            asyncio.create_task(server.serve([sock]))
+            for server, sock in zip(self._servers, self._sockets, strict=True)
+        ]
+        while not all(server.started for server in self._servers):
+            if any(task.done() for task in tasks):
+                break
+            await asyncio.sleep(0.01)
+        else:
+            on_started()
+        await asyncio.gather(*tasks)
+
+
+def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=5,
+        lifespan="off",
+        ssl_certfile=str(tls.certificate) if tls else None,
+        ssl_keyfile=str(tls.key) if tls else None,
+        ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
+    )
+    if tls and tls.client_names:
+        config.http = _named_clients(tls.client_names)
+    return config
+
+
+def _named_clients(allowed: frozenset[str]) -> type[HttpToolsProtocol]:
+    """A protocol that closes the connection of a client whose certificate bears another name."""
+
+    class NamedClients(HttpToolsProtocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            certificate = transport.get_extra_info("peercert") or {}
+            names = {v for kind, v in certificate.get("subjectAltName", ()) if kind == "DNS"}
+            for part in certificate.get("subject", ()):
+                names |= {value for key, value in part if key == "commonName"}
+            super().connection_made(transport)
+            if not names & allowed:
+                transport.abort()
+
+    return NamedClients

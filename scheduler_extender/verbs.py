@@ -1,0 +1,206 @@
+"""filter, prioritize and bind as plain functions over the cluster.
+
+filter and prioritize change nothing: kube-scheduler may call them for pods that are never bound.
+The decision that counts is bind's, taken again on the state of that moment together with the
+reservation, as one step under the cluster's lock; the write to the API server happens after it,
+with no lock held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.cluster import Cluster, Decision
+from scheduler_extender.ledger import PodRecord
+from scheduler_extender.wire import BindingArgs, FilterResult, Pod
+from topology.devices import NodeName, PodUid
+from topology.placement import NO_REPORT
+from topology.requests import GpuRequest
+
+NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
+MAX_SETS_WRITTEN = 16
+
+
+def filter_nodes(cluster: Cluster, pod: Pod, names: Sequence[str]) -> FilterResult:
+    """Which of the offered nodes can keep the pod's request; each stands in the answer once.
+
+    An annotation that cannot be read refuses every node with the same reason; a pod without GPUs
+    passes everywhere.
+    """
+    names = list(dict.fromkeys(names))
+    request = parse(pod, cluster.settings.managed)
+    if request is None:
+        return FilterResult(node_names=names)
+    if isinstance(request, Malformed):
+        return FilterResult(node_names=[], unresolvable=dict.fromkeys(names, request.reason))
+    with cluster.locked():
+        table = cluster.table(request, names)
+        passed, failed, unresolvable = table.passed, table.failed, table.unresolvable
+        result = FilterResult(
+            node_names=[n for n in names if n in passed],
+            failed={n: failed[n] for n in names if n in failed},
+            unresolvable={n: unresolvable[n] for n in names if n in unresolvable},
+        )
+        answered = len(result.node_names or ()) + len(result.failed) + len(result.unresolvable)
+        if answered == len(names):
+            return result
+        known = table.decisions
+        strangers = [n for n in names if n not in known]
+    return _with_strangers(cluster, request, names, result, strangers)
+
+
+def _with_strangers(
+    cluster: Cluster,
+    request: GpuRequest,
+    names: Sequence[str],
+    result: FilterResult,
+    strangers: list[str],
+) -> FilterResult:
+    """Add nodes that nobody told us of; they are never remembered, since anyone can name some."""
+    decision = cluster.decide(NodeName(strangers[0]), request)
+    if decision.rejection is None:
+        passed = {*(result.node_names or ()), *strangers}
+        return FilterResult(
+            node_names=[n for n in names if n in passed],
+            failed=result.failed,
+            unresolvable=result.unresolvable,
+        )
+    reasons = dict.fromkeys(strangers, NO_REPORT.reason)
+    return FilterResult(
+        node_names=result.node_names,
+        failed=result.failed,
+        unresolvable={**result.unresolvable, **reasons},
+    )
+
+
+def prioritize(cluster: Cluster, pod: Pod, names: Sequence[str]) -> list[dict[str, object]]:
+    """A score from 0 to 10 for each offered node, an integer, in the order offered."""
+    names = list(dict.fromkeys(names))
+    request = parse(pod, cluster.settings.managed)
+    if request is None or isinstance(request, Malformed):
+        return [{"Host": n, "Score": 0} for n in names]
+    with cluster.locked():
+        known = cluster.table(request, names).decisions
+        if all(n in known for n in names):
+            return [known[n].priority for n in names]
+        return [(known.get(n) or cluster.decide(NodeName(n), request)).priority for n in names]
+
+
+class BindError(Exception):
+    """A bind did not happen, and nothing was written or what was written is undone."""
+
+
+class BindUnknownError(Exception):
+    """Whether a bind happened cannot be told now; its reservation has to stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One bind to write: the pod by name and UID, its node, and the placement annotation."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+    node: NodeName
+    placement: str
+
+
+class Binder(Protocol):
+    """Where binds are written, and pods looked up that no source has shown yet."""
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        """The pod as it is at the source; None where it is gone or has another UID.
+
+        Raises :class:`BindUnknownError` where the source does not answer.
+        """
+        ...
+
+    def write(self, binding: Binding) -> None:
+        """Bind, with the UID as precondition; done already is success.
+
+        Raises :class:`BindError` where it surely did not happen, :class:`BindUnknownError` where
+        that cannot be told.
+        """
+        ...
+
+
+def bind(
+    cluster: Cluster, binder: Binder, args: BindingArgs, now: Callable[[], str]
+) -> PodRecord | None:
+    """Bind a pod to a node if the node can still keep its request.
+
+    The same bind twice is success, once written. ``now`` gives the time for the placement
+    annotation. Returns the pod as reserved, None where it was bound here before. Raises
+    :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
+    """
+    uid, node = PodUid(args.pod_uid), NodeName(args.node)
+    pod = cluster.pod(uid)
+    if pod is None or (pod.node is not None and pod.node != node):
+        try:
+            pod = binder.find(args.pod_namespace, args.pod_name, uid)
+        except BindUnknownError as error:
+            raise BindError(str(error)) from error
+    if pod is None:
+        raise BindError(f"pod {args.pod_namespace}/{args.pod_name} with this UID is gone")
+    if (pod.namespace, pod.name) != (args.pod_namespace, args.pod_name):
+        raise BindError(f"this UID belongs to {pod.namespace}/{pod.name}")
+    if pod.node is not None:
+        if pod.node != node:
+            raise BindError(f"pod is bound to {pod.node} already")
+        return None
+    decision, fresh = _reserve(cluster, pod, node)
+    placement = json.dumps(_placement(cluster, node, decision, now()), separators=(",", ":"))
+    try:
+        binder.write(Binding(pod.namespace, pod.name, uid, node, placement))
+    except BindError:
+        if fresh:
+            cluster.release(uid)
+        raise
+    except BindUnknownError as error:
+        raise BindError(str(error)) from error
+    return pod
+
+
+def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> tuple[Decision, bool]:
+    """Decide and reserve in one step; whether the reservation is new comes back too."""
+    request = pod.request
+    if isinstance(request, Malformed):
+        raise BindError(request.reason)
+    with cluster.locked():
+        reserved = cluster.reserved_on(pod.uid)
+        if reserved is not None and reserved != node:
+            raise BindError(f"a bind of the pod to {reserved} is still in flight")
+        if reserved == node:
+            # Our own reservation must not count against the repeated bind.
+            cluster.release(pod.uid)
+        decision = cluster.decide(node, request)
+        if decision.rejection is None or reserved == node:
+            promised = _promised(pod, request, decision)
+            cluster.reserve(node, promised)
+        if decision.rejection is not None and reserved is None:
+            raise BindError(decision.rejection.reason)
+        return decision, reserved is None
+
+
+def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRecord:
+    if not request.required or decision.rejection is not None:
+        return pod
+    return PodRecord(
+        pod.uid, pod.namespace, pod.name, pod.node, request, promised=request.constraints
+    )
+
+
+def _placement(cluster: Cluster, node: NodeName, decision: Decision, time: str) -> dict[str, Any]:
+    """The placement annotation: verdict, node, possible GPU sets as indices, time."""
+    topology = cluster.node(node)[0]
+    sets = decision.assessment.sets if decision.assessment else ()
+    found: dict[str, Any] = {"verdict": decision.verdict, "node": node, "sets": [], "time": time}
+    if topology is not None and sets:
+        found["sets"] = [list(topology.indices(s)) for s in sets[:MAX_SETS_WRITTEN]]
+        if len(sets) > MAX_SETS_WRITTEN:
+            found["setsOmitted"] = len(sets) - MAX_SETS_WRITTEN
+    return found

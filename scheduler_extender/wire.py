@@ -1,0 +1,145 @@
+"""The payloads of extender/v1 and the parts of a Pod that we read.
+
+Keys are the Go field names, case as kube-scheduler sends it. Decoding is msgspec's: a body of
+5,000 node names costs a fraction of a millisecond, and fields we do not read cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
+    """What we read of an object's metadata."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+    resource_version: str = ""
+
+
+class Resources(msgspec.Struct, rename="camel", frozen=True):
+    """A container's resources; quantities are strings, or numbers in hand-written files."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class Container(msgspec.Struct, rename="camel", frozen=True):
+    """What we read of a container."""
+
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str | None = None
+
+
+class PodSpec(msgspec.Struct, rename="camel", frozen=True):
+    """What we read of a pod's spec."""
+
+    containers: list[Container] = []
+    init_containers: list[Container] | None = None
+    node_name: str | None = None
+
+
+class Condition(msgspec.Struct, rename="camel", frozen=True):
+    """A pod's condition."""
+
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+
+
+class PodStatus(msgspec.Struct, rename="camel", frozen=True):
+    """What we read of a pod's status."""
+
+    phase: str = "Pending"
+    conditions: list[Condition] | None = None
+
+
+class Pod(msgspec.Struct, rename="camel", frozen=True):
+    """What we read of a Pod."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class NodeStatus(msgspec.Struct, rename="camel", frozen=True):
+    """What we read of a node's status."""
+
+    allocatable: dict[str, str | int] | None = None
+
+
+class Node(msgspec.Struct, rename="camel", frozen=True):
+    """What we read of a Node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: NodeStatus = NodeStatus()
+
+
+class _NamedMeta(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _NamedNode(msgspec.Struct, frozen=True):
+    metadata: _NamedMeta
+
+
+class _RawNodeList(msgspec.Struct, frozen=True):
+    items: list[msgspec.Raw] | None = None
+
+
+class ExtenderArgs(msgspec.Struct, rename="pascal", frozen=True):
+    """The body of filter and prioritize.
+
+    kube-scheduler sends ``NodeNames`` where ``nodeCacheCapable`` is true and ``Nodes`` otherwise.
+    """
+
+    pod: Pod
+    nodes: _RawNodeList | None = None
+    node_names: list[str] | None = None
+
+    def full_nodes(self) -> list[tuple[str, msgspec.Raw]] | None:
+        """The full nodes by name, as they came; None where names were sent."""
+        if self.node_names is not None or self.nodes is None:
+            return None
+        decode = msgspec.json.Decoder(_NamedNode).decode
+        return [(decode(raw).metadata.name, raw) for raw in self.nodes.items or []]
+
+
+class BindingArgs(msgspec.Struct, frozen=True):
+    """The body of bind."""
+
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class FilterResult(msgspec.Struct, frozen=True):
+    """The answer of filter. Every offered node stands in exactly one of the first four."""
+
+    nodes: dict[str, Any] | None = msgspec.field(name="Nodes", default=None)
+    node_names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+    failed: dict[str, str] = msgspec.field(name="FailedNodes", default_factory=dict)
+    unresolvable: dict[str, str] = msgspec.field(
+        name="FailedAndUnresolvableNodes", default_factory=dict
+    )
+    error: str = msgspec.field(name="Error", default="")
+
+
+class BindingResult(msgspec.Struct, frozen=True):
+    """The answer of bind; empty is success."""
+
+    error: str = msgspec.field(name="Error", default="")
+
+
+args_decoder = msgspec.json.Decoder(ExtenderArgs)
+binding_decoder = msgspec.json.Decoder(BindingArgs)
+pod_decoder = msgspec.json.Decoder(Pod)
+node_decoder = msgspec.json.Decoder(Node)
+encode = msgspec.json.Encoder().encode

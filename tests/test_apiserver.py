@@ -1,0 +1,571 @@
+"""The adapter and the fake against each other: what goes over the wire, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trustme
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.client import Configuration
+from urllib3.response import BaseHTTPResponse
+
+from scheduler_extender.apiserver import (
+    ApiError,
+    ApiFailure,
+    ApiMisconfigured,
+    ApiServer,
+    ApiUnreachable,
+    ConflictError,
+    GoneError,
+    NotFoundError,
+    WatchStream,
+)
+from tests.fakes.apiserver import FakeApiServer, merge_patch
+
+PODS = "/api/v1/namespaces/team-a/pods"
+TOPOLOGIES = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+WATCH = [("watch", "true")]
+
+EXEC_PLUGIN = """#!{python}
+import json
+with open({count!r}, "a+") as calls:
+    calls.write("x")
+    calls.seek(0)
+    token = str(len(calls.read()))
+status = {{"token": token, "expirationTimestamp": "2020-01-01T00:00:00Z"}}
+version = "client.authentication.k8s.io/v1"
+print(json.dumps({{"apiVersion": version, "kind": "ExecCredential", "status": status}}))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+def pod(name: str, **metadata: object) -> dict[str, Any]:
+    return {"metadata": {"name": name, **metadata}, "spec": {"containers": []}}
+
+
+def binding(name: str, node: str, uid: str, **annotations: str) -> bytes:
+    metadata = {"name": name, "uid": uid, "annotations": annotations}
+    return json.dumps({"metadata": metadata, "target": {"kind": "Node", "name": node}}).encode()
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    with FakeApiServer() as fake:
+        yield fake
+
+
+@pytest.fixture
+def api(server: FakeApiServer, tmp_path: Path) -> Iterator[ApiServer]:
+    client = ApiServer.from_kubeconfig(server.write_kubeconfig(tmp_path / "config", token="s3cret"))
+    yield client
+    client.close()
+
+
+def eventually(condition: Callable[[], bool], within: float = 2.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.005)
+
+
+class TestRequests:
+    def test_get_returns_the_object_as_bytes(self, server: FakeApiServer, api: ApiServer) -> None:
+        server.put(PODS, pod("p"))
+        assert json.loads(api.get(f"{PODS}/p", timeout=1))["metadata"]["name"] == "p"
+
+    def test_credentials_and_query_are_sent(self, server: FakeApiServer, api: ApiServer) -> None:
+        api.get(PODS, [("limit", "5"), ("note", "a=b&c/d é")], timeout=1)
+        (request,) = server.requests
+        assert request.authorization == "Bearer s3cret"
+        assert request.user_agent == "gpu-topology"
+        assert request.query == {"limit": "5", "note": "a=b&c/d é"}
+
+    def test_create_then_patch_then_conflict(self, server: FakeApiServer, api: ApiServer) -> None:
+        made = json.loads(api.create(PODS, json.dumps(pod("p")).encode(), timeout=1))
+        version = made["metadata"]["resourceVersion"]
+        change = {"metadata": {"resourceVersion": version, "labels": {"a": "b"}}}
+        body = json.dumps(change).encode()
+        assert json.loads(api.patch(f"{PODS}/p", body, timeout=1))["metadata"]["labels"] == {
+            "a": "b"
+        }
+        with pytest.raises(ConflictError):
+            api.patch(f"{PODS}/p", body, timeout=1)
+
+    def test_another_patch_type_is_passed_on(self, server: FakeApiServer, api: ApiServer) -> None:
+        server.put(PODS, pod("p"))
+        with pytest.raises(ApiError) as refused:
+            api.patch(f"{PODS}/p", b"[]", "application/json-patch+json", timeout=1)
+        assert refused.value.status == 415
+
+    def test_connections_are_kept_and_reused(self, server: FakeApiServer, api: ApiServer) -> None:
+        for _ in range(20):
+            api.get(PODS, timeout=1)
+        assert server.connections_accepted == 1
+
+    def test_eight_connections_stay_open(self, server: FakeApiServer, api: ApiServer) -> None:
+        server.delay("slow", 0.1)
+        slow = PODS.replace("team-a", "slow")
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(3):
+                list(pool.map(lambda _: api.get(slow, timeout=2), range(8)))
+        assert server.connections_accepted == 8
+
+    def test_an_error_answer_keeps_the_connection(
+        self, server: FakeApiServer, api: ApiServer
+    ) -> None:
+        for _ in range(5):
+            with pytest.raises(NotFoundError):
+                api.get(f"{PODS}/none", timeout=1)
+            with pytest.raises(NotFoundError):
+                api.stream(f"{PODS}/no/such/path", WATCH, connect_timeout=1, read_timeout=1)
+        assert server.connections_accepted == 1
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("status", "kind"),
+        [
+            pytest.param(400, ApiError, id="bad-request"),
+            pytest.param(401, ApiError, id="unauthorized"),
+            pytest.param(403, ApiError, id="forbidden"),
+            pytest.param(404, NotFoundError, id="not-found"),
+            pytest.param(409, ConflictError, id="conflict"),
+            pytest.param(410, GoneError, id="gone"),
+            pytest.param(429, ApiError, id="too-many"),
+            pytest.param(503, ApiError, id="unavailable"),
+        ],
+    )
+    @pytest.mark.parametrize("streamed", [False, True], ids=["get", "stream"])
+    def test_status_objects_become_errors(
+        self,
+        server: FakeApiServer,
+        api: ApiServer,
+        status: int,
+        kind: type[ApiError],
+        streamed: bool,
+    ) -> None:
+        server.refuse(status)
+        ask: Callable[[], object] = (
+            partial(api.stream, PODS, WATCH, connect_timeout=1, read_timeout=1)
+            if streamed
+            else partial(api.get, PODS, timeout=1)
+        )
+        with pytest.raises(ApiError) as caught:
+            ask()
+        assert type(caught.value) is kind
+        assert caught.value.status == status
+        assert caught.value.message == "refused by the fake"
+        assert str(caught.value).startswith(f"{status} {caught.value.reason}: ")
+        assert len(server.requests) == 1, "nothing is retried behind our back"
+
+    @pytest.mark.parametrize(
+        ("answer", "status", "message"),
+        [
+            pytest.param(b"<html>bad gateway", 502, "<html>bad gateway", id="proxy-page"),
+            pytest.param(b"[1]", 500, "[1]", id="other-json"),
+            pytest.param(b"\xff", 500, "�", id="not-text"),
+            pytest.param(b"", 302, "", id="redirect"),
+        ],
+    )
+    def test_an_answer_without_a_status_object(
+        self, tmp_path: Path, answer: bytes, status: int, message: str
+    ) -> None:
+        with canned(b"HTTP/1.1 %d Nope\r\nContent-Length: %d\r\n\r\n" % (status, len(answer)),
+                    answer) as url:  # fmt: skip
+            client = client_for(url)
+            with pytest.raises(ApiError) as caught:
+                client.get("/x", timeout=1)
+            client.close()
+        assert (caught.value.status, caught.value.reason) == (status, "Nope")
+        assert caught.value.message == message
+
+    def test_nobody_listens(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            port = unused.getsockname()[1]
+        client = client_for(f"http://127.0.0.1:{port}")
+        with pytest.raises(ApiUnreachable, match=r"GET /x: .*refused"):
+            client.get("/x", timeout=1)
+
+    def test_an_answer_that_breaks_off(self) -> None:
+        with canned(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", b"12345") as url:
+            client = client_for(url)
+            with pytest.raises(ApiUnreachable):
+                client.get("/x", timeout=1)
+            client.close()
+
+    def test_a_late_answer_is_no_answer(self, server: FakeApiServer, api: ApiServer) -> None:
+        server.delay("pods", 5)
+        started = time.monotonic()
+        with pytest.raises(ApiUnreachable):
+            api.get(PODS, timeout=0.1)
+        assert time.monotonic() - started < 1
+        server.allow()
+        api.get(PODS, timeout=1)
+
+    def test_a_write_may_be_done_without_an_answer(
+        self, server: FakeApiServer, api: ApiServer
+    ) -> None:
+        server.commit_then_hang("/binding$")
+        uid = server.put(PODS, pod("p"))["metadata"]["uid"]
+        with pytest.raises(ApiUnreachable):
+            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=0.1)
+        assert json.loads(api.get(f"{PODS}/p", timeout=1))["spec"]["nodeName"] == "n1"
+
+    def test_an_unknown_authority_is_unreachable(self, tmp_path: Path) -> None:
+        with FakeApiServer(tls=server_tls()[0]) as fake:
+            client = client_for(fake.url)
+            with pytest.raises(ApiUnreachable, match=r"(?i)certificate"):
+                client.get(PODS, timeout=2)
+            client.close()
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        "content",
+        [
+            pytest.param(None, id="no-file"),
+            pytest.param("", id="empty"),
+            pytest.param("{", id="not-yaml"),
+            pytest.param("[]", id="not-a-config"),
+            pytest.param('{"current-context": "x", "contexts": []}', id="no-context"),
+        ],
+    )
+    def test_a_bad_kubeconfig_is_refused_with_its_path(
+        self, tmp_path: Path, content: str | None
+    ) -> None:
+        path = tmp_path / "config"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(ApiMisconfigured, match=str(path)) as caught:
+            ApiServer.from_kubeconfig(path)
+        assert isinstance(caught.value, ApiFailure)
+        assert caught.value.__cause__ is not None
+
+    def test_the_context_can_be_chosen(self, server: FakeApiServer, tmp_path: Path) -> None:
+        path = server.write_kubeconfig(tmp_path / "config", token="one")
+        config = json.loads(path.read_text())
+        config["users"].append({"name": "two", "user": {"token": "two"}})
+        config["contexts"].append({"name": "two", "context": {"cluster": "fake", "user": "two"}})
+        path.write_text(json.dumps(config))
+        client = ApiServer.from_kubeconfig(path, "two")
+        client.get(PODS, timeout=1)
+        client.close()
+        assert server.requests[0].authorization == "Bearer two"
+        with pytest.raises(ApiMisconfigured):
+            ApiServer.from_kubeconfig(path, "three")
+
+    def test_an_exec_plugin_is_asked_again_when_its_token_expires(
+        self, server: FakeApiServer, tmp_path: Path
+    ) -> None:
+        count = tmp_path / "count"
+        count.touch()
+        plugin = tmp_path / "plugin"
+        plugin.write_text(EXEC_PLUGIN.format(python=sys.executable, count=str(count)))
+        plugin.chmod(0o755)
+        path = server.write_kubeconfig(tmp_path / "config")
+        config = json.loads(path.read_text())
+        config["users"][0]["user"] = {
+            "exec": {
+                "apiVersion": "client.authentication.k8s.io/v1",
+                "command": str(plugin),
+                "interactiveMode": "Never",
+            }
+        }
+        path.write_text(json.dumps(config))
+        client = ApiServer.from_kubeconfig(path)
+        for _ in range(2):
+            client.get(PODS, timeout=1)
+        client.close()
+        sent = [request.authorization for request in server.requests]
+        assert sent == ["Bearer 2", "Bearer 3"], "once to build the client, then for each request"
+
+    def test_a_service_account_token_is_renewed_and_its_loss_is_ours(
+        self, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        from kubernetes.config import incluster_config as incluster
+
+        token, authority = tmp_path / "token", tmp_path / "ca.crt"
+        token.write_text("one\n")
+        authority.write_text("unused")
+        monkeypatch.setattr(incluster, "SERVICE_TOKEN_FILENAME", str(token))
+        monkeypatch.setattr(incluster, "SERVICE_CERT_FILENAME", str(authority))
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+        client = ApiServer.in_cluster()
+        with pytest.raises(ApiUnreachable):  # everything but the server is there
+            client.get("/x", timeout=0.2)
+        assert client._authorization() == {"authorization": "bearer one"}
+        token.write_text("two")
+        assert client._authorization() == {"authorization": "bearer one"}, "read once a minute"
+        expire_service_account(client)
+        assert client._authorization() == {"authorization": "bearer two"}
+        token.unlink()
+        expire_service_account(client)
+        with pytest.raises(ApiMisconfigured):
+            client.get("/x", timeout=0.2)
+
+    def test_outside_a_pod_there_is_no_service_account(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        with pytest.raises(ApiMisconfigured):
+            ApiServer.in_cluster()
+
+
+class TestStreams:
+    def test_lines_arrive_as_they_happen(self, server: FakeApiServer, api: ApiServer) -> None:
+        stream = api.stream(PODS, WATCH, connect_timeout=1, read_timeout=1)
+        for name in ("a", "b"):
+            server.put(PODS, pod(name, annotations={"long": "x" * 200_000}))
+            event = json.loads(next(stream))
+            assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", name)
+        server.end_streams()
+        assert list(stream) == []
+        stream.close()
+
+    def test_silence_ends_in_a_failure(self, server: FakeApiServer, api: ApiServer) -> None:
+        stream = api.stream(PODS, WATCH, connect_timeout=1, read_timeout=0.1)
+        with pytest.raises(ApiUnreachable):
+            next(stream)
+        with pytest.raises((StopIteration, ApiUnreachable)):
+            next(stream)
+        stream.close()
+
+    def test_a_broken_stream_is_not_an_ended_one(
+        self, server: FakeApiServer, api: ApiServer
+    ) -> None:
+        stream = api.stream(PODS, WATCH, connect_timeout=1, read_timeout=1)
+        server.drop_streams()
+        with pytest.raises(ApiUnreachable):
+            next(stream)
+        stream.close()
+
+    def test_close_closes_the_connection(self, server: FakeApiServer, api: ApiServer) -> None:
+        stream = api.stream(PODS, WATCH, connect_timeout=1, read_timeout=5)
+        assert server.open_streams == 1
+        stream.close()
+        stream.close()
+        eventually(lambda: server.open_streams == 0)
+        assert list(stream) == []
+
+    @pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
+    @pytest.mark.parametrize("closing", ["stream", "client"])
+    def test_close_from_another_thread_ends_the_wait_at_once(
+        self, secure: bool, closing: str
+    ) -> None:
+        tls, authority = server_tls() if secure else (None, None)
+        with FakeApiServer(tls=tls) as fake:
+            client = client_for(fake.url, authority)
+            stream = client.stream(PODS, WATCH, connect_timeout=1, read_timeout=30)
+            waiting = threading.Timer(0.1, stream.close if closing == "stream" else client.close)
+            waiting.start()
+            started = time.monotonic()
+            if closing == "stream":
+                assert list(stream) == []
+            else:
+                with pytest.raises(ApiUnreachable):
+                    list(stream)
+            assert time.monotonic() - started < 1
+            waiting.join()
+            stream.close()
+            client.close()
+
+    def test_closing_the_client_ends_every_wait(
+        self, server: FakeApiServer, api: ApiServer
+    ) -> None:
+        server.delay("pods", 30)
+        threading.Timer(0.1, api.close).start()
+        started = time.monotonic()
+        with pytest.raises(ApiUnreachable):
+            api.get(PODS, timeout=20)
+        assert time.monotonic() - started < 1
+        with pytest.raises(ApiUnreachable, match="closed"):
+            api.get(PODS, timeout=1)
+
+    @given(
+        lines=st.lists(st.binary(min_size=1, max_size=30).filter(lambda b: b"\n" not in b)),
+        ended=st.booleans(),
+        seed=st.integers(),
+    )
+    def test_lines_do_not_depend_on_how_bytes_arrive(
+        self, lines: list[bytes], ended: bool, seed: int
+    ) -> None:
+        whole = b"\n".join(lines) + (b"\n" if ended else b"")
+        cut = random.Random(seed)
+        stream = WatchStream(cast(BaseHTTPResponse, _Pieces(whole, cut)))
+        assert list(stream) == lines
+
+
+class TestBinding:
+    def test_one_write_binds_and_annotates(self, server: FakeApiServer, api: ApiServer) -> None:
+        uid = server.put(PODS, pod("p", annotations={"old": "1"}))["metadata"]["uid"]
+        stream = api.stream(PODS, [*WATCH, ("resourceVersion", str(server.resource_version))],
+                            connect_timeout=1, read_timeout=1)  # fmt: skip
+        api.create(f"{PODS}/p/binding", binding("p", "n1", uid, new="2"), timeout=1)
+        event = json.loads(next(stream))
+        stream.close()
+        assert event["object"]["spec"]["nodeName"] == "n1"
+        assert event["object"]["metadata"]["annotations"] == {"old": "1", "new": "2"}
+        assert server.resource_version == int(event["object"]["metadata"]["resourceVersion"])
+
+    @pytest.mark.parametrize("node", ["n1", "n2"], ids=["same-node", "other-node"])
+    def test_a_bound_pod_is_a_conflict(
+        self, server: FakeApiServer, api: ApiServer, node: str
+    ) -> None:
+        uid = server.put(PODS, pod("p"))["metadata"]["uid"]
+        api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=1)
+        with pytest.raises(ConflictError, match="already assigned"):
+            api.create(f"{PODS}/p/binding", binding("p", node, uid), timeout=1)
+        assert server.read(f"{PODS}/p")["spec"]["nodeName"] == "n1"
+
+    def test_another_uid_is_a_conflict(self, server: FakeApiServer, api: ApiServer) -> None:
+        server.put(PODS, pod("p"))
+        with pytest.raises(ConflictError, match="uid"):
+            api.create(f"{PODS}/p/binding", binding("p", "n1", "another"), timeout=1)
+        assert "nodeName" not in server.read(f"{PODS}/p")["spec"]
+
+    def test_no_pod(self, api: ApiServer) -> None:
+        with pytest.raises(NotFoundError):
+            api.create(f"{PODS}/p/binding", binding("p", "n1", "u"), timeout=1)
+
+    @pytest.mark.parametrize(
+        "obstacle",
+        [
+            pytest.param({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, id="ending"),
+            pytest.param({"spec": {"schedulingGates": [{"name": "wait"}]}}, id="gated"),
+        ],
+    )
+    def test_other_obstacles_are_conflicts(
+        self, server: FakeApiServer, api: ApiServer, obstacle: dict[str, Any]
+    ) -> None:
+        uid = server.put(PODS, merge_patch(pod("p"), obstacle))["metadata"]["uid"]
+        with pytest.raises(ConflictError):
+            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=1)
+
+    def test_a_hundred_at_once_bind_once(self, server: FakeApiServer, api: ApiServer) -> None:
+        uid = server.put(PODS, pod("p"))["metadata"]["uid"]
+
+        def bind(number: int) -> bool:
+            try:
+                api.create(f"{PODS}/p/binding", binding("p", f"n{number}", uid), timeout=5)
+            except ConflictError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(bind, range(100))) == 1
+
+
+class TestSubresources:
+    def test_status_and_the_rest_do_not_mix(self, server: FakeApiServer, api: ApiServer) -> None:
+        both = {"spec": {"a": 1}, "status": {"b": 2}}
+        made = api.create(
+            TOPOLOGIES, json.dumps({"metadata": {"name": "n"}, **both}).encode(), timeout=1
+        )
+        assert "status" not in json.loads(made)
+        change = json.dumps({"spec": {"a": 3}, "status": {"b": 4}}).encode()
+        api.patch(f"{TOPOLOGIES}/n/status", change, timeout=1)
+        stored = server.read(f"{TOPOLOGIES}/n")
+        assert (stored["spec"], stored["status"]) == ({"a": 1}, {"b": 4})
+        api.patch(f"{TOPOLOGIES}/n", json.dumps({**both, "spec": {"a": 5}}).encode(), timeout=1)
+        stored = server.read(f"{TOPOLOGIES}/n")
+        assert (stored["spec"], stored["status"]) == ({"a": 5}, {"b": 4})
+
+    def test_a_patch_that_changes_nothing_makes_no_version(
+        self, server: FakeApiServer, api: ApiServer
+    ) -> None:
+        server.put(TOPOLOGIES, {"metadata": {"name": "n"}, "spec": {"a": 1}})
+        before = server.resource_version
+        api.patch(f"{TOPOLOGIES}/n", b'{"spec": {"a": 1}}', timeout=1)
+        assert server.resource_version == before
+
+    @pytest.mark.parametrize(
+        ("target", "patch", "result"),
+        [
+            pytest.param({"a": "b"}, {"a": "c"}, {"a": "c"}, id="change"),
+            pytest.param({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}, id="remove"),
+            pytest.param({"a": [1, 2]}, {"a": [3]}, {"a": [3]}, id="lists-whole"),
+            pytest.param({"a": "x"}, {"a": {"b": {"c": None}}}, {"a": {"b": {}}}, id="deep-null"),
+            pytest.param({}, [1], [1], id="not-an-object"),
+        ],
+    )
+    def test_merge_patch_is_rfc_7396(self, target: Any, patch: Any, result: Any) -> None:
+        assert merge_patch(target, patch) == result
+
+
+class _Pieces:
+    """Just enough of a response: gives its bytes away in pieces of random size."""
+
+    def __init__(self, data: bytes, cut: random.Random) -> None:
+        self._data = data
+        self._cut = cut
+
+    def read1(self, amt: int, decode_content: bool) -> bytes:
+        size = self._cut.randint(1, 7)
+        piece, self._data = self._data[:size], self._data[size:]
+        return piece
+
+    def close(self) -> None:
+        pass
+
+
+class canned:  # noqa: N801
+    """A server that gives one answer, whatever it is asked, and hangs up."""
+
+    def __init__(self, *answer: bytes) -> None:
+        self._answer = b"".join(answer)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        connection, _ = self._listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(self._answer)
+
+
+def server_tls() -> tuple[ssl.SSLContext, str]:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context, authority.cert_pem.bytes().decode()
+
+
+def client_for(url: str, authority: str | None = None) -> ApiServer:
+    configuration = Configuration(host=url, no_proxy="*")
+    configuration.ca_cert_data = authority
+    return ApiServer(configuration)
+
+
+def expire_service_account(client: ApiServer) -> None:
+    """Let the package believe that the minute is over."""
+    import datetime
+
+    hook = client._configuration.refresh_api_key_hook
+    loader = next(cell.cell_contents for cell in hook.__closure__)
+    loader.token_expires_at = datetime.datetime.min  # noqa: DTZ901 (naive, as the package has it)

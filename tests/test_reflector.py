@@ -1,0 +1,609 @@
+"""Every rule of the reflector, against a server that can be made to misbehave."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+
+from scheduler_extender.apiserver import ApiServer
+from scheduler_extender.reflector import Reflector, ReflectorState, Timing
+from tests.fakes.apiserver import FakeApiServer, Request, status_object
+
+NODES = "/api/v1/nodes"
+
+QUICK = Timing(
+    list_timeout_s=0.5,
+    connect_timeout_s=0.5,
+    watch_timeout_s=60.0,
+    stall_timeout_s=5.0,
+    healthy_s=0.02,
+    backoff_initial_s=0.005,
+    backoff_cap_s=0.02,
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    resource_version: str
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+
+
+class Picture:
+    """A sink that remembers what it was told; ``fail_on`` names objects it chokes on."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, str] = {}
+        self.calls: list[str] = []
+        self.fail_on: set[str] = set()
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        self.calls.append("replace")
+        if "replace" in self.fail_on:
+            raise ValueError("replace")
+        self.objects = dict(map(self._decode, objects))
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        name, version = self._decode(obj)
+        self.calls.append(f"apply {name}")
+        self.objects[name] = version
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        name, _ = self._decode(obj)
+        self.calls.append(f"delete {name}")
+        del self.objects[name]
+
+    def _decode(self, obj: msgspec.Raw) -> tuple[str, str]:
+        metadata = msgspec.json.decode(obj, type=_Object).metadata
+        if metadata.name in self.fail_on:
+            raise ValueError(metadata.name)
+        return metadata.name, metadata.resource_version
+
+
+class Waits(random.Random):
+    """Randomness that lets nobody wait and notes the longest each wait could have been."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.ceilings: list[float] = []
+
+    def uniform(self, a: float, b: float) -> float:
+        if a == 0.0:
+            self.ceilings.append(b)
+        return a
+
+
+class Rig:
+    """A server, a client, a sink and the reflector between them."""
+
+    def __init__(self) -> None:
+        self.server = FakeApiServer()
+        self.sink = Picture()
+        self.api: ApiServer
+        self.reflector: Reflector
+
+    def start(self, timing: Timing = QUICK, **options: Any) -> Reflector:
+        self.reflector = Reflector(
+            self.api, NODES, self.sink, name="nodes", timing=timing, **options
+        )
+        self.reflector.start()
+        return self.reflector
+
+    def synced(self, timing: Timing = QUICK, **options: Any) -> Reflector:
+        """Start, and return when the first watch is open and healthy."""
+        reflector = self.start(timing, **options)
+        eventually(lambda: reflector.synced and self.server.open_streams == 1)
+        time.sleep(timing.healthy_s)
+        return reflector
+
+    @property
+    def state(self) -> ReflectorState:
+        return self.reflector.state
+
+    @property
+    def lists(self) -> list[Request]:
+        return [request for request in self.server.requests if not request.watch]
+
+    @property
+    def watches(self) -> list[Request]:
+        return [request for request in self.server.requests if request.watch]
+
+    def put(self, name: str, **fields: object) -> None:
+        self.server.put(NODES, node(name, **fields))
+
+    def in_step(self) -> bool:
+        return self.sink.objects == {
+            item["metadata"]["name"]: item["metadata"]["resourceVersion"]
+            for item in self.server.items(NODES)
+        }
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig()
+    with made.server:
+        made.api = ApiServer.from_kubeconfig(made.server.write_kubeconfig(tmp_path / "config"))
+        try:
+            yield made
+        finally:
+            made.api.close()
+            if hasattr(made, "reflector"):
+                assert made.reflector.stop(2.0)
+    assert not [thread for thread in threading.enumerate() if thread.name == "reflector-nodes"]
+
+
+def node(name: str, **fields: object) -> dict[str, Any]:
+    return {"metadata": {"name": name}, **fields}
+
+
+def eventually(condition: Callable[[], bool], within: float = 2.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen"
+        time.sleep(0.002)
+
+
+def error_line(code: int) -> bytes:
+    return json.dumps({"type": "ERROR", "object": status_object(code)}).encode()
+
+
+class TestList:
+    def test_pages_make_one_replace(self, rig: Rig) -> None:
+        for number in range(7):
+            rig.put(f"n{number}")
+        rig.synced(page_limit=3)
+        assert rig.sink.calls == ["replace"]
+        assert rig.in_step()
+        assert [request.query.get("limit") for request in rig.lists] == ["3"] * 3
+        assert ["continue" in request.query for request in rig.lists] == [False, True, True]
+        assert all("resourceVersion" not in request.query for request in rig.lists)
+        assert rig.state.lists == 1
+
+    def test_an_empty_collection_is_synced(self, rig: Rig) -> None:
+        rig.synced()
+        assert rig.sink.calls == ["replace"]
+
+    def test_the_query_goes_with_every_request(self, rig: Rig) -> None:
+        rig.put("n")
+        rig.put("m")
+        rig.synced(page_limit=1, query=[("pretty", "false")])
+        assert len(rig.server.requests) == 3
+        assert all(request.query["pretty"] == "false" for request in rig.server.requests)
+
+    def test_an_expired_token_starts_the_list_again_whole(self, rig: Rig) -> None:
+        for number in range(4):
+            rig.put(f"n{number}")
+        rig.server.delay(NODES, 0.1)
+        rig.start(page_limit=2)
+        eventually(lambda: len(rig.lists) == 2)  # the second page is on its way
+        rig.server.expire_history()
+        rig.server.remove(f"{NODES}/n0")  # it was on the first page
+        rig.server.allow()
+        eventually(lambda: rig.reflector.synced)
+        assert rig.sink.calls == ["replace"]
+        assert rig.in_step()
+        assert "continue" in rig.lists[1].query
+        assert rig.lists[2].query == {}, "neither limit nor token"
+        assert rig.state.failures == 0
+
+    def test_not_synced_before_the_last_page(self, rig: Rig) -> None:
+        rig.put("a")
+        rig.put("b")
+        rig.server.delay(NODES, 0.05)
+        rig.start(page_limit=1)
+        eventually(lambda: len(rig.lists) == 2)
+        assert not rig.reflector.synced
+        assert rig.state.last_contact is not None
+        assert rig.sink.calls == []
+        eventually(lambda: rig.reflector.synced)
+
+    @pytest.mark.parametrize("status", [401, 403, 404, 500, 503])
+    def test_refusals_are_waited_out_and_told(self, rig: Rig, status: int) -> None:
+        rig.server.refuse(status, times=None)
+        rig.start()
+        eventually(lambda: rig.state.failures >= 3)
+        assert not rig.reflector.synced
+        assert rig.state.failure_status == status
+        assert rig.state.last_failure.startswith(f"{status} ")
+        assert rig.state.last_contact is None
+        rig.put("n")
+        rig.server.allow()
+        eventually(lambda: rig.reflector.synced)
+        assert rig.in_step()
+        assert rig.state.failures == 0
+
+    def test_a_sink_that_refuses_the_list_is_given_another(self, rig: Rig) -> None:
+        rig.sink.fail_on = {"replace"}
+        rig.put("n")
+        with structlog.testing.capture_logs() as logs:
+            rig.start()
+            eventually(lambda: rig.state.sink_failures >= 2)
+            assert not rig.reflector.synced
+            rig.sink.fail_on = set()
+            eventually(lambda: rig.reflector.synced)
+        assert rig.in_step()
+        assert [entry["change"] for entry in logs if entry["event"] == "sink failed"] == [
+            "LIST"
+        ] * rig.state.sink_failures
+
+
+class TestWatch:
+    def test_what_it_asks_for(self, rig: Rig) -> None:
+        rig.put("n")
+        rig.synced(Timing(watch_timeout_s=100.0, healthy_s=0.0))
+        (request,) = rig.watches
+        seconds = int(request.query.pop("timeoutSeconds"))
+        assert 100 <= seconds <= 200
+        assert request.query == {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": str(rig.server.resource_version),
+        }
+
+    def test_changes_arrive_in_order(self, rig: Rig) -> None:
+        rig.synced()
+        rig.put("a")
+        rig.put("a", spec={"x": 1})
+        rig.put("b")
+        rig.server.remove(f"{NODES}/a")
+        eventually(lambda: rig.state.events == 4)
+        assert rig.sink.calls[1:] == ["apply a", "apply a", "apply b", "delete a"]
+        assert rig.in_step()
+        assert rig.state.resource_version == str(rig.server.resource_version)
+
+    def test_a_bookmark_moves_the_version_and_nothing_else(self, rig: Rig) -> None:
+        rig.synced()
+        rig.server.put("/api/v1/pods", {"metadata": {"name": "p", "namespace": "x"}})
+        version = str(rig.server.resource_version)
+        assert rig.state.resource_version != version
+        rig.server.bookmark()
+        eventually(lambda: rig.state.resource_version == version)
+        assert rig.sink.calls == ["replace"]
+        assert rig.state.events == 0
+        rig.server.drop_streams()
+        eventually(lambda: len(rig.watches) == 2)
+        assert rig.watches[1].query["resourceVersion"] == version
+
+    def test_an_orderly_end_is_followed_by_a_watch_without_a_wait(self, rig: Rig) -> None:
+        waits = Waits()
+        rig.synced(rng=waits)
+        rig.put("a")
+        eventually(lambda: rig.state.events == 1)
+        rig.server.end_streams()
+        eventually(lambda: len(rig.watches) == 2)
+        assert waits.ceilings == []
+        assert rig.watches[1].query["resourceVersion"] == str(rig.server.resource_version)
+        assert rig.state.failures == 0
+        assert len(rig.lists) == 1
+
+    def test_the_server_ends_a_watch_after_the_seconds_asked_for(self, rig: Rig) -> None:
+        rig.start(Timing(watch_timeout_s=0.1, healthy_s=0.5), rng=Waits())
+        eventually(lambda: rig.state.watches == 2, within=3)
+        assert rig.state.failures == 0
+        assert len(rig.lists) == 1
+
+    def test_a_watch_that_ends_at_once_is_a_failure(self, rig: Rig) -> None:
+        waits = Waits()
+        rig.start(Timing(healthy_s=30.0), rng=waits)
+        for number in range(1, 4):
+            eventually(lambda: rig.server.open_streams == 1)
+            rig.server.end_streams()
+            eventually(lambda n=number: len(waits.ceilings) == n)  # type: ignore[misc]
+        assert waits.ceilings == [0.2, 0.4, 0.8]
+        assert len(rig.lists) == 1, "the version is still good"
+
+    def test_a_broken_stream_is_resumed_not_listed_again(self, rig: Rig) -> None:
+        rig.synced()
+        rig.put("a")
+        eventually(lambda: rig.state.events == 1)
+        rig.server.stall()
+        rig.put("b")
+        rig.server.drop_streams()
+        rig.server.resume()
+        eventually(rig.in_step)
+        assert rig.sink.calls == ["replace", "apply a", "apply b"]
+        assert len(rig.lists) == 1
+        assert "watch broken" in rig.state.last_failure
+
+    def test_a_silent_stream_is_dropped_and_resumed(self, rig: Rig) -> None:
+        rig.synced(stalling(0.15))
+        rig.server.stall()
+        rig.put("a")
+        version = rig.state.resource_version
+        eventually(lambda: rig.state.failures >= 2)
+        assert rig.sink.calls == ["replace"]
+        rig.server.resume()
+        eventually(rig.in_step)
+        assert len(rig.lists) == 1
+        assert rig.watches[-1].query["resourceVersion"] == version
+        eventually(lambda: rig.state.failures == 0)
+
+    def test_bookmarks_keep_a_quiet_stream(self, rig: Rig) -> None:
+        rig.server.bookmark_every_s = 0.05
+        rig.synced(stalling(0.2))
+        time.sleep(0.5)
+        assert rig.state.watches == 1
+        assert rig.state.failures == 0
+
+    @pytest.mark.parametrize("as_event", [False, True], ids=["http-410", "error-event"])
+    def test_objects_deleted_while_away_are_noticed(self, rig: Rig, as_event: bool) -> None:
+        rig.server.gone_as_event = as_event
+        rig.put("a")
+        rig.put("b")
+        rig.synced()
+        away(rig)
+        rig.server.remove(f"{NODES}/a")
+        rig.put("c")
+        rig.server.expire_history()
+        rig.server.allow()
+        eventually(rig.in_step)
+        assert rig.sink.calls == ["replace", "replace"]
+        assert rig.reflector.synced
+
+    def test_the_first_410_does_not_wait(self, rig: Rig) -> None:
+        slow = Timing(healthy_s=0.0, backoff_initial_s=60.0, backoff_cap_s=60.0)
+        rig.synced(slow)
+        rig.server.inject(error_line(410))
+        eventually(lambda: rig.state.lists == 2)  # at once, or this takes half a minute
+        eventually(lambda: rig.server.open_streams == 1)
+
+    def test_repeated_410_backs_off(self, rig: Rig) -> None:
+        waits = Waits()
+        rig.server.refuse(410, times=4, watch=True)
+        rig.start(Timing(healthy_s=30.0), rng=waits)
+        eventually(lambda: rig.server.open_streams == 1)
+        assert rig.state.lists == 5
+        assert waits.ceilings == [0.2, 0.4, 0.8, 1.6], "of which the first is not waited for"
+
+    def test_the_second_410_in_a_row_waits(self, rig: Rig) -> None:
+        rig.server.refuse(410, times=2, watch=True)
+        rig.start(Timing(backoff_initial_s=60.0, backoff_cap_s=60.0), rng=random.Random(1))
+        eventually(lambda: rig.state.failure_status == 410 and rig.state.lists == 2)
+        time.sleep(0.1)
+        assert rig.state.lists == 2
+
+    @pytest.mark.parametrize("code", [429, 500, 504])
+    def test_another_error_event_keeps_the_version(self, rig: Rig, code: int) -> None:
+        rig.synced()
+        rig.put("a")
+        eventually(lambda: rig.state.events == 1)
+        rig.server.inject(error_line(code))
+        eventually(lambda: len(rig.watches) == 2)
+        assert rig.state.failure_status == code
+        assert rig.watches[1].query["resourceVersion"] == str(rig.server.resource_version)
+        assert len(rig.lists) == 1
+
+    @pytest.mark.parametrize("status", [401, 403, 503])
+    def test_a_refused_watch_keeps_the_version(self, rig: Rig, status: int) -> None:
+        rig.server.refuse(status, times=3, watch=True)
+        rig.start()
+        eventually(lambda: rig.server.open_streams == 1)
+        assert len(rig.watches) == 4
+        assert len(rig.lists) == 1
+        assert rig.state.failure_status == status
+
+    def test_a_resource_that_went_is_listed_when_it_is_back(self, rig: Rig) -> None:
+        rig.put("a")
+        rig.synced()
+        away(rig, status=404)
+        eventually(lambda: rig.state.failure_status == 404)
+        rig.server.remove(f"{NODES}/a")
+        rig.server.allow()
+        eventually(rig.in_step)
+        assert rig.sink.calls == ["replace", "replace"]
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            pytest.param(b"not json", id="not-json"),
+            pytest.param(b"[]", id="not-an-event"),
+            pytest.param(b'{"type":"MODIFIED","object":{"metadata":{}}}', id="no-version"),
+            pytest.param(
+                b'{"type":"NEWS","object":{"metadata":{"resourceVersion":"9"}}}', id="unknown-type"
+            ),
+        ],
+    )
+    def test_nonsense_leads_to_a_list(self, rig: Rig, line: bytes) -> None:
+        rig.synced()
+        rig.server.inject(line)
+        eventually(lambda: len(rig.lists) == 2 and rig.server.open_streams == 1)
+        rig.put("a")
+        eventually(rig.in_step)
+
+    def test_a_sink_that_fails_on_one_object_gets_the_next(self, rig: Rig) -> None:
+        rig.sink.fail_on = {"bad"}
+        with structlog.testing.capture_logs() as logs:
+            rig.synced()
+            rig.put("bad")
+            rig.put("good")
+            eventually(lambda: rig.state.events == 2)
+        assert rig.sink.calls == ["replace", "apply good"]
+        assert rig.state.sink_failures == 1
+        assert rig.state.failures == 0
+        assert rig.state.watches == 1
+        (entry,) = [entry for entry in logs if entry["event"] == "sink failed"]
+        assert (entry["change"], entry["reflector"]) == ("ADDED", "nodes")
+
+
+class TestBackoff:
+    def test_grows_to_the_cap(self, rig: Rig) -> None:
+        waits = Waits()
+        rig.server.refuse(503, times=10)
+        rig.start(Timing(), rng=waits)
+        eventually(lambda: rig.reflector.synced)
+        assert waits.ceilings == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30])
+
+    def test_starts_afresh_after_a_healthy_watch(self, rig: Rig) -> None:
+        waits = Waits()
+        rig.server.refuse(503, times=5)
+        rig.synced(Timing(healthy_s=0.05), rng=waits)
+        rig.server.drop_streams()
+        eventually(lambda: len(rig.watches) == 2)
+        assert waits.ceilings[-1] == 0.2
+
+    def test_goes_on_after_a_watch_that_was_not(self, rig: Rig) -> None:
+        waits = Waits()
+        rig.server.refuse(503, times=2)
+        rig.start(Timing(healthy_s=30.0), rng=waits)
+        eventually(lambda: rig.server.open_streams == 1)
+        rig.server.drop_streams()
+        eventually(lambda: len(rig.watches) == 2)
+        assert waits.ceilings == [0.2, 0.4, 0.8]
+
+    def test_a_very_long_outage_overflows_nothing(self) -> None:
+        reflector = Reflector(
+            Unreachable(), NODES, Picture(), name="x", rng=Waits(), clock=lambda: 0.0
+        )
+        reflector.start()
+        eventually(lambda: reflector.state.failures > 1100)
+        assert reflector.stop(1.0)
+
+    def test_the_server_can_be_away_at_first(self, rig: Rig) -> None:
+        rig.server.delay(NODES, 5)
+        rig.start(Timing(list_timeout_s=0.05, backoff_initial_s=0.01, backoff_cap_s=0.01))
+        eventually(lambda: rig.state.failures >= 2)
+        assert rig.state.failure_status is None
+        assert "timed out" in rig.state.last_failure
+        rig.server.allow()
+        eventually(lambda: rig.reflector.synced)
+
+
+class TestLife:
+    def test_stop_ends_a_quiet_watch_at_once(self, rig: Rig) -> None:
+        rig.synced(Timing())
+        started = time.monotonic()
+        assert rig.reflector.stop(2.0)
+        assert time.monotonic() - started < 0.5
+        eventually(lambda: rig.server.open_streams == 0)
+
+    def test_stop_ends_a_backoff_at_once(self, rig: Rig) -> None:
+        rig.server.refuse(503, times=None)
+        rig.start(Timing(backoff_initial_s=30.0), rng=random.Random(3))
+        eventually(lambda: rig.state.failures == 1)
+        assert rig.reflector.stop(0.5)
+
+    def test_a_list_under_way_ends_with_the_client(self, rig: Rig) -> None:
+        rig.server.delay(NODES, 30)
+        rig.start(Timing())
+        eventually(lambda: len(rig.lists) == 1)
+        assert not rig.reflector.stop(0.05)
+        rig.api.close()
+        assert rig.reflector.stop(1.0)
+
+    def test_stop_before_start(self, rig: Rig) -> None:
+        reflector = Reflector(rig.api, NODES, rig.sink, name="never")
+        assert reflector.stop()
+
+    def test_nothing_reaches_the_sink_after_stop(self, rig: Rig) -> None:
+        rig.server.delay(NODES, 0.2)
+        rig.put("a")
+        rig.start()
+        eventually(lambda: len(rig.lists) == 1)
+        assert not rig.reflector.stop(0.0)
+        assert rig.reflector.stop(2.0)
+        assert rig.sink.calls == []
+        assert not rig.reflector.synced
+
+    def test_the_state_is_a_snapshot(self, rig: Rig) -> None:
+        clock = iter(range(10_000))
+        rig.synced(clock=lambda: float(next(clock)))
+        before = rig.state
+        rig.put("a")
+        eventually(lambda: rig.state.events == 1)
+        assert before.events == 0
+        assert rig.state.last_contact is not None
+        assert before.last_contact is not None
+        assert rig.state.last_contact > before.last_contact
+
+    def test_two_reflectors_share_a_client(self, rig: Rig) -> None:
+        rig.synced()
+        pods = Picture()
+        other = Reflector(rig.api, "/api/v1/pods", pods, name="pods", timing=QUICK)
+        other.start()
+        rig.put("n")
+        rig.server.put("/api/v1/namespaces/x/pods", {"metadata": {"name": "p"}})
+        eventually(lambda: rig.in_step() and list(pods.objects) == ["p"])
+        assert other.stop(1.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_the_picture_comes_right(rig: Rig, seed: int) -> None:
+    walk = random.Random(seed)
+    server = rig.server
+    server.gone_as_event = bool(seed % 2)
+    server.bookmark_every_s = 0.05
+    for number in range(walk.randrange(12)):
+        rig.put(f"n{number}")
+    rig.start(stalling(0.1), page_limit=3, rng=random.Random(seed))
+
+    def change() -> None:
+        name = f"n{walk.randrange(12)}"
+        if walk.random() < 0.3 and any(i["metadata"]["name"] == name for i in server.items(NODES)):
+            server.remove(f"{NODES}/{name}")
+        else:
+            rig.put(name, spec={"value": walk.random()})
+
+    mishaps: list[Callable[[], object]] = [
+        server.drop_streams,
+        server.end_streams,
+        server.expire_history,
+        server.stall,
+        server.resume,
+        server.bookmark,
+        lambda: server.refuse(walk.choice([401, 403, 410, 429, 500, 503])),
+        lambda: server.inject(walk.choice([b"{", error_line(410), error_line(500)])),
+        lambda: time.sleep(0.02),
+    ]
+    for _ in range(150):
+        if walk.random() < 0.7:
+            change()
+        else:
+            walk.choice(mishaps)()
+        time.sleep(walk.choice([0.0, 0.0, 0.005]))
+    server.allow()
+    server.resume()
+    eventually(rig.in_step, within=2.5)
+    assert rig.reflector.synced
+    assert rig.state.sink_failures == 0
+    assert rig.state.lists > 1, "a walk without a relist shows little"
+
+
+class Unreachable:
+    """An API that is never there."""
+
+    def get(self, path: str, query: object = (), *, timeout: float) -> bytes:
+        raise OSError("not even an error of ours")
+
+    def stream(
+        self, path: str, query: object = (), *, connect_timeout: float, read_timeout: float
+    ) -> Any:
+        raise AssertionError
+
+
+def stalling(seconds: float) -> Timing:
+    """``QUICK``, but impatient with silence."""
+    return dataclasses.replace(QUICK, stall_timeout_s=seconds)
+
+
+def away(rig: Rig, status: int = 503) -> None:
+    """Break the watch and refuse all others until ``allow()``."""
+    rig.server.refuse(status, times=None)
+    rig.server.drop_streams()
+    eventually(lambda: rig.server.open_streams == 0)

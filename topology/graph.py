@@ -1,0 +1,328 @@
+"""A node's graph of GPUs and links, and the shape it shares with nodes of the same hardware."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import networkx as nx
+
+from topology.devices import (
+    Bytes,
+    Fabric,
+    Gpu,
+    GpuResource,
+    GpuUuid,
+    Mask,
+    Nic,
+    NodeName,
+    positions,
+)
+from topology.links import GBps, Link, LinkKind, canonical_product
+
+Rows = tuple[Mask, ...]
+"""An adjacency: ``rows[p]`` is the mask of the positions joined to ``p``."""
+
+MAX_GPUS = 64
+
+
+class TopologyError(ValueError):
+    """A description of a node contradicts itself. The message names the field and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorFacts:
+    """How the node's kubelet and device plugin choose devices (see ``nvidia.md`` of the design)."""
+
+    policy: str = "any"
+    plugin_version: str | None = None
+    topology_manager_policy: str = "none"
+    topology_manager_scope: str = "container"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The hardware of a node without its names: what outcomes, verdicts and scores depend on.
+
+    All tuples are by position, matrices n × n and symmetric. Nodes with equal hardware in the same
+    order share one shape *object* (see :func:`NodeTopology.shape`), so a look-up by shape costs an
+    identity test. ``nic`` is the kind of the nearest RDMA NIC per GPU.
+    """
+
+    products: tuple[str, ...]
+    memory: tuple[Bytes, ...]
+    numa: tuple[int | None, ...]
+    mig: tuple[bool, ...]
+    nic: tuple[LinkKind, ...]
+    links: tuple[tuple[Link | None, ...], ...]
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        facts = (self.products, self.memory, self.numa, self.mig, self.nic, self.links)
+        object.__setattr__(self, "_hash", hash(facts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def size(self) -> int:
+        """How many GPUs."""
+        return len(self.products)
+
+    @property
+    def all_gpus(self) -> Mask:
+        """The mask of every GPU."""
+        return (1 << self.size) - 1
+
+    def rows(self, meets: frozenset[Link]) -> Rows:
+        """The adjacency of the pairs whose link is in ``meets``."""
+        return tuple(
+            sum(1 << q for q, link in enumerate(row) if link is not None and link in meets)
+            for row in self.links
+        )
+
+    def distinct_links(self) -> frozenset[Link]:
+        """Every link that occurs, once (positions left out)."""
+        return frozenset(link for row in self.links for link in row if link is not None)
+
+    @cached_property
+    def graph(self) -> nx.Graph[int]:
+        """The shape as a networkx graph: nodes carry ``gpu``, edges ``link`` and ``bandwidth``."""
+        graph: nx.Graph[int] = nx.Graph()
+        for p in range(self.size):
+            label = f"{self.products[p]}/{self.memory[p]}/{self.nic[p].name}"
+            graph.add_node(p, gpu=label)
+        for p in range(self.size):
+            for q in range(p + 1, self.size):
+                link = self.links[p][q]
+                if link is not None:
+                    label = f"{link.pcie.name}/{link.nvlinks}/{link.via.value}"
+                    graph.add_edge(p, q, link=label, bandwidth=link.bandwidth)
+        return graph
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash that renumbering the GPUs does not change (Weisfeiler and Lehman's, 16 hex)."""
+        digest: str = nx.weisfeiler_lehman_graph_hash(
+            self.graph, node_attr="gpu", edge_attr="link", iterations=4, digest_size=8
+        )
+        return digest
+
+    def isomorphic(self, other: Shape) -> bool:
+        """Whether the two shapes are one machine with its GPUs numbered differently."""
+        return self.fingerprint == other.fingerprint and nx.is_isomorphic(
+            self.graph,
+            other.graph,
+            node_match=lambda a, b: a["gpu"] == b["gpu"],
+            edge_match=lambda a, b: a["link"] == b["link"],
+        )
+
+
+@lru_cache(maxsize=65536)
+def _shared(shape: Shape) -> Shape:
+    """The one object that stands for every equal shape."""
+    return shape
+
+
+@dataclass(frozen=True)
+class NodeTopology:
+    """A node's hardware: GPUs by ascending index, their links, NICs and how devices are served.
+
+    Built once and never changed; a contradiction (an index twice, a link to a GPU that is not
+    there, a pair linked twice) raises :class:`TopologyError`.
+    """
+
+    name: NodeName
+    gpus: tuple[Gpu, ...]
+    links: tuple[Link, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    resources: tuple[GpuResource, ...] = (GpuResource(),)
+    allocator: AllocatorFacts = AllocatorFacts()
+    fabric: Fabric | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.gpus) > MAX_GPUS:
+            raise TopologyError(f"devices: {len(self.gpus)} GPUs, at most {MAX_GPUS} are allowed")
+        _unique("devices.index", [g.index for g in self.gpus])
+        _unique("devices.uuid", [g.uuid for g in self.gpus])
+        _unique("nics.name", [n.name for n in self.nics])
+        _unique("resources.name", [r.name for r in self.resources])
+        object.__setattr__(self, "gpus", tuple(sorted(self.gpus, key=lambda g: g.index)))
+        object.__setattr__(self, "links", tuple(sorted(self.links)))
+        known = {g.index for g in self.gpus}
+        for link in self.links:
+            if link.a >= link.b:
+                raise TopologyError(f"links: a={link.a} b={link.b}, a must be below b")
+            for end in (link.a, link.b):
+                if end not in known:
+                    raise TopologyError(f"links: GPU {end} is not among the devices")
+        _unique("links", [(link.a, link.b) for link in self.links])
+        for nic in self.nics:
+            for index, _ in nic.distances:
+                if index not in known:
+                    raise TopologyError(f"nics[{nic.name}]: GPU {index} is not among the devices")
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The hardware without names; equal nodes get the same object."""
+        n = len(self.gpus)
+        at = self.position_of_index
+        matrix: list[list[Link | None]] = [[None] * n for _ in range(n)]
+        for link in self.links:
+            nameless = Link(0, 0, link.pcie, link.nvlinks, link.via, link.nvlink_one_way)
+            matrix[at[link.a]][at[link.b]] = matrix[at[link.b]][at[link.a]] = nameless
+        nearest = [LinkKind.UNKNOWN] * n
+        for nic in self.nics:
+            for index, kind in nic.distances:
+                nearest[at[index]] = max(nearest[at[index]], kind)
+        return _shared(
+            Shape(
+                products=tuple(canonical_product(g.product) for g in self.gpus),
+                memory=tuple(g.memory for g in self.gpus),
+                numa=tuple(g.numa_node for g in self.gpus),
+                mig=tuple(g.mig_mode == "enabled" for g in self.gpus),
+                nic=tuple(nearest),
+                links=tuple(tuple(row) for row in matrix),
+            )
+        )
+
+    @cached_property
+    def position_of_index(self) -> dict[int, int]:
+        """Driver index → position in masks."""
+        return {g.index: p for p, g in enumerate(self.gpus)}
+
+    @cached_property
+    def position_of_uuid(self) -> dict[GpuUuid, int]:
+        """UUID → position in masks."""
+        return {g.uuid: p for p, g in enumerate(self.gpus)}
+
+    def indices(self, mask: Mask) -> tuple[int, ...]:
+        """The driver indices of a mask's GPUs, ascending."""
+        return tuple(self.gpus[p].index for p in positions(mask))
+
+    def resource(self, name: str) -> GpuResource | None:
+        """How the node serves the extended resource ``name``, None where it does not."""
+        return next((r for r in self.resources if r.name == name), None)
+
+    def summary(self) -> str:
+        """One line for people.
+
+        >>> from topology.machines import machine
+        >>> machine("dgx1-v100").topology("n").summary()
+        '8 × Tesla V100-SXM2-16GB, NVLink 1-2'
+        """
+        parts = [f"{n} × {p}" for p, n in sorted(Counter(g.product for g in self.gpus).items())]
+        counts = sorted({link.nvlinks for link in self.links if link.nvlinks})
+        if counts:
+            span = str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
+            parts.append(f"NVLink {span}")
+        elif len(self.gpus) > 1:
+            kinds = sorted({link.pcie for link in self.links}, reverse=True)
+            parts.append("PCIe " + "/".join(k.label for k in kinds))
+        return ", ".join(parts)
+
+
+def _unique(what: str, values: Sequence[object]) -> None:
+    for value, times in Counter(values).items():
+        if times > 1:
+            raise TopologyError(f"{what}: {value} stands {times} times, once is allowed")
+
+
+def is_clique(rows: Rows, mask: Mask) -> bool:
+    """Whether every pair in ``mask`` is joined. O(k)."""
+    return all(mask & ~rows[p] == 1 << p for p in positions(mask))
+
+
+def is_connected(rows: Rows, mask: Mask) -> bool:
+    """Whether ``mask`` hangs together over joined pairs. O(k²)."""
+    seen = frontier = mask & -mask
+    while frontier:
+        reached = 0
+        for p in positions(frontier):
+            reached |= rows[p]
+        frontier = reached & mask & ~seen
+        seen |= frontier
+    return seen == mask
+
+
+def has_ring(rows: Rows, mask: Mask) -> bool:
+    """Whether joined pairs form a ring through every GPU of ``mask``.
+
+    A ring of one is trivial, a ring of two is the pair. Otherwise a Hamiltonian cycle: cheap
+    answers first (too few neighbours; Dirac's theorem), then Held and Karp's dynamic program over
+    subsets, O(2ᵏ·k) for k GPUs.
+    """
+    k = mask.bit_count()
+    if k <= 2:
+        return is_clique(rows, mask)
+    degrees = [(rows[p] & mask).bit_count() for p in positions(mask)]
+    if min(degrees) < 2 or not is_connected(rows, mask):
+        return False
+    if 2 * min(degrees) >= k:
+        return True
+    return _held_karp(rows, mask)
+
+
+@lru_cache(maxsize=4096)
+def _held_karp(rows: Rows, mask: Mask) -> bool:
+    start = mask & -mask
+    home = rows[start.bit_length() - 1]
+    # ends[s]: where a path can end that starts at `start` and visits exactly s.
+    ends: dict[Mask, Mask] = {start: start}
+    for _ in range(mask.bit_count() - 1):
+        longer: dict[Mask, Mask] = {}
+        for visited, stops in ends.items():
+            for p in positions(stops):
+                for q in positions(rows[p] & mask & ~visited):
+                    step = visited | 1 << q
+                    longer[step] = longer.get(step, 0) | 1 << q
+        ends = longer
+    return bool(ends.get(mask, 0) & home)
+
+
+def best_ring(shape: Shape, mask: Mask) -> GBps:
+    """The weakest hop of the best ring through ``mask``, GB/s both ways; infinite for one GPU.
+
+    The widest threshold at which the pairs still form a ring: a binary search over the distinct
+    bandwidths, one :func:`has_ring` each.
+    """
+    if mask.bit_count() < 2:
+        return GBps(float("inf"))
+    low, high = 0, 0
+    values = sorted({link.bandwidth for link in shape.distinct_links()})
+    high = len(values)
+    while low < high:  # values[:low] are known to do
+        middle = (low + high) // 2
+        if has_ring(wide_rows(shape, values[middle]), mask):
+            low = middle + 1
+        else:
+            high = middle
+    return values[low - 1] if low else GBps(0.0)
+
+
+@lru_cache(maxsize=4096)
+def wide_rows(shape: Shape, threshold: GBps) -> Rows:
+    """The adjacency of the pairs whose hop carries at least ``threshold`` GB/s."""
+    return shape.rows(frozenset(k for k in shape.distinct_links() if k.bandwidth >= threshold))
+
+
+def subsets(mask: Mask, size: int) -> Iterator[Mask]:
+    """Every subset of ``mask`` with ``size`` members, in ascending order of its compressed value.
+
+    Gosper's hack over the compressed mask, spread out again.
+    """
+    members = positions(mask)
+    if size > len(members) or size < 0:
+        return
+    if size == 0:
+        yield 0
+        return
+    pick = (1 << size) - 1
+    limit = 1 << len(members)
+    while pick < limit:
+        yield sum(1 << members[i] for i in positions(pick))
+        low = pick & -pick
+        ripple = pick + low
+        pick = ripple | ((pick ^ ripple) >> 2) // low

@@ -1,0 +1,160 @@
+"""How two GPUs are joined: link kinds in order, link counts, and what a hop can carry.
+
+Every number about speed stands in this file, with its source.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NewType
+
+GBps = NewType("GBps", float)
+"""10⁹ bytes a second, both directions added up unless a name says ``one_way``."""
+
+
+class LinkKind(IntEnum):
+    """How near two devices are, ordered: a larger kind meets every smaller level.
+
+    The classes below ``NVLINK`` are NVML's PCIe classes (``nvmlGpuTopologyLevel_t``).
+    """
+
+    UNKNOWN = 0
+    SYS = 1
+    """Across the interconnect between NUMA nodes."""
+    NODE = 2
+    """Across PCIe host bridges of one NUMA node."""
+    PHB = 3
+    """Across one PCIe host bridge."""
+    PXB = 4
+    """Across several PCIe switches, no host bridge."""
+    PIX = 5
+    """Across one PCIe switch."""
+    BOARD = 6
+    """On one board."""
+    NVLINK = 7
+
+    @property
+    def label(self) -> str:
+        """The name people write: ``NVLINK``, ``PIX`` …, ``?`` where unknown."""
+        return "?" if self is LinkKind.UNKNOWN else self.name
+
+
+PCIE_KINDS = (
+    LinkKind.BOARD,
+    LinkKind.PIX,
+    LinkKind.PXB,
+    LinkKind.PHB,
+    LinkKind.NODE,
+    LinkKind.SYS,
+)
+
+
+class Via(Enum):
+    """Where an NVLink ends: at the other GPU itself, or in a switch."""
+
+    DIRECT = "direct"
+    SWITCH = "switch"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """What joins the GPUs with indices ``a`` < ``b``.
+
+    ``pcie`` is the PCIe class of the pair (``UNKNOWN`` where the source does not say). ``nvlinks``
+    counts the pair's own links when ``via`` is direct; through a switch it is the smaller of the
+    two attachments. ``nvlink_one_way`` is GB/s of one link in one direction, 0 where unknown.
+    """
+
+    a: int
+    b: int
+    pcie: LinkKind = LinkKind.UNKNOWN
+    nvlinks: int = 0
+    via: Via = Via.DIRECT
+    nvlink_one_way: GBps = GBps(0.0)
+
+    @property
+    def kind(self) -> LinkKind:
+        """NVLINK where the pair has any, else its PCIe class."""
+        return LinkKind.NVLINK if self.nvlinks else self.pcie
+
+    @property
+    def bandwidth(self) -> GBps:
+        """GB/s of this hop, both ways.
+
+        NVLinked: 2 · links · GB/s per link; a switched attachment is shared over its peers and
+        counts once, undivided. Otherwise :data:`PCIE_BANDWIDTH`. Unknown counts 0.
+        """
+        if self.nvlinks:
+            return GBps(2 * self.nvlinks * self.nvlink_one_way)
+        return PCIE_BANDWIDTH[self.pcie]
+
+
+PCIE_BANDWIDTH: dict[LinkKind, GBps] = {
+    # Both ways, PCIe 3.0 x16, GPU to GPU. SYS, NODE and PHB are what a copy through the host
+    # gets at worst, PXB and PIX peer-to-peer through a switch. Anchors: eight V100 in a cube
+    # mesh measured 4.6 to 17.6 for pairs without NVLink (koordinator's GPU topology proposal);
+    # NCCL plans with 12 GB/s one way for PCIe 3.0 x16 and 6 to 10 across sockets (graph/topo.h).
+    # The low end is taken: min-bandwidth is a promise, and newer PCIe only does better.
+    LinkKind.UNKNOWN: GBps(0.0),
+    LinkKind.SYS: GBps(5.0),
+    LinkKind.NODE: GBps(12.0),
+    LinkKind.PHB: GBps(15.0),
+    LinkKind.PXB: GBps(18.0),
+    LinkKind.PIX: GBps(20.0),
+    LinkKind.BOARD: GBps(24.0),
+    LinkKind.NVLINK: GBps(0.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NvlinkPort:
+    """A product's NVLink attachment: how many links, and GB/s of one link, one way."""
+
+    links: int
+    one_way: GBps
+
+
+NVLINK_PORTS: tuple[tuple[str, NvlinkPort], ...] = (
+    # Product pattern (see canonical_product), links of the GPU, GB/s per link one way.
+    # Source: NVIDIA's data sheets per product; `nvidia-smi nvlink -s` shows 14.062 for the
+    # bridged workstation cards and 26.562 raw for Hopper, of which 25 is payload.
+    (r"p100.*sxm", NvlinkPort(4, GBps(20.0))),
+    (r"p100", NvlinkPort(0, GBps(0.0))),
+    (r"v100s?-pcie", NvlinkPort(0, GBps(0.0))),
+    (r"v100", NvlinkPort(6, GBps(25.0))),
+    (r"a100", NvlinkPort(12, GBps(25.0))),
+    (r"a800", NvlinkPort(8, GBps(25.0))),
+    (r"a30(-|$)", NvlinkPort(4, GBps(25.0))),
+    (r"((geforce-)?rtx-3090|rtx-a(45|50|55|60)00|a40(-|$))", NvlinkPort(4, GBps(14.0625))),
+    (r"h800", NvlinkPort(8, GBps(25.0))),
+    (r"(h100-(pcie|nvl))", NvlinkPort(12, GBps(25.0))),
+    (r"(h100|h200|h20|gh200)(-|$)", NvlinkPort(18, GBps(25.0))),
+    (r"(b100|b200|b300|gb200|gb300)(-|$)", NvlinkPort(18, GBps(50.0))),
+)
+
+
+def canonical_product(product: str) -> str:
+    """A product name as it is compared: lower case, no vendor prefix, dashes for spaces.
+
+    >>> canonical_product("NVIDIA A100 80GB PCIe")
+    'a100-80gb-pcie'
+    >>> canonical_product("Tesla V100-SXM2-16GB")
+    'v100-sxm2-16gb'
+    """
+    name = re.sub(r"[\s_-]+", "-", product.strip().lower())
+    return re.sub(r"^(nvidia-)?(tesla-)?", "", name)
+
+
+def nvlink_port(product: str) -> NvlinkPort | None:
+    """The NVLink attachment of a product, or None for one that the table does not know.
+
+    >>> nvlink_port("NVIDIA A800-SXM4-80GB")
+    NvlinkPort(links=8, one_way=25.0)
+    """
+    name = canonical_product(product)
+    for pattern, port in NVLINK_PORTS:
+        if re.match(pattern, name):
+            return port
+    return None
