@@ -279,8 +279,7 @@ class ApiServer:
                 body=body,
                 headers=headers,
                 timeout=timeout,
-                retries=False,
-                redirect=False,
+                retries=False,  # redirects are not followed either
                 preload_content=preload,
             )
             if 200 <= response.status < 300:

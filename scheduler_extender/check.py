@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
@@ -111,7 +112,7 @@ def table(answer: dict[str, Any]) -> Table:
     return found
 
 
-def sets_text(outcomes: list[list[int]], shown: int = SHOWN_SETS) -> str:
+def sets_text(outcomes: Sequence[Sequence[int]], shown: int = SHOWN_SETS) -> str:
     """Some GPU sets in brief.
 
     >>> sets_text([[0, 1], [2, 3]])

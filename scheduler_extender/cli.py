@@ -11,13 +11,11 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import click
 import structlog
 import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
-from topology.machines import MACHINES, Machine, UnknownMachine, machine
 
 from scheduler_extender import check as checking
 from scheduler_extender.annotations import Malformed, parse
@@ -25,6 +23,7 @@ from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load, read_pod
 from topology import codec
 from topology.devices import Bytes, NodeName
+from topology.machines import MACHINES, Machine, UnknownMachine, machine
 from topology.placement import Verdict
 from topology.requests import GpuRequest
 
@@ -36,7 +35,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 160)
+
+
+# typer brings its own click and shows of it only this class.
+_UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 class BadInputError(Exception):
@@ -94,7 +97,9 @@ def extender(
         tls = Tls(tls_cert, tls_key, client_ca, frozenset(client_name or ()))
     _log_json()
     if cluster is not None:
-        _serve_file(cluster, Settings(weakest, None), host, port, admin_port, tls)
+        _serve_file(
+            cluster, Settings(weakest, None, all_pods_known=False), host, port, admin_port, tls
+        )
     else:
         settings = Settings(weakest, stale_after)
         _serve_kube(kubeconfig, context, settings, host, port, admin_port, tls)
@@ -209,7 +214,7 @@ def check(
     """Say for every node whether it would take a pod, and why not. Exit 1 if none would."""
     weakest = _one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     as_json = _one_of("--output", output, {"json": True}, False, "table")
-    state = Cluster(lambda: 0.0, Settings(weakest, None))
+    state = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
     feed(state, _cluster_file(cluster))
     name, request = _pod_file(pod)
     answer = checking.check(state, name, request)
@@ -256,7 +261,7 @@ def _matrix(found: Machine) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for gpu in topology.gpus:
-        table.add_column(f"GPU{gpu.index}")
+        table.add_column(f"GPU{gpu.index}", no_wrap=True)
     table.add_column("NUMA")
     for p, gpu in enumerate(topology.gpus):
         cells = [
@@ -280,12 +285,21 @@ def demo(
         Path | None, typer.Option(help="Another cluster file than the bundled one.")
     ] = None,
     serve: Annotated[bool, typer.Option(help="Leave the extender running instead.")] = False,
+    port: Annotated[int, typer.Option(help="With --serve: port for kube-scheduler.")] = 8888,
+    admin_port: Annotated[int, typer.Option(help="With --serve: port for people.")] = 8889,
 ) -> None:
     """Place pods on a bundled 64-node cluster through the real service, and show what happened."""
-    from scheduler_extender.demo import run_demo
+    from scheduler_extender.demo import run_demo, serve_demo
+    from scheduler_extender.serving import PortError
 
-    content = _cluster_file(cluster) if cluster is not None else None
-    raise typer.Exit(run_demo(console, out, pods, seed, content, cluster, serve=serve))
+    try:
+        if serve:
+            code = serve_demo(console, cluster, port, admin_port)
+        else:
+            code = run_demo(console, out, pods, seed, cluster)
+    except (ClusterFileError, PortError) as error:
+        raise BadInputError(str(error)) from error
+    raise typer.Exit(code)
 
 
 def _one_of(
@@ -366,10 +380,11 @@ def main() -> NoReturn:
         code = command.main(standalone_mode=False)
     except BadInputError as error:
         _fail(str(error))
-    except click.exceptions.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "gpu-topology"
+    except _UsageError as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "gpu-topology"
         _fail(f"{where}: {error.format_message()} (try {where} --help)")
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)

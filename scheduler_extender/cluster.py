@@ -47,12 +47,14 @@ class Settings:
     """What an operator chooses.
 
     ``require`` is the weakest verdict on which a required pod passes; ``stale_after`` is in
-    seconds of the local clock since the last changed report, None for never.
+    seconds of the local clock since the last changed report, None for never. ``all_pods_known``
+    is false where the source names only some pods (see :func:`ledger.availability`).
     """
 
     require: Verdict = Verdict.EXPECTED
     stale_after: float | None = 180.0
     managed: tuple[str, ...] = MANAGED
+    all_pods_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,13 @@ class Cluster:
                 assert node.topology is not None  # noqa: S101
                 pods = [*node.pods.values(), *node.in_flight.values()]
                 try:
-                    node.views[resource] = availability(node.topology, node.report, pods, resource)
+                    node.views[resource] = availability(
+                        node.topology,
+                        node.report,
+                        pods,
+                        resource,
+                        all_pods_known=self.settings.all_pods_known,
+                    )
                 except ContradictionError as error:
                     node.views[resource] = str(error)
             return node.views[resource]

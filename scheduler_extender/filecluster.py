@@ -17,7 +17,6 @@ import msgspec
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
-from topology.machines import UnknownMachine, machine
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cluster import Cluster
@@ -26,6 +25,7 @@ from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import Pod
 from topology.codec import API_VERSION, Record, RecordError, decode, first_error
 from topology.devices import PodUid
+from topology.machines import UnknownMachine, machine
 from topology.report import Report
 from topology.requests import NO_CONSTRAINTS, GpuRequest
 
@@ -133,7 +133,7 @@ def _group(item: Mapping[str, Any], where: str) -> list[Record]:
         raise ClusterFileError(f"{where}: machine: {error}") from error
     width = max(2, len(str(group.count - 1)))
     names = (f"{group.name_prefix}{i:0{width}}" for i in range(group.count))
-    return [Record(kind.topology(name), Report()) for name in names]
+    return [Record(kind.topology(name, group=group.name_prefix), Report()) for name in names]
 
 
 def _pod(item: Mapping[str, Any], where: str) -> list[PodRecord]:
@@ -179,6 +179,12 @@ class FileBinder:
         self._cluster = cluster
         self._seen: OrderedDict[PodUid, PodRecord] = OrderedDict()
         self._lock = threading.Lock()
+        self._placements: OrderedDict[PodUid, str] = OrderedDict()
+
+    def placement(self, uid: PodUid) -> str:
+        """The placement annotation that bind wrote for a pod, of the last few thousand."""
+        with self._lock:
+            return self._placements[uid]
 
     def saw(self, pod: Pod) -> None:
         """Remember a pod that filter was asked about."""
@@ -212,3 +218,6 @@ class FileBinder:
         )
         with self._lock:
             self._seen.pop(binding.uid, None)
+            self._placements[binding.uid] = binding.placement
+            while len(self._placements) > REMEMBERED_PODS:
+                self._placements.popitem(last=False)

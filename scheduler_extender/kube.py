@@ -318,10 +318,10 @@ class KubeSource:
     def stop(self) -> None:
         """Stop all threads and close all connections."""
         self._stopping.set()
+        self._api.close()  # first: it cuts off requests that wait for their answer
         for reflector in self.reflectors:
             reflector.stop()
         self._thread.join(5)
-        self._api.close()
 
     def _run(self) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311

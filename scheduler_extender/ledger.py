@@ -89,11 +89,18 @@ def pod_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
 
 
 def availability(
-    topology: NodeTopology, report: Report | None, pods: Iterable[PodRecord], resource: str
+    topology: NodeTopology,
+    report: Report | None,
+    pods: Iterable[PodRecord],
+    resource: str,
+    *,
+    all_pods_known: bool = True,
 ) -> Availability:
     """What is free on a node for ``resource``, given its report and the pods bound to it.
 
-    ``pods`` are those with this node, binds in flight included. Raises
+    ``pods`` are those with this node, binds in flight included. With ``all_pods_known`` a holder
+    that is not among them has ended, or we see it late: it may release its devices any moment.
+    Otherwise (a hand-written file names few pods) it is taken to be running. Raises
     :class:`ContradictionError` where the report gives one device to two pods.
     """
     report = report or Report()
@@ -121,7 +128,7 @@ def availability(
         elif missing > 0:
             # Half admitted: containers get their devices one after the other.
             pending.append(Pending(missing, request.effective_count - shown.devices))
-    releasing += [foreign.mask for foreign in held.values()]
+    (releasing if all_pods_known else running).extend(other.mask for other in held.values())
     free = _allocatable(topology, report)
     for mask in (*running, *releasing):
         free &= ~mask

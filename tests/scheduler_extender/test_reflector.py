@@ -90,6 +90,13 @@ class Waits(random.Random):
         return a
 
 
+class Halving(random.Random):
+    """Randomness without any: always the middle."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return (a + b) / 2
+
+
 class Rig:
     """A server, a client, a sink and the reflector between them."""
 
@@ -256,6 +263,13 @@ class TestWatch:
             "allowWatchBookmarks": "true",
             "resourceVersion": str(rig.server.resource_version),
         }
+
+    def test_watches_do_not_all_end_together(self, rig: Rig) -> None:
+        rig.server.refuse(503, times=2, watch=True)
+        rig.start(dataclasses.replace(QUICK, watch_timeout_s=1000.0), rng=Halving())
+        eventually(lambda: len(rig.watches) == 3)
+        asked = [int(request.query["timeoutSeconds"]) for request in rig.watches]
+        assert asked == [1500] * 3, "1 to 2 times what was asked for, at random"
 
     def test_changes_arrive_in_order(self, rig: Rig) -> None:
         rig.synced()

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import pytest
 import trustme
+import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.client import Configuration
@@ -32,6 +33,7 @@ from scheduler_extender.apiserver import (
     GoneError,
     NotFoundError,
     WatchStream,
+    _OpenConnections,
 )
 from tests.fakes.apiserver import FakeApiServer, merge_patch
 
@@ -187,8 +189,8 @@ class TestErrors:
     def test_an_answer_without_a_status_object(
         self, tmp_path: Path, answer: bytes, status: int, message: str
     ) -> None:
-        with canned(b"HTTP/1.1 %d Nope\r\nContent-Length: %d\r\n\r\n" % (status, len(answer)),
-                    answer) as url:  # fmt: skip
+        head = b"HTTP/1.1 %d Nope\r\nLocation: /elsewhere\r\nContent-Length: %d\r\n\r\n"
+        with canned(head % (status, len(answer)), answer) as url:
             client = client_for(url)
             with pytest.raises(ApiError) as caught:
                 client.get("/x", timeout=1)
@@ -216,6 +218,7 @@ class TestErrors:
         with pytest.raises(ApiUnreachable):
             api.get(PODS, timeout=0.1)
         assert time.monotonic() - started < 1
+        assert len(server.requests) == 1, "nothing is retried behind our back"
         server.allow()
         api.get(PODS, timeout=1)
 
@@ -398,6 +401,20 @@ class TestStreams:
         assert time.monotonic() - started < 1
         with pytest.raises(ApiUnreachable, match="closed"):
             api.get(PODS, timeout=1)
+        assert server.connections_accepted == 1
+
+    def test_a_connection_that_comes_up_during_close_is_closed(self, server: FakeApiServer) -> None:
+        connections = _OpenConnections()
+        pool = connections.watched(urllib3.HTTPConnectionPool)
+        connection = pool.ConnectionCls("127.0.0.1", int(server.url.rpartition(":")[2]))
+        connections.shut()
+        with pytest.raises(ConnectionAbortedError):
+            connection.connect()
+        assert connection.is_closed
+
+    def test_a_dead_peer_is_probed_for(self, api: ApiServer) -> None:
+        options = api._pools.connection_pool_kw["socket_options"]
+        assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options
 
     @given(
         lines=st.lists(st.binary(min_size=1, max_size=30).filter(lambda b: b"\n" not in b)),

@@ -1,0 +1,210 @@
+"""`make run`: the real service on a bundled fleet, driven over HTTP as kube-scheduler would.
+
+:mod:`~scheduler_extender.demo.workload` draws the pods,
+:mod:`~scheduler_extender.demo.scheduler` plays kube-scheduler,
+:mod:`~scheduler_extender.demo.kubelet` plays the kubelets, and
+:mod:`~scheduler_extender.demo.picture` draws what came of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
+from scheduler_extender.check import STYLES, sets_text
+from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.demo import workload
+from scheduler_extender.demo.kubelet import Kubelets
+from scheduler_extender.demo.picture import picture
+from scheduler_extender.demo.scheduler import Outcome, Scheduler
+from scheduler_extender.filecluster import ClusterFile, FileBinder, feed, load
+from scheduler_extender.serving import Serving, listen
+from topology.devices import PodUid
+
+FLEET = Path(__file__).with_name("fleet.yaml")
+SHOWN_SETS = 3
+
+
+@contextmanager
+def _service(
+    content: ClusterFile, port: int, admin_port: int
+) -> Iterator[tuple[str, str, FileBinder]]:
+    """The real service in a thread: its two base URLs and its binder."""
+    cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
+    feed(cluster, content)
+    binder = FileBinder(cluster)
+    service = Service(cluster, binder, lambda: None, Metrics(), file_mode=True)
+    sockets = (listen("127.0.0.1", port), listen("127.0.0.1", admin_port))
+    serving = Serving(create_app(service), create_admin_app(service), sockets)
+    started = threading.Event()
+    thread = threading.Thread(target=lambda: serving.run(started.set, signals=False), daemon=True)
+    thread.start()
+    if not started.wait(30):
+        raise RuntimeError("the service did not start")
+    try:
+        main, admin = (f"http://127.0.0.1:{s.getsockname()[1]}" for s in sockets)
+        yield main, admin, binder
+    finally:
+        serving.stop()
+        thread.join(10)
+
+
+def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path | None) -> int:
+    """Place ``count`` pods and show what happened; 0, or 1 if a promise was broken."""
+    source = cluster or FLEET
+    content = load(source)
+    kubelets = Kubelets([record.topology for record in content.records], seed)
+    pods = workload.pods(count, seed)
+    outcomes: list[Outcome] = []
+    with _service(content, 0, 0) as (url, admin, binder):
+        console.print(
+            f"[bold]{len(content.records)} nodes, {_gpus(content)} GPUs[/] from {source.name}; "
+            f"the extender serves {url}/scheduler"
+        )
+        scheduler = Scheduler(url, admin, kubelets, lambda uid: binder.placement(PodUid(uid)))
+        with Progress(
+            TextColumn("placing pods"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[placed]} placed, {task.fields[waiting]} waiting"),
+            TimeRemainingColumn(),
+            console=console,
+        ) as progress:
+            task = progress.add_task("", total=len(pods), placed=0, waiting=0)
+            for pod in pods:
+                outcomes.append(scheduler.schedule(pod))
+                placed = sum(o.node is not None for o in outcomes)
+                progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
+        spent = scheduler.spent
+    out.mkdir(parents=True, exist_ok=True)
+    drawing = out / "cluster.svg"
+    placed = sum(o.node is not None for o in outcomes)
+    title = f"{len(content.records)} nodes after {len(pods)} pods: {placed} placed"
+    drawing.write_text(picture(list(kubelets.nodes.values()), kubelets.holders, title))
+    _show(console, outcomes)
+    _summarise(console, content, kubelets, outcomes, spent, drawing)
+    return 1 if any(o.broken for o in outcomes) else 0
+
+
+def _gpus(content: ClusterFile) -> int:
+    return sum(len(record.topology.gpus) for record in content.records)
+
+
+def _show(console: Console, outcomes: list[Outcome]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.add_column("pod", no_wrap=True)
+    table.add_column("asked for", overflow="fold")
+    table.add_column("node", no_wrap=True)
+    table.add_column("got", no_wrap=True)
+    table.add_column("could have got", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    for o in outcomes:
+        if o.node is not None:
+            possible = sets_text(o.possible, SHOWN_SETS) if o.possible else "any"
+            got = ",".join(map(str, o.got))
+            table.add_row(o.pod, o.asks, o.node, got, possible, Text(o.verdict, STYLES[o.verdict]))
+    console.print(table)
+    console.print()
+    waiting = Table(box=None, pad_edge=False, header_style="bold")
+    waiting.add_column("waiting pod", no_wrap=True)
+    waiting.add_column("asked for", overflow="fold")
+    waiting.add_column("why, and on how many nodes", overflow="fold")
+    for o in outcomes:
+        if o.node is None:
+            why = ", ".join(f"{n} {reason}" for reason, n in o.reasons)
+            waiting.add_row(o.pod, o.asks, why)
+    if waiting.row_count:
+        console.print(waiting)
+        console.print()
+
+
+def _summarise(
+    console: Console,
+    content: ClusterFile,
+    kubelets: Kubelets,
+    outcomes: list[Outcome],
+    spent: dict[str, list[float]],
+    drawing: Path,
+) -> None:
+    placed = [o for o in outcomes if o.node is not None]
+    held = sum(m.bit_count() for pods in kubelets.holders.values() for m in pods.values())
+    promised = [o for o in placed if o.promised]
+    broken = sum(o.broken for o in promised)
+    verdicts = Counter(o.verdict for o in promised)
+    times = ", ".join(
+        f"{verb} {1000 * sorted(seconds)[len(seconds) // 2]:.1f} ms"
+        for verb, seconds in spent.items()
+        if seconds
+    )
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("placed", f"{len(placed)} of {len(outcomes)} pods")
+    table.add_row("GPUs in use", f"{held} of {_gpus(content)}")
+    kinds = ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items()))
+    table.add_row("promises", f"{len(promised)} ({kinds}); broken: {broken}")
+    table.add_row("median answer", times)
+    table.add_row("picture", str(drawing))
+    console.print(table)
+    console.print(
+        "The kubelets here hand out any free GPUs at random: the least friendly plugin there is.",
+        style="dim",
+    )
+
+
+def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: int) -> int:
+    """Leave the extender running on the fleet and say how to call it; until interrupted."""
+    source = cluster or FLEET
+    content = load(source)
+    with _service(content, port, admin_port) as (url, admin, _):
+        console.print(_how_to_call(url, admin, content), markup=False, highlight=False)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            console.print("stopped")
+    return 0
+
+
+def _how_to_call(url: str, admin: str, content: ClusterFile) -> str:
+    names = [record.topology.name for record in content.records]
+    first, last = names[0], names[-1]
+    return f"""\
+{len(names)} nodes are served. Two NVLinked GPUs, asked of two of them:
+
+  curl -s {url}/scheduler/filter -d '{{
+    "Pod": {{"metadata": {{"name": "train", "namespace": "default", "uid": "1",
+                         "annotations": {{"gpu-topology.io/link": "nvlink"}}}},
+            "spec": {{"containers": [{{"name": "main",
+                     "resources": {{"limits": {{"nvidia.com/gpu": "2"}}}}}}]}}}},
+    "NodeNames": ["{first}", "{last}"]}}'
+
+  curl -s {admin}/v1/nodes/{first}        what is known of a node
+
+To plug it into a kube-scheduler, start that with --config and
+
+  apiVersion: kubescheduler.config.k8s.io/v1
+  kind: KubeSchedulerConfiguration
+  extenders:
+  - urlPrefix: {url}/scheduler
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    bindVerb: bind
+    weight: 1
+    nodeCacheCapable: true
+    httpTimeout: 10s
+    managedResources:
+    - {{name: nvidia.com/gpu}}
+    - {{name: nvidia.com/gpu.shared}}
+
+(this one serves a file; with `gpu-topology extender --kubeconfig PATH` it serves a cluster).
+Ctrl-C stops it."""

@@ -1,0 +1,177 @@
+"""The cluster as one SVG: every node with its GPUs, what joins them, and who holds what."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections.abc import Mapping
+from itertools import groupby
+from xml.sax.saxutils import escape
+
+from topology.devices import Mask, NodeName, positions
+from topology.graph import NodeTopology
+from topology.links import Via
+
+COLUMNS = 12
+CELL, RING, DOT = 118, 36, 9.5
+HEAD, MARGIN, TITLE = 34, 28, 74
+FREE = "#ffffff"
+INK, QUIET, WIRE = "#1f2933", "#7b8794", "#9aa5b1"
+
+
+def picture(
+    nodes: list[NodeTopology], holders: Mapping[NodeName, Mapping[str, Mask]], title: str
+) -> str:
+    """An SVG document. Nodes of one kind stand together, in the order given."""
+    colours = _colours([pod for held in holders.values() for pod in held])
+    parts: list[str] = []
+    y = float(TITLE)
+    for kind, group in groupby(nodes, key=lambda n: n.summary()):
+        members = list(group)
+        parts.append(_text(MARGIN, y + 16, kind, size=14, weight=600))
+        used = sum(m.bit_count() for n in members for m in holders.get(n.name, {}).values())
+        total = sum(len(n.gpus) for n in members)
+        parts.append(
+            _text(_width() - MARGIN, y + 16, f"{used} of {total} GPUs in use", end=True, fill=QUIET)
+        )
+        y += HEAD
+        for i, node in enumerate(members):
+            x = MARGIN + i % COLUMNS * CELL
+            row = y + i // COLUMNS * (CELL + 6)
+            parts.append(_node(node, holders.get(node.name, {}), colours, x, row))
+        y += -(-len(members) // COLUMNS) * (CELL + 6) + 12
+    height = y + 40
+    legend = _legend(MARGIN, height - 22)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_width()}" height="{height:.0f}" '
+        f'viewBox="0 0 {_width()} {height:.0f}" '
+        'font-family="Inter, Helvetica, Arial, sans-serif">\n'
+        f'<rect width="100%" height="100%" fill="#f7f9fb"/>\n'
+        + _text(MARGIN, 42, title, size=22, weight=700)
+        + "\n".join(parts)
+        + legend
+        + "\n</svg>\n"
+    )
+
+
+def _width() -> int:
+    return 2 * MARGIN + COLUMNS * CELL
+
+
+def _node(
+    node: NodeTopology,
+    held: Mapping[str, Mask],
+    colours: Mapping[str, str],
+    x: float,
+    y: float,
+) -> str:
+    n = len(node.gpus)
+    cx, cy = x + CELL / 2 - 4, y + CELL / 2 - 2
+    turn = math.pi / n
+    spots = [
+        (
+            cx + RING * math.cos(2 * math.pi * p / n - math.pi / 2 - turn),
+            cy + RING * math.sin(2 * math.pi * p / n - math.pi / 2 - turn),
+        )
+        for p in range(n)
+    ]
+    owner = {p: pod for pod, mask in held.items() for p in positions(mask)}
+    parts = [
+        f'<rect x="{x}" y="{y}" width="{CELL - 8}" height="{CELL - 2}" rx="8" '
+        'fill="#ffffff" stroke="#e4e7eb"/>'
+    ]
+    parts += _wires(node, spots, owner, colours, (cx, cy))
+    for p, (sx, sy) in enumerate(spots):
+        pod = owner.get(p)
+        fill = colours[pod] if pod else FREE
+        ink = "#ffffff" if pod else QUIET
+        tip = f"GPU {node.gpus[p].index}: {pod or 'free'}"
+        parts.append(
+            f'<circle cx="{sx:.1f}" cy="{sy:.1f}" r="{DOT}" fill="{fill}" '
+            f'stroke="{INK if pod else WIRE}" stroke-width="{0.8 if pod else 1.2}">'
+            f"<title>{escape(tip)}</title></circle>"
+        )
+        parts.append(
+            f'<text x="{sx:.1f}" y="{sy + 3.2:.1f}" font-size="9" text-anchor="middle" '
+            f'fill="{ink}">{node.gpus[p].index}</text>'
+        )
+    parts.append(_text(x + 8, y + CELL - 9, node.name, size=9.5, fill=QUIET))
+    return "\n".join(parts)
+
+
+def _wires(
+    node: NodeTopology,
+    spots: list[tuple[float, float]],
+    owner: Mapping[int, str],
+    colours: Mapping[str, str],
+    centre: tuple[float, float],
+) -> list[str]:
+    """Direct NVLinks as lines as thick as their count; a switch as a hub with spokes."""
+    at = node.position_of_index
+    parts: list[str] = []
+    if any(link.nvlinks and link.via is Via.SWITCH for link in node.links):
+        cx, cy = centre
+        for p, (sx, sy) in enumerate(spots):
+            colour = colours.get(owner.get(p, ""), WIRE)
+            parts.append(_line(cx, cy, sx, sy, colour, 2.0))
+        parts.append(
+            f'<rect x="{cx - 8:.1f}" y="{cy - 8:.1f}" width="16" height="16" rx="3" '
+            f'fill="#52606d"><title>NVSwitch</title></rect>'
+        )
+    for link in node.links:
+        if link.nvlinks and link.via is Via.DIRECT:
+            a, b = at[link.a], at[link.b]
+            same = a in owner and owner.get(a) == owner.get(b)
+            colour = colours[owner[a]] if same else WIRE
+            thick = min(0.7 + 0.6 * link.nvlinks, 4.5) + (0.8 if same else 0)
+            parts.append(_line(*spots[a], *spots[b], colour, thick))
+    return parts
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, colour: str, thick: float) -> str:
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" '
+        f'stroke-width="{thick:.1f}"/>'
+    )
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size: float = 12,
+    weight: int = 400,
+    fill: str = INK,
+    end: bool = False,
+) -> str:
+    anchor = ' text-anchor="end"' if end else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" '
+        f'fill="{fill}"{anchor}>{escape(text)}</text>'
+    )
+
+
+def _legend(x: float, y: float) -> str:
+    parts = [
+        f'<circle cx="{x + 8}" cy="{y - 4}" r="7" fill="{FREE}" stroke="{WIRE}"/>',
+        _text(x + 22, y, "free", fill=QUIET),
+        f'<circle cx="{x + 78}" cy="{y - 4}" r="7" fill="#2f7fd0" stroke="{INK}"/>',
+        _text(x + 92, y, "held; one colour is one pod", fill=QUIET),
+        _line(x + 270, y - 4, x + 300, y - 4, WIRE, 3),
+        _text(x + 308, y, "NVLink, as thick as its count", fill=QUIET),
+        f'<rect x="{x + 490}" y="{y - 12}" width="15" height="15" rx="3" fill="#52606d"/>',
+        _text(x + 513, y, "NVSwitch", fill=QUIET),
+        _text(x + 600, y, "no line: PCIe only", fill=QUIET),
+    ]
+    return "\n".join(parts)
+
+
+def _colours(pods: list[str]) -> dict[str, str]:
+    """A colour per pod, far apart for pods that follow one another (golden-ratio hues)."""
+    found = {}
+    for i, pod in enumerate(pods):
+        hue = i * 0.618034 % 1
+        red, green, blue = colorsys.hls_to_rgb(hue, 0.42 + 0.08 * (i % 3 - 1), 0.62)
+        found[pod] = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
+    return found

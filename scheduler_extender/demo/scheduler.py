@@ -1,0 +1,129 @@
+"""Plays kube-scheduler for the demo: its own count rule, then filter, prioritize and bind."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import urllib3
+
+from scheduler_extender.annotations import PREFIX, Malformed, parse
+from scheduler_extender.demo.kubelet import Kubelets
+from scheduler_extender.wire import Pod
+from topology.devices import NodeName, positions
+from topology.placement import satisfies
+from topology.requests import GpuRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one pod.
+
+    ``got`` and ``possible`` are driver indices; ``promised`` says whether the pod was placed on a
+    promise and ``broken`` whether what it got breaks it. ``reasons`` counts refusals over nodes.
+    """
+
+    pod: str
+    asks: str
+    node: str | None = None
+    verdict: str = ""
+    got: tuple[int, ...] = ()
+    possible: tuple[tuple[int, ...], ...] = ()
+    promised: bool = False
+    broken: bool = False
+    reasons: tuple[tuple[str, int], ...] = ()
+
+
+class Scheduler:
+    """One pod after the other, over one kept connection. ``spent`` gives seconds per verb.
+
+    ``placement`` gives the placement annotation written to a pod, by its UID.
+    """
+
+    def __init__(
+        self, url: str, admin: str, kubelets: Kubelets, placement: Callable[[str], str]
+    ) -> None:
+        self._placement = placement
+        self._url = url
+        self._admin = admin
+        self._kubelets = kubelets
+        self._http = urllib3.PoolManager(retries=False)
+        self.spent: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
+
+    def schedule(self, pod: dict[str, Any]) -> Outcome:
+        """Place one pod, let its kubelet admit it, and compare what it got with the promise."""
+        name = pod["metadata"]["name"]
+        request = parse(msgspec.convert(pod, Pod))
+        assert request is not None  # noqa: S101 (every demo pod asks for GPUs)
+        count = 0 if isinstance(request, Malformed) else request.count
+        asks = _asked(pod) if isinstance(request, Malformed) else request.text
+        short = "kube-scheduler: too few nvidia.com/gpu"
+        free = {n: self._kubelets.free(n).bit_count() for n in self._kubelets.nodes}
+        offered = [n for n, left in free.items() if left >= count]
+        reasons = Counter({short: len(free) - len(offered)})
+        passed: list[str] = []
+        if offered:
+            answer = self._post("filter", {"Pod": pod, "NodeNames": offered})
+            passed = answer["NodeNames"]
+            reasons.update(answer["FailedNodes"].values())
+            reasons.update(answer["FailedAndUnresolvableNodes"].values())
+        if not passed:
+            return Outcome(name, asks, reasons=tuple((+reasons).most_common()))
+        scores = self._post("prioritize", {"Pod": pod, "NodeNames": passed})
+        node = NodeName(max(scores, key=lambda row: row["Score"])["Host"])
+        bound = self._post(
+            "bind",
+            {
+                "PodName": name,
+                "PodNamespace": pod["metadata"]["namespace"],
+                "PodUID": pod["metadata"]["uid"],
+                "Node": node,
+            },
+        )
+        if bound["Error"]:
+            return Outcome(name, asks, reasons=((bound["Error"], 1),))
+        return self._admit(pod, node, request, asks)
+
+    def _admit(self, pod: dict[str, Any], node: NodeName, request: Any, asks: str) -> Outcome:
+        assert isinstance(request, GpuRequest)  # noqa: S101 (a malformed pod passes nowhere)
+        placement = json.loads(self._placement(pod["metadata"]["uid"]))
+        taken = self._kubelets.admit(node, pod, request.count)
+        self._http.request(
+            "POST", f"{self._admin}/v1/reports", body=json.dumps(self._kubelets.report(node))
+        )
+        topology = self._kubelets.nodes[node]
+        broken = request.required and not satisfies(topology.shape, request.constraints, taken)
+        return Outcome(
+            pod["metadata"]["name"],
+            asks,
+            node,
+            placement["verdict"],
+            tuple(topology.gpus[p].index for p in positions(taken)),
+            tuple(tuple(found) for found in placement["sets"]),
+            request.required,
+            broken,
+        )
+
+    def _post(self, verb: str, body: dict[str, Any]) -> Any:
+        payload = json.dumps(body)
+        started = time.perf_counter()
+        answer = self._http.request("POST", f"{self._url}/scheduler/{verb}", body=payload)
+        self.spent[verb].append(time.perf_counter() - started)
+        if answer.status != 200:
+            raise RuntimeError(f"{verb}: {answer.status} {answer.data!r}")
+        return json.loads(answer.data)
+
+
+def _asked(pod: dict[str, Any]) -> str:
+    """What a pod with a bad annotation asked, as it wrote it."""
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    written = " ".join(
+        f"{key.removeprefix(PREFIX)}={value}"
+        for key, value in pod["metadata"]["annotations"].items()
+    )
+    return f"{limits['nvidia.com/gpu']} GPUs {written}"

@@ -1,0 +1,299 @@
+"""A real control plane on loopback: etcd, kube-apiserver and kube-scheduler, built from source.
+
+The Go module beside this file pins one Kubernetes release. It is built once, into a git-ignored
+folder of the checkout that is named after its sources; ``KUBEBUILDER_ASSETS`` wins where it holds
+all three binaries already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import yaml
+
+HERE = Path(__file__).parent
+SOURCES = HERE / "controlplane"
+CACHE = HERE.parent.parent / ".cache" / "controlplane"
+BINARIES = ("etcd", "kube-apiserver", "kube-scheduler")
+START_TIMEOUT = 90.0
+
+
+class ControlPlaneUnavailable(Exception):  # noqa: N818 (it is not a fault)
+    """The binaries cannot be had here; the message says why."""
+
+
+class ControlPlaneFailed(Exception):  # noqa: N818
+    """A part did not start; the message ends with its log."""
+
+
+def binaries() -> Path:
+    """The folder with the three binaries, building them if need be (minutes, once).
+
+    Raises :class:`ControlPlaneUnavailable` where Go or its modules cannot be had.
+    """
+    assets = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
+    if _complete(assets):
+        return assets
+    sources = sorted([*SOURCES.glob("go.*"), *SOURCES.glob("*/*.go")])
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
+    folder = CACHE / digest
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _complete(folder):
+            _build(folder)
+    return folder
+
+
+def _complete(folder: Path) -> bool:
+    return all(os.access(folder / name, os.X_OK) for name in BINARIES)
+
+
+def _build(folder: Path) -> None:
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go is None:
+        raise ControlPlaneUnavailable("Go is not installed, and KUBEBUILDER_ASSETS holds no binaries")
+    release = re.search(r"k8s\.io/kubernetes (v1\.(\d+)\.\d+)", (SOURCES / "go.mod").read_text())
+    assert release is not None
+    print(f"building the control plane {release[1]} (once, some minutes) …", file=sys.stderr)
+    version = "k8s.io/component-base/version"
+    stamp = (
+        f"-s -w -X {version}.gitVersion={release[1]} -X {version}.gitMajor=1 "
+        f"-X {version}.gitMinor={release[2]}"
+    )
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+    started = time.monotonic()
+    command = [go, "build", "-trimpath", "-ldflags", stamp, "-o", f"{fresh}/", "./..."]
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
+    done = subprocess.run(  # noqa: PLW1510
+        command, cwd=SOURCES, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    if done.returncode != 0:
+        shutil.rmtree(fresh, ignore_errors=True)
+        tail = done.stdout.decode(errors="replace")[-2000:]
+        raise ControlPlaneUnavailable(f"go build failed: {tail}")
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+    print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """A child in a session of its own, with a log file; it dies with us whatever happens."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        with log.open("ab") as out:
+            self._child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+                env={**os.environ, **(environment or {})},
+            )
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._child.poll() is None
+
+    def stop(self, number: int = signal.SIGTERM, patience: float = 10.0) -> None:
+        """Stop it, by force where it takes longer than ``patience`` seconds."""
+        if self.alive():
+            self._child.send_signal(number)
+            try:
+                self._child.wait(patience)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+        self._child.wait()
+
+    def text(self) -> str:
+        """Its log so far."""
+        return self.log.read_text(errors="replace")
+
+
+_LIBC = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class ControlPlane:
+    """etcd and kube-apiserver, running while the context is open; schedulers are started into it.
+
+    ``users`` maps a name to its groups; each gets a bearer token beside the admin's and the
+    scheduler's.
+    """
+
+    def __init__(
+        self, folder: Path, bin_folder: Path, users: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self._folder = folder
+        self._bin = bin_folder
+        self._port = free_port()
+        self._etcd = (free_port(), free_port())
+        self._processes: dict[str, Process] = {}
+        self.url = f"https://127.0.0.1:{self._port}"
+        self.tokens = {
+            name: secrets.token_hex(16)
+            for name in ("admin", "system:kube-scheduler", *(users or {}))
+        }
+        self._groups = {"admin": ["system:masters"], **(users or {})}
+
+    def __enter__(self) -> Self:
+        try:
+            self._start_etcd()
+            self.start_apiserver()
+        except BaseException:
+            self._stop_all()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop_all()
+
+    @property
+    def ca(self) -> Path:
+        """The API server's self-signed certificate."""
+        return self._folder / "certs" / "apiserver.crt"
+
+    def client(self, user: str = "admin") -> httpx.Client:
+        """A client of the API as a user."""
+        headers = {"Authorization": f"Bearer {self.tokens[user]}"}
+        return httpx.Client(base_url=self.url, headers=headers, verify=str(self.ca), timeout=20)
+
+    def kubeconfig(self, user: str = "admin") -> Path:
+        """A kubeconfig file for a user."""
+        path = self._folder / f"{user.replace(':', '-')}.kubeconfig"
+        cluster = {"server": self.url, "certificate-authority": str(self.ca)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "e2e", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": user}}],
+            "current-context": "e2e",
+        }
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def start_apiserver(self) -> None:
+        """Start kube-apiserver on its port and data; again after :meth:`stop_apiserver`."""
+        tokens = self._folder / "tokens.csv"
+        rows = [
+            f'{token},{name},{name},"{",".join(self._groups.get(name, []))}"'
+            for name, token in self.tokens.items()
+        ]
+        tokens.write_text("\n".join(rows) + "\n")
+        key = str(self._folder / "service-account.key")
+        self._start(
+            "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd[0]}",
+            f"--secure-port={self._port}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--cert-dir={self._folder / 'certs'}",
+            f"--token-auth-file={tokens}",
+            "--authorization-mode=RBAC",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-account-issuer=https://e2e.invalid",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            # No controllers run here: nobody would make the default service account, and nobody
+            # would take the taint off a new node.
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+        )
+        self._wait("kube-apiserver", self._serves)
+
+    def stop_apiserver(self) -> None:
+        """An outage: the API server goes away, its data stays."""
+        self._processes.pop("kube-apiserver").stop()
+
+    def start_scheduler(self, configuration: str) -> Process:
+        """Start kube-scheduler; ``{kubeconfig}`` in the configuration is filled in."""
+        path = self._folder / "scheduler.yaml"
+        kubeconfig = str(self.kubeconfig("system:kube-scheduler"))
+        path.write_text(configuration.replace("{kubeconfig}", kubeconfig))
+        return self._start("kube-scheduler", f"--config={path}", "--secure-port=0", "-v=3")
+
+    def stop_scheduler(self) -> None:
+        """Stop kube-scheduler."""
+        self._processes.pop("kube-scheduler").stop()
+
+    def log(self, name: str) -> str:
+        """The log of a part, all its starts together."""
+        return (self._folder / f"{name}.log").read_text(errors="replace")
+
+    def _start_etcd(self) -> None:
+        client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd)
+        self._start(
+            "etcd",
+            f"-data-dir={self._folder / 'etcd'}",
+            f"-client-url={client}",
+            f"-peer-url={peer}",
+            f"-service-account-key={self._folder / 'service-account.key'}",
+        )
+        self._wait("etcd", lambda: httpx.get(f"{client}/health", timeout=1).is_success)
+
+    def _serves(self) -> bool:
+        if not self.ca.exists():
+            return False
+        with self.client() as client:
+            return client.get("/readyz").is_success
+
+    def _start(self, name: str, *flags: str) -> Process:
+        log = self._folder / f"{name}.log"
+        self._processes[name] = Process(name, [str(self._bin / name), *flags], log)
+        return self._processes[name]
+
+    def _wait(self, name: str, serves: Any) -> None:
+        deadline = time.monotonic() + START_TIMEOUT
+        process = self._processes[name]
+        while time.monotonic() < deadline and process.alive():
+            try:
+                if serves():
+                    return
+            except (httpx.TransportError, OSError):
+                pass
+            time.sleep(0.1)
+        raise ControlPlaneFailed(f"{name} did not start:\n{process.text()[-3000:]}")
+
+    def _stop_all(self) -> None:
+        for name in reversed([*self._processes]):
+            self._processes.pop(name).stop()

@@ -1,0 +1,86 @@
+"""Hand-built nodes and pods that say what they are for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topology.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
+from topology.graph import NodeTopology
+from topology.links import GBps, Link, LinkKind, Via
+
+GIB = 1024 * MIB
+
+
+def gpus(n: int, product: str = "NVIDIA A100-SXM4-40GB", memory: int = 40 * GIB) -> tuple[Gpu, ...]:
+    """GPUs 0 … n-1, the first half on NUMA node 0."""
+    return tuple(
+        Gpu(i, GpuUuid(f"GPU-{i}"), product, Bytes(memory), numa_node=int(i >= n / 2))
+        for i in range(n)
+    )
+
+
+def switched(n: int = 4, name: str = "switched") -> NodeTopology:
+    """Every pair is joined through an NVSwitch: any set will do."""
+    links = tuple(
+        Link(a, b, LinkKind.NODE, 12, Via.SWITCH, GBps(25))
+        for a in range(n)
+        for b in range(a + 1, n)
+    )
+    return NodeTopology(NodeName(name), gpus(n), links)
+
+
+def bridged(n: int = 4, name: str = "bridged") -> NodeTopology:
+    """Neighbours 0-1, 2-3 … are bridged by NVLink, everything else crosses PCIe."""
+    links = tuple(
+        Link(a, b, LinkKind.PHB if a // 2 == b // 2 else LinkKind.SYS, 4 * (a // 2 == b // 2))
+        for a in range(n)
+        for b in range(a + 1, n)
+    )
+    return NodeTopology(NodeName(name), gpus(n), links)
+
+
+def pcie(n: int = 4, name: str = "pcie") -> NodeTopology:
+    """No NVLink at all."""
+    links = tuple(Link(a, b, LinkKind.NODE) for a in range(n) for b in range(a + 1, n))
+    return NodeTopology(NodeName(name), gpus(n, "NVIDIA L40S", 46068 * MIB), links)
+
+
+def line(name: str = "line") -> NodeTopology:
+    """Three GPUs in a row, 0-1-2: connected, no ring, not pairwise."""
+    links = (
+        Link(0, 1, LinkKind.SYS, 2, Via.DIRECT, GBps(25)),
+        Link(0, 2, LinkKind.SYS),
+        Link(1, 2, LinkKind.SYS, 1, Via.DIRECT, GBps(25)),
+    )
+    nics = (Nic("mlx5_0", ((0, LinkKind.PIX), (1, LinkKind.NODE))),)
+    return NodeTopology(NodeName(name), gpus(3), links, nics)
+
+
+def pod(
+    count: int | str | None = 2,
+    annotations: dict[str, str] | None = None,
+    *,
+    name: str = "train",
+    uid: str = "uid-1",
+    node: str | None = None,
+    containers: list[dict[str, Any]] | None = None,
+    init: list[dict[str, Any]] | None = None,
+    **status: Any,
+) -> dict[str, Any]:
+    """A Pod as kube-scheduler sends it; ``annotations`` come without our prefix."""
+    limits = {} if count is None else {"limits": {"nvidia.com/gpu": str(count)}}
+    spec: dict[str, Any] = {
+        "containers": containers or [{"name": "main", "resources": limits}],
+    }
+    if init:
+        spec["initContainers"] = init
+    if node:
+        spec["nodeName"] = node
+    ours = {f"gpu-topology.io/{k}": v for k, v in (annotations or {}).items()}
+    metadata = {"name": name, "namespace": "default", "uid": uid, "annotations": ours}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", **status}}
+
+
+def container(name: str, count: int, **more: Any) -> dict[str, Any]:
+    """A container that asks for ``count`` GPUs."""
+    return {"name": name, "resources": {"limits": {"nvidia.com/gpu": count}}, **more}

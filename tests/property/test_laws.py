@@ -1,0 +1,256 @@
+"""Laws that hold for every node, mask and request; each checked against a reference by force."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topology.allocators import ANY
+from topology.belief import Availability
+from topology.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
+from topology.graph import NodeTopology, best_ring, has_ring, subsets
+from topology.links import GBps, Link, LinkKind, Via
+from topology.placement import Verdict, assess, satisfies
+from topology.requests import Constraints, Pattern, gpu_request
+
+PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
+
+
+@st.composite
+def nodes(draw: st.DrawFn, most: int = 6) -> NodeTopology:
+    n = draw(st.integers(1, most))
+    gpus = tuple(
+        Gpu(
+            i,
+            GpuUuid(f"GPU-{i}"),
+            draw(st.sampled_from(["NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB"])),
+            Bytes(draw(st.sampled_from([16, 40])) * 2**30),
+            draw(st.sampled_from([0, 1, None])),
+        )
+        for i in range(n)
+    )
+    links = tuple(
+        Link(
+            a,
+            b,
+            draw(st.sampled_from(PCIE)),
+            draw(st.sampled_from([0, 0, 1, 2])),
+            Via.DIRECT,
+            GBps(25.0),
+        )
+        for a, b in combinations(range(n), 2)
+    )
+    near = tuple((i, draw(st.sampled_from(PCIE[:-1]))) for i in range(n))
+    return NodeTopology(NodeName("n"), gpus, links, (Nic("mlx5_0", near),))
+
+
+constraints = st.builds(
+    Constraints,
+    link=st.sampled_from([None, LinkKind.NVLINK, LinkKind.PIX, LinkKind.PHB, LinkKind.NODE]),
+    min_nvlinks=st.sampled_from([None, 1, 2]),
+    pattern=st.sampled_from(Pattern),
+    min_bandwidth=st.sampled_from([None, GBps(10.0), GBps(50.0), GBps(100.0)]),
+    min_gpu_memory=st.sampled_from([None, Bytes(20 * 2**30)]),
+    models=st.sampled_from([(), ("a100*",), ("v100*", "a100*")]),
+    same_numa=st.booleans(),
+    nic=st.sampled_from([None, LinkKind.PIX, LinkKind.NODE]),
+)
+
+
+def reference(node: NodeTopology, wanted: Constraints, chosen: tuple[int, ...]) -> bool:
+    """The contract's sentences, spelled out over GPU objects without masks or shortcuts."""
+    links = {frozenset((k.a, k.b)): k for k in node.links}
+    near = dict(node.nics[0].distances)
+    for i in chosen:
+        gpu = node.gpus[i]
+        if wanted.min_gpu_memory is not None and gpu.memory < wanted.min_gpu_memory:
+            return False
+        if wanted.models and not any(
+            glob.rstrip("*") in gpu.product.lower() for glob in wanted.models
+        ):
+            return False
+        if wanted.nic is not None and near[i] < wanted.nic:
+            return False
+    if len(chosen) == 1:
+        return True
+    if wanted.same_numa:
+        at = {node.gpus[i].numa_node for i in chosen}
+        if len(at) > 1 or None in at:
+            return False
+
+    def good(a: int, b: int) -> bool:
+        link = links[frozenset((a, b))]
+        return (wanted.link is None or link.kind >= wanted.link) and (
+            wanted.min_nvlinks is None or link.nvlinks >= wanted.min_nvlinks
+        )
+
+    def wide(a: int, b: int) -> bool:
+        least = wanted.min_bandwidth
+        return least is None or links[frozenset((a, b))].bandwidth >= least
+
+    def ring(ok: object) -> bool:
+        assert callable(ok)
+        first, *rest = chosen
+        return any(
+            all(ok(a, b) for a, b in zip((first, *order), (*order, first), strict=True))
+            for order in permutations(rest)
+        )
+
+    if wanted.pattern is Pattern.PAIRWISE:
+        meets = all(good(a, b) for a, b in combinations(chosen, 2))
+    elif wanted.pattern is Pattern.RING:
+        meets = ring(good)
+    else:
+        reached = {chosen[0]}
+        for _ in chosen:
+            reached |= {b for b in chosen for a in reached if a != b and good(a, b)}
+        meets = reached == set(chosen)
+    return meets and ring(wide)
+
+
+@given(nodes(), constraints, st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_set_satisfies_what_the_contract_says(
+    node: NodeTopology, wanted: Constraints, data: st.DataObject
+) -> None:
+    chosen = data.draw(st.integers(1, (1 << len(node.gpus)) - 1))
+    expected = reference(node, wanted, tuple(positions(chosen)))
+    assert satisfies(node.shape, wanted, chosen) is expected
+
+
+@given(nodes(), constraints, st.data())
+@settings(max_examples=400, deadline=None)
+def test_a_verdict_is_what_all_outcomes_say(
+    node: NodeTopology, wanted: Constraints, data: st.DataObject
+) -> None:
+    """Brute force over every subset that `any` may hand out, and every ending of running pods."""
+    n = len(node.gpus)
+    count = data.draw(st.integers(1, n))
+    free = data.draw(st.integers(0, (1 << n) - 1))
+    holders = data.draw(st.permutations(positions(~free & ((1 << n) - 1))))
+    split = data.draw(st.integers(0, len(holders)))
+    groups = [sum(1 << p for p in part) for part in (holders[:split], holders[split:]) if part]
+    now = Availability(free, running=tuple(sorted(groups)))
+    verdict = assess(node.shape, now, gpu_request(count, wanted)).verdict
+
+    def all_do(mask: int) -> bool:
+        return all(reference(node, wanted, s) for s in combinations(positions(mask), count))
+
+    def some_do(mask: int) -> bool:
+        return any(reference(node, wanted, s) for s in combinations(positions(mask), count))
+
+    if wanted == Constraints():
+        assert verdict is (Verdict.GUARANTEED if free.bit_count() >= count else Verdict.IMPOSSIBLE)
+        return
+    everything = (1 << n) - 1
+    if not some_do(everything):
+        assert verdict is Verdict.NEVER
+    elif free.bit_count() < count or not some_do(free):
+        assert verdict is Verdict.IMPOSSIBLE
+    elif not all_do(free):
+        assert verdict is Verdict.POSSIBLE
+    else:
+        endings = [free]
+        for group in groups:
+            endings += [mask | group for mask in endings]
+        steady = all(all_do(mask) for mask in endings)
+        assert verdict is (Verdict.GUARANTEED if steady else Verdict.EXPECTED)
+
+
+@given(nodes(), constraints, st.data())
+@settings(max_examples=200, deadline=None)
+def test_renumbering_gpus_changes_only_names(
+    node: NodeTopology, wanted: Constraints, data: st.DataObject
+) -> None:
+    n = len(node.gpus)
+    to = data.draw(st.permutations(range(n)))
+    links = tuple(
+        Link(min(to[k.a], to[k.b]), max(to[k.a], to[k.b]), k.pcie, k.nvlinks, k.via, GBps(25.0))
+        for k in node.links
+    )
+    gpus = tuple(Gpu(to[g.index], g.uuid, g.product, g.memory, g.numa_node) for g in node.gpus)
+    nics = (Nic("mlx5_0", tuple((to[i], kind) for i, kind in node.nics[0].distances)),)
+    other = NodeTopology(NodeName("other"), gpus, links, nics)
+    assert node.shape.isomorphic(other.shape)
+    free = data.draw(st.integers(0, (1 << n) - 1))
+    moved = sum(1 << to[p] for p in positions(free))
+    for count in range(1, n + 1):
+        request = gpu_request(count, wanted)
+        mine = assess(node.shape, Availability(free), request)
+        theirs = assess(other.shape, Availability(moved), request)
+        assert (mine.verdict, mine.share, mine.rejection) == (
+            theirs.verdict,
+            theirs.share,
+            theirs.rejection,
+        )
+        renamed = {frozenset(to[p] for p in positions(s)) for s in mine.sets or ()}
+        assert renamed == {frozenset(positions(s)) for s in theirs.sets or ()}
+
+
+@given(nodes(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_best_ring_is_the_widest_of_all_orders(node: NodeTopology, data: st.DataObject) -> None:
+    chosen = data.draw(st.integers(1, (1 << len(node.gpus)) - 1))
+    members = positions(chosen)
+    links = {frozenset((k.a, k.b)): k.bandwidth for k in node.links}
+    first, *rest = members
+    expected = max(
+        min(
+            (
+                links[frozenset(hop)]
+                for hop in zip((first, *order), (*order, first), strict=True)
+                if hop[0] != hop[1]
+            ),
+            default=float("inf"),
+        )
+        for order in permutations(rest)
+    )
+    assert best_ring(node.shape, chosen) == expected
+
+
+@given(st.integers(1, 9).flatmap(lambda n: st.lists(st.booleans(), min_size=n * n, max_size=n * n)))
+@settings(max_examples=150, deadline=None)
+def test_a_ring_is_found_if_and_only_if_there_is_one(cells: list[bool]) -> None:
+    n = int(len(cells) ** 0.5)
+    joined = {frozenset((a, b)) for a, b in combinations(range(n), 2) if cells[a * n + b]}
+    rows = tuple(
+        sum(1 << q for q in range(n) if frozenset((p, q)) in joined and p != q) for p in range(n)
+    )
+    if n == 1:
+        assert has_ring(rows, 1)
+        return
+    # A ring by growing paths, the plain way.
+    paths = [(0,)]
+    for _ in range(n - 1):
+        paths = [(*p, q) for p in paths for q in range(n) if q not in p and rows[p[-1]] >> q & 1]
+        paths = list({(p[0], frozenset(p), p[-1]): p for p in paths}.values())
+    assert has_ring(rows, (1 << n) - 1) is any(rows[p[-1]] & 1 for p in paths)
+
+
+@given(st.integers(0, 255), st.integers(0, 8))
+def test_subsets_are_all_subsets_once(mask: int, size: int) -> None:
+    found = list(subsets(mask, size))
+    expected = [sum(1 << p for p in c) for c in combinations(positions(mask), size)]
+    assert sorted(found) == sorted(expected)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.data())
+def test_shares_may_fall_on_any_gpus_that_hold_enough(
+    units: list[int], data: st.DataObject
+) -> None:
+    """Sets of distinct GPUs behind `size` shares, against dealing the shares out one by one."""
+    size = data.draw(st.integers(1, max(1, sum(units))))
+    if sum(units) < size:
+        return
+    shares = [p for p, n in enumerate(units) for _ in range(n)]
+    expected = {sum(1 << p for p in set(c)) for c in combinations(shares, size)}
+    free = sum(1 << p for p, n in enumerate(units) if n)
+    shape = NodeTopology(
+        NodeName("n"),
+        tuple(Gpu(i, GpuUuid(f"GPU-{i}"), "T4", Bytes(1)) for i in range(len(units))),
+    ).shape
+    found = ANY.outcomes(shape, free, size, tuple(units)).sets
+    assert found is not None
+    assert set(found) == expected

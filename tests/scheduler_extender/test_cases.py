@@ -1,0 +1,455 @@
+"""The twenty-five requests of kube-scheduler.md and what must come back, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.kube import KubeBinder, PodSink, Settler
+from scheduler_extender.ledger import PodRecord
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import bridged, container, pcie, pod, switched
+from tests.scheduler_extender.serving import Clock, Running, running
+from topology.devices import DeviceId, NodeName, PodUid
+from topology.placement import Verdict
+from topology.report import Allocation, Report
+from topology.requests import gpu_request
+
+NVLINK = {"link": "nvlink"}
+SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", "../shared"))
+RECORDED = SHARED / "recorded" / "kube-scheduler-1.36"
+
+
+@pytest.fixture
+def service() -> Iterator[Running]:
+    with running(switched(), pcie(), bridged()) as found:
+        yield found
+
+
+def hold(
+    service: Running,
+    node: str,
+    *gpus: int,
+    uid: str = "other",
+    sequence: int = 2,
+    boot: str = "boot",
+) -> None:
+    """The agent reports GPUs as held by a running pod."""
+    devices = tuple(DeviceId(f"GPU-{i}") for i in gpus)
+    allocation = Allocation(PodUid(uid), "x", uid, "main", "nvidia.com/gpu", devices)
+    report = Report("boot", sequence, allocations=(allocation,) if gpus else ())
+    if gpus:
+        name = NodeName(node)
+        holder = PodRecord(PodUid(uid), "x", uid, name, gpu_request(len(gpus)), "Running")
+        service.cluster.put_pod(holder)
+    assert service.cluster.put_report(NodeName(node), report)
+
+
+def test_case_01_one_of_two_fits(service: Running) -> None:
+    answer = service.filter(pod(2, NVLINK), "switched", "pcie")
+    assert answer["NodeNames"] == ["switched"]
+    assert list(answer["FailedAndUnresolvableNodes"]) == ["pcie"]
+
+
+def test_case_02_none_fits(service: Running) -> None:
+    answer = service.filter(pod(2, NVLINK), "pcie")
+    assert answer["NodeNames"] == []
+
+
+def test_case_03_every_offered_node_once(service: Running) -> None:
+    offered = ["bridged", "pcie", "nobody", "switched", "pcie"]
+    answer = service.filter(pod(2, NVLINK), *offered)
+    parts = [
+        *answer["NodeNames"],
+        *answer["FailedNodes"],
+        *answer["FailedAndUnresolvableNodes"],
+    ]
+    assert sorted(parts) == sorted(set(offered))
+
+
+def test_case_04_unknown_node(service: Running) -> None:
+    answer = service.filter(pod(2, NVLINK), "nobody", "switched")
+    assert answer["FailedAndUnresolvableNodes"] == {"nobody": "no topology report"}
+    assert service.filter(pod(2), "nobody")["NodeNames"] == ["nobody"]
+
+
+def test_case_05_never_a_node_that_was_not_offered(service: Running) -> None:
+    answer = service.filter(pod(2, NVLINK), "pcie")
+    assert "switched" not in json.dumps(answer)
+
+
+def test_case_06_hardware_impossible_is_unresolvable(service: Running) -> None:
+    answer = service.filter(pod(2, NVLINK), "pcie")
+    reason = "hardware has no 2 GPUs with link=nvlink"
+    assert answer["FailedAndUnresolvableNodes"] == {"pcie": reason}
+
+
+def test_case_07_busy_is_resolvable(service: Running) -> None:
+    hold(service, "switched", 0, 1, 2)
+    answer = service.filter(pod(2, NVLINK), "switched")
+    assert answer["FailedNodes"] == {"switched": "not enough free GPUs"}
+
+
+def test_case_08_same_request_same_bytes(service: Running) -> None:
+    body = {"Pod": pod(2, NVLINK), "Nodes": None, "NodeNames": ["pcie", "bridged", "switched", "x"]}
+    answers = {service.http.post("/scheduler/filter", json=body).content for _ in range(5)}
+    scores = {service.http.post("/scheduler/prioritize", json=body).content for _ in range(5)}
+    assert len(answers) == len(scores) == 1
+
+
+def test_case_09_no_varying_text_in_reasons(service: Running) -> None:
+    """Equal kinds of refusal have equal text on different nodes and at different times."""
+    hold(service, "switched", 0, 1, 2)
+    first = service.filter(pod(2, NVLINK), "switched", "bridged")["FailedNodes"]
+    service.clock.now += 60
+    hold(service, "switched", 1, 2, 3, uid="another", sequence=3)
+    hold(service, "bridged", 1, 2, 3)
+    second = service.filter(pod(2, NVLINK), "switched", "bridged")["FailedNodes"]
+    assert second["switched"] == second["bridged"] == first["switched"]
+
+
+def test_case_10_stale_report_node_by_node(service: Running) -> None:
+    service.clock.now = 100
+    hold(service, "switched")
+    service.clock.now = 200  # bridged and pcie were last heard at 0
+    answer = service.filter(pod(1, NVLINK), "switched", "bridged")
+    assert answer["NodeNames"] == ["switched"]
+    assert answer["FailedAndUnresolvableNodes"] == {"bridged": "topology report is stale"}
+    assert service.filter(pod(1), "bridged")["NodeNames"] == ["bridged"]
+    hold(service, "bridged", sequence=3)
+    assert service.filter(pod(1, NVLINK), "bridged")["NodeNames"] == ["bridged"]
+
+
+def test_case_11_not_synced(service: Running) -> None:
+    service.unready.append("not synced: pods")
+    assert service.http.get("/readyz").status_code == 503
+    assert service.http.get("/healthz").status_code == 200
+    answer = service.filter(pod(2, NVLINK), "switched")
+    assert "not synced" in answer["Error"]
+    assert not answer["NodeNames"]
+    body = {"Pod": pod(1), "NodeNames": ["switched"]}
+    assert service.http.post("/scheduler/prioritize", json=body).status_code == 503
+    assert "not synced" in service.bind(pod(1), "switched")
+    service.unready.clear()
+    assert service.http.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        pytest.param({"link": "nvlnk"}, 'link="nvlnk": allowed are nvlink, pix', id="link"),
+        pytest.param({"lnk": "nvlink"}, "annotation gpu-topology.io/lnk: unknown key", id="key"),
+        pytest.param({"min-nvlinks": "0"}, "whole numbers from 1 to 18", id="nvlinks"),
+        pytest.param({"min-gpu-memory": "lots"}, "quantities of bytes above 0", id="memory"),
+        pytest.param({"min-bandwidth": "-5"}, "GB/s above 0", id="bandwidth"),
+        pytest.param({"same-numa": "yes"}, "allowed are true, false", id="numa"),
+        pytest.param({"gpu-model": "A100*,,"}, "product names or globs", id="model"),
+        pytest.param({"policy": "please"}, "allowed are required, preferred", id="policy"),
+    ],
+)
+def test_case_12_malformed_annotation(
+    service: Running, annotations: dict[str, str], words: str
+) -> None:
+    answer = service.filter(pod(2, annotations), "switched", "pcie")
+    assert answer["NodeNames"] == []
+    reasons = set(answer["FailedAndUnresolvableNodes"].values())
+    assert len(answer["FailedAndUnresolvableNodes"]) == 2
+    assert len(reasons) == 1
+    assert words in reasons.pop()
+    assert service.filter(pod(2, NVLINK), "switched")["NodeNames"] == ["switched"]
+
+
+def test_case_13_malformed_record_fails_alone(service: Running) -> None:
+    service.cluster.put_problem(NodeName("bridged"), "spec.devices.0.index: …")
+    answer = service.filter(pod(2, NVLINK), "switched", "bridged")
+    assert answer["NodeNames"] == ["switched"]
+    assert answer["FailedAndUnresolvableNodes"] == {"bridged": "topology record unusable"}
+    told = service.admin.get("/v1/nodes/bridged").json()
+    assert told["problem"].startswith("spec.devices.0.index")
+
+
+def test_case_13_contradictory_report(service: Running) -> None:
+    one = Allocation(PodUid("a"), "x", "a", "main", "nvidia.com/gpu", (DeviceId("GPU-0"),))
+    two = Allocation(PodUid("b"), "x", "b", "main", "nvidia.com/gpu", (DeviceId("GPU-0"),))
+    service.cluster.put_report(NodeName("switched"), Report("boot", 2, allocations=(one, two)))
+    answer = service.filter(pod(2, NVLINK), "switched")
+    assert answer["FailedAndUnresolvableNodes"] == {"switched": "topology record unusable"}
+    assert "GPU-0 is held by x/a and by x/b" in service.admin.get("/v1/nodes").text
+
+
+def test_case_14_pod_without_gpus(service: Running) -> None:
+    answer = service.filter(pod(None, {"link": "nonsense"}), "switched", "nobody")
+    assert answer["NodeNames"] == ["switched", "nobody"]
+
+
+def test_case_15_init_sidecar_and_several_containers(service: Running) -> None:
+    apps = [container("a", 1), container("b", 1)]
+    sidecar = container("s", 1, restartPolicy="Always")
+    two = pod(annotations=NVLINK, containers=apps)
+    three = pod(annotations=NVLINK, containers=apps, init=[sidecar])
+    four = pod(annotations=NVLINK, containers=apps, init=[sidecar, container("i", 3)])
+    hold(service, "switched", 0, 1)
+    assert service.filter(two, "switched")["NodeNames"] == ["switched"]
+    assert service.filter(three, "switched")["NodeNames"] == []
+    hold(service, "switched", 0, sequence=3)
+    assert service.filter(three, "switched")["NodeNames"] == ["switched"]
+    assert service.filter(four, "switched")["NodeNames"] == []
+
+
+def test_case_16_prioritize_gives_integers_from_0_to_10(service: Running) -> None:
+    hold(service, "bridged", 2, 3)
+    body = {"Pod": pod(2, NVLINK), "NodeNames": ["switched", "bridged", "pcie", "nobody"]}
+    text = service.http.post("/scheduler/prioritize", json=body).text
+    rows = json.loads(text)
+    assert [row["Host"] for row in rows] == body["NodeNames"]
+    assert all(type(row["Score"]) is int and 0 <= row["Score"] <= 10 for row in rows)
+    assert "." not in text
+    scores = {row["Host"]: row["Score"] for row in rows}
+    assert scores["switched"] > scores["bridged"] > scores["pcie"] == scores["nobody"] == 0
+
+
+def test_case_17_no_names(service: Running) -> None:
+    assert service.filter(pod(2, NVLINK))["NodeNames"] == []
+    assert service.prioritize(pod(2, NVLINK)) == {}
+
+
+def test_case_18_full_nodes(service: Running) -> None:
+    items = [{"metadata": {"name": n}, "spec": {"x": n}} for n in ("pcie", "switched")]
+    body = {"Pod": pod(2, NVLINK), "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
+    answer = service.http.post("/scheduler/filter", json=body).json()
+    assert answer["Nodes"]["items"] == [items[1]]
+    assert answer["NodeNames"] is None
+    assert list(answer["FailedAndUnresolvableNodes"]) == ["pcie"]
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'{"Pod": 3}',
+        b"\xff\xfe",
+        b"[" * 200_000,
+        b'{"NodeNames": ["a"]}',
+    ],
+    ids=["empty", "cut", "null", "list", "wrong type", "not text", "deep", "field missing"],
+)
+def test_case_19_invalid_json(service: Running, verb: str, body: bytes) -> None:
+    answer = service.http.post(f"/scheduler/{verb}", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert service.http.get("/healthz").status_code == 200
+
+
+def test_case_19_oversize_body(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b'{"Pod": "'
+        for _ in range(65):
+            yield b"x" * (1024 * 1024)
+
+    try:
+        status = service.http.post("/scheduler/filter", content=chunks()).status_code
+    except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
+        status = 413  # the server hung up before we were through
+    assert status == 413
+    assert service.filter(pod(2, NVLINK), "switched")["NodeNames"] == ["switched"]
+
+
+# Bind, against a fake API server that behaves.
+
+
+class Kube:
+    """An extender that binds through the fake API server."""
+
+    def __init__(self, fake: FakeApiServer, folder: Path) -> None:
+        from scheduler_extender.apiserver import ApiServer
+
+        self.fake = fake
+        self.api = ApiServer.from_kubeconfig(fake.write_kubeconfig(folder / "kubeconfig"))
+        self.clock = Clock()
+        self.cluster = Cluster(self.clock, Settings())
+        self.binder = KubeBinder(self.api, self.cluster)
+
+    def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        meta = manifest["metadata"]
+        self.fake.put(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", manifest)
+        return manifest
+
+    def bindings(self) -> int:
+        return sum(r.method == "POST" and r.path.endswith("/binding") for r in self.fake.requests)
+
+
+@pytest.fixture
+def kube(tmp_path: Path) -> Iterator[Kube]:
+    with FakeApiServer() as fake:
+        found = Kube(fake, tmp_path)
+        yield found
+        found.api.close()
+
+
+@pytest.fixture
+def bound(kube: Kube) -> Iterator[Running]:
+    with running(
+        switched(), bridged(), binder=kube.binder, cluster=kube.cluster, clock=kube.clock
+    ) as found:
+        yield found
+
+
+def test_case_20_bind_writes_one_binding(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(2, NVLINK))
+    assert bound.bind(train, "switched") == ""
+    assert kube.bindings() == 1
+    stored = kube.fake.read("/api/v1/namespaces/default/pods/train")
+    assert stored["spec"]["nodeName"] == "switched"
+    placement = json.loads(stored["metadata"]["annotations"]["gpu-topology.io/placement"])
+    assert placement["verdict"] == "guaranteed"
+    assert placement["node"] == "switched"
+    assert placement["sets"] == [[0, 1], [0, 2], [1, 2], [0, 3], [1, 3], [2, 3]]
+    assert placement["time"].endswith("Z")
+
+
+def test_case_21_the_same_bind_again(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(2, NVLINK))
+    assert bound.bind(train, "switched") == ""
+    before = kube.fake.read("/api/v1/namespaces/default/pods/train")
+    assert bound.bind(train, "switched") == ""
+    assert kube.fake.read("/api/v1/namespaces/default/pods/train") == before
+    PodSink(kube.cluster).apply(_raw(before))
+    assert bound.bind(train, "switched") == ""
+    assert len(kube.cluster.pods_on(NodeName("switched"))) == 1
+    assert "bound to switched already" in bound.bind(train, "bridged")
+
+
+def test_case_22_gpus_gone_since_filter(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(2, NVLINK))
+    assert bound.filter(train, "switched")["NodeNames"] == ["switched"]
+    hold(bound, "switched", 0, 1, 2)
+    assert bound.bind(train, "switched") == "not enough free GPUs"
+    assert kube.bindings() == 0
+    assert kube.cluster.in_flight() == []
+
+
+def test_case_23_a_hundred_binds_at_once(kube: Kube, bound: Running) -> None:
+    pods = [kube.create(pod(1, name=f"p{i}", uid=f"uid-{i}")) for i in range(100)]
+    barrier = threading.Barrier(20)
+
+    def one(manifest: dict[str, Any]) -> str:
+        if int(manifest["metadata"]["name"][1:]) < 20:
+            barrier.wait(10)
+        return bound.bind(manifest, "switched")
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(one, pods))
+    assert answers.count("") == 4
+    assert set(answers) == {"", "not enough free GPUs"}
+    assert kube.bindings() == 4
+
+
+def test_case_24_bind_times_out_after_commit(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_extender.kube.WRITE_TIMEOUT", 0.3)
+    train = kube.create(pod(2, NVLINK))
+    kube.fake.commit_then_hang("/binding$")
+    assert bound.bind(train, "switched") == ""
+    assert [p.name for p in kube.cluster.pods_on(NodeName("switched"))] == ["train"]
+
+
+def test_case_24_not_committed_is_released(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(2, NVLINK))
+    kube.fake.refuse(500, path="/binding$")
+    assert "not written" in bound.bind(train, "switched")
+    assert kube.cluster.in_flight() == []
+
+
+@pytest.mark.parametrize("there", ["gone", "another"])
+def test_case_24_pod_gone_or_another(kube: Kube, bound: Running, there: str) -> None:
+    train = pod(2, NVLINK)
+    if there == "another":
+        kube.create(pod(2, NVLINK, uid="uid-2"))
+    PodSink(kube.cluster).apply(_raw(train))  # our cache still shows the old one
+    assert bound.bind(train, "switched") != ""
+    assert kube.cluster.in_flight() == []
+
+
+def test_case_24_unknown_stays_reserved_until_a_get_proves_it(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_extender.kube.WRITE_TIMEOUT", 0.2)
+    monkeypatch.setattr("scheduler_extender.kube.READ_TIMEOUT", 0.2)
+    train = kube.create(pod(4, NVLINK))
+    PodSink(kube.cluster).apply(_raw(train))
+    kube.fake.refuse(503, times=2, path="/pods/train")
+    assert bound.bind(train, "switched") != ""
+    assert len(kube.cluster.in_flight()) == 1
+    assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == []
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    settler.round(0)
+    settler.round(5)
+    assert len(kube.cluster.in_flight()) == 1
+    settler.round(11)
+    assert kube.cluster.in_flight() == []
+    assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == ["switched"]
+
+
+def _raw(manifest: dict[str, Any]) -> Any:
+    import msgspec
+
+    return msgspec.Raw(json.dumps(manifest).encode())
+
+
+# The recorded requests of a real kube-scheduler.
+
+
+def _recordings() -> list[Path]:
+    return sorted(RECORDED.glob("*/[bfp]*.json"))
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="needs the recorded requests (see README)")
+@pytest.mark.parametrize("recording", _recordings(), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_recorded_request(recording: Path) -> None:
+    """A real scheduler's request is understood; filter answers with a partition of the offer."""
+    recorded = json.loads(recording.read_text())
+    verb, body = recorded["path"].rsplit("/", 1)[1], recorded["body"]
+    nodes = [switched(8, f"gpu-node-{i}") for i in (1, 2)]
+    with running(*nodes, pcie(8, "gpu-node-3")) as service:
+        if verb == "preempt":
+            assert service.http.post(recorded["path"], json=body).status_code == 404
+            return
+        answer = service.http.post(recorded["path"], json=body)
+        assert answer.status_code == 200
+        found = answer.json()
+        if verb == "bind":
+            assert "with this UID is gone" in found["Error"]
+            return
+        full = body.get("Nodes")
+        offered = [n["metadata"]["name"] for n in full["items"]] if full else body["NodeNames"]
+        if verb == "prioritize":
+            assert [row["Host"] for row in found] == offered
+            return
+        kept = (
+            [n["metadata"]["name"] for n in found["Nodes"]["items"]] if full else found["NodeNames"]
+        )
+        assert "gpu-node-3" in found["FailedAndUnresolvableNodes"] or "gpu-node-3" not in offered
+        refused = [*found["FailedNodes"], *found["FailedAndUnresolvableNodes"]]
+        assert sorted([*kept, *refused]) == sorted(offered)
+        assert kept
+
+
+def test_require_guaranteed() -> None:
+    with running(bridged(), settings=Settings(require=Verdict.GUARANTEED)) as service:
+        hold(service, "bridged", 2, 3)
+        reason = "not guaranteed if a running GPU pod ends: link=nvlink"
+        assert service.filter(pod(2, NVLINK), "bridged")["FailedNodes"] == {"bridged": reason}

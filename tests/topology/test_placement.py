@@ -1,0 +1,378 @@
+"""Verdicts, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.nodes import GIB, bridged, line, pcie, switched
+from topology.belief import Availability, Pending
+from topology.devices import Bytes
+from topology.graph import NodeTopology
+from topology.links import GBps, LinkKind
+from topology.placement import Verdict, assess, satisfies
+from topology.requests import (
+    Constraints,
+    ContainerRequest,
+    GpuRequest,
+    Pattern,
+    Policy,
+    Role,
+    gpu_request,
+)
+
+NVLINK = Constraints(link=LinkKind.NVLINK)
+
+
+@pytest.mark.parametrize(
+    ("node", "now", "count", "constraints", "verdict", "words"),
+    [
+        pytest.param(
+            switched(), Availability(0b1111), 2, NVLINK, Verdict.GUARANTEED, None, id="any set does"
+        ),
+        pytest.param(
+            bridged(),
+            Availability(0b1111),
+            2,
+            NVLINK,
+            Verdict.POSSIBLE,
+            "not guaranteed: the node may hand out GPUs without link=nvlink",
+            id="a good set is free, but a bad one too",
+        ),
+        pytest.param(
+            bridged(),
+            Availability(0b0011, running=(0b1100,)),
+            2,
+            NVLINK,
+            Verdict.EXPECTED,
+            None,
+            id="holds unless the other pair is freed",
+        ),
+        pytest.param(
+            bridged(),
+            Availability(0b0101, running=(0b1010,)),
+            2,
+            NVLINK,
+            Verdict.IMPOSSIBLE,
+            "no 2 free GPUs with link=nvlink",
+            id="two free halves of pairs",
+        ),
+        pytest.param(
+            bridged(),
+            Availability(0b0001),
+            2,
+            NVLINK,
+            Verdict.IMPOSSIBLE,
+            "not enough free GPUs",
+            id="busy",
+        ),
+        pytest.param(
+            pcie(),
+            Availability(0b1111),
+            2,
+            NVLINK,
+            Verdict.NEVER,
+            "hardware has no 2 GPUs with link=nvlink",
+            id="PCIe only",
+        ),
+        pytest.param(
+            pcie(),
+            Availability(0),
+            2,
+            NVLINK,
+            Verdict.NEVER,
+            "hardware has no 2 GPUs with link=nvlink",
+            id="busy as well, but the hardware counts",
+        ),
+        pytest.param(
+            pcie(),
+            Availability(0b1111),
+            5,
+            Constraints(link=LinkKind.NODE),
+            Verdict.NEVER,
+            "node has fewer GPUs than asked for",
+            id="too few GPUs",
+        ),
+        pytest.param(
+            pcie(),
+            Availability(0b1111),
+            2,
+            Constraints(models=("a100*", "h100*")),
+            Verdict.NEVER,
+            "GPU model is not a100*,h100*",
+            id="model",
+        ),
+        pytest.param(
+            pcie(),
+            Availability(0b1111),
+            1,
+            Constraints(min_gpu_memory=Bytes(80 * GIB)),
+            Verdict.NEVER,
+            "GPU memory is under 80Gi",
+            id="memory",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b111),
+            1,
+            Constraints(nic=LinkKind.PIX),
+            Verdict.POSSIBLE,
+            "not guaranteed: the node may hand out GPUs without nic=pix",
+            id="only one GPU is near the NIC",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b111),
+            2,
+            Constraints(nic=LinkKind.PIX),
+            Verdict.NEVER,
+            "no RDMA NIC within pix of 2 GPUs",
+            id="NIC",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b111),
+            3,
+            Constraints(link=LinkKind.NVLINK, pattern=Pattern.CONNECTED),
+            Verdict.GUARANTEED,
+            None,
+            id="a line is connected",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b111),
+            3,
+            Constraints(link=LinkKind.NVLINK, pattern=Pattern.RING),
+            Verdict.NEVER,
+            "hardware has no 3 GPUs with link=nvlink shape=ring",
+            id="a line is no ring",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b111),
+            3,
+            NVLINK,
+            Verdict.NEVER,
+            "hardware has no 3 GPUs with link=nvlink",
+            id="nor are its ends a pair",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b011),
+            2,
+            Constraints(min_nvlinks=2),
+            Verdict.GUARANTEED,
+            None,
+            id="a double link",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b110),
+            2,
+            Constraints(min_nvlinks=2),
+            Verdict.IMPOSSIBLE,
+            "no 2 free GPUs with min-nvlinks=2",
+            id="only the single link is free",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b011),
+            2,
+            Constraints(min_bandwidth=GBps(100)),
+            Verdict.GUARANTEED,
+            None,
+            id="2 links x 25 x both ways is 100 GB/s",
+        ),
+        pytest.param(
+            line(),
+            Availability(0b011),
+            2,
+            Constraints(min_bandwidth=GBps(100.5)),
+            Verdict.NEVER,
+            "hardware has no 2 GPUs with min-bandwidth=100.5",
+            id="and no more",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b0011),
+            2,
+            Constraints(same_numa=True),
+            Verdict.GUARANTEED,
+            None,
+            id="one NUMA node",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b0110),
+            2,
+            Constraints(same_numa=True),
+            Verdict.IMPOSSIBLE,
+            "no 2 free GPUs with same-numa",
+            id="two NUMA nodes",
+        ),
+        pytest.param(
+            bridged(),
+            Availability(0b1111),
+            1,
+            NVLINK,
+            Verdict.GUARANTEED,
+            None,
+            id="one GPU meets every pair key",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b1111, sick=0b1000),
+            2,
+            NVLINK,
+            Verdict.POSSIBLE,
+            "not guaranteed: the node may hand out GPUs without link=nvlink",
+            id="a sick GPU may come",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b0111, sick=0b1000, running=(0b1000,)),
+            2,
+            NVLINK,
+            Verdict.EXPECTED,
+            None,
+            id="a sick GPU is held by someone",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b1111, pending=(Pending(2, 2),)),
+            2,
+            NVLINK,
+            Verdict.GUARANTEED,
+            None,
+            id="whatever the pending pod takes",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b1111, pending=(Pending(2, 3),)),
+            2,
+            NVLINK,
+            Verdict.IMPOSSIBLE,
+            "not enough free GPUs",
+            id="a pending pod's init container holds one more",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b1111, unseen=3),
+            2,
+            NVLINK,
+            Verdict.IMPOSSIBLE,
+            "not enough free GPUs",
+            id="devices nobody shows",
+        ),
+        pytest.param(
+            bridged(),
+            Availability(0b0011, releasing=(0b0100,)),
+            2,
+            NVLINK,
+            Verdict.POSSIBLE,
+            "not guaranteed: the node may hand out GPUs without link=nvlink",
+            id="a releasing pod may add a bad choice",
+        ),
+        pytest.param(
+            bridged(),
+            Availability(0b0001, releasing=(0b0010,)),
+            2,
+            NVLINK,
+            Verdict.IMPOSSIBLE,
+            "not enough free GPUs",
+            id="a releasing pod is not counted on",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b1111, units=(4, 4, 4, 4)),
+            2,
+            NVLINK,
+            Verdict.POSSIBLE,
+            "not guaranteed: the node may hand out GPUs without link=nvlink",
+            id="two shares of one GPU are no pair",
+        ),
+        pytest.param(
+            switched(),
+            Availability(0b1111, units=(4, 4, 4, 4)),
+            2,
+            Constraints(models=("a100*",)),
+            Verdict.GUARANTEED,
+            None,
+            id="two shares of the right model",
+        ),
+    ],
+)
+def test_verdict(
+    node: NodeTopology,
+    now: Availability,
+    count: int,
+    constraints: Constraints,
+    verdict: Verdict,
+    words: str | None,
+) -> None:
+    found = assess(node.shape, now, gpu_request(count, constraints))
+    assert found.verdict is verdict
+    assert (found.rejection.reason if found.rejection else None) == words
+    if found.rejection:
+        assert found.rejection.resolvable is (verdict is not Verdict.NEVER)
+
+
+def test_preferred_is_judged_like_required() -> None:
+    request = gpu_request(2, NVLINK, Policy.PREFERRED)
+    found = assess(bridged().shape, Availability(0b1111), request)
+    assert (found.verdict, found.share) == (Verdict.POSSIBLE, pytest.approx(2 / 6))
+
+
+def test_a_plain_pod_is_guaranteed_what_it_asks() -> None:
+    found = assess(pcie().shape, Availability(0b0111), gpu_request(2))
+    assert (found.verdict, found.sets) == (Verdict.GUARANTEED, (0b011, 0b101, 0b110))
+
+
+def test_unknown_links_meet_nothing() -> None:
+    bare = NodeTopology(line().name, line().gpus)
+    assert not satisfies(bare.shape, Constraints(link=LinkKind.NODE), 0b11)
+    assert not satisfies(bare.shape, Constraints(min_bandwidth=GBps(1)), 0b11)
+
+
+def test_too_many_outcomes_are_judged_without_listing() -> None:
+    request = gpu_request(10, NVLINK)
+    full = Availability((1 << 20) - 1)
+    found = assess(switched(20).shape, full, request)
+    assert (found.verdict, found.sets) == (Verdict.GUARANTEED, None)
+    assert assess(
+        bridged(20).shape, full, gpu_request(10, Constraints(nic=LinkKind.PIX))
+    ).verdict is (Verdict.NEVER)
+
+
+@pytest.mark.parametrize(
+    ("containers", "count", "effective"),
+    [
+        pytest.param([("a", 2, Role.APP)], 2, 2, id="one app"),
+        pytest.param([("a", 2, Role.APP), ("b", 1, Role.APP)], 3, 3, id="two apps"),
+        pytest.param([("i", 3, Role.INIT), ("a", 2, Role.APP)], 2, 3, id="init asks for more"),
+        pytest.param([("s", 1, Role.SIDECAR), ("a", 2, Role.APP)], 3, 3, id="sidecar"),
+        pytest.param(
+            [("s", 1, Role.SIDECAR), ("i", 3, Role.INIT), ("a", 2, Role.APP)],
+            3,
+            4,
+            id="init beside an earlier sidecar",
+        ),
+        pytest.param(
+            [("i", 3, Role.INIT), ("s", 1, Role.SIDECAR), ("a", 2, Role.APP)],
+            3,
+            3,
+            id="init before a later sidecar",
+        ),
+    ],
+)
+def test_container_arithmetic(
+    containers: list[tuple[str, int, Role]], count: int, effective: int
+) -> None:
+    request = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(*c) for c in containers))
+    assert (request.count, request.effective_count) == (count, effective)
+
+
+def test_requests_are_equal_whatever_containers_are_called() -> None:
+    a = GpuRequest("nvidia.com/gpu", (ContainerRequest("a", 2),))
+    b = GpuRequest("nvidia.com/gpu", (ContainerRequest("b", 2),))
+    assert a == b
+    assert hash(a) == hash(b)

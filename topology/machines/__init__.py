@@ -1,0 +1,40 @@
+"""A catalogue of real machines, from K80 VMs to GB200 trays.
+
+:mod:`~topology.machines.catalogue` is the table and reads best after the first page of
+:mod:`~topology.machines.notation`; :mod:`~topology.machines.likeness` finds the machine that a
+described node is wired like.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from topology.machines.catalogue import MACHINES
+from topology.machines.likeness import like
+from topology.machines.notation import Machine
+
+__all__ = ["MACHINES", "Machine", "UnknownMachine", "like", "machine"]
+
+
+class UnknownMachine(ValueError):  # noqa: N818 - it is a bad value, and reads as one
+    """No machine of the catalogue has this name; ``close`` holds those nearest to it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.close = tuple(get_close_matches(name.lower(), MACHINES, n=3, cutoff=0.5))
+        hint = f" (close: {', '.join(self.close)})" if self.close else ""
+        super().__init__(
+            f"{name!r} is not in the catalogue{hint}; `gpu-topology machines` lists it"
+        )
+
+
+def machine(name: str) -> Machine:
+    """The machine of that name; :class:`UnknownMachine` where there is none.
+
+    >>> machine("dgx2").topology("n").summary()
+    '16 × Tesla V100-SXM3-32GB, NVLink 6'
+    """
+    try:
+        return MACHINES[name]
+    except KeyError:
+        raise UnknownMachine(name) from None

@@ -1,0 +1,196 @@
+"""How the catalogue writes a machine down, and how a node is made of it.
+
+**The bus line** walks along the PCIe tree from leaf to leaf and names, between two neighbours, the
+class of what joins them. PCIe is a tree, so the class of any two leaves is the weakest join on the
+way from one to the other: one line holds the classes of all pairs, GPUs (numbers) and RDMA NICs
+(names) alike. ``"nic0 PIX 0 PIX 1 PHB 2 PIX 3"`` puts GPUs 0 and 1 and a NIC under one switch, GPUs
+2 and 3 under another, and one host bridge above both.
+
+**A wiring** gives the NVLinks of a pair: :func:`drawn` as a matrix, :func:`groups`,
+:func:`all_to_all`, :func:`switched`, or :data:`UNLINKED`. GB/s per link come from
+:func:`topology.links.nvlink_port`, which knows them by product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import combinations
+
+from topology.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, Nic, NodeName
+from topology.graph import AllocatorFacts, NodeTopology, TopologyError
+from topology.links import GBps, Link, LinkKind, Via, nvlink_port
+
+STOCK_PLUGIN = AllocatorFacts(policy="best-effort")
+"""What NVIDIA's device plugin does with whole GPUs unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU model: the product string as NVML reports it, and NVML's total memory in MiB."""
+
+    product: str
+    mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """NVLinks per pair of GPU indices, and whether they end at the other GPU or in a switch."""
+
+    count: Callable[[int, int], int]
+    via: Via = Via.DIRECT
+
+
+UNLINKED = Wiring(lambda a, b: 0)
+
+
+def drawn(*rows: str) -> Wiring:
+    """NVLinks as a symmetric matrix: row *a*, column *b*; ``.`` is no link, ``X`` the GPU itself.
+
+    >>> drawn("X2.", "2X1", ".1X").count(1, 2)
+    1
+    """
+    for a, row in enumerate(rows):
+        if len(row) != len(rows) or any(row[b] != rows[b][a] for b in range(a)) or row[a] != "X":
+            raise TopologyError(f"nvlink: row {a} of {rows} breaks the symmetry")
+    return Wiring(lambda a, b: 0 if rows[a][b] == "." else int(rows[a][b]))
+
+
+def groups(size: int, links: int) -> Wiring:
+    """Neighbours in groups of ``size``, ``links`` between any two of a group: bridges are pairs."""
+    return Wiring(lambda a, b: links if a // size == b // size else 0)
+
+
+def all_to_all(links: int) -> Wiring:
+    """``links`` between any two GPUs, without a switch."""
+    return Wiring(lambda a, b: links)
+
+
+def switched(links: int) -> Wiring:
+    """Each GPU hangs with ``links`` on the NVSwitches and reaches every other at that width."""
+    return Wiring(lambda a, b: links, Via.SWITCH)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine of the catalogue: what every node of its kind has in common.
+
+    ``pcie`` is its bus line. ``numa`` has one character per GPU in the order of the indices, ``-``
+    where the platform does not say. ``buses`` are PCI addresses whose usual parts may be left out
+    (``07`` is ``0000:07:00.0``). ``numa_note`` gives the reason where PCIe classes and NUMA nodes
+    disagree (SYS within a node, or less than SYS between two). ``rack_scale`` machines are trays
+    of one multi-node NVLink fabric.
+    """
+
+    name: str
+    description: str
+    card: Card
+    pcie: str
+    numa: str
+    buses: str
+    source: str
+    nvlink: Wiring = UNLINKED
+    numa_note: str = ""
+    rack_scale: bool = False
+
+    def __post_init__(self) -> None:
+        gpus = sorted(int(leaf) for leaf in self.leaves if leaf.isdecimal())
+        if gpus != list(range(self.size)):
+            raise TopologyError(f"{self.name}: pcie: GPUs {gpus} are not 0 … {self.size - 1}")
+        for field, given in (("numa", len(self.numa)), ("buses", len(self.buses.split()))):
+            if given != self.size:
+                raise TopologyError(f"{self.name}: {field}: {given} for {self.size} GPUs")
+
+    @cached_property
+    def size(self) -> int:
+        """How many GPUs."""
+        return sum(leaf.isdecimal() for leaf in self.leaves)
+
+    @cached_property
+    def leaves(self) -> tuple[str, ...]:
+        """The bus line's GPUs (decimal indices) and NICs (names), in its order."""
+        return tuple(self.pcie.split()[::2])
+
+    @cached_property
+    def classes(self) -> dict[tuple[str, str], LinkKind]:
+        """The PCIe class of every two leaves, both ways round."""
+        joins = [LinkKind[word] for word in self.pcie.split()[1::2]]
+        found: dict[tuple[str, str], LinkKind] = {}
+        for i, j in combinations(range(len(self.leaves)), 2):
+            a, b = self.leaves[i], self.leaves[j]
+            found[a, b] = found[b, a] = min(joins[i:j])
+        return found
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The link of every pair of GPUs."""
+        port = nvlink_port(self.card.product)
+        one_way = port.one_way if port is not None else GBps(0.0)
+        return tuple(self._link(a, b, one_way) for a, b in combinations(range(self.size), 2))
+
+    def _link(self, a: int, b: int, one_way: GBps) -> Link:
+        pcie = self.classes[str(a), str(b)]
+        count = self.nvlink.count(a, b)
+        return Link(a, b, pcie, count, self.nvlink.via, one_way) if count else Link(a, b, pcie)
+
+    @cached_property
+    def nics(self) -> tuple[Nic, ...]:
+        """The RDMA NICs, each with its distance to every GPU and the NUMA node it shares."""
+        found = []
+        for name in self.leaves:
+            if not name.isdecimal():
+                kinds = [(i, self.classes[name, str(i)]) for i in range(self.size)]
+                near = (self.numa_nodes[i] for i, kind in kinds if kind > LinkKind.SYS)
+                found.append(Nic(name, tuple(kinds), next(near, None)))
+        return tuple(found)
+
+    @cached_property
+    def numa_nodes(self) -> tuple[int | None, ...]:
+        """The NUMA node of each GPU."""
+        return tuple(None if node == "-" else int(node) for node in self.numa)
+
+    @cached_property
+    def pci_bus_ids(self) -> tuple[str, ...]:
+        """The PCI address of each GPU, ``domain:bus:device.function``."""
+        return tuple(_address(word) for word in self.buses.split())
+
+    def topology(
+        self, node: str, *, allocator: AllocatorFacts = STOCK_PLUGIN, group: str = ""
+    ) -> NodeTopology:
+        """A node of this kind; the same arguments give an equal node, another name other UUIDs.
+
+        Nodes of one machine share links, NICs and shape. Trays of a rack-scale machine with the
+        same ``group`` share one fabric: its cluster UUID is made of the group's name and stands
+        for one that a fabric manager would hand out.
+
+        >>> from topology.machines import machine
+        >>> node = machine("dgx1-v100").topology("train-00")
+        >>> node.gpus[0].uuid, node.gpus[0].pci_bus_id
+        ('GPU-358e7034-8793-28ab-a73d-32ee5a277218', '0000:06:00.0')
+        >>> [link.kind.label for link in node.links[:4]]
+        ['NVLINK', 'NVLINK', 'NVLINK', 'NVLINK']
+        """
+        memory = Bytes(self.card.mib * MIB)
+        gpus = tuple(
+            Gpu(i, GpuUuid(f"GPU-{_uuid(f'{node}/{i}')}"), self.card.product, memory, numa, bus)
+            for i, (numa, bus) in enumerate(zip(self.numa_nodes, self.pci_bus_ids, strict=True))
+        )
+        fabric = Fabric(_uuid(f"{self.name}/{group}"), 1) if self.rack_scale else None
+        return NodeTopology(
+            NodeName(node), gpus, self.links, self.nics, allocator=allocator, fabric=fabric
+        )
+
+
+def _address(word: str) -> str:
+    """A PCI address in full: ``07`` is ``0000:07:00.0``, ``10:1c.0`` is ``0000:10:1c.0``."""
+    if ":" not in word:
+        word += ":00.0"
+    return word if word.count(":") == 2 else f"0000:{word}"
+
+
+def _uuid(text: str) -> str:
+    """128 bits of SHA-256 in the form of a UUID: any text gives its own, always the same."""
+    digest = sha256(text.encode()).hexdigest()
+    return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:32]))

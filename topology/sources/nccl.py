@@ -1,0 +1,327 @@
+"""NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``, or a cloud's static file) to a node's topology.
+
+The file is NCCL's view of the PCIe tree: ``<cpu numaid>`` holds ``<pci busid class>``, which hold
+each other; GPUs carry ``<gpu dev>`` with ``<nvlink>``, NICs ``<nic>`` with ``<net name>``. A bridge
+in it is a whole switch, so two leaves of one switch are PIX and any longer way that stays below
+the CPU is PXB. Host bridges are not written down: two devices of one CPU without a common switch
+may be PHB or NODE, and the weaker one, NODE, is what can be promised. Between CPUs it is SYS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from xml.parsers import expat
+
+from topology.devices import Bytes, Gpu, Nic, NodeName
+from topology.links import GBps, Link, LinkKind, Via
+from topology.sources.imported import (
+    Finding,
+    Imported,
+    SourceError,
+    checked_size,
+    imported,
+    quoted,
+)
+from topology.sources.inventory import Listed, bus_id, identify, known_port
+
+MAX_DEVICES = 256
+"""GPUs, and NICs: no real file comes near, and pairs are counted in squares."""
+MAX_DEPTH = 64
+
+GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
+NVIDIA = "0x10de"
+
+
+@dataclass(slots=True)
+class Element:
+    """An XML element with the line it starts on."""
+
+    tag: str
+    attributes: dict[str, str]
+    line: int
+    parent: Element | None
+    children: list[Element] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Element]:
+        """This element and all below it, in the order of the text."""
+        waiting = [self]
+        while waiting:
+            element = waiting.pop()
+            yield element
+            waiting += reversed(element.children)
+
+    def ancestors(self) -> list[Element]:
+        """What holds this element, nearest first."""
+        found, at = [], self.parent
+        while at is not None:
+            found.append(at)
+            at = at.parent
+        return found
+
+    def all(self, tag: str) -> list[Element]:
+        """The children with this tag."""
+        return [child for child in self.children if child.tag == tag]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU or NIC in the tree: the switches above it, nearest first, and its CPU."""
+
+    element: Element
+    bus: str
+    switches: tuple[int, ...]
+    cpu: Element
+
+
+def parse_nccl(
+    text: str,
+    node: NodeName,
+    *,
+    product: str | None = None,
+    memory: Bytes | None = None,
+) -> Imported:
+    """The topology of ``node`` as NCCL wrote it.
+
+    GPUs are numbered by their ``dev``, or by bus id, as the driver does, where one lacks it.
+    ``product`` and ``memory`` (bytes of each GPU) are in no such file. :class:`SourceError` where
+    the XML is broken, has a DOCTYPE, or contradicts itself.
+    """
+    root = _tree(checked_size(text))
+    if root.tag != "system":
+        message = f"the root element is {quoted(root.tag)}, NCCL's is 'system'"
+        raise SourceError(root.line, None, message)
+    if len({e.attributes.get("host_hash") for e in root.walk() if e.tag == "cpu"}) > 1:
+        raise SourceError(root.line, None, "the CPUs have several host_hash: one machine only")
+    findings: list[Finding] = []
+    devices = _numbered(_gpus(root, findings), root.line, findings)
+    if not devices:
+        message = "no GPU: neither a <gpu> nor a <pci> of class 0x03…"
+        raise SourceError(root.line, None, message)
+    seen = {
+        index: Listed(gpu.element.line, pci_bus_id=gpu.bus, numa_node=_numa(gpu.cpu))
+        for index, gpu in devices.items()
+    }
+    gpus = identify(node, seen, product, memory, root.line, findings)
+    links = _links(gpus, devices, root.line, findings)
+    nics = _nics(root, devices, findings)
+    return imported(node, gpus, links, nics, findings, root.line)
+
+
+def _tree(text: str) -> Element:
+    """The XML as elements. A DOCTYPE is refused, so no entity can grow."""
+    start = text.lstrip("\ufeff \t\r\n")
+    skipped = text[: len(text) - len(start)].count("\n")
+    top: list[Element] = []
+    open_: list[Element] = []
+    parser = expat.ParserCreate("utf-8")
+
+    def line() -> int:
+        return skipped + parser.CurrentLineNumber
+
+    def begin(tag: str, attributes: dict[str, str]) -> None:
+        if len(open_) >= MAX_DEPTH:
+            raise SourceError(line(), tag, f"nested deeper than {MAX_DEPTH} elements")
+        element = Element(tag, attributes, line(), open_[-1] if open_ else None)
+        (open_[-1].children if open_ else top).append(element)
+        open_.append(element)
+
+    def end(tag: str) -> None:
+        open_.pop()
+
+    def refuse(*_: object) -> None:
+        raise SourceError(line(), None, "a DOCTYPE; NCCL writes none, and none is read")
+
+    parser.StartElementHandler = begin
+    parser.EndElementHandler = end
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        parser.Parse(start.encode(errors="replace"), True)
+    except expat.ExpatError as error:
+        message = f"broken XML: {expat.ErrorString(error.code)}"
+        raise SourceError(skipped + error.lineno, None, message) from error
+    return top[0]
+
+
+def _gpus(root: Element, findings: list[Finding]) -> list[Device]:
+    found: dict[str, Device] = {}
+    for pci in root.walk():
+        if pci.tag != "pci" or not (pci.all("gpu") or _class(pci).startswith(GPU_CLASS)):
+            continue
+        vendor = pci.attributes.get("vendor", NVIDIA).lower()
+        if vendor != NVIDIA and not pci.all("gpu"):
+            findings.append(Finding(pci.line, f"a display of vendor {quoted(vendor)}: left out"))
+            continue
+        device = _device(pci)
+        if not device.bus:
+            raise SourceError(pci.line, "pci", "a GPU without busid")
+        if device.bus in found:
+            message = f"this GPU stands already on line {found[device.bus].element.line}"
+            raise SourceError(pci.line, device.bus, message)
+        found[device.bus] = device
+    _bound(len(found), "GPUs", root.line)
+    return list(found.values())
+
+
+def _numbered(gpus: Sequence[Device], line: int, findings: list[Finding]) -> dict[int, Device]:
+    """GPUs by index: ``dev`` where all have one, else in the order of their bus ids."""
+    numbers = [_dev(gpu) for gpu in gpus]
+    if None in numbers:
+        ordered = sorted(gpus, key=lambda gpu: (len(gpu.bus), gpu.bus))
+        numbered = dict(enumerate(ordered))
+        text = "not every GPU has a dev number: numbered by bus id, as the driver does"
+        findings.append(Finding(line, text))
+        return numbered
+    found: dict[int, Device] = {}
+    for number, gpu in zip(numbers, gpus, strict=True):
+        if number is None:
+            continue
+        if number in found:
+            message = f"dev {number} stands already on line {found[number].element.line}"
+            raise SourceError(gpu.element.line, gpu.bus, message)
+        found[number] = gpu
+    return found
+
+
+def _links(
+    gpus: Sequence[Gpu], devices: dict[int, Device], line: int, findings: list[Finding]
+) -> list[Link]:
+    index_of = {device.bus: index for index, device in devices.items()}
+    direct: dict[tuple[int, int], int] = defaultdict(int)
+    first_line: dict[tuple[int, int], int] = {}
+    attached: dict[int, int] = defaultdict(int)
+    for index, device in devices.items():
+        for nvlink in (link for gpu in device.element.all("gpu") for link in gpu.all("nvlink")):
+            count = _number(nvlink, "count")
+            kind = nvlink.attributes.get("tclass", "").lower()
+            target = bus_id(nvlink.attributes.get("target", ""))
+            peer = index_of.get(target)
+            if kind.startswith(NVSWITCH_CLASS):
+                attached[index] += count
+            elif peer is not None and peer != index:
+                direct[index, peer] += count
+                first_line.setdefault((index, peer), nvlink.line)
+            else:
+                where = "itself" if peer == index else f"{quoted(target)}, which is no GPU here"
+                text = f"{count} NVLinks of GPU{index} lead to {where}: not counted"
+                findings.append(Finding(nvlink.line, text))
+    ports = {}
+    for gpu in gpus:
+        widest = [count for (a, _), count in direct.items() if a == gpu.index]
+        count = max([attached[gpu.index], *widest])
+        ports[gpu.index] = known_port(gpu, count, devices[gpu.index].element.line, findings)
+    links = []
+    for a, b in combinations(sorted(devices), 2):
+        kind_of_way = _kind(devices[a], devices[b])
+        count, via = _both_ways(a, b, devices, direct, first_line), Via.DIRECT
+        if not count and attached[a] and attached[b]:
+            count, via = min(attached[a], attached[b]), Via.SWITCH
+        ends = (ports[a], ports[b])
+        speed = min(port.one_way if port else GBps(0.0) for port in ends)
+        links.append(Link(a, b, kind_of_way, count, via, speed if count else GBps(0.0)))
+    if len(gpus) > 1 and not any(link.nvlinks for link in links):
+        findings.append(Finding(line, "no NVLink between these GPUs is in the file: none recorded"))
+    return links
+
+
+def _both_ways(
+    a: int,
+    b: int,
+    devices: dict[int, Device],
+    direct: dict[tuple[int, int], int],
+    first_line: dict[tuple[int, int], int],
+) -> int:
+    """NVLinks between two GPUs; both ends must tell the same, unless one tells of no GPU at all."""
+    there, back = direct.get((a, b), 0), direct.get((b, a), 0)
+    if there != back and all(devices[i].element.all("gpu") for i in (a, b)):
+        line = first_line.get((a, b)) or first_line[b, a]
+        message = f"{there} NVLinks one way, {back} the other"
+        if (a, b) in first_line and (b, a) in first_line:
+            message += f" (line {first_line[b, a]})"
+        raise SourceError(line, f"GPU{a}/GPU{b}", message)
+    return max(there, back)
+
+
+def _nics(root: Element, gpus: dict[int, Device], findings: list[Finding]) -> list[Nic]:
+    """RDMA NICs: what NCCL names by ``<net>``, and network cards of static files by bus id."""
+    named: dict[str, Device] = {}
+    for element in root.walk():
+        if element.tag == "nic":
+            nets = element.all("net")
+            for net in nets:
+                name = net.attributes.get("name", "")
+                if re.fullmatch(r"0x0+", net.attributes.get("guid", "")):
+                    text = f"{quoted(name)} has no GUID, so it is no RDMA NIC: left out"
+                    findings.append(Finding(net.line, text))
+                elif not name:
+                    raise SourceError(net.line, "net", "a NIC without name")
+                elif name not in named:  # a second port of the same card
+                    named[name] = _device(element)
+                elif named[name].element is not element:
+                    message = f"this NIC stands already on line {named[name].element.line}"
+                    raise SourceError(net.line, name, message)
+        elif element.tag == "pci" and _class(element).startswith(NIC_CLASS):
+            device = _device(element)
+            if not any(child.tag == "net" for child in element.walk()) and device.bus:
+                text = f"the NIC has no name: called by its bus id {quoted(device.bus)}"
+                findings.append(Finding(element.line, text))
+                named.setdefault(device.bus, device)
+    _bound(len(named), "NICs", root.line)
+    return [
+        Nic(
+            name,
+            tuple((index, _kind(gpu, device)) for index, gpu in sorted(gpus.items())),
+            _numa(device.cpu),
+        )
+        for name, device in named.items()
+    ]
+
+
+def _device(element: Element) -> Device:
+    """A device by its ``<pci>``, or by the ``<nic>`` within one."""
+    above = element.ancestors()
+    if element.tag == "nic" and element.parent is not None and element.parent.tag == "pci":
+        above = above[1:]
+    cpu = next((e for e in above if e.tag == "cpu"), None)
+    if cpu is None:
+        raise SourceError(element.line, element.tag, "stands outside every <cpu>")
+    switches = tuple(id(e) for e in above if e.tag == "pci")
+    return Device(element, bus_id(element.attributes.get("busid", "")), switches, cpu)
+
+
+def _kind(a: Device, b: Device) -> LinkKind:
+    """The PCIe class of two devices, by the nearest switch above both (see the module)."""
+    if a.cpu is not b.cpu:
+        return LinkKind.SYS
+    if not set(a.switches) & set(b.switches):
+        return LinkKind.NODE
+    return LinkKind.PIX if a.switches[0] == b.switches[0] else LinkKind.PXB
+
+
+def _class(pci: Element) -> str:
+    return pci.attributes.get("class", "").lower()
+
+
+def _numa(cpu: Element) -> int | None:
+    number = cpu.attributes.get("numaid", "")
+    return int(number) if re.fullmatch(r"[0-9]{1,4}", number) else None
+
+
+def _dev(gpu: Device) -> int | None:
+    told = [element for element in gpu.element.all("gpu") if "dev" in element.attributes]
+    return _number(told[0], "dev") if told else None
+
+
+def _number(element: Element, name: str) -> int:
+    value = element.attributes.get(name, "")
+    if not re.fullmatch(r"[0-9]{1,4}", value):
+        raise SourceError(element.line, element.tag, f"{name}={quoted(value)} is no number")
+    return int(value)
+
+
+def _bound(count: int, what: str, line: int) -> None:
+    if count > MAX_DEVICES:
+        raise SourceError(line, None, f"{count} {what}, at most {MAX_DEVICES} are read")

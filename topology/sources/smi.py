@@ -1,0 +1,198 @@
+"""``nvidia-smi topo -m`` text, as people paste it, to a node's topology.
+
+The matrix gives the PCIe class of a pair *or* its NVLinks: under ``NV#`` the class is unknown. It
+does not say where NVLinks end. A GPU whose ``NV#`` add up to more links than its product has hangs
+on a switch, and the number is its whole attachment; otherwise the links are the pair's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import combinations
+
+from topology.devices import Bytes, Gpu, Nic, NodeName
+from topology.links import GBps, Link, LinkKind, Via
+from topology.sources.imported import Finding, Imported, SourceError, checked_size, imported
+from topology.sources.inventory import (
+    MOST_NVLINKS,
+    Listed,
+    gpu_names,
+    identify,
+    known_port,
+    read_inventory,
+)
+from topology.sources.table import Cell, Table, clean, read_table
+
+PCIE = {
+    "SYS": LinkKind.SYS,
+    "NODE": LinkKind.NODE,
+    "PHB": LinkKind.PHB,
+    "PXB": LinkKind.PXB,
+    "PIX": LinkKind.PIX,
+    "PSB": LinkKind.BOARD,  # two GPUs of one board, such as a K80
+}
+
+_PCIE_VIEW = re.compile(r"\btopo\s+(?:-mp|--matrix_pci)\b")
+_LEGEND_PIX = re.compile(r"\s*PIX\s+= .*")
+_LEGEND_NVLINK = re.compile(r"\s*NV#\s+= .*")
+_NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*(\S+)\s*")
+
+Pairs = dict[tuple[int, int], Cell]
+
+
+def parse_topo(
+    text: str,
+    node: NodeName,
+    *,
+    product: str | None = None,
+    memory: Bytes | None = None,
+) -> Imported:
+    """The topology of ``node`` as its ``nvidia-smi topo -m`` shows it.
+
+    ``product`` and ``memory`` (bytes of each GPU) say what the matrix does not; lines of
+    ``nvidia-smi -L`` or ``--query-gpu=index,name,uuid,memory.total,pci.bus_id --format=csv`` in
+    the same text say it too. :class:`SourceError` where a pair is told by neither of its rows, or
+    differently by both, or in words that no driver prints.
+    """
+    lines = clean(checked_size(text))
+    findings: list[Finding] = []
+    table = read_table(lines, findings)
+    seen = _who(table, read_inventory(lines), findings)
+    gpus = identify(node, seen, product, memory, table.line, findings)
+    pairs = _pairs(table, findings)
+    links = _links(gpus, pairs, table.line, findings)
+    _note_hidden_nvlinks(lines, table, pairs, gpus, findings)
+    nics = _nics(table, lines, findings)
+    return imported(node, gpus, links, nics, findings, table.line)
+
+
+def _who(table: Table, listed: dict[int, Listed], findings: list[Finding]) -> dict[int, Listed]:
+    """What the text says of each GPU of the matrix, NUMA node included."""
+    indices = [_index(name) for name in table.gpus]
+    for index, gpu in listed.items():
+        if index not in indices:
+            message = f"listed here, but the matrix has {gpu_names(indices)}: one machine only"
+            raise SourceError(gpu.line, f"GPU {index}", message)
+    if listed and (rest := set(indices) - set(listed)):
+        text = f"{gpu_names(rest)}: in the matrix, but not in the list of GPUs"
+        findings.append(Finding(table.line, text))
+    seen = {}
+    unclear: dict[str, list[int]] = defaultdict(list)
+    for index, name in zip(indices, table.gpus, strict=True):
+        told = table.rows[name].numa if name in table.rows else ""
+        node = int(told) if re.fullmatch(r"[0-9]{1,4}", told) else None
+        if node is None and table.has_numa:
+            unclear[told].append(index)
+        gpu = listed.get(index, Listed(table.line))
+        seen[index] = Listed(
+            gpu.line, gpu.product, gpu.uuid, gpu.memory, gpu.pci_bus_id, gpu.mig_mode, node
+        )
+    for told, which in unclear.items():
+        text = f"{gpu_names(which)}: NUMA affinity {told or '(empty)'} names no one node: unknown"
+        findings.append(Finding(table.line, text))
+    return seen
+
+
+def _pairs(table: Table, findings: list[Finding]) -> Pairs:
+    """The cell of every pair of GPUs; one that no row tells is refused."""
+    pairs: Pairs = {}
+    for a, b in combinations(table.gpus, 2):
+        cell = table.pair(a, b)
+        if cell is None:
+            lost = [_index(name) for name in table.gpus if name not in table.rows]
+            rows = f" (no row of {gpu_names(lost)})" if lost else ""
+            message = f"no row tells this pair{rows}: the table is cut, paste the whole of it"
+            raise SourceError(table.last_line, f"{a}/{b}", message)
+        i, j = _index(a), _index(b)
+        pairs[min(i, j), max(i, j)] = cell
+    for name in table.gpus:
+        lacking = [f"{name}/{other}" for other in table.gpus if not table.cell(name, other)]
+        if name not in table.rows:
+            text = f"the row of {name} is missing: its pairs are taken from the other rows"
+            findings.append(Finding(table.line, text))
+        elif others := [pair for pair in lacking if pair != f"{name}/{name}"]:
+            text = f"the row is cut: {', '.join(others)} taken from the other rows"
+            findings.append(Finding(table.rows[name].line, text))
+    return pairs
+
+
+def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: list[Finding]) -> list[Link]:
+    counts = {pair: _nvlinks(cell) for pair, cell in pairs.items()}
+    ports = {}
+    switched = set()
+    for gpu in gpus:
+        own = [count for pair, count in counts.items() if gpu.index in pair]
+        port = known_port(gpu, max(own, default=0), line, findings)
+        ports[gpu.index] = port
+        if sum(own) > (port.links if port else MOST_NVLINKS):
+            switched.add(gpu.index)
+    links = []
+    for (a, b), count in counts.items():
+        if not count:
+            links.append(Link(a, b, PCIE[pairs[a, b].word]))
+            continue
+        ends = (ports[a], ports[b])
+        speed = min(port.one_way if port else GBps(0.0) for port in ends)
+        via = Via.SWITCH if a in switched or b in switched else Via.DIRECT
+        links.append(Link(a, b, LinkKind.UNKNOWN, count, via, speed))
+        if via is Via.DIRECT and any(port and count == port.links for port in ends):
+            text = f"NV{count} is all that a GPU has: a bridge or a switch, taken as a bridge"
+            findings.append(Finding(line, text))
+    if any(counts.values()):
+        findings.append(Finding(line, "NV# hides the PCIe class of those pairs: unknown"))
+    return links
+
+
+def _note_hidden_nvlinks(
+    lines: Sequence[str],
+    table: Table,
+    pairs: Pairs,
+    gpus: Sequence[Gpu],
+    findings: list[Finding],
+) -> None:
+    if any(_nvlinks(cell) for cell in pairs.values()) or not pairs:
+        return
+    legend = any(_LEGEND_PIX.fullmatch(text) for text in lines)
+    without = legend and not any(_LEGEND_NVLINK.fullmatch(text) for text in lines)
+    if without or any(_PCIE_VIEW.search(text) for text in lines):
+        text = "a PCIe view (topo -mp): NVLinks, if there are any, are hidden; use topo -m"
+        findings.append(Finding(table.line, text))
+        return
+    for product in sorted({gpu.product for gpu in gpus}):
+        port = known_port(next(g for g in gpus if g.product == product), 0, table.line, findings)
+        if port and port.links:
+            text = f"{product} can have {port.links} NVLinks, and the matrix shows none"
+            findings.append(Finding(table.line, text))
+
+
+def _nics(table: Table, lines: Sequence[str], findings: list[Finding]) -> list[Nic]:
+    """The NICs by the names of the legend, with every distance that a row tells."""
+    legend = {m[1]: m[2] for text in lines if (m := _NIC_NAME.fullmatch(text))}
+    nics = []
+    unknown: dict[str, list[str]] = defaultdict(list)
+    for name in table.nics:
+        distances = []
+        for gpu in table.gpus:
+            cell = table.pair(gpu, name)
+            if cell is None:
+                unknown[gpu].append(name)
+            elif cell.word not in PCIE:
+                message = f"{cell.word} between a GPU and a NIC; allowed are {', '.join(PCIE)}"
+                raise SourceError(cell.line, f"{gpu}/{name}", message)
+            else:
+                distances.append((_index(gpu), PCIE[cell.word]))
+        nics.append(Nic(legend.get(name, name), tuple(sorted(distances))))
+    for gpu, names in unknown.items():
+        text = f"{gpu}: no row tells the distance to {', '.join(names)}: unknown"
+        findings.append(Finding(table.rows[gpu].line if gpu in table.rows else table.line, text))
+    return nics
+
+
+def _index(name: str) -> int:
+    return int(name.removeprefix("GPU"))
+
+
+def _nvlinks(cell: Cell) -> int:
+    return int(cell.word[2:]) if cell.word.startswith("NV") else 0
