@@ -66,7 +66,7 @@ def _node(
     y: float,
 ) -> str:
     n = len(node.gpus)
-    cx, cy = x + CELL / 2 - 4, y + CELL / 2 - 2
+    cx, cy = x + CELL / 2 - 4, y + CELL / 2 - 7
     turn = math.pi / n
     spots = [
         (
@@ -95,7 +95,7 @@ def _node(
             f'<text x="{sx:.1f}" y="{sy + 3.2:.1f}" font-size="9" text-anchor="middle" '
             f'fill="{ink}">{node.gpus[p].index}</text>'
         )
-    parts.append(_text(x + 8, y + CELL - 9, node.name, size=9.5, fill=QUIET))
+    parts.append(_text(x + 8, y + CELL - 8, node.name, size=9.5, fill=QUIET))
     return "\n".join(parts)
 
 

@@ -16,6 +16,7 @@ import secrets
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -68,7 +69,9 @@ def _complete(folder: Path) -> bool:
 def _build(folder: Path) -> None:
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if go is None:
-        raise ControlPlaneUnavailable("Go is not installed, and KUBEBUILDER_ASSETS holds no binaries")
+        raise ControlPlaneUnavailable(
+            "Go is not installed, and KUBEBUILDER_ASSETS holds no binaries"
+        )
     release = re.search(r"k8s\.io/kubernetes (v1\.(\d+)\.\d+)", (SOURCES / "go.mod").read_text())
     assert release is not None
     print(f"building the control plane {release[1]} (once, some minutes) …", file=sys.stderr)
@@ -81,7 +84,7 @@ def _build(folder: Path) -> None:
     started = time.monotonic()
     command = [go, "build", "-trimpath", "-ldflags", stamp, "-o", f"{fresh}/", "./..."]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
-    done = subprocess.run(  # noqa: PLW1510
+    done = subprocess.run(
         command, cwd=SOURCES, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     if done.returncode != 0:
@@ -196,7 +199,8 @@ class ControlPlane:
     def client(self, user: str = "admin") -> httpx.Client:
         """A client of the API as a user."""
         headers = {"Authorization": f"Bearer {self.tokens[user]}"}
-        return httpx.Client(base_url=self.url, headers=headers, verify=str(self.ca), timeout=20)
+        context = ssl.create_default_context(cafile=self.ca)
+        return httpx.Client(base_url=self.url, headers=headers, verify=context, timeout=20)
 
     def kubeconfig(self, user: str = "admin") -> Path:
         """A kubeconfig file for a user."""

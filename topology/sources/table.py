@@ -17,10 +17,13 @@ from itertools import takewhile
 
 from topology.graph import MAX_GPUS
 from topology.sources.imported import Finding, SourceError, quoted
+from topology.sources.inventory import MOST_NVLINKS
 
 MAX_NICS = 128
 SELF = "X"
 CELL = re.compile(r"X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV[1-9][0-9]{0,2}")
+_WHOLE = ("X", "SYS", "SOC", "NODE", "PHB", "PXB", "PIX", "PSB")
+"""Words that are whole: no other word begins with them."""
 ALLOWED = "X, NV and a number, PSB, PIX, PXB, PHB, NODE, SYS, SOC"
 NUMA = "NUMA Affinity"
 LABELS = ("CPU Affinity", NUMA, "GPU NUMA ID")
@@ -196,8 +199,8 @@ def _row(
     matrix = spans[1 : 1 + len(columns)]
     words = [span[0] for span in matrix]
     rest = text[matrix[-1].end() : spans[-1].end()] if matrix else ""
-    cut_off = last and labels and not rest and _GPU.fullmatch(name)
-    if words and (len(words) < len(columns) or cut_off):
+    cut_off = last and not rest and words and words[-1] not in _WHOLE
+    if words and (cut_off or len(words) < len(columns)):
         words.pop()
     for column, word in zip(columns, words, strict=False):
         cell = f"{name}/{column}"
@@ -244,22 +247,28 @@ def _columns_by_diagonal(
 ) -> tuple[str, ...]:
     """The columns of a matrix whose header is lost: each row's ``X`` stands under its own name.
 
-    Rows that are lost too leave columns without a name. NVLinks lead to GPUs, so columns up to the
-    last ``NV#`` are GPUs and the rest NICs; without any NVLink that cannot be told.
+    Rows that are lost too leave columns without a name. Where NIC rows follow, no GPU row is lost.
+    Behind a switch every GPU is linked, so columns up to the last ``NV#`` are GPUs and the rest
+    NICs. Otherwise it cannot be told.
     """
     line = found[0][0]
     names = [text.split()[0] for _, text in found]
     words = [list(takewhile(CELL.fullmatch, text.split()[1:])) for _, text in found]
     width = max(len(row) for row in words)
     gpus = sum(bool(_GPU.fullmatch(name)) for name in names)
+    if not gpus:
+        raise SourceError(line, names[0], "rows of NICs, but none of a GPU")
     for at, ((number, _), name, row) in enumerate(zip(found, names, words, strict=True)):
         in_order = name == f"GPU{at}" if at < gpus else not _GPU.fullmatch(name)
         if not in_order or (len(row) > at and row[at] != SELF):
             message = "the header row is missing and rows and X do not run from GPU0 on: paste it"
             raise SourceError(number, name, message)
-    linked = max((at for row in words for at, w in enumerate(row, 1) if w[:2] == "NV"), default=0)
     if len(names) == gpus:
-        if gpus < width and not linked:
+        nvlinks = [[int(w[2:]) if w.startswith("NV") else 0 for w in row] for row in words]
+        linked = max(at for row in nvlinks for at, n in enumerate([0, *row]) if n or not at)
+        switch = any(sum(row) > MOST_NVLINKS for row in nvlinks)
+        lone = width == 1 and not re.match(r"\s*GPU0\s+X\s+[0-9]", found[0][1])  # no CPU list
+        if lone or (gpus < width and not switch):
             message = f"the header row is missing: columns after GPU{gpus - 1} may be GPUs or NICs"
             raise SourceError(last_line, None, message + "; paste the whole table")
         gpus = max(gpus, linked)

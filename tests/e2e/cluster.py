@@ -1,0 +1,224 @@
+"""A real API server and scheduler with our extender plugged in as the manifests say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import yaml
+
+from tests.e2e.controlplane import ControlPlane, Process, free_port
+from topology import codec
+from topology.graph import NodeTopology
+from topology.report import Report
+
+ROOT = Path(__file__).parent.parent.parent
+KUBECTL = Path(sys.executable).with_name("kubectl")
+EXTENDER = "system:serviceaccount:gpu-topology-system:gpu-topology-extender"
+RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class RealCluster:
+    """Control plane, manifests applied, extender as a process with the rights they give it."""
+
+    def __init__(self, folder: Path, binaries: Path) -> None:
+        self._folder = folder
+        users = {EXTENDER: ["system:serviceaccounts", "system:authenticated"]}
+        self.control_plane = ControlPlane(folder, binaries, users)
+        self._stack = ExitStack()
+        self._ports = (free_port(), free_port())
+        self._extender: Process | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.control_plane)
+            self.api = stack.enter_context(self.control_plane.client())
+            port = self._ports[1]
+            self.admin = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}"))
+            self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
+            stack.callback(self.stop_extender)
+            self.start_extender()
+            self.control_plane.start_scheduler(self._scheduler_config())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def kubectl(self, *words: str) -> str:
+        """What kubectl prints as the admin; a failure ends the test with what it said."""
+        kubeconfig = self.control_plane.kubeconfig()
+        command = [str(KUBECTL), f"--kubeconfig={kubeconfig}", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def start_extender(self) -> None:
+        """Start the extender and wait until it is synced."""
+        command = [
+            *(sys.executable, "-m", "scheduler_extender", "extender"),
+            f"--kubeconfig={self.control_plane.kubeconfig(EXTENDER)}",
+            f"--port={self._ports[0]}",
+            f"--admin-port={self._ports[1]}",
+        ]
+        self._extender = Process("extender", command, self._folder / "extender.log")
+        self.until(lambda: self._ready(), 30, "the extender is ready")
+
+    def stop_extender(self) -> None:
+        """Stop the extender."""
+        if self._extender is not None:
+            self._extender.stop()
+            self._extender = None
+
+    def _ready(self) -> bool:
+        assert self._extender is not None
+        assert self._extender.alive(), self._extender.text()[-3000:]
+        try:
+            return self.admin.get("/readyz").is_success
+        except httpx.TransportError:
+            return False
+
+    def _scheduler_config(self) -> str:
+        """The configuration that we ship, with this machine's address and no leader election."""
+        shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
+        config = yaml.safe_load(shipped)
+        config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self._ports[0]}/scheduler"
+        config["clientConnection"] = {"kubeconfig": "{kubeconfig}"}
+        config["leaderElection"] = {"leaderElect": False}
+        return str(yaml.safe_dump(config))
+
+    # Objects.
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """POST an object."""
+        answer = self.api.post(path, json=body)
+        assert answer.is_success, answer.text
+        return answer.json()  # type: ignore[no-any-return]
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge-patch an object."""
+        kind = {"Content-Type": "application/merge-patch+json"}
+        answer = self.api.patch(path, content=json.dumps(body), headers=kind)
+        assert answer.is_success, answer.text
+        return answer.json()  # type: ignore[no-any-return]
+
+    def add_node(self, name: str, gpus: int) -> None:
+        """A Node that its kubelet would call Ready."""
+        amounts = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(gpus)}
+        if not gpus:
+            del amounts["nvidia.com/gpu"]
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+            "status": {
+                "capacity": amounts,
+                "allocatable": amounts,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "E2e"}],
+            },
+        }
+        self.create("/api/v1/nodes", node)
+
+    def add_record(self, topology: NodeTopology, report: Report | None = None) -> None:
+        """The GPUTopology that a node's agent would publish: spec, then status."""
+        record = codec.encode(topology, report or Report("boot", 1))
+        self.create(RECORDS, {k: v for k, v in record.items() if k != "status"})
+        self.put_report(topology.name, report or Report("boot", 1))
+
+    def put_report(self, name: str, report: Report) -> None:
+        """A new report of a node's agent."""
+        self.patch(f"{RECORDS}/{name}/status", {"status": codec.encode_report(report)})
+
+    def add_machine(self, topology: NodeTopology, report: Report | None = None) -> None:
+        """Node and record."""
+        self.add_record(topology, report)
+        self.add_node(topology.name, len(topology.gpus))
+
+    def add_pod(
+        self,
+        name: str,
+        gpus: int,
+        annotations: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> dict[str, Any]:
+        """A pod with one container; annotations come without our prefix."""
+        container: dict[str, Any] = {"name": "main", "image": "example/work"}
+        if gpus:
+            container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "annotations": {f"gpu-topology.io/{k}": v for k, v in (annotations or {}).items()},
+            },
+            "spec": {
+                "priorityClassName": "gpu-topology-never-preempts",
+                "preemptionPolicy": "Never",
+                "containers": [container],
+                **spec,
+            },
+        }
+        return self.create(PODS, pod)
+
+    def pod(self, name: str) -> dict[str, Any]:
+        """The pod as it is now."""
+        return self.api.get(f"{PODS}/{name}").json()  # type: ignore[no-any-return]
+
+    def node_of(self, name: str, within: float = 20) -> str:
+        """Where a pod is bound to, waiting for it at most ``within`` seconds."""
+        self.until(lambda: self.pod(name)["spec"].get("nodeName"), within, f"{name} is bound")
+        return str(self.pod(name)["spec"]["nodeName"])
+
+    def unschedulable(self, name: str, within: float = 20) -> str:
+        """The message with which kube-scheduler said that a pod fits nowhere."""
+
+        def condition() -> str:
+            for found in self.pod(name)["status"].get("conditions", []):
+                if found["type"] == "PodScheduled" and found.get("reason") == "Unschedulable":
+                    return str(found["message"])
+            return ""
+
+        self.until(condition, within, f"{name} is unschedulable")
+        return condition()
+
+    def remove_pod(self, name: str) -> None:
+        """Delete a pod at once."""
+        answer = self.api.delete(f"{PODS}/{name}", params={"gracePeriodSeconds": 0})
+        assert answer.is_success, answer.text
+
+    def calls(self, verb: str) -> int:
+        """How many requests for a verb the extender has answered, whatever the answer."""
+        total = 0.0
+        for line in self.admin.get("/metrics").text.splitlines():
+            if line.startswith('gpu_topology_requests_total{code="') and f'verb="{verb}"' in line:
+                total += float(line.rsplit(" ", 1)[1])
+        return int(total)
+
+    def until(self, condition: Callable[[], object], within: float, what: str) -> None:
+        """Wait until something holds; a failure says what, with the ends of the logs."""
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            if condition():
+                return
+            time.sleep(0.05)
+        logs = "\n".join(
+            f"--- {name}\n{path.read_text(errors='replace')[-2500:]}"
+            for name in ("extender", "kube-scheduler")
+            if (path := self._folder / f"{name}.log").exists()
+        )
+        raise AssertionError(f"not within {within} s: {what}\n{logs}")

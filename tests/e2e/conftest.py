@@ -1,0 +1,32 @@
+"""The real control plane, or the reason why there is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import RealCluster
+from tests.e2e.controlplane import ControlPlaneUnavailable, binaries
+
+
+@pytest.fixture(scope="session")
+def control_plane_binaries() -> Path:
+    """etcd, kube-apiserver and kube-scheduler. Without them CI fails and a user's run skips."""
+    try:
+        return binaries()
+    except ControlPlaneUnavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"no control plane: {error}")
+        pytest.skip(f"no control plane: {error}")
+
+
+@pytest.fixture(scope="module")
+def real(
+    control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealCluster]:
+    """A cluster of the module's own, with the extender plugged in."""
+    with RealCluster(tmp_path_factory.mktemp("e2e"), control_plane_binaries) as cluster:
+        yield cluster

@@ -1,0 +1,347 @@
+"""NCCL's topology XML: clouds' static files by table, our own dumps for the rest, and laws."""
+
+from __future__ import annotations
+
+import os
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topology.devices import MIB, Bytes, NodeName
+from topology.graph import NodeTopology
+from topology.links import GBps, Link, LinkKind, Via
+from topology.sources import SourceError, parse_nccl, read
+
+NODE = NodeName("node-1")
+ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
+SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(ROOT.parent / "shared"))) / "fixtures"
+needs_shared = pytest.mark.skipif(
+    not (SHARED / "nccl").is_dir(), reason="needs the collected XML files ($GPU_TOPOLOGY_SHARED)"
+)
+
+# File: NUMA node by GPU, PCIe classes of GPU0 to the others, bus id of GPU0, the first NIC, its
+# NUMA node and distances.
+FILES = {
+    "aws-p4d-24xl-topo": (
+        "00001111",
+        "PIX NODE NODE SYS SYS SYS SYS",
+        "0000:10:1c.0",
+        ("0000:10:1b.0", 0, "PIX PIX NODE NODE SYS SYS SYS SYS"),
+    ),
+    "azure-ndv4-topo": (
+        "11003322",
+        "PIX SYS SYS SYS SYS SYS SYS",
+        "0001:00:00.0",
+        ("0103:00:00.0", 0, "SYS SYS PIX PIX SYS SYS SYS SYS"),
+    ),
+    "azure-ncv4-topo": ("0123", "SYS SYS SYS", "0001:00:00.0", None),
+}
+
+
+def link(topology: NodeTopology, a: int, b: int) -> Link:
+    return next(one for one in topology.links if (one.a, one.b) == (a, b))
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(SourceError) as caught:
+        parse_nccl(text, NODE)
+    message = str(caught.value)
+    assert message.isprintable()
+    return message
+
+
+@needs_shared
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_clouds(name: str) -> None:
+    numa, classes, bus, nic = FILES[name]
+    text = (SHARED / "nccl" / f"{name}.xml").read_text(encoding="utf-8")
+    found = read(text, NODE, product="NVIDIA A100-SXM4-40GB", memory=Bytes(40960 * MIB)).topology
+    assert "".join(str(gpu.numa_node) for gpu in found.gpus) == numa
+    assert {(g.product, g.memory) for g in found.gpus} == {("NVIDIA A100-SXM4-40GB", 40960 * MIB)}
+    others = [link(found, 0, b) for b in range(1, len(numa))]
+    assert [one.pcie.name for one in others] == classes.split()
+    assert not any(one.nvlinks for one in found.links)
+    assert found.gpus[0].pci_bus_id == bus
+    if nic is None:
+        assert not found.nics
+    else:
+        first = found.nics[0]
+        told = " ".join(kind.name for _, kind in first.distances)
+        assert (first.name, first.numa_node, told) == nic
+
+
+@needs_shared
+def test_nvlinks_to_themselves_are_said_and_not_counted() -> None:
+    text = (SHARED / "nccl" / "azure-ncv4-topo.xml").read_text(encoding="utf-8")
+    told = [str(finding) for finding in read(text, NODE).findings]
+    assert "line 5: 12 NVLinks of GPU0 lead to itself: not counted" in told
+    assert "line 9: 'eth0' has no GUID, so it is no RDMA NIC: left out" in told
+    assert "line 1: no NVLink between these GPUs is in the file: none recorded" in told
+
+
+def gpu(bus: str, dev: int | None, *nvlinks: str, vendor: str = "0x10de") -> str:
+    number = "" if dev is None else f'<gpu dev="{dev}" sm="80">{"".join(nvlinks)}</gpu>'
+    return f'<pci busid="{bus}" class="0x030200" vendor="{vendor}">{number}</pci>'
+
+
+def nvlink(target: str, count: object, tclass: str = "0x030200") -> str:
+    return f'<nvlink target="{target}" count="{count}" tclass="{tclass}"/>'
+
+
+def switch(*below: str) -> str:
+    return f'<pci busid="0000:f0:00.0" class="0x060400">{"".join(below)}</pci>'
+
+
+def nic(bus: str, *names: str) -> str:
+    nets = "".join(f'<net name="{name}" guid="0x9a"/>' for name in names)
+    return f'<pci busid="{bus}" class="0x020700"><nic>{nets}</nic></pci>'
+
+
+def cpu(numa: object, *below: str) -> str:
+    return f'<cpu numaid="{numa}">{"".join(below)}</cpu>'
+
+
+def system(*cpus: str) -> str:
+    return "\n".join(['<system version="1">', *cpus, "</system>"])
+
+
+A, B, C, D = (f"0000:{bus}:00.0" for bus in ("07", "0b", "48", "4c"))
+PAIR = system(cpu(0, gpu(A, 0), gpu(B, 1)))
+
+
+def test_pcie_classes_by_the_nearest_common_switch() -> None:
+    text = system(
+        cpu(
+            0,
+            switch(switch(gpu(A, 0), gpu(B, 1), nic("0000:0c:00.0", "mlx5_0")), gpu(C, 2)),
+            gpu(D, 3),
+        ),
+        cpu(1, gpu("0000:8a:00.0", 4), nic("0000:8b:00.0", "mlx5_1", "mlx5_1", "mlx5_2")),
+    )
+    topology = parse_nccl(text, NODE).topology
+    pairs = combinations(range(5), 2)
+    told = {(a, b): link(topology, a, b).pcie.name for a, b in pairs}
+    assert told == {
+        (0, 1): "PIX",
+        (0, 2): "PXB",
+        (1, 2): "PXB",
+        (0, 3): "NODE",
+        (1, 3): "NODE",
+        (2, 3): "NODE",
+        (0, 4): "SYS",
+        (1, 4): "SYS",
+        (2, 4): "SYS",
+        (3, 4): "SYS",
+    }
+    nics = {one.name: [kind.name for _, kind in one.distances] for one in topology.nics}
+    assert nics == {
+        "mlx5_0": ["PIX", "PIX", "PXB", "NODE", "SYS"],
+        "mlx5_1": ["SYS", "SYS", "SYS", "SYS", "NODE"],
+        "mlx5_2": ["SYS", "SYS", "SYS", "SYS", "NODE"],
+    }
+    assert [one.numa_node for one in topology.nics] == [0, 1, 1]
+
+
+class TestNvlinks:
+    def test_into_switches(self) -> None:
+        """Six switches with two links each: the attachment is their sum, the smaller end counts."""
+        full = [nvlink(f"0000:c{i}:00.0", 2, "0x068000") for i in range(6)]
+        text = system(cpu(0, gpu(A, 0, *full), gpu(B, 1, *full), gpu(C, 2, *full[:5]), gpu(D, 3)))
+        found = parse_nccl(text, NODE, product="NVIDIA A100-SXM4-40GB").topology
+        assert link(found, 0, 1) == Link(0, 1, LinkKind.NODE, 12, Via.SWITCH, GBps(25.0))
+        assert link(found, 1, 2).nvlinks == 10
+        assert link(found, 0, 3) == Link(0, 3, LinkKind.NODE)
+
+    def test_between_gpus(self) -> None:
+        text = system(
+            cpu(0, gpu(A, 0, nvlink(B, 2), nvlink(C, 1)), gpu(B, 1, nvlink(A, 2))),
+            cpu(1, gpu(C, 2, nvlink(f"0000{A}", 1))),
+        )
+        found = parse_nccl(text, NODE, product="Tesla V100-SXM2-16GB").topology
+        assert link(found, 0, 1) == Link(0, 1, LinkKind.NODE, 2, Via.DIRECT, GBps(25.0))
+        assert link(found, 0, 2) == Link(0, 2, LinkKind.SYS, 1, Via.DIRECT, GBps(25.0))
+        assert link(found, 1, 2).nvlinks == 0
+
+    def test_to_a_gpu_that_tells_nothing(self) -> None:
+        text = system(cpu(0, gpu(A, 0, nvlink(B, 4)), gpu(B, None)))
+        assert parse_nccl(text, NODE).topology.links[0].nvlinks == 4
+
+    def test_elsewhere(self) -> None:
+        lost = [nvlink(D, 1), nvlink("0000:00:01.0", 2, "0x068001")]
+        found = parse_nccl(system(cpu(0, gpu(A, 0, *lost), gpu(B, 1))), NODE)
+        told = str(found.findings)
+        assert "1 NVLinks of GPU0 lead to '0000:4c:00.0', which is no GPU here: not counted" in told
+        assert "2 NVLinks of GPU0 lead to '0000:00:01.0'" in told
+        assert found.topology.links == (Link(0, 1, LinkKind.NODE),)
+
+    def test_more_than_the_product_has(self) -> None:
+        text = system(cpu(0, gpu(A, 0, nvlink(B, 12)), gpu(B, 1, nvlink(A, 12))))
+        found = parse_nccl(text, NODE, product="Tesla V100-SXM2-16GB")
+        assert found.topology.links[0].nvlink_one_way == GBps(0.0)
+        assert "is the product right?" in str(found.findings)
+
+
+class TestNumbers:
+    def test_dev(self) -> None:
+        gpus = parse_nccl(system(cpu(0, gpu(A, 3), gpu(B, 1))), NODE).topology.gpus
+        assert [(one.index, one.pci_bus_id) for one in gpus] == [(1, B), (3, A)]
+
+    def test_bus_ids(self) -> None:
+        found = parse_nccl(system(cpu(1, gpu(C, None)), cpu(0, gpu(B, 1), gpu(A, None))), NODE)
+        assert [one.pci_bus_id for one in found.topology.gpus] == [A, B, C]
+        assert [one.numa_node for one in found.topology.gpus] == [0, 0, 1]
+        assert "not every GPU has a dev number: numbered by bus id" in str(found.findings)
+
+    def test_long_bus_ids(self) -> None:
+        (one,) = parse_nccl(system(cpu(0, gpu("00000000:8A:00.0", 0))), NODE).topology.gpus
+        assert one.pci_bus_id == "0000:8a:00.0"
+
+    def test_no_numa(self) -> None:
+        assert parse_nccl(system(cpu(-1, gpu(A, 0))), NODE).topology.gpus[0].numa_node is None
+
+
+class TestNics:
+    def test_without_name(self) -> None:
+        bare = '<pci busid="0000:0c:00.0" class="0x020000"/>'
+        found = parse_nccl(system(cpu(0, gpu(A, 0), bare)), NODE)
+        assert [one.name for one in found.topology.nics] == ["0000:0c:00.0"]
+        assert "called by its bus id '0000:0c:00.0'" in str(found.findings)
+
+    def test_on_the_cpu_itself(self) -> None:
+        bare = '<nic><net name="rdma0" guid="0x1"/></nic>'
+        (one,) = parse_nccl(system(cpu(0, gpu(A, 0), bare)), NODE).topology.nics
+        assert one.distances == ((0, LinkKind.NODE),)
+
+    def test_no_guid_is_no_rdma(self) -> None:
+        bare = '<nic><net name="eth0" guid="0x0"/></nic>'
+        found = parse_nccl(system(cpu(0, gpu(A, 0), bare)), NODE)
+        assert not found.topology.nics
+        assert "'eth0' has no GUID, so it is no RDMA NIC: left out" in str(found.findings)
+
+
+def test_other_displays_are_left_out() -> None:
+    text = system(cpu(0, gpu(A, 0), gpu(B, None, vendor="0x1a03")))
+    found = parse_nccl(text, NODE)
+    assert len(found.topology.gpus) == 1
+    assert "a display of vendor '0x1a03': left out" in str(found.findings)
+
+
+def test_read_picks_by_content() -> None:
+    text = f"\ufeff\n  <!-- static file -->\n{PAIR}"
+    assert read(text, NODE).topology == parse_nccl(PAIR, NODE).topology
+    assert read(text, NODE).findings[0].line == 4 - 1
+
+
+BOMB = (
+    '<?xml version="1.0"?>\n<!DOCTYPE system [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]>\n'
+    "<system>&b;</system>"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("<system>\n<cpu>", "line 2: broken XML: no element found", id="cut"),
+        pytest.param("\n\n<system>\n</cpu>", "line 4: broken XML: mismatched tag", id="mismatched"),
+        pytest.param("<system>\x00", "line 1: broken XML: not well-formed", id="no XML"),
+        pytest.param(BOMB, "line 2: a DOCTYPE; NCCL writes none, and none is read", id="entities"),
+        pytest.param(
+            "<nvidia_smi_log/>",
+            "line 1: the root element is 'nvidia_smi_log', NCCL's",
+            id="foreign",
+        ),
+        pytest.param(system(cpu(0)), "line 1: no GPU: neither", id="no GPU"),
+        pytest.param(
+            system(gpu(A, 0)), "line 2, pci: stands outside every <cpu>", id="GPU without CPU"
+        ),
+        pytest.param(
+            system(cpu(0, gpu(A, 0)), cpu(1, gpu(A, 1))),
+            "line 3, 0000:07:00.0: this GPU stands already on line 2",
+            id="GPU twice",
+        ),
+        pytest.param(
+            system(cpu(0, gpu(A, 0)), cpu(1, gpu(B, 0))),
+            "line 3, 0000:0b:00.0: dev 0 stands already on line 2",
+            id="dev twice",
+        ),
+        pytest.param(
+            system(cpu(0, gpu("", 0))), "line 2, pci: a GPU without busid", id="GPU without bus id"
+        ),
+        pytest.param(
+            PAIR.replace('dev="1"', 'dev="one"'), "line 2, gpu: dev='one' is no number", id="dev"
+        ),
+        pytest.param(
+            system(cpu(0, gpu(A, 0, nvlink(B, "many")), gpu(B, 1))),
+            "line 2, nvlink: count='many' is no number",
+            id="count",
+        ),
+        pytest.param(
+            system(cpu(0, gpu(A, 0, nvlink(B, 2))), cpu(0, gpu(B, 1, nvlink(A, 1)))),
+            "line 2, GPU0/GPU1: 2 NVLinks one way, 1 the other (line 3)",
+            id="asymmetric",
+        ),
+        pytest.param(
+            system(cpu(0, gpu(A, 0)), cpu(0, gpu(B, 1, nvlink(A, 1)))),
+            "line 3, GPU0/GPU1: 0 NVLinks one way, 1 the other",
+            id="one-sided",
+        ),
+        pytest.param(
+            system(cpu(0, gpu(A, 0), nic(B, "n"), nic(C, "n"))),
+            "line 2, n: this NIC stands already on line 2",
+            id="NIC twice",
+        ),
+        pytest.param(
+            system(cpu(0, gpu(A, 0), "<nic><net/></nic>")),
+            "line 2, net: a NIC without name",
+            id="NIC without name",
+        ),
+        pytest.param(
+            PAIR.replace("<cpu ", '<cpu host_hash="0x1" ').replace("</system>", "<cpu/></system>"),
+            "line 1: the CPUs have several host_hash: one machine only",
+            id="several hosts",
+        ),
+        pytest.param(
+            system(cpu(0, *(gpu(f"0000:{i:04x}:00.0", i) for i in range(300)))),
+            "line 1: 300 GPUs, at most 256 are read",
+            id="too many GPUs",
+        ),
+        pytest.param(
+            system(cpu(0, *(gpu(f"0000:{i:04x}:00.0", i) for i in range(65)))),
+            "line 1: devices: 65 GPUs, at most 64 are allowed",
+            id="more GPUs than the model takes",
+        ),
+        pytest.param("<system>" + "<a>" * 100, "line 1, a: nested deeper than 64", id="deep"),
+    ],
+)
+def test_refusals(text: str, message: str) -> None:
+    assert refusal(text).startswith(message)
+
+
+def reads_or_refuses(text: str) -> None:
+    told = "line 1: nothing"
+    try:
+        parse_nccl(text, NODE)
+    except SourceError as error:
+        told = str(error)
+    assert told.isprintable()
+    assert told.startswith("line ")
+
+
+@given(st.text() | st.text().map(lambda text: f"<system>{text}</system>"))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    reads_or_refuses(text)
+
+
+FULL = system(
+    cpu(0, switch(gpu(A, 0, nvlink(B, 2)), gpu(B, 1, nvlink(A, 2)), nic(C, "mlx5_0"))),
+    cpu(1, gpu(D, 2, nvlink("0000:c0:00.0", 6, "0x068000"))),
+)
+PIECES = ["<", ">", "/>", '"', "<pci>", "</pci>", '<gpu dev="0"/>', "0x03", "\n", "&", "9" * 5000]
+
+
+@given(st.integers(0, len(FULL)), st.integers(0, 30), st.text(max_size=3) | st.sampled_from(PIECES))
+def test_a_mutated_file_is_read_or_refused(at: int, removed: int, put: str) -> None:
+    reads_or_refuses(FULL[:at] + put + FULL[at + removed :])

@@ -1,0 +1,811 @@
+"""``nvidia-smi topo`` text: real postings by table, our own texts for every oddity, and laws."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from topology.devices import MIB, Bytes, NodeName
+from topology.graph import NodeTopology
+from topology.links import GBps, Link, LinkKind, Via
+from topology.sources import MAX_TEXT, Finding, Imported, SourceError, parse_topo, read
+
+NODE = NodeName("node-1")
+ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
+SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(ROOT.parent / "shared"))) / "fixtures"
+needs_shared = pytest.mark.skipif(
+    not (SHARED / "topo").is_dir(), reason="needs the collected postings ($GPU_TOPOLOGY_SHARED)"
+)
+
+# File: how many pairs of each word, where NVLinks end, NUMA node by GPU ("-" unknown), NICs.
+POSTINGS = {
+    "dgx1-p100-old-soc-header-merged": ("16*NV1 12*SYS", "direct", "--------", 4),
+    "dgx1v-v100-mlx5": ("8*NV1 8*NV2 12*SYS", "direct", "--------", 4),
+    "v100x8-oneflow-spaces": ("8*NV1 8*NV2 12*SYS", "direct", "--------", 1),
+    "v100x8-hugectr-mixed-tabs": ("8*NV1 8*NV2 12*SYS", "direct", "00001111", 2),
+    "v100x8-vm-phb-numa-range": ("8*NV1 8*NV2 12*PHB", "direct", "--------", 0),
+    "p3.8xlarge-v100x4": ("3*NV1 3*NV2", "direct", "----", 0),
+    "v100x4-sdumont-nv2-all": ("6*NV2", "direct", "0011", 2),
+    "v100x8-paddle-single-numa-noindent": ("12*NODE 8*NV1 8*NV2", "direct", "--------", 1),
+    "power9-v100x3-nv2": ("3*NV2", "direct", "---", 0),
+    "v100x5-phb-5gpu": ("10*PHB", "", "00000", 0),
+    "dgx-a100-mlx5x12": ("28*NV12", "switch", "33117755", 12),
+    "p4d.24xlarge-a100x8": ("28*NV12", "switch", "00001111", 0),
+    "a100x2-mlx5x8-slice": ("1*NV12", "direct", "11", 8),
+    "a100x4-pcie-nv12-pairs-2numa": ("2*NV12 4*SYS", "direct", "0011", 0),
+    "polaris-a100x4-noindent": ("6*NV4", "direct", "3210", 2),
+    "della-a100x4-nv4": ("6*NV4", "direct", "0011", 1),
+    "a100x4-slurm-cpu0-nv4-numa-range": ("6*NV4", "direct", "----", 1),
+    "a100x4-slurm-empty-affinity": ("6*NV4", "direct", "0011", 3),
+    "a800x8-nv8-bond-nics": ("28*NV8", "switch", "00001111", 8),
+    "rtx3090x2-nv4": ("1*NV4", "direct", "00", 0),
+    "nv4-pairs-x4-oddeven-cpus": ("2*NV4 4*SYS", "direct", "0011", 0),
+    "h100x8-sxm-nonic": ("28*NV18", "switch", "00001111", 0),
+    "h100x6-slice": ("15*NV18", "switch", "000111", 2),
+    "h100x4-vm-phb-nics": ("6*NV18", "switch", "0000", 8),
+    "TRUNC-h100x4-nv6-8numa": ("6*NV6", "direct", "3175", 4),
+    "h800x4-slice-17nics-empty-affinity": ("6*NV8", "switch", "----", 17),
+    "h200x8-12nics-prompt-emoji": ("28*NV18", "switch", "00001111", 12),
+    "h20x8-2nics": ("28*NV18", "switch", "00001111", 2),
+    "h200-class-x8-numa-off-clean": ("28*NV18", "switch", "00000000", 12),
+    "hopper-x8-topo-mp-pcie-only": ("12*NODE 16*SYS", "", "00001111", 12),
+    "gb200x4-docexample": ("6*NV18", "switch", "0011", 0),
+    "TRUNC-gb200x4-6nics-numa-ids": ("6*NV18", "switch", "----", 6),
+    "TRUNC-b200x8-gpu2-lost-nvlink": ("3*NODE 21*NV18 4*SYS", "switch", "000011--", 12),
+    "4090x8-allsys-nic-on-gpu6": ("28*SYS", "", "00001111", 2),
+    "x8-allsys-2numa": ("28*SYS", "", "00001111", 0),
+    "4090x8-node-sys": ("12*NODE 16*SYS", "", "00001111", 0),
+    "titanv-x8-pix-phb": ("8*PHB 4*PIX 16*SYS", "", "--------", 0),
+    "l40s-x4-node-sys-2nics": ("2*NODE 4*SYS", "", "0011", 2),
+    "rtx5060ti-x4-phb": ("6*PHB", "", "0000", 0),
+    "rtxpro6000-x4-vm-phb": ("6*PHB", "", "0000", 0),
+    "rtx3090x2-numa-na-cell": ("1*SYS", "", "-1", 0),
+    "hive-k80-x4-node": ("6*NODE", "", "----", 0),
+    "cap-h100-80gb-hbm3": ("", "", "0", 0),
+    "cap-h100-mig": ("", "", "0", 0),
+    "cap-h200-mig": ("", "", "0", 0),
+    "cap-h200": ("", "", "0", 0),
+    "cap-l40s": ("", "", "0", 0),
+}
+REFUSED = {
+    "TRUNC-dgx2-v100x16-first4rows": "line 5, GPU4/GPU5: no row tells this pair "
+    "(no row of GPU4 to GPU15): the table is cut, paste the whole of it"
+}
+
+
+def posting(name: str) -> str:
+    return (SHARED / "topo" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def words(text: str, **given: object) -> list[str]:
+    """What a person is told about a text."""
+    return [str(finding) for finding in read(text, NODE, **given).findings]  # type: ignore[arg-type]
+
+
+def link(topology: NodeTopology, a: int, b: int) -> Link:
+    return next(one for one in topology.links if (one.a, one.b) == (a, b))
+
+
+def word(one: Link) -> str:
+    return f"NV{one.nvlinks}" if one.nvlinks else one.pcie.name
+
+
+def refusal(text: str, **given: object) -> str:
+    with pytest.raises(SourceError) as caught:
+        parse_topo(text, NODE, **given)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert message.isprintable()
+    return message
+
+
+@needs_shared
+class TestPostings:
+    @pytest.mark.parametrize("name", POSTINGS)
+    def test_reads(self, name: str) -> None:
+        histogram, via, numa, nics = POSTINGS[name]
+        with (SHARED / "topo" / "INDEX.tsv").open(encoding="utf-8") as index:
+            rows = {row["file"]: row for row in csv.DictReader(index, delimiter="\t")}
+        row = rows[f"{name}.txt"]
+        memory = Bytes(int(row["memory_mib_per_gpu"]) * MIB)
+        found = read(posting(name), NODE, product=row["gpu_model"], memory=memory).topology
+        assert [gpu.index for gpu in found.gpus] == list(range(int(row["count"])))
+        assert {(g.product, g.memory) for g in found.gpus} == {(row["gpu_model"], memory)}
+        counts = Counter(word(one) for one in found.links)
+        assert " ".join(f"{n}*{kind}" for kind, n in sorted(counts.items())) == histogram
+        assert {one.via.value for one in found.links if one.nvlinks} == ({via} if via else set())
+        told = ("-" if g.numa_node is None else str(g.numa_node) for g in found.gpus)
+        assert "".join(told) == numa
+        assert len(found.nics) == nics
+
+    def test_every_posting_is_in_a_table(self) -> None:
+        assert {p.stem for p in (SHARED / "topo").glob("*.txt")} == POSTINGS.keys() | REFUSED.keys()
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_refuses(self, name: str) -> None:
+        assert refusal(posting(name)) == REFUSED[name]
+
+    @pytest.mark.parametrize(
+        ("name", "a", "b", "cell"),
+        [
+            ("dgx1-p100-old-soc-header-merged", 0, 4, "NV1"),
+            ("dgx1-p100-old-soc-header-merged", 0, 5, "SYS"),
+            ("v100x8-hugectr-mixed-tabs", 2, 5, "NV1"),
+            ("v100x8-hugectr-mixed-tabs", 0, 7, "NV2"),
+            ("TRUNC-b200x8-gpu2-lost-nvlink", 2, 3, "NODE"),
+            ("TRUNC-b200x8-gpu2-lost-nvlink", 2, 7, "SYS"),
+            ("TRUNC-b200x8-gpu2-lost-nvlink", 6, 7, "NV18"),
+            ("titanv-x8-pix-phb", 4, 5, "PIX"),
+            ("h100x6-slice", 4, 5, "NV18"),
+        ],
+    )
+    def test_cells(self, name: str, a: int, b: int, cell: str) -> None:
+        assert word(link(read(posting(name), NODE).topology, a, b)) == cell
+
+    @pytest.mark.parametrize(
+        ("name", "nic", "distances"),
+        [
+            ("dgx1v-v100-mlx5", "mlx5_2", "SYS SYS SYS SYS PIX PIX PHB PHB"),
+            ("h200x8-12nics-prompt-emoji", "mlx5_3", "NODE PXB NODE NODE SYS SYS SYS SYS"),
+            ("a800x8-nv8-bond-nics", "mlx5_bond_6", "SYS SYS SYS SYS NODE NODE PIX PIX"),
+            ("4090x8-allsys-nic-on-gpu6", "NIC1", "SYS SYS SYS SYS SYS SYS PHB SYS"),
+            ("TRUNC-gb200x4-6nics-numa-ids", "NIC0", "SYS SYS SYS"),
+        ],
+    )
+    def test_nics(self, name: str, nic: str, distances: str) -> None:
+        nics = {n.name: n for n in read(posting(name), NODE).topology.nics}
+        assert [kind.name for _, kind in nics[nic].distances] == distances.split()
+
+    @pytest.mark.parametrize(
+        ("name", "finding"),
+        [
+            ("hopper-x8-topo-mp-pcie-only", "line 2: a PCIe view (topo -mp): NVLinks"),
+            ("v100x8-vm-phb-numa-range", "line 1: GPU0 to GPU7: NUMA affinity 0-1 names no"),
+            ("TRUNC-b200x8-gpu2-lost-nvlink", "line 1: the header row is missing: by X and NVL"),
+            ("TRUNC-b200x8-gpu2-lost-nvlink", "line 1: the row of GPU7 is missing"),
+            ("TRUNC-b200x8-gpu2-lost-nvlink", "line 7: GPU6: no row tells the distance to NIC5"),
+        ],
+    )
+    def test_findings(self, name: str, finding: str) -> None:
+        assert any(told.startswith(finding) for told in words(posting(name)))
+
+    def test_whole_capture_of_a_machine(self) -> None:
+        """150 KB of nvidia-smi: the list and the CSV tell who the one GPU is."""
+        path = next((SHARED / "captures").glob("*h100-mig*"))
+        (gpu,) = read(path.read_text(encoding="utf-8"), NODE).topology.gpus
+        assert (gpu.product, gpu.mig_mode) == ("NVIDIA H100 80GB HBM3", "enabled")
+        assert gpu.memory == 81559 * MIB
+        assert gpu.pci_bus_id == "0000:00:09.0"
+        assert gpu.uuid.startswith("GPU-0000")
+
+
+FOUR = """\
+	GPU0	GPU1	GPU2	GPU3	NIC0	NIC1	CPU Affinity	NUMA Affinity	GPU NUMA ID
+GPU0	 X 	NV2	PHB	SYS	PIX	SYS	0-7	0		N/A
+GPU1	NV2	 X 	SYS	SYS	PHB	SYS	0-7	0		N/A
+GPU2	PHB	SYS	 X 	NV2	SYS	PIX	8-15	1		N/A
+GPU3	SYS	SYS	NV2	 X 	SYS	PHB	8-15	1		N/A
+NIC0	PIX	PHB	SYS	SYS	 X 	SYS
+NIC1	SYS	SYS	PIX	PHB	SYS	 X
+
+Legend:
+
+  X    = Self
+  PIX  = Connection traversing at most a single PCIe bridge
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_bond_1
+"""
+LINES = FOUR.splitlines()
+
+
+def facts(found: Imported) -> tuple[object, ...]:
+    """A topology without what only the position in the text decides."""
+    return found.topology.gpus, found.topology.links, found.topology.nics
+
+
+def without(*lines: int) -> str:
+    return "\n".join(text for number, text in enumerate(LINES, 1) if number not in lines)
+
+
+def test_plain_table() -> None:
+    found = parse_topo(FOUR, NODE, product="Tesla V100-SXM2-16GB", memory=Bytes(16384 * MIB))
+    topology = found.topology
+    assert topology.summary() == "4 × Tesla V100-SXM2-16GB, NVLink 2"
+    assert link(topology, 0, 1) == Link(0, 1, LinkKind.UNKNOWN, 2, Via.DIRECT, GBps(25.0))
+    assert link(topology, 0, 2) == Link(0, 2, LinkKind.PHB)
+    assert [gpu.numa_node for gpu in topology.gpus] == [0, 0, 1, 1]
+    assert [nic.name for nic in topology.nics] == ["mlx5_0", "mlx5_bond_1"]
+    assert topology.nics[0].distances[:2] == ((0, LinkKind.PIX), (1, LinkKind.PHB))
+    assert [str(finding) for finding in found.findings] == [
+        "line 1: GPU0 to GPU3: UUIDs are made up from the node's name and the index: "
+        "the text has none",
+        "line 1: NV# hides the PCIe class of those pairs: unknown",
+    ]
+
+
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "windows line endings": lambda text: text.replace("\n", "\r\n"),
+    "byte order mark": lambda text: "\ufeff" + text,
+    "non-breaking spaces": lambda text: text.replace(" ", "\u00a0"),
+    "zero-width spaces": lambda text: text.replace("GPU2", "\u200bGPU2"),
+    "markdown fence": lambda text: f"```\n{text}```\n",
+    "mail quoting": lambda text: "".join(f"> {line}\n" for line in text.splitlines()),
+    "nested mail quoting": lambda text: "".join(f"> > {line}\n" for line in text.splitlines()),
+    "bars": lambda text: "".join(f"| {line}\n" for line in text.splitlines()),
+    "indented": lambda text: "".join(f"    {line}\n" for line in text.splitlines()),
+    "tabs to spaces": lambda text: text.expandtabs(8),
+    "double tabs": lambda text: re.sub(r"(?m)^((?:GPU|NIC).*)$", lambda m: doubled(m[1]), text),
+    "header without indent": lambda text: text.replace("\tGPU0", "GPU0", 1),
+    "header run together": lambda text: text.replace(
+        "GPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1", "GPU0GPU1GPU2GPU3NIC0NIC1"
+    ),
+    "single spaces in the header": lambda text: text.replace("\tCPU", " CPU").replace(
+        "\tNUMA Aff", " NUMA Aff"
+    ),
+    "colours": lambda text: text.replace("\tGPU0\t", "\t\x1b[4mGPU0\t").replace("ID", "ID\x1b[0m"),
+    "colours without escape": lambda text: text.replace("\tGPU0\t", "\t[4mGPU0\t"),
+    "terminal title": lambda text: f"\x1b]0;me@host\x07{text}",
+    "prompts": lambda text: f"(base) me@host:~$ date\n\U0001f680 ➜ $ nvidia-smi topo -m\n{text}$\n",
+    "old word for SYS": lambda text: text.replace("SYS", "SOC"),
+    "dots at the end": lambda text: text + "...\n",
+    "no GPU NUMA column": lambda text: text.replace("\tGPU NUMA ID", "").replace("\t\tN/A", ""),
+    "no names for the affinity columns": lambda text: re.sub("\tCPU Aff.*", "", text),
+    "no NIC rows": lambda text: re.sub(r"(?m)^NIC.\t.*\n", "", text),
+    "no row of GPU2": lambda text: re.sub(r"(?m)^(GPU2)\t.*\n", "", text),
+    "header lost": lambda text: text.partition("\n")[2],
+}
+
+
+def doubled(row: str) -> str:
+    """Double tabs between the matrix cells, as people align by hand."""
+    return re.sub(r"\t(?=[XNSP ])", "\t\t", row)
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_disguises(disguise: str) -> None:
+    plain, found = parse_topo(FOUR, NODE), parse_topo(DISGUISES[disguise](FOUR), NODE)
+    if disguise == "no row of GPU2":
+        assert found.topology.links == plain.topology.links
+        assert found.topology.nics == plain.topology.nics
+        assert found.topology.gpus[2].numa_node is None
+        assert "the row of GPU2 is missing" in str(found.findings)
+    else:
+        assert facts(found) == facts(plain)
+
+
+def table(*rows: str) -> str:
+    return "\n".join(row.replace(" ", "\t") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("", "line 1: no matrix of `nvidia-smi topo -m` in this text", id="empty"),
+        pytest.param("hello\n", "line 1: no matrix of", id="prose"),
+        pytest.param(" GPU0\n", "line 1: a header, but no row of a GPU below it", id="header only"),
+        pytest.param(
+            FOUR.replace("NV2\tPHB", "NV1\tPHB"),
+            "line 2, GPU0/GPU1: NV1 here, but NV2 on line 3 (GPU1/GPU0); a matrix is symmetric",
+            id="asymmetric",
+        ),
+        pytest.param(
+            FOUR.replace("NIC0\tPIX", "NIC0\tPXB"),
+            "line 2, GPU0/NIC0: PIX here, but PXB on line 6 (NIC0/GPU0)",
+            id="asymmetric NIC",
+        ),
+        pytest.param(
+            FOUR.replace("PHB\tSYS\tPIX", "PHB\tQPI\tPIX"),
+            "line 2, GPU0/GPU3: 'QPI' is no link; allowed are X, NV and a number, PSB, PIX",
+            id="unknown word",
+        ),
+        pytest.param(
+            FOUR.replace("NV2\tPHB", "NV0\tPHB"), "line 2, GPU0/GPU1: 'NV0' is no link", id="NV0"
+        ),
+        pytest.param(
+            FOUR.replace("NIC1\tSYS", "NIC1\tNV2").replace("PIX\tSYS\t0-7", "PIX\tNV2\t0-7"),
+            "line 2, GPU0/NIC1: NV2 between a GPU and a NIC; allowed are SYS, NODE, PHB",
+            id="NVLink to a NIC",
+        ),
+        pytest.param(
+            FOUR.replace("GPU1\tNV2\t X ", "GPU1\tX\tNV2"),
+            "line 3, GPU1/GPU0: X stands here, but the row's X belongs under GPU1",
+            id="X under another name",
+        ),
+        pytest.param(
+            FOUR.replace("GPU1\tNV2\t X ", "GPU1\tNV2\tSYS"),
+            "line 3, GPU1/GPU1: SYS stands here, but the row's X belongs under GPU1",
+            id="no X",
+        ),
+        pytest.param(
+            FOUR.replace("GPU1\tNV2", "GPU1"), "line 3, GPU1/GPU0: X stands here", id="cell lost"
+        ),
+        pytest.param(
+            FOUR.replace("PHB\tSYS\tPIX\tSYS\t", "PHB\tSYS\tSYS\t"),
+            "line 2, GPU0/NIC1: '0-7' is no link",
+            id="cell lost behind X",
+        ),
+        pytest.param(
+            FOUR + LINES[1],
+            "line 19, GPU0: this row stands already on line 2",
+            id="row twice",
+        ),
+        pytest.param(
+            FOUR.replace("\tGPU3\tNIC0", "\tNIC0"),
+            "line 5, GPU3: the header has no such column",
+            id="row that the header lacks",
+        ),
+        pytest.param(
+            table(" GPU0 GPU1 GPU1", "GPU0 X SYS SYS", "GPU1 SYS X SYS"),
+            "line 1, GPU1: this column stands twice in the header",
+            id="column twice",
+        ),
+        pytest.param(
+            FOUR + FOUR,
+            "line 19: a second table begins, the first is on line 1: give one table",
+            id="two tables",
+        ),
+        pytest.param(
+            "\n".join([*LINES[1:5], "", *LINES[:5]]),
+            "line 6: a second table begins, the first is on line 1",
+            id="second table behind one without header",
+        ),
+        pytest.param(
+            "\n".join(LINES[:3]),
+            "line 3, GPU2/GPU3: no row tells this pair (no row of GPU2, GPU3): the table is cut",
+            id="cut after two rows",
+        ),
+        pytest.param(
+            "\n".join([*LINES[:3], "GPU2\tPHB\tSYS\t X \tNV"]),
+            "line 4, GPU2/GPU3: no row tells this pair (no row of GPU3)",
+            id="cut within the cell that matters",
+        ),
+        pytest.param(
+            table(" GPU0 GPU1 GPU2 CPU_Affinity", "GPU0 X NV1 NV1 0", "GPU1 NV1 X NV1").replace(
+                "_", " "
+            ),
+            "line 3, GPU1/GPU2: no row tells this pair",
+            id="last word of the text may be cut",
+        ),
+        pytest.param(
+            table("GPU0 X SYS SYS PIX", "GPU1 SYS X SYS SYS"),
+            "line 2: the header row is missing: columns after GPU1 may be GPUs or NICs",
+            id="no header, and no way to tell",
+        ),
+        pytest.param(
+            table("GPU1 SYS X", "GPU0 X SYS"),
+            "line 1, GPU1: the header row is missing and rows and X do not run from GPU0 on",
+            id="no header, rows out of order",
+        ),
+        pytest.param(
+            table("GPU0 X SYS", "GPU1 X SYS"),
+            "line 2, GPU1: the header row is missing and rows and X do not run from GPU0 on",
+            id="no header, X out of order",
+        ),
+        pytest.param(
+            table("NIC0 X SYS", "NIC1 SYS X"),
+            "line 1, NIC0: rows of NICs, but none of a GPU",
+            id="no GPU",
+        ),
+        pytest.param(
+            "GPU0 X", "line 1: the header row is missing: columns after GPU0 may", id="one cell"
+        ),
+        pytest.param(
+            " ".join(f"GPU{i}" for i in range(65)) + "\nGPU0 X",
+            "line 1: 65 GPUs, at most 64 are read",
+            id="too many GPUs",
+        ),
+        pytest.param(
+            "GPU0 GPU1 " + " ".join(f"NIC{i}" for i in range(129)) + "\nGPU0 X SYS",
+            "line 1: 129 NICs, at most 128 are read",
+            id="too many NICs",
+        ),
+        pytest.param(
+            FOUR.replace("mlx5_bond_1", "mlx5_0"),
+            "line 1: nics.name: mlx5_0 stands 2 times",
+            id="legend names two NICs alike",
+        ),
+        pytest.param(
+            FOUR + "GPU 7: Tesla T4 (UUID: GPU-1)\n",
+            "line 19, GPU 7: listed here, but the matrix has GPU0 to GPU3: one machine only",
+            id="list of another machine",
+        ),
+        pytest.param(
+            FOUR + "GPU 1: Tesla T4 (UUID: GPU-1)\nGPU 1: Tesla T4 (UUID: GPU-2)\n",
+            "line 20, GPU 1: uuid 'GPU-2', but 'GPU-1' on line 19",
+            id="list contradicts itself",
+        ),
+        pytest.param(
+            FOUR + "".join(f"GPU {i}: Tesla T4 (UUID: GPU-1)\n" for i in range(4)),
+            "line 1: devices.uuid: GPU-1 stands 4 times",
+            id="one UUID for all",
+        ),
+        pytest.param(
+            "x" * (MAX_TEXT + 1), "line 1: 1048577 characters, at most 1048576 are read", id="large"
+        ),
+    ],
+)
+def test_refusals(text: str, message: str) -> None:
+    assert refusal(text).startswith(message)
+
+
+def test_refusal_carries_its_parts() -> None:
+    with pytest.raises(SourceError) as caught:
+        parse_topo(FOUR + FOUR, NODE)
+    assert (caught.value.line, caught.value.cell) == (19, None)
+    assert caught.value.message.startswith("a second table")
+
+
+class TestCutTables:
+    def test_cells_come_from_the_other_side(self) -> None:
+        """The last cell of a cut row is not believed: this NV1 was an NV12."""
+        text = table(" GPU0 GPU1 GPU2", "GPU0 X NV12 NV12", "GPU1 NV12 X NV12", "GPU2 NV1")
+        found = parse_topo(text, NODE)
+        assert {one.nvlinks for one in found.topology.links} == {12}
+        expected = "line 4: the row is cut: GPU2/GPU0, GPU2/GPU1 taken from the other rows"
+        assert expected in map(str, found.findings)
+
+    def test_only_the_name_is_left(self) -> None:
+        text = table(" GPU0 GPU1", "GPU0 X PHB", "GPU1")
+        assert word(parse_topo(text, NODE).topology.links[0]) == "PHB"
+
+    def test_rows_cut_by_a_narrow_terminal(self) -> None:
+        text = table(" GPU0 GPU1 GPU2", "GPU0 X NV12 NV12", "GPU1 NV12 X", "GPU2 NV12 NV12 X")
+        assert {one.nvlinks for one in parse_topo(text, NODE).topology.links} == {12}
+
+    def test_ellipsis(self) -> None:
+        text = table(" GPU0 GPU1 GPU2", "GPU0 X PHB PHB", "GPU1 PHB X PHB", "GPU2 PHB ...")
+        assert len(parse_topo(text, NODE).topology.links) == 3
+
+    def test_nic_distances_may_stay_unknown(self) -> None:
+        found = parse_topo("\n".join([*LINES[:4], "GPU3\tSYS\tSYS\tNV2\t X \tSY"]), NODE)
+        assert found.topology.nics[0].distances[-1] == (2, LinkKind.SYS)
+        expected = "line 5: GPU3: no row tells the distance to NIC0, NIC1: unknown"
+        assert expected in map(str, found.findings)
+
+    def test_numa_of_the_last_row_may_be_cut(self) -> None:
+        last = LINES[4].replace("\t1\t\tN/A", "\t1")
+        gpus = parse_topo("\n".join([*LINES[:4], last]), NODE).topology.gpus
+        assert [gpu.numa_node for gpu in gpus] == [0, 0, 1, None]
+
+    def test_header_lost_and_nics_named_by_their_rows(self) -> None:
+        text = table("GPU0 X PHB PIX", "GPU1 PHB X SYS", "mlx5_3 PIX SYS X")
+        (nic,) = parse_topo(text, NODE).topology.nics
+        assert (nic.name, nic.distances) == ("mlx5_3", ((0, LinkKind.PIX), (1, LinkKind.SYS)))
+
+
+class TestColumnsBehindTheMatrix:
+    HEADER = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
+
+    @pytest.mark.parametrize(
+        ("header", "rest", "numa"),
+        [
+            pytest.param(HEADER, "\t0-55,112-167\t1\t\tN/A", 1, id="the usual"),
+            pytest.param(HEADER, "\t\t1\t\tN/A", 1, id="no CPUs"),
+            pytest.param(HEADER, "\t\t\t\tN/A", None, id="neither"),
+            pytest.param(HEADER, "\t0-7\t\tN/A\t\tN/A", None, id="N/A, one tab too many"),
+            pytest.param(HEADER, "\t0-7\t0,3-9\t\t2", None, id="a list of nodes"),
+            pytest.param(HEADER, "\t0-7\t0-3\t\tN/A", None, id="a range of nodes"),
+            pytest.param(HEADER, "    0-7    1     N/A", 1, id="spaces"),
+            pytest.param(HEADER, "    1     N/A", None, id="spaces, and a cell is empty"),
+            pytest.param(HEADER, "\t0-7, 9-11\t1\t\tN/A", None, id="a cell too many"),
+            pytest.param("\tGPU0\tCPU Affinity\n", "\t3", None, id="CPUs only"),
+            pytest.param("\tGPU0\tNUMA Affinity\n", "\t3\n", 3, id="NUMA only"),
+            pytest.param("\tGPU0\n", "\t0-7\t3", 3, id="columns without name"),
+            pytest.param("\tGPU0\tCPU Affinity\tNUMA Aff\n", "\t0-7\t3", None, id="header cut"),
+        ],
+    )
+    def test_numa(self, header: str, rest: str, numa: int | None) -> None:
+        (gpu,) = parse_topo(f"{header}GPU0\t X {rest}\n", NODE).topology.gpus
+        assert gpu.numa_node == numa
+
+
+class TestNvlinks:
+    @staticmethod
+    def all_pairs(count: int, cell: str) -> str:
+        rows = [" ".join(["GPU", *(f"GPU{i}" for i in range(count))])[3:]]
+        for i in range(count):
+            cells = " ".join("X" if i == j else cell for j in range(count))
+            rows.append(f"GPU{i} {cells}")
+        return table(*rows)
+
+    @pytest.mark.parametrize(
+        ("count", "cell", "product", "via", "speed"),
+        [
+            pytest.param(8, "NV18", "NVIDIA H100 80GB HBM3", "switch", 25, id="HGX H100"),
+            pytest.param(
+                4, "NV6", "NVIDIA H100 80GB HBM3", "direct", 25, id="four H100, no switch"
+            ),
+            pytest.param(4, "NV4", "NVIDIA A100-SXM4-40GB", "direct", 25, id="four A100"),
+            pytest.param(3, "NV8", "NVIDIA A800-SXM4-80GB", "switch", 25, id="three A800"),
+            pytest.param(4, "NV6", None, "direct", 0, id="18 links of an unknown product"),
+            pytest.param(3, "NV12", None, "switch", 0, id="24 links of an unknown product"),
+            pytest.param(8, "NV18", "NVIDIA B200", "switch", 50, id="B200"),
+        ],
+    )
+    def test_where_they_end(
+        self, count: int, cell: str, product: str | None, via: str, speed: float
+    ) -> None:
+        found = parse_topo(self.all_pairs(count, cell), NODE, product=product)
+        expected = {(int(cell[2:]), via, speed, LinkKind.UNKNOWN)}
+        links = found.topology.links
+        assert {(o.nvlinks, o.via.value, o.nvlink_one_way, o.pcie) for o in links} == expected
+
+    def test_a_gpu_that_lost_its_links_keeps_its_class(self) -> None:
+        text = self.all_pairs(4, "NV18").splitlines()
+        text[4] = table("GPU3 NODE NODE NODE X")
+        for i in (1, 2, 3):
+            text[i] = text[i].rpartition("\t")[0] + "\tNODE"
+        found = parse_topo("\n".join(text), NODE, product="NVIDIA B200").topology
+        assert word(link(found, 0, 3)) == "NODE"
+        assert link(found, 0, 1).via is Via.SWITCH
+
+    def test_whole_attachment_on_one_pair_is_said(self) -> None:
+        text = self.all_pairs(2, "NV12")
+        told = words(text, product="NVIDIA A100-SXM4-80GB")
+        assert "line 1: NV12 is all that a GPU has: a bridge or a switch, taken as a bridge" in told
+
+    def test_more_links_than_the_product_has(self) -> None:
+        found = parse_topo(self.all_pairs(2, "NV12"), NODE, product="Tesla V100-SXM2-16GB")
+        assert found.topology.links[0].nvlink_one_way == GBps(0.0)
+        assert "12 NVLinks, but 'Tesla V100-SXM2-16GB' has 6: is the product right?" in str(
+            found.findings
+        )
+
+    def test_pcie_view_by_prompt_and_by_legend(self) -> None:
+        text = self.all_pairs(2, "SYS")
+        view = "a PCIe view (topo -mp): NVLinks, if there are any, are hidden; use topo -m"
+        assert f"line 2: {view}" in words("$ nvidia-smi topo -mp\n" + text)
+        assert f"line 1: {view}" in words(text + "\n\n  X = Self\n  PIX  = Connection\n")
+        assert view not in str(words(text + "\n\n  X = Self\n  PIX  = C\n  NV#  = C\n"))
+
+    def test_nvlinks_that_a_product_could_have(self) -> None:
+        expected = "line 1: NVIDIA A30 can have 4 NVLinks, and the matrix shows none"
+        assert expected in words(self.all_pairs(2, "SYS"), product="NVIDIA A30")
+
+    def test_one_board(self) -> None:
+        (one,) = parse_topo(self.all_pairs(2, "PSB"), NODE, product="Tesla K80").topology.links
+        assert one.pcie is LinkKind.BOARD
+
+
+class TestWhoTheGpusAre:
+    LIST = "".join(f"GPU {i}: NVIDIA A30 (UUID: GPU-{i}a)\n" for i in range(4))
+    CSV = "index, name, uuid, memory.total [MiB], pci.bus_id\n" + "".join(
+        f"{i}, NVIDIA A30, GPU-{i}a, 24576 MiB, 00000000:{i}A:00.0\n" for i in range(4)
+    )
+
+    def test_uuids_are_made_up_the_same_way_every_time(self) -> None:
+        one, two = (parse_topo(FOUR, NODE).topology.gpus for _ in range(2))
+        other = parse_topo(FOUR, NodeName("node-2")).topology.gpus
+        assert one == two
+        assert not {gpu.uuid for gpu in one} & {gpu.uuid for gpu in other}
+        assert len({gpu.uuid for gpu in one}) == 4
+        pattern = r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+        assert all(re.fullmatch(pattern, gpu.uuid) for gpu in one)
+
+    def test_nothing_known(self) -> None:
+        found = parse_topo(FOUR, NODE)
+        assert {(gpu.product, gpu.memory) for gpu in found.topology.gpus} == {("unknown", 0)}
+        told = str(found.findings)
+        assert "product unknown: gpu-model holds nowhere and NVLinks have no speed" in told
+        assert "memory unknown, written as 0: min-gpu-memory holds nowhere" in told
+
+    def test_memory_of_the_catalogue(self) -> None:
+        found = parse_topo(FOUR, NODE, product="nvidia l40s")
+        assert found.topology.gpus[0].memory == 46068 * MIB
+        expected = "line 1: memory is the catalogue's: nvidia l40s 46068 MiB (--memory says it exa"
+        assert any(str(finding).startswith(expected) for finding in found.findings)
+
+    def test_list(self) -> None:
+        found = parse_topo(f"$ nvidia-smi -L; nvidia-smi topo -m\n{self.LIST}{FOUR}", NODE)
+        told = [(g.uuid, g.product, g.numa_node) for g in found.topology.gpus]
+        assert told[3] == ("GPU-3a", "NVIDIA A30", 1)
+        assert "UUIDs are made up" not in str(found.findings)
+
+    def test_csv(self) -> None:
+        gpu = parse_topo(FOUR + "\n" + self.CSV, NODE).topology.gpus[2]
+        assert (gpu.memory, gpu.pci_bus_id, gpu.uuid) == (24576 * MIB, "0000:2a:00.0", "GPU-2a")
+
+    def test_list_and_csv_together(self) -> None:
+        both = parse_topo(self.LIST + FOUR + "\n" + self.CSV, NODE)
+        assert facts(both) == facts(parse_topo(FOUR + "\n" + self.CSV, NODE))
+
+    def test_csv_without_figures(self) -> None:
+        csv_text = "index, name, memory.total [MiB]\n0, [N/A], [N/A]\nx, y, z\n"
+        gpu = parse_topo(FOUR + "\n" + csv_text, NODE).topology.gpus[0]
+        assert (gpu.product, gpu.memory) == ("unknown", 0)
+
+    def test_mig(self) -> None:
+        slice_ = "  MIG 3g.20gb     Device  0: (UUID: MIG-11)\n"
+        found = parse_topo(self.LIST + slice_ + FOUR, NODE)
+        modes = [gpu.mig_mode for gpu in found.topology.gpus]
+        assert modes == ["disabled", "disabled", "disabled", "enabled"]
+        assert "GPU3: MIG is enabled" in str(found.findings)
+
+    def test_list_of_some(self) -> None:
+        found = parse_topo("GPU 0: NVIDIA A30 (UUID: GPU-0a)\n" + FOUR, NODE)
+        told = str(found.findings)
+        assert "GPU1 to GPU3: in the matrix, but not in the list of GPUs" in told
+        assert "GPU1 to GPU3: UUIDs are made up" in told
+
+    def test_arguments_may_repeat_the_text(self) -> None:
+        given_too = parse_topo(
+            self.CSV + FOUR, NODE, product="a30", memory=Bytes(24576 * MIB)
+        ).topology
+        assert given_too == parse_topo(self.CSV + FOUR, NODE).topology
+
+    def test_arguments_may_not_contradict_the_text(self) -> None:
+        message = refusal(self.CSV + FOUR, product="Tesla T4")
+        assert message == "line 2, GPU 0: product 'NVIDIA A30', but --product says 'Tesla T4'"
+        message = refusal(self.CSV + FOUR, memory=Bytes(1))
+        assert message == "line 2, GPU 0: memory '25769803776', but --memory says '1'"
+
+
+def test_lines_that_are_no_rows_are_passed_over() -> None:
+    expected = "line 19: passed over, it holds no link: 'GPU2 is sick'"
+    assert expected in words(FOUR + "GPU2 is sick\nmlx5_0 port 1 ==> eth0\n")
+
+
+def test_finding_reads_as_a_line() -> None:
+    assert str(Finding(3, "odd")) == "line 3: odd"
+
+
+WORDS = ["SYS", "NODE", "PHB", "PXB", "PIX", "PSB", "NV1", "NV2", "NV4", "NV12", "NV18"]
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> tuple[list[list[str]], list[list[str]]]:
+    """A symmetric GPU matrix, and NIC distances by GPU."""
+    n, nics = draw(st.integers(1, 9)), draw(st.integers(0, 4))
+    cells = [["X"] * n for _ in range(n)]
+    for a, b in combinations(range(n), 2):
+        cells[a][b] = cells[b][a] = draw(st.sampled_from(WORDS))
+    near = [[draw(st.sampled_from(WORDS[:5])) for _ in range(nics)] for _ in range(n)]
+    return cells, near
+
+
+def rendered(
+    draw: st.DrawFn, cells: Sequence[Sequence[str]], near: Sequence[Sequence[str]]
+) -> tuple[str, bool]:
+    """The text of a matrix in some style, and whether it has NUMA nodes (GPU number modulo 2)."""
+    n, nics = len(cells), len(near[0])
+    columns = draw(st.integers(0, 3))
+    old = "SOC" if draw(st.booleans()) else "SYS"
+    labels = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"][:columns]
+    names = [f"GPU{i}" for i in range(n)] + [f"mlx5_{k}" for k in range(nics)]
+    join = draw(st.sampled_from(["\t", "\t", "    ", " \t", "\t\t"]))
+    head = ("" if draw(st.booleans()) else join).join(names)
+    lines = [join + join.join([head, *labels])]
+    if draw(st.booleans()):
+        lines[0] = lines[0].lstrip()
+    for i in range(n):
+        rest = ["0-7,16-23", str(i % 2), "N/A"][:columns]
+        row = [f" {word} " if word == "X" else word for word in (*cells[i], *near[i])]
+        lines.append(join.join([f"GPU{i}", *row, *rest]))
+    if draw(st.booleans()):
+        for k in range(nics):
+            others = ["X" if k == j else "NODE" for j in range(nics)]
+            lines.append(join.join([f"mlx5_{k}", *(near[i][k] for i in range(n)), *others]))
+    if draw(st.booleans()):
+        lines[0] = f"\x1b[4m{lines[0]}\x1b[0m"
+    if draw(st.booleans()):
+        lines = ["me@host:~$ nvidia-smi topo -m", *lines, "", "Legend:", "", "  X    = Self"]
+    prefix = draw(st.sampled_from(["", "", "> ", "    "]))
+    ending = draw(st.sampled_from(["\n", "\r\n"]))
+    text = "".join(prefix + line + ending for line in lines).replace("SYS", old)
+    return text.expandtabs() if draw(st.booleans()) else text, columns > 1
+
+
+@given(st.data())
+def test_a_matrix_in_any_style_reads_back(data: st.DataObject) -> None:
+    cells, near = data.draw(matrices())
+    text, has_numa = data.draw(st.composite(lambda draw: rendered(draw, cells, near))())
+    topology = parse_topo(text, NODE).topology
+    kinds = {kind.name: kind for kind in LinkKind} | {"PSB": LinkKind.BOARD}
+    assert [gpu.index for gpu in topology.gpus] == list(range(len(cells)))
+    for one in topology.links:
+        told = cells[one.a][one.b]
+        if told.startswith("NV"):
+            assert (one.nvlinks, one.pcie) == (int(told[2:]), LinkKind.UNKNOWN)
+        else:
+            assert (one.nvlinks, one.pcie) == (0, kinds[told])
+    assert len(topology.links) == len(cells) * (len(cells) - 1) // 2
+    for k, nic in enumerate(topology.nics):
+        assert nic.name == f"mlx5_{k}"
+        assert [kind for _, kind in nic.distances] == [kinds[row[k]] for row in near]
+    assert len(topology.nics) == len(near[0])
+    if has_numa:
+        assert [gpu.numa_node for gpu in topology.gpus] == [i % 2 for i in range(len(cells))]
+
+
+def reads_or_refuses(text: str) -> None:
+    told = "line 1: nothing"
+    try:
+        read(text, NODE)
+    except SourceError as error:
+        told = str(error)
+    assert told.isprintable()
+    assert told.startswith("line ")
+
+
+JUNK = [
+    "GPU0",
+    "GPU1",
+    "GPU10",
+    "X",
+    "NV4",
+    "SYS",
+    "NIC0",
+    "mlx5_0",
+    "NIC0: mlx5_0",
+    "\t",
+    " ",
+    "\n",
+]
+MORE_JUNK = [
+    "CPU Affinity",
+    "NUMA Affinity",
+    "0-7",
+    "N/A",
+    "1",
+    "GPU 0: A (UUID: GPU-1)",
+    "index,name",
+]
+
+
+@given(st.lists(st.sampled_from(JUNK + MORE_JUNK + ["\n", "\t", "|", ">", "\r", "\x1b[", "…"])))
+@example(["GPU0", "\n"])
+def test_junk_is_read_or_refused(pieces: list[str]) -> None:
+    reads_or_refuses("".join(pieces))
+    reads_or_refuses(" ".join(pieces))
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text: str) -> None:
+    reads_or_refuses(text)
+
+
+@given(st.integers(0, len(FOUR)), st.integers(0, 12), st.text(max_size=4) | st.sampled_from(JUNK))
+def test_a_mutated_table_is_read_or_refused(at: int, removed: int, put: str) -> None:
+    reads_or_refuses(FOUR[:at] + put + FOUR[at + removed :])
+
+
+CUT = {
+    "whole": FOUR,
+    "no names for the affinity columns": re.sub("\tCPU Aff.*", "", FOUR),
+    "no affinity columns": re.sub(r"\tCPU Aff.*|\t(0-7|8-15)\t.*", "", FOUR),
+    "no header": FOUR.partition("\n")[2],
+    "no NIC rows": re.sub(r"(?m)^NIC.\t.*\n", "", FOUR),
+    "NV12 by pairs": FOUR.replace("NV2", "NV12"),
+}
+
+
+@pytest.mark.parametrize("kind", CUT)
+def test_a_cut_table_never_tells_another_link(kind: str) -> None:
+    """Wherever the text ends, what is still read is what the whole text says."""
+    text = CUT[kind]
+    whole = parse_topo(FOUR if kind in ("no header", "no NIC rows") else text, NODE).topology
+    read_back = 0
+    for at in range(len(text)):
+        try:
+            found = parse_topo(text[:at], NODE).topology
+        except SourceError:
+            continue
+        read_back += 1
+        assert found.links == whole.links, text[:at]
+        for gpu, known in zip(found.gpus, whole.gpus, strict=True):
+            assert gpu.numa_node in (None, known.numa_node)
+        for nic, known_nic in zip(found.nics, whole.nics, strict=True):
+            assert set(nic.distances) <= set(known_nic.distances)
+    assert read_back
