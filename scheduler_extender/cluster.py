@@ -40,6 +40,7 @@ from topology.report import Report
 from topology.requests import GpuRequest
 
 REMEMBERED_REQUESTS = 128
+REMEMBERED_STATES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a node answers to a request: pass with a score, or a rejection."""
+    """What a node answers to a request: pass with a score, or a rejection.
+
+    Nodes in the same state share one.
+    """
 
     score: int
     rejection: Rejection | None = None
     assessment: Assessment | None = None
-    priority: dict[str, object] = field(default_factory=dict, compare=False)
 
     @property
     def verdict(self) -> str:
@@ -85,13 +88,20 @@ class _Node:
     pods: dict[PodUid, PodRecord] = field(default_factory=dict)
     in_flight: dict[PodUid, PodRecord] = field(default_factory=dict)
     views: dict[str, Availability | str] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Table:
-    """The remembered answers to one request, as the three parts of a filter answer."""
+    """The remembered answers to one request, as the three parts of a filter answer.
+
+    ``by_state`` holds the answer to each state that some node was in, ``priorities`` the rows of a
+    prioritize answer.
+    """
 
     decisions: dict[str, Decision] = field(default_factory=dict)
+    by_state: dict[int, Decision] = field(default_factory=dict)
+    priorities: dict[str, dict[str, object]] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
@@ -109,6 +119,7 @@ class Table:
     def drop(self, name: str) -> None:
         """Forget a node's answer."""
         if self.decisions.pop(name, None) is not None:
+            self.priorities.pop(name, None)
             self.passed.discard(name)
             self.failed.pop(name, None)
             self.unresolvable.pop(name, None)
@@ -126,6 +137,8 @@ class Cluster:
         self._in_flight: dict[PodUid, NodeName] = {}
         self._tables: OrderedDict[GpuRequest, Table] = OrderedDict()
         self._deadlines: OrderedDict[NodeName, float] = OrderedDict()
+        self._state_numbers: dict[tuple[object, ...], int] = {}
+        self._last_state = 0
         self._listeners: list[Callable[[NodeName], None]] = []
         self.reports_out_of_order = 0
 
@@ -277,21 +290,23 @@ class Cluster:
     def view(self, name: NodeName, resource: str) -> Availability | str:
         """What is free on a node for ``resource``, or the text of what is wrong with its record."""
         with self._lock:
-            node = self._nodes[name]
-            if resource not in node.views:
-                assert node.topology is not None  # noqa: S101
-                pods = [*node.pods.values(), *node.in_flight.values()]
-                try:
-                    node.views[resource] = availability(
-                        node.topology,
-                        node.report,
-                        pods,
-                        resource,
-                        all_pods_known=self.settings.all_pods_known,
-                    )
-                except ContradictionError as error:
-                    node.views[resource] = str(error)
-            return node.views[resource]
+            return self._view(self._nodes[name], resource)
+
+    def _view(self, node: _Node, resource: str) -> Availability | str:
+        if resource not in node.views:
+            assert node.topology is not None  # noqa: S101 (callers looked)
+            pods = [*node.pods.values(), *node.in_flight.values()]
+            try:
+                node.views[resource] = availability(
+                    node.topology,
+                    node.report,
+                    pods,
+                    resource,
+                    all_pods_known=self.settings.all_pods_known,
+                )
+            except ContradictionError as error:
+                node.views[resource] = str(error)
+        return node.views[resource]
 
     def table(self, request: GpuRequest, names: Iterable[str]) -> Table:
         """The answers to ``request`` with every known node of ``names`` worked out.
@@ -306,21 +321,46 @@ class Cluster:
                 self._tables.popitem(last=False)
         else:
             self._tables.move_to_end(request)
-        known = table.decisions
+        known, by_state, nodes = table.decisions, table.by_state, self._nodes
+        if len(by_state) > REMEMBERED_STATES:
+            by_state.clear()
         for name in names:
-            if name not in known and name in self._nodes:
-                table.put(name, self.decide(NodeName(name), request))
+            if name not in known and name in nodes:
+                node = nodes[NodeName(name)]
+                state = node.states.get(request.resource) or self._state(node, request.resource)
+                decision = by_state.get(state)
+                if decision is None:
+                    decision = by_state[state] = self._decide(node, request)
+                table.put(name, decision)
         return table
 
     def decide(self, name: NodeName, request: GpuRequest) -> Decision:
         """The answer of one node to one request: the filter table of the design, row by row."""
         with self._lock:
             self._expire()
-            decision = self._decide(name, self._nodes.get(name), request)
-            priority: dict[str, object] = {"Host": name, "Score": decision.score}
-            return replace(decision, priority=priority)
+            return self._decide(self._nodes.get(name), request)
 
-    def _decide(self, name: NodeName, node: _Node | None, request: GpuRequest) -> Decision:
+    def _state(self, node: _Node, resource: str) -> int:
+        """A number for everything that a node's answers over ``resource`` depend on."""
+        topology = node.topology
+        facts: tuple[object, ...] = (
+            node.problem is not None,
+            node.report is None,
+            node.dra_only,
+            node.stale,
+        )
+        if topology is not None:
+            view = None if node.problem or node.report is None else self._view(node, resource)
+            facts += (topology.shape, topology.allocator, topology.resources, view)
+        if len(self._state_numbers) > REMEMBERED_STATES:
+            self._state_numbers.clear()
+        if facts not in self._state_numbers:
+            self._last_state += 1
+            self._state_numbers[facts] = self._last_state
+        node.states[resource] = self._state_numbers[facts]
+        return node.states[resource]
+
+    def _decide(self, node: _Node | None, request: GpuRequest) -> Decision:
         if node is not None and node.problem is not None:
             return _unknown(request, UNUSABLE)
         if node is None or node.topology is None or node.report is None:
@@ -334,7 +374,7 @@ class Cluster:
             return _unknown(request, NOT_SERVED)
         if served.strategy == "mig":
             return _unknown(request, SPLIT)
-        view = self.view(name, request.resource)
+        view = self._view(node, request.resource)
         if isinstance(view, str):
             return _unknown(request, UNUSABLE)
         shape, policy = node.topology.shape, node.topology.allocator.policy
@@ -403,6 +443,7 @@ class Cluster:
 
     def _touch(self, name: NodeName) -> None:
         self._nodes[name].views.clear()
+        self._nodes[name].states.clear()
         for table in self._tables.values():
             table.drop(name)
         for listener in self._listeners:

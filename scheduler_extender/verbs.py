@@ -84,10 +84,17 @@ def prioritize(cluster: Cluster, pod: Pod, names: Sequence[str]) -> list[dict[st
     if request is None or isinstance(request, Malformed):
         return [{"Host": n, "Score": 0} for n in names]
     with cluster.locked():
-        known = cluster.table(request, names).decisions
-        if all(n in known for n in names):
-            return [known[n].priority for n in names]
-        return [(known.get(n) or cluster.decide(NodeName(n), request)).priority for n in names]
+        table = cluster.table(request, names)
+        rows = table.priorities
+        for name in names:
+            if name not in rows and name in table.decisions:
+                rows[name] = {"Host": name, "Score": table.decisions[name].score}
+        # Nodes that nobody told us of are scored, and not remembered: anyone can name some.
+        return [rows.get(name) or _stranger_row(cluster, request, name) for name in names]
+
+
+def _stranger_row(cluster: Cluster, request: GpuRequest, name: str) -> dict[str, object]:
+    return {"Host": name, "Score": cluster.decide(NodeName(name), request).score}
 
 
 class BindError(Exception):

@@ -222,7 +222,7 @@ def test_a_ring_is_found_if_and_only_if_there_is_one(cells: list[bool]) -> None:
         assert has_ring(rows, 1)
         return
     # A ring by growing paths, the plain way.
-    paths = [(0,)]
+    paths: list[tuple[int, ...]] = [(0,)]
     for _ in range(n - 1):
         paths = [(*p, q) for p in paths for q in range(n) if q not in p and rows[p[-1]] >> q & 1]
         paths = list({(p[0], frozenset(p), p[-1]): p for p in paths}.values())

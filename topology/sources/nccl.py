@@ -168,8 +168,8 @@ def _gpus(root: Element, findings: list[Finding]) -> list[Device]:
 
 def _numbered(gpus: Sequence[Device], line: int, findings: list[Finding]) -> dict[int, Device]:
     """GPUs by index: ``dev`` where all have one, else in the order of their bus ids."""
-    numbers = [_dev(gpu) for gpu in gpus]
-    if None in numbers:
+    numbers = [number for gpu in gpus if (number := _dev(gpu)) is not None]
+    if len(numbers) < len(gpus):
         ordered = sorted(gpus, key=lambda gpu: (len(gpu.bus), gpu.bus))
         numbered = dict(enumerate(ordered))
         text = "not every GPU has a dev number: numbered by bus id, as the driver does"
@@ -177,8 +177,6 @@ def _numbered(gpus: Sequence[Device], line: int, findings: list[Finding]) -> dic
         return numbered
     found: dict[int, Device] = {}
     for number, gpu in zip(numbers, gpus, strict=True):
-        if number is None:
-            continue
         if number in found:
             message = f"dev {number} stands already on line {found[number].element.line}"
             raise SourceError(gpu.element.line, gpu.bus, message)

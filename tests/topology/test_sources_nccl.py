@@ -232,7 +232,7 @@ def test_other_displays_are_left_out() -> None:
 def test_read_picks_by_content() -> None:
     text = f"\ufeff\n  <!-- static file -->\n{PAIR}"
     assert read(text, NODE).topology == parse_nccl(PAIR, NODE).topology
-    assert read(text, NODE).findings[0].line == 4 - 1
+    assert read(text, NODE).findings[0].line == 3
 
 
 BOMB = (

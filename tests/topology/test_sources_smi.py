@@ -479,6 +479,18 @@ class TestCutTables:
         gpus = parse_topo("\n".join([*LINES[:4], last]), NODE).topology.gpus
         assert [gpu.numa_node for gpu in gpus] == [0, 0, 1, None]
 
+    def test_header_lost_behind_a_switch(self) -> None:
+        """GPU1 lost its links; the text ends within row GPU2, and row GPU3 tells nothing."""
+        text = table("GPU0 X NODE NV18 NV18 PIX SYS", "GPU1 NODE X SYS SYS SYS SYS")
+        found = parse_topo(text + table("\nGPU2 NV18 SYS X NV18 SYS PI"), NODE)
+        told = [word(one) for one in found.topology.links]
+        assert told == ["NODE", "NV18", "NV18", "SYS", "SYS", "NV18"]
+        assert [nic.name for nic in found.topology.nics] == ["NIC0", "NIC1"]
+        assert (
+            "line 1: the header row is missing: by X and NVLinks the columns are GPU0 to GPU3 "
+            "and 2 NICs"
+        ) in map(str, found.findings)
+
     def test_header_lost_and_nics_named_by_their_rows(self) -> None:
         text = table("GPU0 X PHB PIX", "GPU1 PHB X SYS", "mlx5_3 PIX SYS X")
         (nic,) = parse_topo(text, NODE).topology.nics
