@@ -1,15 +1,10 @@
 // Command etcd is one etcd member for the tests: the real server, embedded, without fsync, since
 // its data lives no longer than a test.
 //
-// With -service-account-key it also writes the RSA key that kube-apiserver wants for signing
-// service account tokens, so that nothing but Go is needed to start a control plane.
+// Its flags are a subset of stock etcd's, so that a stock etcd in KUBEBUILDER_ASSETS can stand in.
 package main
 
 import (
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
-	"encoding/pem"
 	"flag"
 	"log"
 	"net/url"
@@ -22,23 +17,18 @@ import (
 
 func main() {
 	dataDir := flag.String("data-dir", "", "folder for the data")
-	clientURL := flag.String("client-url", "", "URL to serve clients on, such as http://127.0.0.1:2379")
-	peerURL := flag.String("peer-url", "", "URL for peers, of which there are none")
-	keyFile := flag.String("service-account-key", "", "file to write a new RSA private key to")
+	listenClient := flag.String("listen-client-urls", "", "URL to serve clients on, such as http://127.0.0.1:2379")
+	advertiseClient := flag.String("advertise-client-urls", "", "URL to tell clients, usually the same")
+	listenPeer := flag.String("listen-peer-urls", "", "URL for peers, of which there are none")
 	flag.Parse()
 
-	if *keyFile != "" {
-		if err := writeKey(*keyFile); err != nil {
-			log.Fatal(err)
-		}
-	}
 	config := embed.NewConfig()
 	config.Dir = *dataDir
 	config.UnsafeNoFsync = true
 	config.LogLevel = "warn"
-	config.ListenClientUrls = urls(*clientURL)
-	config.AdvertiseClientUrls = config.ListenClientUrls
-	config.ListenPeerUrls = urls(*peerURL)
+	config.ListenClientUrls = urls(*listenClient)
+	config.AdvertiseClientUrls = urls(*advertiseClient)
+	config.ListenPeerUrls = urls(*listenPeer)
 	config.AdvertisePeerUrls = config.ListenPeerUrls
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 
@@ -62,13 +52,4 @@ func urls(text string) []url.URL {
 		log.Fatalf("not a URL with a host: %q", text)
 	}
 	return []url.URL{*parsed}
-}
-
-func writeKey(path string) error {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		return err
-	}
-	block := pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
-	return os.WriteFile(path, pem.EncodeToMemory(&block), 0o600)
 }

@@ -1,0 +1,226 @@
+"""The ledger's state rules, and the cluster that remembers answers by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.ledger import ContradictionError, PodRecord, availability, pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import container, pod, switched
+from tests.scheduler_extender.serving import Clock
+from topology.belief import Availability, Pending
+from topology.devices import DeviceId, GpuResource, NodeName, PodUid
+from topology.links import LinkKind
+from topology.report import Allocation, Health, Report
+from topology.requests import Constraints, gpu_request
+
+NODE = switched(name="node")
+GPU = "nvidia.com/gpu"
+
+
+def record(manifest: dict[str, Any]) -> PodRecord:
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    return found
+
+
+def bound(count: int = 2, **more: Any) -> PodRecord:
+    return record(pod(count, node="node", **more))
+
+
+def shown(uid: str, *gpus: int, name: str = "main") -> Allocation:
+    ids = tuple(DeviceId(f"GPU-{i}") for i in gpus)
+    return Allocation(PodUid(uid), "default", uid, name, GPU, ids)
+
+
+def free(report: Report | None, *pods: PodRecord, **more: Any) -> Availability:
+    return availability(NODE, report, pods, GPU, **more)
+
+
+def test_nothing_known_is_all_free() -> None:
+    assert free(Report()) == Availability(0b1111)
+
+
+def test_a_bound_pod_is_a_reservation_until_it_is_reported() -> None:
+    assert free(Report(), bound()) == Availability(0b1111, pending=(Pending(2, 2),))
+    now = free(Report(allocations=(shown("uid-1", 1, 2),)), bound())
+    assert now == Availability(0b1001, running=(0b0110,))
+
+
+def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
+    two = bound(containers=[container("a", 1), container("b", 2)])
+    now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), two)
+    assert now == Availability(0b1110, running=(0b0001,), pending=(Pending(2, 2),))
+
+
+def test_init_containers_hold_devices_that_nobody_shows() -> None:
+    hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
+    assert free(Report(), hungry) == Availability(0b1111, pending=(Pending(1, 3),))
+    now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
+    assert now == Availability(0b1110, running=(0b0001,), unseen=2)
+    assert now.devices_left == 1
+
+
+def test_a_promise_is_remembered_by_the_placement_annotation() -> None:
+    plain = pod(2, {"link": "nvlink"}, node="node")
+    assert record(plain).promised == Constraints()
+    plain["metadata"]["annotations"]["gpu-topology.io/placement"] = "{}"
+    assert record(plain).promised == Constraints(link=LinkKind.NVLINK)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_an_ended_pod_holds_nothing_but_may_not_have_released(phase: str) -> None:
+    ended = bound(phase=phase)
+    assert free(Report(), ended) == Availability(0b1111)
+    now = free(Report(allocations=(shown("uid-1", 1, 2),)), ended)
+    assert now == Availability(0b1001, releasing=(0b0110,))
+
+
+def test_a_terminating_pod_may_release_any_moment() -> None:
+    going = replace(bound(), deleting=True)
+    now = free(Report(allocations=(shown("uid-1", 1, 2),)), going)
+    assert now == Availability(0b1001, releasing=(0b0110,))
+
+
+def test_a_holder_that_nobody_knows() -> None:
+    report = Report(allocations=(shown("stranger", 3),))
+    assert free(report) == Availability(0b0111, releasing=(0b1000,))
+    assert free(report, all_pods_known=False) == Availability(0b0111, running=(0b1000,))
+
+
+def test_a_recreated_pod_of_the_same_name_is_another_pod() -> None:
+    report = Report(allocations=(shown("uid-1", 0, 1),))
+    now = free(report, bound(uid="uid-2"))
+    assert now == Availability(0b1100, releasing=(0b0011,), pending=(Pending(2, 2),))
+
+
+def test_what_the_kubelet_would_not_hand_out_is_not_free() -> None:
+    report = Report(allocatable=frozenset({DeviceId("GPU-0"), DeviceId("GPU-3")}))
+    assert free(report) == Availability(0b1001)
+
+
+def test_a_sick_gpu_stays_free_and_is_marked() -> None:
+    report = Report(health=(Health(NODE.gpus[2].uuid, False, "Xid79"),))
+    assert free(report) == Availability(0b1111, sick=0b0100)
+
+
+def test_a_vanished_uuid_is_nobodys_bit() -> None:
+    gone = Allocation(PodUid("x"), "d", "x", "main", GPU, (DeviceId("GPU-gone"),))
+    assert free(Report(allocations=(gone,))) == Availability(0b1111)
+
+
+def test_one_device_held_twice_contradicts_itself() -> None:
+    with pytest.raises(ContradictionError, match="GPU-1 is held by default/a and by default/b"):
+        free(Report(allocations=(shown("a", 1), shown("b", 1))))
+
+
+def test_shared_gpus_are_counted_not_told_apart() -> None:
+    shared = replace(NODE, resources=(GpuResource(GPU, "time-slicing", 4),))
+    ids = (DeviceId("GPU-0::1"), DeviceId("GPU-0::3"))
+    report = Report(allocations=(Allocation(PodUid("x"), "d", "x", "main", GPU, ids),))
+    now = availability(shared, report, [bound(3)], GPU)
+    assert now.units == (4, 4, 4, 4)
+    assert now.devices_left == 16 - 2 - 3
+
+
+# The cluster.
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    found = Cluster(Clock(), Settings())
+    found.put_record(NODE, Report("boot", 5))
+    return found
+
+
+def passes(cluster: Cluster, count: int = 2) -> bool:
+    request = gpu_request(count, Constraints(link=LinkKind.NVLINK))
+    with cluster.locked():
+        remembered = "node" in cluster.table(request, ["node"]).passed
+    assert remembered is (cluster.decide(NodeName("node"), request).rejection is None)
+    return remembered
+
+
+def test_a_remembered_answer_follows_every_kind_of_change(cluster: Cluster) -> None:
+    assert passes(cluster)
+    cluster.put_pod(bound(3))
+    assert not passes(cluster)
+    cluster.put_pod(replace(bound(3), phase="Succeeded"))
+    assert passes(cluster)
+    cluster.reserve(NodeName("node"), record(pod(3, uid="other")))
+    assert not passes(cluster)
+    cluster.release(PodUid("other"))
+    assert passes(cluster)
+    cluster.put_report(NodeName("node"), Report("boot", 6, allocations=(shown("x", 0, 1, 2),)))
+    assert not passes(cluster)
+    cluster.put_report(NodeName("node"), Report("boot", 7))
+    assert passes(cluster)
+    cluster.put_problem(NodeName("node"), "broken")
+    assert not passes(cluster)
+    cluster.put_record(NODE, Report("boot", 8))
+    assert passes(cluster)
+    cluster.put_node(NodeName("node"), advertises=False)
+    assert not passes(cluster)
+    cluster.put_node(NodeName("node"), advertises=True)
+    assert passes(cluster)
+    cluster.drop_record(NodeName("node"))
+    assert not passes(cluster)
+
+
+def test_reports_out_of_order_are_passed_over_until_a_new_boot(cluster: Cluster) -> None:
+    cluster.put_report(NodeName("node"), Report("boot", 4, allocations=(shown("x", 0, 1, 2),)))
+    assert passes(cluster)
+    assert cluster.reports_out_of_order == 1
+    cluster.put_report(NodeName("node"), Report("new", 1, allocations=(shown("x", 0, 1, 2),)))
+    assert not passes(cluster)
+
+
+def test_a_nodename_is_never_taken_back(cluster: Cluster) -> None:
+    cluster.put_pod(bound(3))
+    cluster.put_pod(record(pod(3)))
+    assert not passes(cluster)
+    cluster.drop_pod(PodUid("uid-1"))
+    assert passes(cluster)
+
+
+def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
+    clock = Clock()
+    cluster = Cluster(clock, Settings(stale_after=100))
+    cluster.put_record(NODE, Report("boot", 1))
+    changes: list[str] = []
+    cluster.on_change(changes.append)
+    for i in range(2, 6):
+        clock.now += 60
+        cluster.put_report(NodeName("node"), Report("boot", i))
+        assert passes(cluster)
+    assert changes == []
+    clock.now += 60
+    cluster.put_report(NodeName("node"), Report("boot", 5))  # the same again is no sign of life
+    clock.now += 60
+    assert not passes(cluster)
+    cluster.put_report(NodeName("node"), Report("boot", 6))
+    assert passes(cluster)
+
+
+def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
+    cluster.put_pod(bound(3))
+    cluster.reserve(NodeName("node"), record(pod(1, uid="flying")))
+    cluster.keep_pods({PodUid("another")})
+    assert [p.uid for p in cluster.pods_on(NodeName("node"))] == ["flying"]
+    cluster.keep_records(set())
+    assert not passes(cluster)
+
+
+def test_remembered_requests_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_extender.cluster.REMEMBERED_REQUESTS", 3)
+    for links in range(1, 9):
+        with cluster.locked():
+            cluster.table(gpu_request(2, Constraints(min_nvlinks=links)), ["node", "stranger"])
+    assert len(cluster._tables) == 3
+    assert all("stranger" not in t.decisions for t in cluster._tables.values())
