@@ -213,6 +213,8 @@ class Cluster:
         """Take in a pod as it is now; a bind in flight that it confirms retires."""
         with self._lock:
             earlier = self._pods.get(pod.uid)
+            if pod.node is not None:
+                self.release(pod.uid)
             if earlier == pod:
                 return
             if earlier is not None and earlier.node is not None and pod.node is None:
@@ -224,7 +226,6 @@ class Cluster:
             if pod.node is not None:
                 self._nodes.setdefault(pod.node, _Node()).pods[pod.uid] = pod
                 self._touch(pod.node)
-                self.release(pod.uid)
 
     def drop_pod(self, uid: PodUid) -> None:
         """Forget a pod that is gone, and a bind of it in flight."""
@@ -409,10 +410,11 @@ class Cluster:
                 self._nodes[name].in_flight.pop(uid, None)
                 self._touch(name)
 
-    def reserved_on(self, uid: PodUid) -> NodeName | None:
-        """Where a pod's bind is in flight, if anywhere."""
+    def reservation(self, uid: PodUid) -> PodRecord | None:
+        """A pod's bind in flight, if there is one."""
         with self._lock:
-            return self._in_flight.get(uid)
+            name = self._in_flight.get(uid)
+            return None if name is None else self._nodes[name].in_flight[uid]
 
     def in_flight(self) -> list[PodRecord]:
         """Every bind in flight."""

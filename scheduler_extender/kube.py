@@ -181,6 +181,8 @@ class KubeBinder:
                 self._settle(binding, error)
             else:
                 raise BindError(f"the API server refused the bind: {error}") from error
+        except ApiFailure as error:
+            raise BindError(f"the bind could not be sent: {error}") from error
 
     def _settle(self, binding: Binding, cause: ApiFailure) -> None:
         """The write may have been committed: only the pod itself can tell."""
@@ -204,24 +206,31 @@ class Settler:
         self._cluster = cluster
         self._binder = binder
         self._patience = patience
-        self._since: dict[PodUid, float] = {}
+        self._since: dict[PodUid, tuple[PodRecord, float]] = {}
 
     def round(self, now: float) -> None:
         """Look at every bind that has been in flight for longer than the patience, in seconds."""
         flying = {pod.uid: pod for pod in self._cluster.in_flight()}
-        self._since = {uid: self._since.get(uid, now) for uid in flying}
-        for uid, since in self._since.items():
+        # Each reservation has its own patience, also where a pod is bound once more.
+        known = self._since
+        self._since = {
+            uid: known[uid] if uid in known and known[uid][0] is pod else (pod, now)
+            for uid, pod in flying.items()
+        }
+        for uid, (pod, since) in self._since.items():
             if now - since < self._patience:
                 continue
-            pod = flying[uid]
             try:
                 found = self._binder.find(pod.namespace, pod.name, uid)
             except BindUnknownError:
                 continue
-            if found is None or found.node is None:
-                self._cluster.release(uid)
-            else:
-                self._cluster.put_pod(found)
+            with self._cluster.locked():
+                if self._cluster.reservation(uid) is not pod:
+                    continue  # another bind has begun, or the pod is gone meanwhile
+                if found is None or found.node is None:
+                    self._cluster.release(uid)
+                else:
+                    self._cluster.put_pod(found)
 
 
 class Waker:
@@ -234,7 +243,7 @@ class Waker:
 
     SHORTEST = 2.0
     LONGEST = 60.0
-    MEMORY = 30.0
+    MEMORY = 90.0
     """Seconds: between two wakes of a pod, at first and at most; how long a change counts."""
 
     def __init__(self, cluster: Cluster, api: _PodApi) -> None:
@@ -246,6 +255,8 @@ class Waker:
         self._next: dict[PodUid, tuple[float, float]] = {}
         self._tried: dict[PodUid, float] = {}
         self.woken = 0
+        # A value that a former self wrote would change nothing, and wake nobody.
+        self._epoch = int(time.time())
         cluster.on_change(self._note)
 
     def _note(self, name: NodeName) -> None:
@@ -267,19 +278,25 @@ class Waker:
             due, pause = self._next.get(uid, (now, self.SHORTEST))
             if not news or now < due or isinstance(pod.request, Malformed):
                 continue
-            self._tried[uid] = now
-            if any(self._cluster.decide(n, pod.request).rejection is None for n in news):
+            with self._cluster.locked():
+                fits = not self._cluster.table(pod.request, news).passed.isdisjoint(news)
+            if not fits or self._wake(pod):
+                self._tried[uid] = now
+            if fits:
                 self._next[uid] = (now + pause, min(2 * pause, self.LONGEST))
-                self._wake(pod)
 
-    def _wake(self, pod: PodRecord) -> None:
+    def _wake(self, pod: PodRecord) -> bool:
+        """Write the annotation; false where that failed and has to be tried again."""
         self.woken += 1
-        body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: str(self.woken)}}}
+        value = f"{self._epoch}-{self.woken}"
+        body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
         path = _pod_path(pod.namespace, pod.name)
         try:
             self._api.patch(path, msgspec.json.encode(body), timeout=READ_TIMEOUT)
         except ApiFailure as error:
             log.info("could not wake a pod", pod=f"{pod.namespace}/{pod.name}", cause=str(error))
+            return False
+        return True
 
 
 class KubeSource:

@@ -50,19 +50,17 @@ def filter_nodes(cluster: Cluster, pod: Pod, names: Sequence[str]) -> FilterResu
             return result
         known = table.decisions
         strangers = [n for n in names if n not in known]
-    return _with_strangers(cluster, request, names, result, strangers)
+    return _with_strangers(request, names, result, strangers)
 
 
 def _with_strangers(
-    cluster: Cluster,
     request: GpuRequest,
     names: Sequence[str],
     result: FilterResult,
     strangers: list[str],
 ) -> FilterResult:
     """Add nodes that nobody told us of; they are never remembered, since anyone can name some."""
-    decision = cluster.decide(NodeName(strangers[0]), request)
-    if decision.rejection is None:
+    if not request.required:
         passed = {*(result.node_names or ()), *strangers}
         return FilterResult(
             node_names=[n for n in names if n in passed],
@@ -159,8 +157,15 @@ def bind(
         if pod.node != node:
             raise BindError(f"pod is bound to {pod.node} already")
         return None
-    decision, fresh = _reserve(cluster, pod, node)
-    placement = json.dumps(_placement(cluster, node, decision, now()), separators=(",", ":"))
+    with cluster.locked():
+        known = cluster.pod(uid)
+        if known is not None and known.node is not None:
+            # The watch overtook us.
+            if known.node != node:
+                raise BindError(f"pod is bound to {known.node} already")
+            return None
+        decision, fresh = _reserve(cluster, pod, node)
+        placement = json.dumps(_placement(cluster, node, decision, now()), separators=(",", ":"))
     try:
         binder.write(Binding(pod.namespace, pod.name, uid, node, placement))
     except BindError:
@@ -173,24 +178,27 @@ def bind(
 
 
 def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> tuple[Decision, bool]:
-    """Decide and reserve in one step; whether the reservation is new comes back too."""
+    """Decide and reserve in one step; whether the reservation is new comes back too.
+
+    A repeated bind is decided anew, without its own reservation counting against it. Where the
+    node no longer keeps the promise nothing is written, and the reservation stays as it was: the
+    first write may have been committed, and only the API server can tell.
+    """
     request = pod.request
     if isinstance(request, Malformed):
         raise BindError(request.reason)
-    with cluster.locked():
-        reserved = cluster.reserved_on(pod.uid)
-        if reserved is not None and reserved != node:
-            raise BindError(f"a bind of the pod to {reserved} is still in flight")
-        if reserved == node:
-            # Our own reservation must not count against the repeated bind.
-            cluster.release(pod.uid)
-        decision = cluster.decide(node, request)
-        if decision.rejection is None or reserved == node:
-            promised = _promised(pod, request, decision)
-            cluster.reserve(node, promised)
-        if decision.rejection is not None and reserved is None:
-            raise BindError(decision.rejection.reason)
-        return decision, reserved is None
+    reserved = cluster.reservation(pod.uid)
+    if reserved is not None and reserved.node != node:
+        raise BindError(f"a bind of the pod to {reserved.node} is still in flight")
+    if reserved is not None:
+        cluster.release(pod.uid)
+    decision = cluster.decide(node, request)
+    if decision.rejection is not None:
+        if reserved is not None:
+            cluster.reserve(node, reserved)
+        raise BindError(decision.rejection.reason)
+    cluster.reserve(node, _promised(pod, request, decision))
+    return decision, reserved is None
 
 
 def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRecord:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from math import comb
 
-from topology.allocators import Allocator, Outcomes, allocator
+from topology.allocators import MAX_SETS, Allocator, Outcomes, allocator
 from topology.belief import Availability, Pending, free_masks
 from topology.devices import Mask, positions
 from topology.graph import Rows, Shape, has_ring, is_clique, is_connected, subsets, wide_rows
@@ -133,7 +134,8 @@ def assess(shape: Shape, now: Availability, request: GpuRequest, policy: str = "
     test = _test(shape, request.constraints, now.sick)
     masks = free_masks(chooser, shape, now)
     outcomes = _union(chooser, shape, masks, now, count)
-    every, some, share = _judge(outcomes, test)
+    shared = now.units is not None
+    every, some, share = _judge(outcomes, test, shared)
     verdict, rejection = Verdict.POSSIBLE, None
     if not some:
         verdict = Verdict.IMPOSSIBLE
@@ -144,7 +146,7 @@ def assess(shape: Shape, now: Availability, request: GpuRequest, policy: str = "
     else:
         later = free_masks(chooser, shape, now, endings=True)
         after = _union(chooser, shape, later, now, count)
-        steady = later is not None and not after.hazards and _judge(after, test)[0]
+        steady = later is not None and not after.hazards and _judge(after, test, shared)[0]
         verdict = Verdict.GUARANTEED if steady else Verdict.EXPECTED
     return Assessment(verdict, True, rejection, outcomes.sets, share, outcomes.hazards)
 
@@ -218,17 +220,19 @@ def _union(
     return Outcomes(now.widest, count, sets, exact=exact, hazards=hazards)
 
 
-def _judge(outcomes: Outcomes, test: _Test) -> tuple[bool, bool, float]:
+def _judge(outcomes: Outcomes, test: _Test, shared: bool = False) -> tuple[bool, bool, float]:
     """Whether every outcome passes, whether some does, and the share that does.
 
     Sets that are not listed are judged soundly: all of them pass only if the whole free mask is
-    one clique of allowed GPUs, and some are taken to pass if enough GPUs are allowed.
+    one clique of allowed GPUs (and not ``shared``, where a pair may fall on one GPU), and some are
+    taken to pass if enough GPUs are allowed.
     """
     if outcomes.sets is None:
         free, count = outcomes.free, outcomes.size
         parts = [rows for rows in (test.linked, test.wide) if rows is not None]
         every = (
             not free & ~test.allowed
+            and not (shared and test.over_pairs)
             and outcomes.free.bit_count() >= count
             and all(is_clique(rows, free) for rows in parts)
             and (test.numa is None or any(free & ~node == 0 for node in test.numa))
@@ -297,6 +301,8 @@ def _hardware_rejection(shape: Shape, request: GpuRequest, shared: bool) -> Reje
         words = f"no RDMA NIC within {wanted.nic.name.lower()} of {count} GPUs"
         return Rejection(words, resolvable=False)
     test = _test(shape, wanted, 0)
+    if comb(test.allowed.bit_count(), count) > MAX_SETS:
+        return None  # not ruled out; trying them all would hold everybody up
     if not any(test.passes(mask, count) for mask in subsets(test.allowed, count)):
         words = f"hardware has no {count} GPUs with {wanted.text}"
         return Rejection(words, resolvable=False)
