@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from scheduler_extender.wire import Container, Pod
+from scheduler_extender.wire import Container, Pod, Resources
 from topology.devices import Bytes
 from topology.links import GBps, LinkKind, canonical_product
 from topology.requests import Constraints, ContainerRequest, GpuRequest, Pattern, Policy, Role
@@ -30,9 +30,14 @@ MAX_COUNT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A pod whose request cannot be read: no node may take it, and the reason says why."""
+    """A pod whose request cannot be read: no node may take it, and the reason says why.
+
+    ``holds`` is what its containers ask for, without constraints, where at least that can be read:
+    somebody else may have bound the pod all the same.
+    """
 
     reason: str
+    holds: GpuRequest | None = None
 
 
 class _BadValueError(ValueError):
@@ -56,25 +61,28 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
                 containers.setdefault(resource, []).append(found)
     if not containers:
         return None
+    resource = next(r for r in managed if r in containers)
+    counted = GpuRequest(resource, tuple(containers[resource]))
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
     for key in sorted(ours.keys() - RESERVED):
         name = key.removeprefix(PREFIX)
         if name not in KEYS:
-            return Malformed(f"annotation {key}: unknown key, allowed are {', '.join(KEYS)}")
+            return Malformed(
+                f"annotation {key}: unknown key, allowed are {', '.join(KEYS)}", counted
+            )
         field, read = KEYS[name]
         try:
             values[field] = read(ours[key].strip())
         except _BadValueError as error:
-            return Malformed(f"annotation {key}={_short(ours[key])}: {error}")
+            return Malformed(f"annotation {key}={_short(ours[key])}: {error}", counted)
     policy = values.pop("policy", Policy.REQUIRED)
     if "link" not in values and "min_nvlinks" not in values:
         values.pop("pattern", None)  # there is nothing for a pattern to speak about
     constraints = Constraints(**values)
     if len(containers) > 1 and constraints != Constraints():
         kinds = " and ".join(sorted(containers))
-        return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}")
-    resource = next(r for r in managed if r in containers)
+        return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
     return GpuRequest(resource, tuple(containers[resource]), constraints, policy)
 
 
@@ -83,12 +91,13 @@ def _containers(pod: Pod) -> list[tuple[Container, Role]]:
         (c, Role.SIDECAR if c.restart_policy == "Always" else Role.INIT)
         for c in pod.spec.init_containers or []
     ]
-    return init + [(c, Role.APP) for c in pod.spec.containers]
+    return init + [(c, Role.APP) for c in pod.spec.containers or []]
 
 
 def _count(container: Container, resource: str) -> int:
     """How many devices a container asks: its request, or its limit where only that is written."""
-    for amounts in (container.resources.requests, container.resources.limits):
+    resources = container.resources or Resources()
+    for amounts in (resources.requests, resources.limits):
         if amounts and resource in amounts:
             amount = quantity(str(amounts[resource]))
             if amount != int(amount) or not 0 <= amount <= MAX_COUNT:
@@ -165,7 +174,7 @@ def _models(text: str) -> tuple[str, ...]:
     if not all(re.fullmatch(r"[a-z0-9*?.()+/-]{1,64}", glob) for glob in globs):
         raise _BadValueError("allowed are product names or globs, comma-separated, such as A100*")
     # Every product here is NVIDIA's: "NVIDIA*" asks for nothing more.
-    return tuple(sorted({re.sub(r"^nvidia\*", "*", glob) for glob in globs}))
+    return tuple(sorted({re.sub(r"^(nvidia|nvidia-tesla)\*", "*", glob) for glob in globs}))
 
 
 _LINK_LEVELS = {

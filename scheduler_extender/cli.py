@@ -332,7 +332,7 @@ def _pod_file(path: Path) -> tuple[str, GpuRequest]:
     """The pod's name and request; bad input also where an annotation cannot be read."""
     try:
         documents = [d for d in yaml.safe_load_all(_text(path)) if d is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         first = " ".join(str(error).split())
         raise BadInputError(f"{path}: not YAML: {first}") from error
     if len(documents) != 1:
@@ -342,9 +342,9 @@ def _pod_file(path: Path) -> tuple[str, GpuRequest]:
         raise BadInputError(f"{path}: a Pod is needed, not {type(manifest).__name__}")
     spec = manifest.get("spec")
     if manifest.get("kind") != "Pod" and isinstance(spec, dict) and "template" in spec:
-        name = (manifest.get("metadata") or {}).get("name", "pod")
-        template = spec["template"] if isinstance(spec["template"], dict) else {}
-        metadata = {"name": name, **(template.get("metadata") or {})}
+        name = _mapping(manifest.get("metadata")).get("name", "pod")
+        template = _mapping(spec["template"])
+        metadata = {"name": name, **_mapping(template.get("metadata"))}
         manifest = {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
     if manifest.get("kind") != "Pod":
         kind = manifest.get("kind")
@@ -359,6 +359,10 @@ def _pod_file(path: Path) -> tuple[str, GpuRequest]:
     if request is None:
         raise BadInputError(f"{path}: the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     return pod.metadata.name, request
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _log_json() -> None:

@@ -104,6 +104,8 @@ def _documents(text: str, name: str) -> Iterator[Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         yield from yaml.load_all(text, Loader=loader)
+    except ValueError as error:  # such as a date that there is not
+        raise ClusterFileError(f"{name}: {error}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""

@@ -51,6 +51,19 @@ class _Named(msgspec.Struct):
 _metadata = msgspec.json.Decoder(_Named)
 
 
+def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | None:
+    """Apply one object of a list; its UID, or None where it cannot be read.
+
+    One such object must not cost the rest of the list.
+    """
+    try:
+        apply(raw)
+        return _metadata.decode(raw).metadata.uid
+    except msgspec.DecodeError as error:
+        log.warning("object cannot be read", problem=str(error))
+        return None
+
+
 class RecordSink:
     """GPUTopology objects into the cluster; one that cannot be read is a problem of its node."""
 
@@ -90,8 +103,9 @@ class PodSink:
         """Take a complete list."""
         seen = set()
         for raw in objects:
-            self.apply(raw)
-            seen.add(PodUid(_metadata.decode(raw).metadata.uid))
+            uid = _readable(raw, self.apply)
+            if uid is not None:
+                seen.add(PodUid(uid))
         self._cluster.keep_pods(seen)
 
     def apply(self, obj: msgspec.Raw) -> None:
@@ -114,7 +128,7 @@ class NodeSink:
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
         for raw in objects:
-            self.apply(raw)
+            _readable(raw, self.apply)
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take a node that is new or changed."""

@@ -111,29 +111,32 @@ def availability(
     unseen = 0
     for pod in pods:
         shown = held.pop(pod.uid, None)
-        if isinstance(pod.request, Malformed) or pod.ended:
+        request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+        if request is None or pod.ended:
             if shown is not None:
                 releasing.append(shown.mask)
             continue
-        request = pod.request
         if shown is None:
             if request.resource == resource:
                 count, effective = request.count, request.effective_count
                 pending.append(Pending(count, effective, pod.promised))
             continue
         (releasing if pod.deleting else running).append(shown.mask)
-        missing = request.count - shown.devices
+        devices = shown.devices[request.resource]
+        missing = request.count - devices
         if shown.whole(request):
-            unseen += max(0, request.effective_count - shown.devices)
+            unseen += max(0, request.effective_count - devices)
         elif missing > 0:
             # Half admitted: containers get their devices one after the other.
-            pending.append(Pending(missing, request.effective_count - shown.devices))
+            pending.append(Pending(missing, request.effective_count - devices))
     (releasing if all_pods_known else running).extend(other.mask for other in held.values())
+    served = topology.resource(resource)
+    if served is None or (served.strategy == "none" and served.replicas == 1):
+        _check_whole(topology, report)
     free = _allocatable(topology, report)
     for mask in (*running, *releasing):
         free &= ~mask
     sick = _mask(topology, [h.uuid for h in report.health if not h.healthy])
-    served = topology.resource(resource)
     if served is not None and served.replicas > 1:
         return _shared(topology, report, served.replicas, pending, unseen, sick)
     return Availability(
@@ -151,12 +154,12 @@ class _Held:
     """What the report shows of one pod."""
 
     mask: Mask
-    devices: int
-    by_container: dict[str, int]
+    devices: dict[str, int]
+    by_container: dict[tuple[str, str], int]
 
     def whole(self, request: GpuRequest) -> bool:
         return all(
-            self.by_container.get(c.name, 0) >= c.count
+            self.by_container.get((request.resource, c.name), 0) >= c.count
             for c in request.containers
             if c.role is not Role.INIT
         )
@@ -168,16 +171,18 @@ def _held_by_pod(topology: NodeTopology, report: Report) -> dict[PodUid, _Held]:
     for allocation in report.allocations:
         # A pod whose UID the agent could not find is still told apart by its name.
         uid = allocation.pod_uid or PodUid(f"{allocation.namespace}/{allocation.pod}")
-        held = found.setdefault(uid, _Held(0, 0, defaultdict(int)))
-        for device in allocation.device_ids:
+        held = found.setdefault(uid, _Held(0, defaultdict(int), defaultdict(int)))
+        for i, device in enumerate(allocation.device_ids):
             first = holder.setdefault(device, allocation)
+            if device in allocation.device_ids[:i]:
+                raise ContradictionError(f"status.allocations: {device} stands twice in one")
             if first is not allocation:
                 raise ContradictionError(
                     f"status.allocations: {device} is held by {first.namespace}/{first.pod} "
                     f"and by {allocation.namespace}/{allocation.pod}, one may hold it"
                 )
-            held.devices += 1
-            held.by_container[allocation.container] += 1
+            held.devices[allocation.resource] += 1
+            held.by_container[allocation.resource, allocation.container] += 1
         held.mask |= _mask(topology, allocation.device_ids)
     return found
 
@@ -190,6 +195,21 @@ def _mask(topology: NodeTopology, device_ids: Iterable[str]) -> Mask:
         if position is not None:
             mask |= 1 << position
     return mask
+
+
+def _check_whole(topology: NodeTopology, report: Report) -> None:
+    """A kubelet that hands out whole GPUs hands out those we know, and no shares of them."""
+    for device in report.allocatable or ():
+        if base_uuid(device) not in topology.position_of_uuid or "::" in device:
+            raise ContradictionError(
+                f"status.allocatable: {device} is not among the devices of the node"
+            )
+    for allocation in report.allocations:
+        for device in allocation.device_ids:
+            if "::" in device:
+                raise ContradictionError(
+                    f"status.allocations: {device} is a share, but resources say whole GPUs"
+                )
 
 
 def _allocatable(topology: NodeTopology, report: Report) -> Mask:

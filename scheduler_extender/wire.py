@@ -33,14 +33,14 @@ class Container(msgspec.Struct, rename="camel", frozen=True):
     """What we read of a container."""
 
     name: str = ""
-    resources: Resources = Resources()
+    resources: Resources | None = None
     restart_policy: str | None = None
 
 
 class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     """What we read of a pod's spec."""
 
-    containers: list[Container] = []
+    containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     node_name: str | None = None
 

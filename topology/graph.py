@@ -150,7 +150,7 @@ class NodeTopology:
         _unique("nics.name", [n.name for n in self.nics])
         _unique("resources.name", [r.name for r in self.resources])
         object.__setattr__(self, "gpus", tuple(sorted(self.gpus, key=lambda g: g.index)))
-        object.__setattr__(self, "links", tuple(sorted(self.links)))
+        object.__setattr__(self, "links", tuple(sorted(self.links, key=lambda k: (k.a, k.b))))
         known = {g.index for g in self.gpus}
         for link in self.links:
             if link.a >= link.b:
