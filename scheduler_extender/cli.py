@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stder
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -56,10 +57,8 @@ def extender(
     ] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port for kube-scheduler.", min=0, max=65535)] = 8888,
-    admin_port: Annotated[
-        int, typer.Option(help="Port for people and Prometheus.", min=0, max=65535)
-    ] = 8889,
+    port: Annotated[int, typer.Option(help="Port for kube-scheduler.")] = 8888,
+    admin_port: Annotated[int, typer.Option(help="Port for people and Prometheus.")] = 8889,
     require: Annotated[
         str, typer.Option(help="Weakest verdict a required pod accepts: guaranteed or expected.")
     ] = "expected",
@@ -84,6 +83,9 @@ def extender(
 
     if cluster is not None and kubeconfig is not None:
         raise BadInputError("--cluster and --kubeconfig exclude each other")
+    for flag, number in (("--port", port), ("--admin-port", admin_port)):
+        if not 0 <= number <= 65535:
+            raise BadInputError(f"{flag}: allowed are 0 to 65535, not {number}")
     weakest = _one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     tls = None
     if tls_cert or tls_key or client_ca or client_name:
@@ -94,6 +96,10 @@ def extender(
         for path in filter(None, (tls_cert, tls_key, client_ca)):
             if not path.is_file():
                 raise BadInputError(f"{path}: no such file")
+        try:
+            ssl.create_default_context(cafile=client_ca).load_cert_chain(tls_cert, tls_key)
+        except ssl.SSLError as error:
+            raise BadInputError(f"TLS files cannot be used: {error}") from error
         tls = Tls(tls_cert, tls_key, client_ca, frozenset(client_name or ()))
     _log_json()
     if cluster is not None:
