@@ -50,7 +50,9 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     A pod without our annotations is plain whatever else it carries.
     """
     containers: dict[str, list[ContainerRequest]] = {}
+    alone = not pod.spec.resource_claims
     for container, role in _containers(pod):
+        alone = alone and not _other_devices(container, managed)
         for resource in managed:
             try:
                 count = _count(container, resource)
@@ -62,7 +64,7 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     if not containers:
         return None
     resource = next(r for r in managed if r in containers)
-    counted = GpuRequest(resource, tuple(containers[resource]))
+    counted = GpuRequest(resource, tuple(containers[resource]), alone=alone)
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
     for key in sorted(ours.keys() - RESERVED):
@@ -83,7 +85,7 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     if len(containers) > 1 and constraints != Constraints():
         kinds = " and ".join(sorted(containers))
         return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
-    return GpuRequest(resource, tuple(containers[resource]), constraints, policy)
+    return GpuRequest(resource, tuple(containers[resource]), constraints, policy, alone)
 
 
 def _containers(pod: Pod) -> list[tuple[Container, Role]]:
@@ -92,6 +94,13 @@ def _containers(pod: Pod) -> list[tuple[Container, Role]]:
         for c in pod.spec.init_containers or []
     ]
     return init + [(c, Role.APP) for c in pod.spec.containers or []]
+
+
+def _other_devices(container: Container, managed: tuple[str, ...]) -> bool:
+    """Whether it asks for another plugin's devices: their names have a domain of their own."""
+    resources = container.resources or Resources()
+    names = {*(resources.requests or {}), *(resources.limits or {})} - set(managed)
+    return any("/" in name and ".kubernetes.io/" not in name for name in names)
 
 
 def _count(container: Container, resource: str) -> int:

@@ -31,6 +31,7 @@ from scheduler_extender.filecluster import FileBinder
 from scheduler_extender.verbs import Binder, BindError
 from topology import codec
 from topology.devices import NodeName, PodUid, positions
+from topology.pools import gpus
 from topology.requests import GpuRequest
 
 log = structlog.get_logger(__name__)
@@ -250,14 +251,17 @@ def create_admin_app(service: Service) -> FastAPI:
         found: dict[str, Any] = {"pod": f"{namespace}/{pod}", "node": record.node}
         if isinstance(record.request, Malformed):
             return {**found, "reason": record.request.reason}
-        decisions = {name: cluster.decide(name, record.request) for name in cluster.names()}
+        names = cluster.names()
+        decisions = {name: cluster.decide(name, record.request) for name in names}
+        scores = cluster.scores(record.request, names)
         found["asks"] = record.request.text
         found["nodes"] = [
             {
                 "node": name,
                 "verdict": decision.verdict,
-                "score": decision.score,
+                "score": scores[name],
                 "reason": decision.rejection.reason if decision.rejection else "",
+                "hazards": list(decision.assessment.hazards) if decision.assessment else [],
                 "resolvable": decision.rejection.resolvable if decision.rejection else True,
             }
             for name, decision in decisions.items()
@@ -329,7 +333,7 @@ def _node_brief(cluster: Cluster, name: NodeName) -> dict[str, Any]:
         if isinstance(view, str):
             found["problem"] = view
         else:
-            free = view.free
+            free = gpus(view.free, view.width)
             found["free"] = [topology.gpus[p].index for p in positions(free)]
             found["pending"] = len(view.pending)
     return found

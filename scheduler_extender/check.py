@@ -8,10 +8,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cluster import Cluster, Decision
-from topology.allocators import allocator
+from scheduler_extender.cluster import Cluster, Decision, kubelet_of
 from topology.devices import Mask, NodeName
 from topology.graph import NodeTopology
+from topology.kubelet import container_sets
+from topology.pools import gpus
 from topology.requests import GpuRequest, Role
 
 SHOWN_SETS = 4
@@ -25,6 +26,7 @@ def check(cluster: Cluster, pod: str, request: GpuRequest) -> dict[str, Any]:
     and where there are too many to list (then ``hazards`` says so).
     """
     rows = []
+    scores = cluster.scores(request, cluster.names())
     for name in cluster.names():
         decision = cluster.decide(name, request)
         topology = cluster.node(name)[0]
@@ -36,7 +38,7 @@ def check(cluster: Cluster, pod: str, request: GpuRequest) -> dict[str, Any]:
                 "outcomes": _outcomes(decision, topology),
                 "containers": _containers(cluster, name, request, decision),
                 "hazards": _hazards(decision),
-                "score": decision.score,
+                "score": scores[name],
                 "reason": rejection.reason if rejection else "",
                 "resolvable": rejection.resolvable if rejection else True,
                 "passes": rejection is None,
@@ -57,28 +59,23 @@ def _indices(topology: NodeTopology | None, sets: tuple[Mask, ...]) -> list[list
 def _containers(
     cluster: Cluster, name: NodeName, request: GpuRequest, decision: Decision
 ) -> list[dict[str, Any]]:
+    """Each container's sets, as if nothing else happened on the node in between."""
     topology = cluster.node(name)[0]
-    assessed = decision.assessment
-    found = []
-    for container in request.containers:
-        if container.role is Role.INIT:
-            continue
-        sets: tuple[Mask, ...] = ()
-        if topology is not None and assessed is not None and assessed.sets:
-            view = cluster.view(name, request.resource)
-            if not isinstance(view, str):
-                chooser = allocator(topology.allocator.policy)
-                free = view.widest
-                sets = (
-                    chooser.outcomes(topology.shape, free, container.count, view.units).sets or ()
-                )
-        found.append(
-            {
-                "name": container.name,
-                "outcomes": _indices(topology, sets),
-            }
-        )
-    return found
+    served = topology.resource(request.resource) if topology else None
+    sets: dict[str, tuple[Mask, ...]] = {}
+    if topology is not None and served is not None and decision.assessment is not None:
+        view = cluster.view(name, request.resource)
+        if not isinstance(view, str) and decision.assessment.fits:
+            kubelet = kubelet_of(topology, served)
+            found = container_sets(kubelet, view.free, request.counts, alone=request.alone)
+            for container, pools in zip(request.containers, found, strict=True):
+                masks = {gpus(pool, kubelet.width) for pool in pools or ()}
+                sets[container.name] = tuple(sorted(masks))
+    return [
+        {"name": c.name, "outcomes": _indices(topology, sets.get(c.name, ()))}
+        for c in request.containers
+        if c.role is not Role.INIT
+    ]
 
 
 def _hazards(decision: Decision) -> list[str]:
@@ -86,7 +83,8 @@ def _hazards(decision: Decision) -> list[str]:
     if assessed is None:
         return []
     listed = ["outcomes are too many to list"] if assessed.sets is None else []
-    return [*assessed.hazards, *listed]
+    superset = ["outcomes are a superset"] if assessed.sets and not assessed.exact else []
+    return [*assessed.hazards, *listed, *superset]
 
 
 STYLES = {

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.ledger import ContradictionError, PodRecord, availability
+from scheduler_extender.mix import RequestMix
 from topology import scoring
 from topology.belief import Availability
-from topology.devices import NodeName, PodUid
+from topology.devices import GpuResource, NodeName, PodUid
 from topology.graph import NodeTopology
+from topology.kubelet import Kubelet
 from topology.placement import (
     BUSY,
     DRA_ONLY,
@@ -38,6 +40,7 @@ from topology.placement import (
 )
 from topology.report import Report
 from topology.requests import GpuRequest
+from topology.scoring import Merit
 
 REMEMBERED_REQUESTS = 128
 REMEMBERED_STATES = 100_000
@@ -60,12 +63,11 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a node answers to a request: pass with a score, or a rejection.
+    """What a node answers to a request: it passes, or a rejection. Nodes in one state share one.
 
-    Nodes in the same state share one.
+    ``assessment`` is None where there is no usable record.
     """
 
-    score: int
     rejection: Rejection | None = None
     assessment: Assessment | None = None
 
@@ -95,20 +97,22 @@ class _Node:
 class Table:
     """The remembered answers to one request, as the three parts of a filter answer.
 
-    ``by_state`` holds the answer to each state that some node was in, ``priorities`` the rows of a
-    prioritize answer.
+    ``by_state`` holds the answer to each state that some node was in, ``merits`` what speaks for a
+    state under the current mix.
     """
 
     decisions: dict[str, Decision] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
     by_state: dict[int, Decision] = field(default_factory=dict)
-    priorities: dict[str, dict[str, object]] = field(default_factory=dict)
+    merits: dict[int, Merit] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
 
-    def put(self, name: str, decision: Decision) -> None:
+    def put(self, name: str, state: int, decision: Decision) -> None:
         """Remember a node's answer."""
         self.decisions[name] = decision
+        self.states[name] = state
         if decision.rejection is None:
             self.passed.add(name)
         elif decision.rejection.resolvable:
@@ -119,7 +123,6 @@ class Table:
     def drop(self, name: str) -> None:
         """Forget a node's answer."""
         if self.decisions.pop(name, None) is not None:
-            self.priorities.pop(name, None)
             self.passed.discard(name)
             self.failed.pop(name, None)
             self.unresolvable.pop(name, None)
@@ -139,6 +142,7 @@ class Cluster:
         self._deadlines: OrderedDict[NodeName, float] = OrderedDict()
         self._state_numbers: dict[tuple[object, ...], int] = {}
         self._last_state = 0
+        self._mix = RequestMix()
         self._listeners: list[Callable[[NodeName], None]] = []
         self.reports_out_of_order = 0
 
@@ -220,6 +224,8 @@ class Cluster:
             if earlier is not None and earlier.node is not None and pod.node is None:
                 return  # a nodeName is never taken back: this is older news than ours
             self._pods[pod.uid] = pod
+            if earlier is None:
+                self._observe(pod)
             if earlier is not None and earlier.node is not None:
                 self._nodes[earlier.node].pods.pop(pod.uid, None)
                 self._touch(earlier.node)
@@ -332,8 +338,47 @@ class Cluster:
                 decision = by_state.get(state)
                 if decision is None:
                     decision = by_state[state] = self._decide(node, request)
-                table.put(name, decision)
+                table.put(name, state, decision)
         return table
+
+    def scores(self, request: GpuRequest, names: Iterable[str]) -> dict[str, int]:
+        """The score of each named node beside the others, 0 to 10; a refused one has 0.
+
+        Nodes that nobody told us of are scored, and not remembered: anyone can name some.
+        """
+        with self._lock:
+            names = list(names)
+            table = self.table(request, names)
+            states, merits = table.states, table.merits
+            found: dict[str, Merit] = {}
+            for name in names:
+                state = states.get(name)
+                if state is None:
+                    found[name] = scoring.UNKNOWN
+                elif name in table.passed:
+                    known = merits.get(state)
+                    if known is None:
+                        known = merits[state] = self._merit(NodeName(name), request, table)
+                    found[name] = known
+            by_merit = scoring.scores(request, set(found.values()))
+            return {name: by_merit[found[name]] if name in found else 0 for name in names}
+
+    def _merit(self, name: NodeName, request: GpuRequest, table: Table) -> Merit:
+        assessed, node = table.decisions[name].assessment, self._nodes[name]
+        if assessed is None or node.topology is None:
+            return scoring.UNKNOWN
+        served = node.topology.resource(request.resource)
+        view = self._view(node, request.resource)
+        if served is None or isinstance(view, str):
+            return scoring.UNKNOWN
+        kubelet = kubelet_of(node.topology, served)
+        return scoring.merit(kubelet, view, request, assessed, self._mix.current)
+
+    def _observe(self, pod: PodRecord) -> None:
+        """Count a pod that is seen for the first time into the mix of requests."""
+        if isinstance(pod.request, GpuRequest) and self._mix.observe(pod.request):
+            for table in self._tables.values():
+                table.merits.clear()
 
     def decide(self, name: NodeName, request: GpuRequest) -> Decision:
         """The answer of one node to one request: the filter table of the design, row by row."""
@@ -378,20 +423,19 @@ class Cluster:
         view = self._view(node, request.resource)
         if isinstance(view, str):
             return _unknown(request, UNUSABLE)
-        shape, policy = node.topology.shape, node.topology.allocator.policy
-        assessed = assess(shape, view, request, policy)
-        score = scoring.score(shape, view, request, assessed)
+        kubelet = kubelet_of(node.topology, served)
+        assessed = assess(kubelet, view, request)
         if not assessed.fits and not request.required:
             # The constraints do not refuse it, the count does.
-            return Decision(0, TOO_FEW if assessed.rejection is TOO_FEW else BUSY, assessed)
+            return Decision(TOO_FEW if assessed.rejection is TOO_FEW else BUSY, assessed)
         if request.required and assessed.rejection is not None:
-            return Decision(0, assessed.rejection, assessed)
-        if endangers(shape, view, request, policy):
-            return Decision(0, IN_PROGRESS, assessed)
+            return Decision(assessed.rejection, assessed)
+        if endangers(kubelet, view, request):
+            return Decision(IN_PROGRESS, assessed)
         if request.required and not _strong_enough(assessed.verdict, self.settings.require):
             words = f"not guaranteed if a running GPU pod ends: {request.constraints.text}"
-            return Decision(0, Rejection(words, resolvable=True), assessed)
-        return Decision(score, None, assessed)
+            return Decision(Rejection(words, resolvable=True), assessed)
+        return Decision(None, assessed)
 
     # Binds in flight.
 
@@ -452,11 +496,14 @@ class Cluster:
             listener(name)
 
 
+def kubelet_of(topology: NodeTopology, served: GpuResource) -> Kubelet:
+    """How a node hands out one of its resources."""
+    return Kubelet(topology.shape, topology.allocator, served.replicas)
+
+
 def _unknown(request: GpuRequest, why: Rejection) -> Decision:
     """The rows of the filter table in which a node's state is not known."""
-    if request.required:
-        return Decision(0, why)
-    return Decision(scoring.UNKNOWN_PLAIN if request.plain else scoring.LOWEST)
+    return Decision(why if request.required else None)
 
 
 def _same_but_sequence(report: Report | None, known: Report | None) -> bool:

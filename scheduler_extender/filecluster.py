@@ -27,7 +27,6 @@ from topology.codec import API_VERSION, Record, RecordError, decode, first_error
 from topology.devices import PodUid
 from topology.machines import UnknownMachine, machine
 from topology.report import Report
-from topology.requests import NO_CONSTRAINTS, GpuRequest
 
 MAX_FILE = 256 * 1024 * 1024
 REMEMBERED_PODS = 4096
@@ -212,11 +211,15 @@ class FileBinder:
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
             raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
-        constraints = NO_CONSTRAINTS
-        if isinstance(pod.request, GpuRequest) and pod.request.required:
-            constraints = pod.request.constraints
+        reserved = self._cluster.reservation(binding.uid) or pod
         self._cluster.put_pod(
-            replace(pod, node=binding.node, unschedulable=False, promised=constraints)
+            replace(
+                pod,
+                node=binding.node,
+                unschedulable=False,
+                promised=reserved.promised,
+                steady=reserved.steady,
+            )
         )
         with self._lock:
             self._seen.pop(binding.uid, None)

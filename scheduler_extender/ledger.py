@@ -14,18 +14,20 @@ about it now: its record, its pods, and the binds in flight. The rules:
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import PLACEMENT, Malformed, parse
 from scheduler_extender.wire import Pod
-from topology.belief import Availability, Pending
-from topology.devices import Mask, NodeName, PodUid, base_uuid
+from topology.belief import Availability, Holder, Pending
+from topology.devices import GpuResource, NodeName, PodUid, base_uuid
 from topology.graph import NodeTopology
-from topology.placement import pending_order
+from topology.placement import Verdict, pending_order
+from topology.pools import Pool, pack, width_for
 from topology.report import Allocation, Report
-from topology.requests import NO_CONSTRAINTS, Constraints, GpuRequest, Role
+from topology.requests import NO_CONSTRAINTS, Constraints, Counts, GpuRequest, Role
 
 ENDED = ("Succeeded", "Failed")
 
@@ -39,7 +41,8 @@ class PodRecord:
     """What the ledger keeps of a pod that asks for GPUs.
 
     ``promised`` is what was promised to it when we bound it; nothing for a plain pod, and nothing
-    for one that somebody else bound.
+    for one that somebody else bound. ``steady`` is a promise that was called guaranteed, and not
+    just expected.
     """
 
     uid: PodUid
@@ -51,6 +54,7 @@ class PodRecord:
     deleting: bool = False
     unschedulable: bool = False
     promised: Constraints = NO_CONSTRAINTS
+    steady: bool = False
 
     @property
     def ended(self) -> bool:
@@ -68,9 +72,9 @@ def pod_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
     request = parse(pod, managed)
     if request is None:
         return None
-    placed = PLACEMENT in (pod.metadata.annotations or {})
+    placement = (pod.metadata.annotations or {}).get(PLACEMENT)
     promised = NO_CONSTRAINTS
-    if placed and isinstance(request, GpuRequest) and request.required:
+    if placement is not None and isinstance(request, GpuRequest) and request.required:
         promised = request.constraints
     return PodRecord(
         uid=PodUid(pod.metadata.uid),
@@ -85,7 +89,16 @@ def pod_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
             for c in pod.status.conditions or []
         ),
         promised=promised,
+        steady=promised != NO_CONSTRAINTS and _was_guaranteed(placement),
     )
+
+
+def _was_guaranteed(placement: str | None) -> bool:
+    """Whether the annotation that we wrote says so; one that cannot be read is taken to."""
+    try:
+        return bool(json.loads(placement or "{}").get("verdict") != Verdict.EXPECTED.value)
+    except (ValueError, AttributeError):
+        return True
 
 
 def availability(
@@ -104,58 +117,27 @@ def availability(
     :class:`ContradictionError` where the report gives one device to two pods.
     """
     report = report or Report()
-    held = _held_by_pod(topology, report)
-    running: list[Mask] = []
-    releasing: list[Mask] = []
-    pending: list[Pending] = []
-    unseen = 0
-    for pod in pods:
-        shown = held.pop(pod.uid, None)
-        request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
-        if request is None or pod.ended:
-            if shown is not None:
-                releasing.append(shown.mask)
-            continue
-        if shown is None:
-            if request.resource == resource:
-                count, effective = request.count, request.effective_count
-                pending.append(Pending(count, effective, pod.promised))
-            continue
-        (releasing if pod.deleting else running).append(shown.mask)
-        devices = shown.devices[request.resource]
-        missing = request.count - devices
-        if shown.whole(request):
-            unseen += max(0, request.effective_count - devices)
-        elif missing > 0:
-            # Half admitted: containers get their devices one after the other.
-            pending.append(Pending(missing, request.effective_count - devices))
-    (releasing if all_pods_known else running).extend(other.mask for other in held.values())
-    served = topology.resource(resource)
-    if served is None or (served.strategy == "none" and served.replicas == 1):
+    served = topology.resource(resource) or GpuResource(resource)
+    if served.strategy == "none" and served.replicas == 1:
         _check_whole(topology, report)
-    free = _allocatable(topology, report)
-    for mask in (*running, *releasing):
-        free &= ~mask
-    sick = _mask(topology, [h.uuid for h in report.health if not h.healthy])
-    if served is not None and served.replicas > 1:
-        return _shared(topology, report, served.replicas, pending, unseen, sick)
-    return Availability(
-        free=free,
-        releasing=tuple(sorted(m for m in releasing if m)),
-        running=tuple(sorted(m for m in running if m)),
-        pending=pending_order(pending),
-        unseen=unseen,
-        sick=sick,
-    )
+    books = _Books(topology, report, resource, served.replicas)
+    held = books.by_pod()
+    for pod in pods:
+        books.enter(pod, held.pop(pod.uid, None))
+    for other in held.values():
+        (books.releasing if all_pods_known else books.running).append(Holder(books.pool(other)))
+    return books.balance()
 
 
 @dataclass(slots=True)
 class _Held:
     """What the report shows of one pod."""
 
-    mask: Mask
-    devices: dict[str, int]
-    by_container: dict[tuple[str, str], int]
+    devices: list[str] = field(default_factory=list)
+    by_container: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+
+    def count(self, resource: str) -> int:
+        return sum(n for (served, _), n in self.by_container.items() if served == resource)
 
     def whole(self, request: GpuRequest) -> bool:
         return all(
@@ -165,36 +147,130 @@ class _Held:
         )
 
 
-def _held_by_pod(topology: NodeTopology, report: Report) -> dict[PodUid, _Held]:
-    holder: dict[str, Allocation] = {}
-    found: dict[PodUid, _Held] = {}
-    for allocation in report.allocations:
-        # A pod whose UID the agent could not find is still told apart by its name.
-        uid = allocation.pod_uid or PodUid(f"{allocation.namespace}/{allocation.pod}")
-        held = found.setdefault(uid, _Held(0, defaultdict(int), defaultdict(int)))
-        for i, device in enumerate(allocation.device_ids):
-            first = holder.setdefault(device, allocation)
-            if device in allocation.device_ids[:i]:
-                raise ContradictionError(f"status.allocations: {device} stands twice in one")
-            if first is not allocation:
-                raise ContradictionError(
-                    f"status.allocations: {device} is held by {first.namespace}/{first.pod} "
-                    f"and by {allocation.namespace}/{allocation.pod}, one may hold it"
+class _Books:
+    """One node's accounts over one resource while they are being added up."""
+
+    def __init__(
+        self, topology: NodeTopology, report: Report, resource: str, replicas: int
+    ) -> None:
+        self._topology = topology
+        self._report = report
+        self._resource = resource
+        self._replicas = replicas
+        self._width = width_for(replicas)
+        self.running: list[Holder] = []
+        self.releasing: list[Holder] = []
+        self.pending: list[Pending] = []
+        self._taken: set[str] = set()
+
+    def by_pod(self) -> dict[PodUid, _Held]:
+        """The report's allocations, pod by pod."""
+        holder: dict[str, Allocation] = {}
+        found: dict[PodUid, _Held] = {}
+        for allocation in self._report.allocations:
+            # A pod whose UID the agent could not find is still told apart by its name.
+            uid = allocation.pod_uid or PodUid(f"{allocation.namespace}/{allocation.pod}")
+            held = found.setdefault(uid, _Held())
+            for i, device in enumerate(allocation.device_ids):
+                first = holder.setdefault(device, allocation)
+                if device in allocation.device_ids[:i]:
+                    raise ContradictionError(f"status.allocations: {device} stands twice in one")
+                if first is not allocation:
+                    raise ContradictionError(
+                        f"status.allocations: {device} is held by {first.namespace}/{first.pod} "
+                        f"and by {allocation.namespace}/{allocation.pod}, one may hold it"
+                    )
+                held.by_container[allocation.resource, allocation.container] += 1
+            held.devices += allocation.device_ids
+        self._taken = set(holder)
+        return found
+
+    def enter(self, pod: PodRecord, shown: _Held | None) -> None:
+        """Enter a pod of this node, with what the report shows of it."""
+        request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+        if request is None or pod.ended:
+            if shown is not None:
+                hidden = 0 if request is None else self._hidden(request, shown)
+                self.releasing.append(Holder(self.pool(shown), hidden))
+            return
+        if shown is None:
+            if request.resource == self._resource:
+                self.pending.append(
+                    Pending(
+                        request.counts,
+                        pod.promised,
+                        pod.steady,
+                        request.alone,
+                        ending=pod.deleting,
+                    )
                 )
-            held.devices[allocation.resource] += 1
-            held.by_container[allocation.resource, allocation.container] += 1
-        held.mask |= _mask(topology, allocation.device_ids)
-    return found
+            return
+        if shown.whole(request):
+            holder = Holder(self.pool(shown), self._hidden(request, shown))
+            (self.releasing if pod.deleting else self.running).append(holder)
+        else:
+            self.pending.append(self._started(pod, request, shown))
 
+    def _hidden(self, request: GpuRequest, shown: _Held) -> int:
+        """How many devices it holds that no report shows: its init containers' unused ones."""
+        return max(0, request.effective_count - shown.count(request.resource))
 
-def _mask(topology: NodeTopology, device_ids: Iterable[str]) -> Mask:
-    """The GPUs behind device ids; one that the node does not have (any more) is nobody's bit."""
-    mask = 0
-    for device in device_ids:
-        position = topology.position_of_uuid.get(base_uuid(device))
-        if position is not None:
-            mask |= 1 << position
-    return mask
+    def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Pending:
+        """A pod in the middle of its admission: containers get their devices one by one."""
+        devices = shown.count(request.resource)
+        got = {c.name: shown.by_container[request.resource, c.name] for c in request.containers}
+        rest = [c for c in request.containers if c.role is not Role.INIT and got[c.name] < c.count]
+        blind = any(c.role is Role.INIT or 0 < got[c.name] < c.count for c in request.containers)
+        counts: Counts = tuple((c.role, c.count) for c in rest)
+        if blind:
+            # What its init containers hold shows nowhere, and may be used or not.
+            missing = max(0, request.count - devices)
+            held = max(missing, request.effective_count - devices)
+            counts = ((Role.INIT, held), (Role.APP, missing))
+        return Pending(
+            counts,
+            pod.promised,
+            pod.steady,
+            request.alone,
+            started=True,
+            shown=self.pool(shown),
+            blind=blind,
+            ending=pod.deleting,
+        )
+
+    def pool(self, held: _Held) -> Pool:
+        """What comes free when a pod lets go: its devices that the kubelet would hand out again."""
+        return self._count(d for d in held.devices if self._allocatable(d))
+
+    def balance(self) -> Availability:
+        """What is free, and what may change it."""
+        report = self._report
+        if report.allocatable is None:
+            free = pack([self._replicas] * len(self._topology.gpus), self._width)
+            free -= self._count(self._taken)
+        else:
+            free = self._count(report.allocatable - self._taken)
+        sick = [self._topology.position_of_uuid.get(h.uuid) for h in report.health if not h.healthy]
+        return Availability(
+            free=free,
+            releasing=tuple(sorted(h for h in self.releasing if h != Holder(0))),
+            running=tuple(sorted(h for h in self.running if h != Holder(0))),
+            pending=pending_order(self.pending),
+            sick=sum(1 << p for p in {p for p in sick if p is not None}),
+            width=self._width,
+        )
+
+    def _allocatable(self, device: str) -> bool:
+        return self._report.allocatable is None or device in self._report.allocatable
+
+    def _count(self, devices: Iterable[str]) -> Pool:
+        """Device ids as a pool; one that the node does not have (any more) counts nothing."""
+        counts = [0] * len(self._topology.gpus)
+        for device in devices:
+            position = self._topology.position_of_uuid.get(base_uuid(device))
+            if position is not None:
+                counts[position] = min(counts[position] + 1, self._replicas)
+        return pack(counts, self._width)
 
 
 def _check_whole(topology: NodeTopology, report: Report) -> None:
@@ -210,32 +286,3 @@ def _check_whole(topology: NodeTopology, report: Report) -> None:
                 raise ContradictionError(
                     f"status.allocations: {device} is a share, but resources say whole GPUs"
                 )
-
-
-def _allocatable(topology: NodeTopology, report: Report) -> Mask:
-    if report.allocatable is None:
-        return (1 << len(topology.gpus)) - 1
-    return _mask(topology, report.allocatable)
-
-
-def _shared(
-    topology: NodeTopology,
-    report: Report,
-    replicas: int,
-    pending: list[Pending],
-    unseen: int,
-    sick: Mask,
-) -> Availability:
-    """Where one GPU is advertised several times, which replica is free promises nothing.
-
-    Every allocatable GPU may be in an outcome; only the number of devices left is counted.
-    """
-    mask = _allocatable(topology, report)
-    taken = sum(len(a.device_ids) for a in report.allocations)
-    return Availability(
-        free=mask,
-        pending=pending_order(pending),
-        unseen=unseen + taken,
-        sick=sick,
-        units=tuple(replicas if mask >> p & 1 else 0 for p in range(len(topology.gpus))),
-    )

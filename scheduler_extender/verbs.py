@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from scheduler_extender.annotations import Malformed, parse
@@ -18,7 +18,7 @@ from scheduler_extender.cluster import Cluster, Decision
 from scheduler_extender.ledger import PodRecord
 from scheduler_extender.wire import BindingArgs, FilterResult, Pod
 from topology.devices import NodeName, PodUid
-from topology.placement import NO_REPORT
+from topology.placement import NO_REPORT, Verdict
 from topology.requests import GpuRequest
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
@@ -81,18 +81,8 @@ def prioritize(cluster: Cluster, pod: Pod, names: Sequence[str]) -> list[dict[st
     request = parse(pod, cluster.settings.managed)
     if request is None or isinstance(request, Malformed):
         return [{"Host": n, "Score": 0} for n in names]
-    with cluster.locked():
-        table = cluster.table(request, names)
-        rows = table.priorities
-        for name in names:
-            if name not in rows and name in table.decisions:
-                rows[name] = {"Host": name, "Score": table.decisions[name].score}
-        # Nodes that nobody told us of are scored, and not remembered: anyone can name some.
-        return [rows.get(name) or _stranger_row(cluster, request, name) for name in names]
-
-
-def _stranger_row(cluster: Cluster, request: GpuRequest, name: str) -> dict[str, object]:
-    return {"Host": name, "Score": cluster.decide(NodeName(name), request).score}
+    scores = cluster.scores(request, names)
+    return [{"Host": name, "Score": scores[name]} for name in names]
 
 
 class BindError(Exception):
@@ -204,9 +194,9 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> tuple[Decision
 def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRecord:
     if not request.required or decision.rejection is not None:
         return pod
-    return PodRecord(
-        pod.uid, pod.namespace, pod.name, pod.node, request, promised=request.constraints
-    )
+    verdict = decision.assessment.verdict if decision.assessment else Verdict.EXPECTED
+    steady = verdict is Verdict.GUARANTEED
+    return replace(pod, promised=request.constraints, steady=steady)
 
 
 def _placement(cluster: Cluster, node: NodeName, decision: Decision, time: str) -> dict[str, Any]:

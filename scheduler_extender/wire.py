@@ -43,6 +43,7 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     node_name: str | None = None
+    resource_claims: list[Any] | None = None
 
 
 class Condition(msgspec.Struct, rename="camel", frozen=True):

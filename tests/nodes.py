@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from topology.belief import Pending
 from topology.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
 from topology.graph import NodeTopology
 from topology.links import GBps, Link, LinkKind, Via
+from topology.requests import NO_CONSTRAINTS, Constraints, Counts, Role
 
 GIB = 1024 * MIB
 
@@ -84,3 +86,11 @@ def pod(
 def container(name: str, count: int, **more: Any) -> dict[str, Any]:
     """A container that asks for ``count`` GPUs."""
     return {"name": name, "resources": {"limits": {"nvidia.com/gpu": count}}, **more}
+
+
+def waiting(
+    count: int, promised: Constraints = NO_CONSTRAINTS, *, steady: bool = False, init: int = 0
+) -> Pending:
+    """A bound pod with one container, maybe after an init container, that no report shows yet."""
+    counts: Counts = ((Role.INIT, init),) if init else ()
+    return Pending((*counts, (Role.APP, count)), promised, steady)

@@ -390,6 +390,9 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
     designed = paths(example()) - {".metadata.name"}
     assert designed <= ours
     assert ours - designed == {
+        ".spec.allocator.cpuManagerPolicy",
+        ".spec.allocator.memoryManagerPolicy",
+        ".spec.links[].oneSided",
         ".status.conditions[]",
         ".status.conditions[].lastTransitionTime",
         ".status.conditions[].message",

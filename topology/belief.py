@@ -1,109 +1,227 @@
-"""Belief: every free mask the kubelet may hold when it admits a pod.
+"""Belief: every pool the kubelet may have free when it admits a pod.
 
-What we see of a node is a moment old: pods that are bound but not yet reported may be admitted
-before ours, in any order, and pods that end may have released their GPUs or not. A verdict holds
-only if it holds under every mask of the belief.
+What we see of a node is a moment old. Pods that are bound but not yet reported may be admitted
+before ours, in any order (the kubelet sorts by creation, so pods bound later too), and not at all;
+pods that end may have released their devices or not, at any point in between; and what init
+containers left unused is held though no report shows it. A verdict holds only if it holds in every
+moment of the belief.
+
+A pod that shows some of its containers' devices is in the middle of its admission. The kubelet
+admits one pod at a time, so every other pod comes after it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
-from topology.allocators import Allocator
 from topology.devices import Mask
-from topology.graph import Shape
-from topology.requests import NO_CONSTRAINTS, Constraints
+from topology.kubelet import UNKNOWN_FACTS, Admission, Kubelet, admissions
+from topology.pools import Pool, choices, choices_count, common, total
+from topology.requests import NO_CONSTRAINTS, Constraints, Counts, device_count
 
-MAX_MASKS = 4096
+MAX_STATES = 4096
 """A belief that would grow larger is given up: then nothing is promised."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+class Holder(NamedTuple):
+    """A pod that holds devices: those the report shows, and how many more it does not."""
+
+    shown: Pool
+    hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Pending:
     """A pod that is bound here and not yet wholly reported.
 
-    ``size`` devices are handed out to it, ``held`` stay taken while it runs (more than ``size``
-    where an init container asked for more). ``promised`` is what it was promised, if anything.
+    ``counts`` are the containers it still needs devices for. ``promised`` is what it was promised,
+    if anything, and ``steady`` whether the promise was to hold even if running pods end. A pod in
+    the middle of its admission has ``started`` and already ``shown`` something; ``blind`` is one
+    whose rest may be any devices, since an init container's hidden ones come first. One that is
+    ``ending`` may be admitted and let go again before the next.
     """
 
-    size: int
-    held: int
+    counts: Counts
     promised: Constraints = NO_CONSTRAINTS
+    steady: bool = False
+    alone: bool = True
+    started: bool = False
+    shown: Pool = 0
+    blind: bool = False
+    ending: bool = False
+
+    @property
+    def held(self) -> int:
+        """Devices that it will take from the free ones."""
+        return device_count(self.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What is known of a node's GPUs at one moment; equal moments are equal keys.
+    """What is known of a node's devices at one moment; equal moments are equal keys.
 
-    ``free`` is what nobody is seen to hold, ``releasing`` the sets of pods that are ending,
-    ``running`` those of pods that are not; ``pending`` are unreported pods in a fixed order,
-    ``unseen`` counts devices held by init containers that no report shows; ``sick`` GPUs stay
-    free for the kubelet but break every promise. ``units`` counts free devices per position where
-    GPUs are shared.
+    ``free`` is what nobody is seen to hold. ``releasing`` are pods that are ending, ``running``
+    those that are not, ``pending`` the unreported ones, each in a fixed order. GPUs that are
+    ``sick`` stay free for the kubelet but break every promise. Pools have ``width`` bits per GPU.
     """
 
-    free: Mask
-    releasing: tuple[Mask, ...] = ()
-    running: tuple[Mask, ...] = ()
+    free: Pool
+    releasing: tuple[Holder, ...] = ()
+    running: tuple[Holder, ...] = ()
     pending: tuple[Pending, ...] = ()
-    unseen: int = 0
     sick: Mask = 0
-    units: tuple[int, ...] | None = None
+    width: int = 1
+
+    @property
+    def hidden(self) -> int:
+        """Devices that seem free and are not."""
+        return sum(holder.hidden for holder in (*self.running, *self.releasing))
 
     @property
     def devices_left(self) -> int:
         """Devices that are surely left once every pending pod is admitted; may be negative."""
-        free = self.free.bit_count() if self.units is None else sum(self.units)
-        return free - self.unseen - sum(p.held for p in self.pending)
+        free = total(self.free, self.width)
+        return free - self.hidden - sum(pod.held for pod in self.pending)
 
-    @property
-    def widest(self) -> Mask:
-        """The free mask if no pending pod comes first and every ending pod has released."""
-        mask = self.free
-        for released in self.releasing:
-            mask |= released
-        return mask
+    def widest(self, *, endings: bool = False) -> Pool:
+        """What is free at most: nobody comes first, and every ending pod has released.
 
-    @property
-    def widest_after_endings(self) -> Mask:
-        """:attr:`widest`, had every running pod ended too."""
-        mask = self.widest
-        for held in self.running:
-            mask |= held
-        return mask
+        With ``endings`` every running pod has ended too.
+        """
+        gone = (*self.releasing, *(self.running if endings else ()))
+        started = sum(pod.shown for pod in self.pending)
+        return self.free + sum(holder.shown for holder in gone) + started
 
 
-def free_masks(
-    allocator: Allocator, shape: Shape, now: Availability, *, endings: bool = False
-) -> tuple[Mask, ...] | None:
-    """Every mask of the belief, ascending, or None where there are more than :data:`MAX_MASKS`.
+class Moment(NamedTuple):
+    """What may be free when a pod is admitted, and what may come free while it is."""
 
-    With ``endings`` any running pod may have ended too. A monotone allocator needs only the
-    widest mask: every outcome under a smaller one is an outcome under it.
+    free: Pool
+    later: tuple[Pool, ...] = ()
+
+
+@lru_cache(maxsize=65536)
+def moments(
+    kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
+) -> tuple[Moment, ...] | None:
+    """Every moment of the belief, ascending, or None where there are more than we follow.
+
+    With ``endings`` any running pod may have ended too. A monotone allocator needs only the widest
+    pool: every outcome under a smaller one is an outcome under it. A pod with ``one_container``
+    does not ask what may come free while it is admitted.
     """
-    if allocator.monotone:
-        return (now.widest_after_endings if endings else now.widest,)
-    released = [now.free]
-    for mask in (*now.releasing, *(now.running if endings else ())):
-        released += [m | mask for m in released]
-        if len(released) > MAX_MASKS:
-            return None
-    seen = {(mask, now.pending) for mask in released}
+    if kubelet.monotone:
+        return (Moment(now.widest(endings=endings)),)
+    holders = (*now.releasing, *(now.running if endings else ()))
+    if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
+        return None
+    everyone = (1 << len(holders)) - 1
+    hidden = choices(now.free, now.hidden, now.width)
+    seen = {_State(now.free - held, everyone, now.pending) for held in hidden}
     frontier = list(seen)
+    future = _Future(kubelet, now, holders, endings)
     while frontier:
-        mask, waiting = frontier.pop()
-        for i, pod in enumerate(waiting):
-            rest = waiting[:i] + waiting[i + 1 :]
-            if pod.size > mask.bit_count():
-                continue
-            sets = allocator.outcomes(shape, mask, pod.size).sets
-            if sets is None:
+        reached = future.steps(frontier.pop())
+        if reached is None or len(seen) + len(reached - seen) > MAX_STATES:
+            return None
+        frontier += reached - seen
+        seen |= reached
+    settled = (state for state in seen if not any(pod.started for pod in state.waiting))
+    found = {Moment(s.free, () if one_container else future.later(s)) for s in settled}
+    return tuple(sorted(found))
+
+
+class _State(NamedTuple):
+    """One point of the node's near future.
+
+    ``holding`` marks the holders that still hold, ``admitted`` are pods that were admitted on the
+    way and may let go again.
+    """
+
+    free: Pool
+    holding: int
+    waiting: tuple[Pending, ...]
+    admitted: tuple[Pool, ...] = ()
+
+
+class _Future:
+    """The steps that a node may take from one state to the next."""
+
+    def __init__(
+        self, kubelet: Kubelet, now: Availability, holders: tuple[Holder, ...], endings: bool
+    ) -> None:
+        self._kubelet = kubelet
+        self._now = now
+        self._holders = holders
+        self._endings = endings
+
+    def steps(self, state: _State) -> set[_State] | None:
+        """Every next state; None where there are too many."""
+        found = self._endings_of(state)
+        started = [pod for pod in state.waiting if pod.started]
+        for pod in started or state.waiting:
+            at = state.waiting.index(pod)
+            rest = state._replace(waiting=state.waiting[:at] + state.waiting[at + 1 :])
+            if pod.started:
+                # Its admission may also fail, and then it gives back what it had.
+                found.add(rest._replace(free=state.free + pod.shown))
+            admitted = self._admit(rest, pod)
+            if admitted is None or len(found) + len(admitted) > MAX_STATES:
                 return None
-            for taken in sets:
-                state = (mask & ~taken, rest)
-                if state not in seen:
-                    if len(seen) >= MAX_MASKS:
-                        return None
-                    seen.add(state)
-                    frontier.append(state)
-    return tuple(sorted({mask for mask, _ in seen}))
+            found |= admitted
+        return found
+
+    def later(self, state: _State) -> tuple[Pool, ...]:
+        """What may still come free in a state, pod by pod."""
+        held = [h.shown for i, h in enumerate(self._holders) if state.holding >> i & 1]
+        return (*held, *state.admitted)
+
+    def _endings_of(self, state: _State) -> set[_State]:
+        found = set()
+        for i, holder in enumerate(self._holders):
+            if state.holding >> i & 1:
+                left = state._replace(holding=state.holding & ~(1 << i))
+                for free in self._released(state.free + holder.shown, holder.hidden):
+                    found.add(left._replace(free=free))
+        for i, pool in enumerate(state.admitted):
+            others = state.admitted[:i] + state.admitted[i + 1 :]
+            found.add(state._replace(free=state.free + pool, admitted=others))
+        return found
+
+    def _admit(self, state: _State, pod: Pending) -> set[_State] | None:
+        """The states after a pod that no longer waits was admitted."""
+        kubelet = blind(self._kubelet) if pod.blind else self._kubelet
+        later = self.later(state) if len(pod.counts) > 1 and not pod.blind else ()
+        ways = admissions(kubelet, state.free, pod.counts, alone=pod.alone, releasing=later).ways
+        if ways is None:
+            return None
+        return {self._after(state, pod, way) for way in ways}
+
+    def _after(self, state: _State, pod: Pending, way: Admission) -> _State:
+        free, holding, admitted = state.free - way.taken, state.holding, state.admitted
+        if way.released:
+            still = [i for i in range(len(self._holders)) if holding >> i & 1]
+            free += sum(p for n, p in enumerate(self.later(state)) if way.released >> n & 1)
+            holding &= ~sum(1 << i for n, i in enumerate(still) if way.released >> n & 1)
+            own = way.released >> len(still)
+            admitted = tuple(p for n, p in enumerate(admitted) if not own >> n & 1)
+        if self._endings or pod.ending:
+            admitted = tuple(sorted((*admitted, way.taken + pod.shown)))
+        return _State(free, holding, state.waiting, admitted)
+
+    def _released(self, free: Pool, hidden: int) -> set[Pool]:
+        """The pools after a holder let go of up to ``hidden`` devices of which nobody knew."""
+        now = self._now
+        taken = now.free - common(now.free, free, now.width)
+        found = {free}
+        for n in range(1, hidden + 1):
+            found.update(free + more for more in choices(taken, n, now.width))
+        return found
+
+
+@lru_cache(maxsize=1024)
+def blind(kubelet: Kubelet) -> Kubelet:
+    """The same node with nothing known of how it chooses."""
+    return replace(kubelet, facts=UNKNOWN_FACTS)

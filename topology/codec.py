@@ -51,6 +51,8 @@ class _Allocator(_Wire):
         "none"
     )
     topology_manager_scope: Literal["container", "pod"] = "container"
+    cpu_manager_policy: Literal["none", "static"] | None = None
+    memory_manager_policy: Literal["None", "Static"] | None = None
 
 
 class _Device(_Wire):
@@ -71,6 +73,7 @@ class _Link(_Wire):
     nvlinks: Annotated[int, Field(ge=0, le=64)] = 0
     via: Literal["direct", "switch"] = "direct"
     nvlink_gbps: Annotated[float, Field(ge=0, allow_inf_nan=False, alias="nvlinkGBps")] = 0.0
+    one_sided: bool | None = None
 
 
 class _Distance(_Wire):
@@ -165,6 +168,8 @@ def decode(data: Mapping[str, object], *, strict: bool = False) -> Record:
                 spec.allocator.plugin_version,
                 spec.allocator.topology_manager_policy,
                 spec.allocator.topology_manager_scope,
+                spec.allocator.cpu_manager_policy,
+                spec.allocator.memory_manager_policy,
             ),
             fabric=None
             if spec.fabric is None
@@ -195,6 +200,8 @@ def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, ob
             plugin_version=topology.allocator.plugin_version,
             topology_manager_policy=_literal(topology.allocator.topology_manager_policy),
             topology_manager_scope=_literal(topology.allocator.topology_manager_scope),
+            cpu_manager_policy=_literal(topology.allocator.cpu_manager_policy),
+            memory_manager_policy=_literal(topology.allocator.memory_manager_policy),
         ),
         devices=[
             _Device(
@@ -217,6 +224,7 @@ def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, ob
                 nvlinks=k.nvlinks,
                 via=k.via.value,
                 nvlink_gbps=k.nvlink_one_way,
+                one_sided=k.one_sided or None,
             )
             for k in topology.links
         ],
@@ -298,7 +306,7 @@ def _known_only(data: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def _literal(value: str) -> Any:
+def _literal(value: str | None) -> Any:
     """A string for a field that pydantic itself narrows to the allowed words."""
     return value
 
@@ -322,7 +330,7 @@ def _gpu(d: _Device) -> Gpu:
 
 def _link(k: _Link) -> Link:
     pcie = LinkKind.UNKNOWN if k.pcie is None else LinkKind[k.pcie]
-    return Link(k.a, k.b, pcie, k.nvlinks, Via(k.via), GBps(k.nvlink_gbps))
+    return Link(k.a, k.b, pcie, k.nvlinks, Via(k.via), GBps(k.nvlink_gbps), bool(k.one_sided))
 
 
 def _nic(n: _Nic) -> Nic:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import networkx as nx
@@ -34,12 +34,19 @@ class TopologyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFacts:
-    """How the node's kubelet and device plugin choose devices (see ``nvidia.md`` of the design)."""
+    """How the node's kubelet and device plugin choose devices.
+
+    ``policy`` names an allocator (:mod:`topology.allocators`). The CPU and Memory Managers matter
+    where the Topology Manager has a policy other than ``none``: unless both are known to give no
+    hints, its merged hint can be anything (:mod:`topology.kubelet`). ``None`` is unknown.
+    """
 
     policy: str = "any"
     plugin_version: str | None = None
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
+    cpu_manager_policy: str | None = None
+    memory_manager_policy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ class NodeTopology:
         at = self.position_of_index
         matrix: list[list[Link | None]] = [[None] * n for _ in range(n)]
         for link in self.links:
-            nameless = Link(0, 0, link.pcie, link.nvlinks, link.via, link.nvlink_one_way)
+            nameless = replace(link, a=0, b=0)
             matrix[at[link.a]][at[link.b]] = matrix[at[link.b]][at[link.a]] = nameless
         nearest = [LinkKind.UNKNOWN] * n
         for nic in self.nics:

@@ -65,6 +65,8 @@ class Link:
     ``pcie`` is the PCIe class of the pair (``UNKNOWN`` where the source does not say). ``nvlinks``
     counts the pair's own links when ``via`` is direct; through a switch it is the smaller of the
     two attachments. ``nvlink_one_way`` is GB/s of one link in one direction, 0 where unknown.
+    ``one_sided`` marks NVLinks that only one of the two GPUs reports: NVIDIA's allocator panics
+    over such a pair.
     """
 
     a: int
@@ -73,6 +75,7 @@ class Link:
     nvlinks: int = 0
     via: Via = Via.DIRECT
     nvlink_one_way: GBps = GBps(0.0)
+    one_sided: bool = False
 
     @property
     def kind(self) -> LinkKind:

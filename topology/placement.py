@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import comb
 
-from topology.allocators import MAX_SETS, Allocator, Outcomes, allocator
-from topology.belief import Availability, Pending, free_masks
+from topology.allocators import MAX_SETS
+from topology.belief import Availability, Moment, Pending, blind, moments
 from topology.devices import Mask, positions
 from topology.graph import Rows, Shape, has_ring, is_clique, is_connected, subsets, wide_rows
-from topology.requests import Constraints, GpuRequest, Pattern, memory_text
+from topology.kubelet import Kubelet, admissions
+from topology.pools import Pool, gpus, total
+from topology.requests import Constraints, Counts, GpuRequest, Pattern, Role, memory_text
 
 
 class Verdict(Enum):
@@ -50,10 +53,11 @@ class Rejection:
 class Assessment:
     """A verdict with what it rests on.
 
-    ``sets`` are the possible GPU sets under the widest mask of the belief, ascending, or None
-    where they are too many to list; ``share`` is the part of them that satisfies the constraints.
-    ``fits`` says whether enough devices are left at all. ``rejection`` is why a required pod is
-    refused here; None where the verdict holds.
+    ``sets`` are the GPUs that the running pod may have, over the whole belief, ascending, or None
+    where they are too many to list; ``share`` is the part of the outcomes that satisfies the
+    constraints; ``exact`` is false where some of them may be impossible. ``fits`` says whether
+    enough devices are left at all. ``rejection`` is why a required pod is refused here; None where
+    the verdict holds. ``hazards`` names the refusals that the node may answer with.
     """
 
     verdict: Verdict
@@ -62,6 +66,7 @@ class Assessment:
     sets: tuple[Mask, ...] | None = ()
     share: float = 0.0
     hazards: tuple[str, ...] = ()
+    exact: bool = True
 
 
 NOT_SERVED = Rejection("node does not serve the GPU resource asked for", resolvable=False)
@@ -113,135 +118,199 @@ def satisfies(shape: Shape, constraints: Constraints, mask: Mask, *, sick: Mask 
 
 
 @lru_cache(maxsize=65536)
-def assess(shape: Shape, now: Availability, request: GpuRequest, policy: str = "any") -> Assessment:
-    """The verdict of a node of this shape, in this moment, for this request.
+def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
+    """The verdict of a node, in this moment, for this request.
 
-    ``policy`` names the node's allocator. Pure, and remembered by its arguments: a request over
-    thousands of nodes costs one evaluation per distinct state.
+    Pure, and remembered by its arguments: a request over thousands of nodes costs one evaluation
+    per distinct state.
     """
-    chooser = allocator(policy)
-    count = request.count
-    if now.units is None and request.effective_count > shape.size:
+    shape = kubelet.shape
+    if request.effective_count > shape.size * kubelet.replicas:
         return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW)
     fits = request.effective_count <= now.devices_left
     if request.plain:
-        return _assess_plain(chooser, shape, now, request, fits)
-    hardware = _hardware_rejection(shape, request, now.units is not None)
+        return _assess_plain(kubelet, now, request, fits)
+    hardware = _hardware_rejection(shape, request, kubelet.replicas > 1)
     if hardware is not None:
         return Assessment(Verdict.NEVER, fits=fits, rejection=hardware)
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
     test = _test(shape, request.constraints, now.sick)
-    masks = free_masks(chooser, shape, now)
-    outcomes = _union(chooser, shape, masks, now, count)
-    shared = now.units is not None
-    every, some, share = _judge(outcomes, test, shared)
+    outlook = _outlook(kubelet, now, request.counts, request.alone)
+    every, some, share = _judge(outlook, test, kubelet.width)
     verdict, rejection = Verdict.POSSIBLE, None
-    if not some:
-        verdict = Verdict.IMPOSSIBLE
-        rejection = Rejection(f"no {count} free GPUs with {request.constraints.text}", True)
-    elif not every or masks is None or outcomes.hazards:
-        words = f"not guaranteed: the node may hand out GPUs without {request.constraints.text}"
-        rejection = Rejection(words, True)
+    if not every:
+        verdict = Verdict.POSSIBLE if some else Verdict.IMPOSSIBLE
+        rejection = _weak_rejection(request, outlook, some, share)
     else:
-        later = free_masks(chooser, shape, now, endings=True)
-        after = _union(chooser, shape, later, now, count)
-        steady = later is not None and not after.hazards and _judge(after, test, shared)[0]
+        after = _outlook(kubelet, now, request.counts, request.alone, endings=True)
+        steady = _judge(after, test, kubelet.width)[0]
         verdict = Verdict.GUARANTEED if steady else Verdict.EXPECTED
-    return Assessment(verdict, True, rejection, outcomes.sets, share, outcomes.hazards)
+    return Assessment(
+        verdict, True, rejection, outlook.gpus(kubelet), share, outlook.hazards, outlook.exact
+    )
+
+
+def _weak_rejection(request: GpuRequest, outlook: _Outlook, some: bool, share: float) -> Rejection:
+    if outlook.hazards and (share == 1 or not outlook.sets):
+        return Rejection("not guaranteed: the node's kubelet may refuse the pod", True)
+    if not some:
+        return Rejection(f"no {request.count} free GPUs with {request.constraints.text}", True)
+    words = f"not guaranteed: the node may hand out GPUs without {request.constraints.text}"
+    return Rejection(words, True)
 
 
 @lru_cache(maxsize=65536)
-def endangers(shape: Shape, now: Availability, request: GpuRequest, policy: str = "any") -> bool:
+def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     """Whether a pod with this request could break a promise if it were admitted first.
 
     Under a monotone allocator none can: what is left after it is a part of what the promise was
-    given over.
+    given over. A pod in the middle of its admission is past that.
     """
-    chooser = allocator(policy)
-    if chooser.monotone:
+    if kubelet.monotone or request.effective_count == 0:
         return False
-    newcomer = Pending(request.count, request.effective_count)
+    newcomer = Pending(request.counts, alone=request.alone)
     for i, pod in enumerate(now.pending):
-        if pod.promised == Constraints():
+        if pod.promised == Constraints() or pod.started:
             continue
-        others = now.pending[:i] + now.pending[i + 1 :]
-        masks = free_masks(
-            chooser, shape, replace(now, pending=tuple(sorted((*others, newcomer), key=_order)))
-        )
-        if masks is None:
+        others = pending_order((*now.pending[:i], *now.pending[i + 1 :], newcomer))
+        if not keeps(kubelet, replace(now, pending=others), pod):
             return True
-        test = _test(shape, pod.promised, now.sick)
-        for mask in masks:
-            if mask.bit_count() < pod.size:
-                return True
-            if not _judge(chooser.outcomes(shape, mask, pod.size), test)[0]:
-                return True
     return False
 
 
-def _order(pod: Pending) -> tuple[int, int, str]:
-    return (pod.size, pod.held, pod.promised.text)
+def keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> bool:
+    """Whether a promise holds in every moment of the belief; ``now`` is without the pod itself."""
+    test = _test(kubelet.shape, pod.promised, now.sick)
+    outlook = _outlook(kubelet, now, pod.counts, pod.alone, endings=pod.steady)
+    return _judge(outlook, test, kubelet.width)[0]
 
 
-def pending_order(pods: list[Pending]) -> tuple[Pending, ...]:
-    """Pending pods in the one order that equal moments share."""
-    return tuple(sorted(pods, key=_order))
+def predicted(
+    kubelet: Kubelet, now: Availability, pod: Pending
+) -> tuple[tuple[Pool, ...] | None, tuple[str, ...]]:
+    """Every set that an unreported pod may be seen with, and the refusals it may meet.
+
+    ``now`` is the moment before the report, without the pod itself; running pods may have ended
+    since. The sets include what the pod had ``shown`` already; None is anything.
+    """
+    kubelet = blind(kubelet) if pod.blind else kubelet
+    outlook = _outlook(kubelet, now, pod.counts, pod.alone, endings=True)
+    if outlook.sets is None:
+        return None, outlook.hazards
+    return tuple(s + pod.shown for s in outlook.sets), outlook.hazards
 
 
 def _assess_plain(
-    chooser: Allocator, shape: Shape, now: Availability, request: GpuRequest, fits: bool
+    kubelet: Kubelet, now: Availability, request: GpuRequest, fits: bool
 ) -> Assessment:
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
-    masks = free_masks(chooser, shape, now)
-    outcomes = _union(chooser, shape, masks, now, request.count)
-    return Assessment(Verdict.GUARANTEED, True, None, outcomes.sets, 1.0, hazards=outcomes.hazards)
+    outlook = _outlook(kubelet, now, request.counts, request.alone)
+    shown = Verdict.POSSIBLE if outlook.hazards else Verdict.GUARANTEED
+    sets = outlook.gpus(kubelet)
+    return Assessment(shown, True, None, sets, 1.0, outlook.hazards, outlook.exact)
 
 
-def _union(
-    chooser: Allocator,
-    shape: Shape,
-    masks: tuple[Mask, ...] | None,
+def pending_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
+    """Pending pods in one fixed order, so that equal moments are equal keys."""
+    return tuple(sorted(pending, key=_order))
+
+
+@lru_cache(maxsize=4096)
+def _order(pod: Pending) -> tuple[object, ...]:
+    counts = tuple((role.value, n) for role, n in pod.counts)
+    words = (repr(pod.promised), pod.steady, pod.alone, pod.blind, pod.ending)
+    return (not pod.started, counts, pod.shown, words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """Everything that may be handed out over a belief, as one.
+
+    ``sets`` is None where they are too many to list: then any ``count`` of ``free`` may come.
+    """
+
+    sets: tuple[Pool, ...] | None
+    hazards: tuple[str, ...]
+    exact: bool
+    free: Pool
+    count: int
+
+    def gpus(self, kubelet: Kubelet) -> tuple[Mask, ...] | None:
+        if self.sets is None or kubelet.width == 1:
+            return self.sets
+        return tuple(sorted({gpus(found, kubelet.width) for found in self.sets}))
+
+
+@lru_cache(maxsize=65536)
+def _outlook(
+    kubelet: Kubelet,
     now: Availability,
-    count: int,
-) -> Outcomes:
-    """The outcomes under every mask of a belief that leaves enough GPUs, as one."""
-    if masks is None:
-        return Outcomes(now.widest, count, None, exact=False)
-    if len(masks) == 1:
-        return chooser.outcomes(shape, masks[0], count, now.units)
-    parts = [chooser.outcomes(shape, m, count) for m in masks if m.bit_count() >= count]
-    hazards = tuple(sorted({h for part in parts for h in part.hazards}))
-    exact = all(part.exact for part in parts)
-    if any(part.sets is None for part in parts):
-        return Outcomes(now.widest, count, None, exact=False, hazards=hazards)
-    sets = tuple(sorted({s for part in parts for s in part.sets or ()}))
-    return Outcomes(now.widest, count, sets, exact=exact, hazards=hazards)
+    counts: Counts,
+    alone: bool,
+    *,
+    endings: bool = False,
+) -> _Outlook:
+    one = len(counts) == 1
+    count = sum(n for role, n in counts if role is not Role.INIT)
+    belief = moments(kubelet, now, endings=endings, one_container=one)
+    widest = now.widest(endings=endings)
+    if belief is None:
+        return _Outlook(None, (UNCERTAIN,), False, widest, count)
+    hazards: set[str] = set()
+    sets: set[Pool] | None = set()
+    exact = True
+    for moment in belief:
+        found = _admissions(kubelet, moment, counts, alone)
+        hazards.update(found[1])
+        exact &= found[2]
+        if found[0] is None:
+            sets = None
+        elif sets is not None:
+            sets.update(found[0])
+            if len(sets) > MAX_SETS:
+                sets = None
+    listed = None if sets is None else tuple(sorted(sets))
+    return _Outlook(listed, tuple(sorted(hazards)), exact and sets is not None, widest, count)
 
 
-def _judge(outcomes: Outcomes, test: _Test, shared: bool = False) -> tuple[bool, bool, float]:
+def _admissions(
+    kubelet: Kubelet, moment: Moment, counts: Counts, alone: bool
+) -> tuple[tuple[Pool, ...] | None, tuple[str, ...], bool]:
+    found = admissions(kubelet, moment.free, counts, alone=alone, releasing=moment.later)
+    return found.shown, found.hazards, found.exact
+
+
+UNCERTAIN = "too-much-at-once"
+"""So many pods come and go that their orders are not followed."""
+
+
+def _judge(outlook: _Outlook, test: _Test, width: int) -> tuple[bool, bool, float]:
     """Whether every outcome passes, whether some does, and the share that does.
 
-    Sets that are not listed are judged soundly: all of them pass only if the whole free mask is
-    one clique of allowed GPUs (and not ``shared``, where a pair may fall on one GPU), and some are
-    taken to pass if enough GPUs are allowed.
+    A refusal is an outcome too. Sets that are not listed are judged soundly: all of them pass only
+    if the widest pool is one clique of allowed GPUs (and not shared, where a pair may fall on one
+    GPU), and some are taken to pass if enough GPUs are allowed.
     """
-    if outcomes.sets is None:
-        free, count = outcomes.free, outcomes.size
+    count = outlook.count
+    if outlook.sets is None:
+        free = gpus(outlook.free, width)
         parts = [rows for rows in (test.linked, test.wide) if rows is not None]
         every = (
             not free & ~test.allowed
-            and not (shared and test.over_pairs)
-            and outcomes.free.bit_count() >= count
+            and not (width > 1 and test.over_pairs)
+            and total(outlook.free, width) >= count
             and all(is_clique(rows, free) for rows in parts)
             and (test.numa is None or any(free & ~node == 0 for node in test.numa))
         )
-        some = every or (free & test.allowed).bit_count() >= count
-        return every, some, 1.0 if every else 0.5 * some
-    passed = sum(test.passes(mask, outcomes.size) for mask in outcomes.sets)
-    total = len(outcomes.sets)
-    return 0 < passed == total, passed > 0, passed / total if total else 0.0
+        fewest = 1 if width > 1 and not test.over_pairs else count
+        some = every or (free & test.allowed).bit_count() >= fewest
+        return every and not outlook.hazards, some, 1.0 if every else 0.5 * some
+    passed = sum(test.passes(gpus(found, width), count) for found in outlook.sets)
+    listed = len(outlook.sets)
+    every = 0 < passed == listed and not outlook.hazards
+    return every, passed > 0, passed / listed if listed else 0.0
 
 
 @lru_cache(maxsize=16384)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -95,6 +94,10 @@ class Constraints:
 NO_CONSTRAINTS = Constraints()
 
 
+Counts = tuple[tuple[Role, int], ...]
+"""Devices asked by each container, in the kubelet's order: init containers and sidecars first."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
     """How many devices one container asks for."""
@@ -108,6 +111,8 @@ class ContainerRequest:
 class GpuRequest:
     """What a pod asks: devices of one extended resource, and what must hold for the set.
 
+    ``alone`` says that it asks for no other device plugin's resources.
+
     Two pods that ask the same are equal whatever their containers are called, so a request is the
     key under which verdicts are remembered.
     """
@@ -116,14 +121,15 @@ class GpuRequest:
     containers: tuple[ContainerRequest, ...] = field(compare=False)
     constraints: Constraints = NO_CONSTRAINTS
     policy: Policy = Policy.REQUIRED
-    counts: tuple[tuple[Role, int], ...] = ()
+    alone: bool = True
+    counts: Counts = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", tuple((c.role, c.count) for c in self.containers))
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.resource, self.counts, self.constraints, self.policy))
+        return hash((self.resource, self.counts, self.constraints, self.policy, self.alone))
 
     def __hash__(self) -> int:
         return self._hash
@@ -137,10 +143,9 @@ class GpuRequest:
     def effective_count(self) -> int:
         """Devices the kubelet must find, by Kubernetes' arithmetic.
 
-        An init container runs beside the sidecars started before it, and its devices are reused
-        by what comes after: the larger of that peak and :attr:`count`.
+        See :func:`device_count`.
         """
-        return max(self.count, _init_peak(self.counts))
+        return device_count(self.counts)
 
     @property
     def plain(self) -> bool:
@@ -185,11 +190,18 @@ def memory_text(amount: int) -> str:
     return str(amount)
 
 
-def _init_peak(counts: Sequence[tuple[Role, int]]) -> int:
-    peak = sidecars = 0
+def device_count(counts: Counts) -> int:
+    """Devices that a pod with these containers holds in the end, unused ones included.
+
+    An init container runs beside the sidecars started before it, and its devices are reused by
+    what comes after: the larger of that peak and what apps and sidecars hold together.
+    """
+    peak = sidecars = apps = 0
     for role, n in counts:
         if role is Role.SIDECAR:
             sidecars += n
         elif role is Role.INIT:
             peak = max(peak, sidecars + n)
-    return peak
+        else:
+            apps += n
+    return max(peak, sidecars + apps)

@@ -7,12 +7,13 @@ from itertools import combinations, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology.allocators import ANY
-from topology.belief import Availability
+from topology.belief import Availability, Holder
 from topology.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
 from topology.graph import NodeTopology, best_ring, has_ring, subsets
+from topology.kubelet import Kubelet
 from topology.links import GBps, Link, LinkKind, Via
 from topology.placement import Verdict, assess, satisfies
+from topology.pools import choices, choices_count, pack
 from topology.requests import Constraints, Pattern, gpu_request
 
 PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
@@ -132,8 +133,8 @@ def test_a_verdict_is_what_all_outcomes_say(
     holders = data.draw(st.permutations(positions(~free & ((1 << n) - 1))))
     split = data.draw(st.integers(0, len(holders)))
     groups = [sum(1 << p for p in part) for part in (holders[:split], holders[split:]) if part]
-    now = Availability(free, running=tuple(sorted(groups)))
-    verdict = assess(node.shape, now, gpu_request(count, wanted)).verdict
+    now = Availability(free, running=tuple(Holder(g) for g in sorted(groups)))
+    verdict = assess(Kubelet(node.shape), now, gpu_request(count, wanted)).verdict
 
     def all_do(mask: int) -> bool:
         return all(reference(node, wanted, s) for s in combinations(positions(mask), count))
@@ -178,8 +179,8 @@ def test_renumbering_gpus_changes_only_names(
     moved = sum(1 << to[p] for p in positions(free))
     for count in range(1, n + 1):
         request = gpu_request(count, wanted)
-        mine = assess(node.shape, Availability(free), request)
-        theirs = assess(other.shape, Availability(moved), request)
+        mine = assess(Kubelet(node.shape), Availability(free), request)
+        theirs = assess(Kubelet(other.shape), Availability(moved), request)
         assert (mine.verdict, mine.share, mine.rejection) == (
             theirs.verdict,
             theirs.share,
@@ -237,20 +238,12 @@ def test_subsets_are_all_subsets_once(mask: int, size: int) -> None:
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.data())
-def test_shares_may_fall_on_any_gpus_that_hold_enough(
-    units: list[int], data: st.DataObject
-) -> None:
-    """Sets of distinct GPUs behind `size` shares, against dealing the shares out one by one."""
-    size = data.draw(st.integers(1, max(1, sum(units))))
-    if sum(units) < size:
-        return
-    shares = [p for p, n in enumerate(units) for _ in range(n)]
-    expected = {sum(1 << p for p in set(c)) for c in combinations(shares, size)}
-    free = sum(1 << p for p, n in enumerate(units) if n)
-    shape = NodeTopology(
-        NodeName("n"),
-        tuple(Gpu(i, GpuUuid(f"GPU-{i}"), "T4", Bytes(1)) for i in range(len(units))),
-    ).shape
-    found = ANY.outcomes(shape, free, size, tuple(units)).sets
-    assert found is not None
+def test_choices_are_every_way_to_deal_shares(counts: list[int], data: st.DataObject) -> None:
+    """Pools of `size` shares, against dealing the shares out one by one."""
+    size = data.draw(st.integers(0, sum(counts)))
+    shares = [p for p, n in enumerate(counts) for _ in range(n)]
+    pool = pack(counts, 3)
+    expected = {sum(1 << 3 * p for p in dealt) for dealt in combinations(shares, size)}
+    found = list(choices(pool, size, 3))
+    assert len(found) == len(set(found)) == choices_count(pool, size, 3, 10**9)
     assert set(found) == expected

@@ -20,8 +20,10 @@ from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from topology.belief import Availability
 from topology.devices import DeviceId, NodeName, PodUid
+from topology.kubelet import Kubelet
 from topology.links import LinkKind
 from topology.placement import Verdict, assess
+from topology.pools import pack
 from topology.report import Allocation, Health, Report
 from topology.requests import Constraints, gpu_request
 
@@ -114,16 +116,16 @@ def test_the_watch_may_overtake_a_bind(cluster: Cluster) -> None:
 
 
 def test_shares_of_one_gpu_are_no_pair_even_when_sets_are_too_many() -> None:
-    shape = switched(16).shape
-    now = Availability((1 << 16) - 1, units=(8,) * 16)
+    kubelet = Kubelet(switched(16).shape, replicas=8)
+    now = Availability(pack([8] * 16, 4), width=4)
     for count in (2, 8):
         request = gpu_request(count, Constraints(link=LinkKind.NVLINK))
-        assert assess(shape, now, request).verdict is Verdict.POSSIBLE
+        assert assess(kubelet, now, request).verdict is Verdict.POSSIBLE
 
 
 def test_a_large_node_does_not_hold_everybody_up() -> None:
     request = gpu_request(24, Constraints(link=LinkKind.PIX))
-    found = assess(pcie(48).shape, Availability((1 << 48) - 1), request)
+    found = assess(Kubelet(pcie(48).shape), Availability((1 << 48) - 1), request)
     assert not found.verdict.holds
 
 

@@ -12,13 +12,14 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.ledger import ContradictionError, PodRecord, availability, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import container, pod, switched
+from tests.nodes import container, pod, switched, waiting
 from tests.scheduler_extender.serving import Clock
-from topology.belief import Availability, Pending
+from topology.belief import Availability, Holder, Pending
 from topology.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.links import LinkKind
+from topology.pools import pack
 from topology.report import Allocation, Health, Report
-from topology.requests import Constraints, gpu_request
+from topology.requests import Constraints, Role, gpu_request
 
 NODE = switched(name="node")
 GPU = "nvidia.com/gpu"
@@ -48,30 +49,40 @@ def test_nothing_known_is_all_free() -> None:
 
 
 def test_a_bound_pod_is_a_reservation_until_it_is_reported() -> None:
-    assert free(Report(), bound()) == Availability(0b1111, pending=(Pending(2, 2),))
+    assert free(Report(), bound()) == Availability(0b1111, pending=(waiting(2),))
     now = free(Report(allocations=(shown("uid-1", 1, 2),)), bound())
-    assert now == Availability(0b1001, running=(0b0110,))
+    assert now == Availability(0b1001, running=(Holder(0b0110),))
 
 
 def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
     two = bound(containers=[container("a", 1), container("b", 2)])
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), two)
-    assert now == Availability(0b1110, running=(0b0001,), pending=(Pending(2, 2),))
+    rest = Pending(((Role.APP, 2),), started=True, shown=0b0001)
+    assert now == Availability(0b1110, pending=(rest,))
 
 
 def test_init_containers_hold_devices_that_nobody_shows() -> None:
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
-    assert free(Report(), hungry) == Availability(0b1111, pending=(Pending(1, 3),))
+    assert free(Report(), hungry) == Availability(
+        0b1111, pending=(Pending(((Role.INIT, 3), (Role.APP, 1))),)
+    )
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
-    assert now == Availability(0b1110, running=(0b0001,), unseen=2)
+    assert now == Availability(0b1110, running=(Holder(0b0001, 2),))
     assert now.devices_left == 1
 
 
 def test_a_promise_is_remembered_by_the_placement_annotation() -> None:
     plain = pod(2, {"link": "nvlink"}, node="node")
     assert record(plain).promised == Constraints()
-    plain["metadata"]["annotations"]["gpu-topology.io/placement"] = "{}"
-    assert record(plain).promised == Constraints(link=LinkKind.NVLINK)
+    for written, steady in (
+        ("{}", True),
+        ('{"verdict": "expected"}', False),
+        ('{"verdict": "guaranteed"}', True),
+        ("not JSON", True),
+    ):
+        plain["metadata"]["annotations"]["gpu-topology.io/placement"] = written
+        assert record(plain).promised == Constraints(link=LinkKind.NVLINK)
+        assert record(plain).steady is steady
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -79,25 +90,25 @@ def test_an_ended_pod_holds_nothing_but_may_not_have_released(phase: str) -> Non
     ended = bound(phase=phase)
     assert free(Report(), ended) == Availability(0b1111)
     now = free(Report(allocations=(shown("uid-1", 1, 2),)), ended)
-    assert now == Availability(0b1001, releasing=(0b0110,))
+    assert now == Availability(0b1001, releasing=(Holder(0b0110),))
 
 
 def test_a_terminating_pod_may_release_any_moment() -> None:
     going = replace(bound(), deleting=True)
     now = free(Report(allocations=(shown("uid-1", 1, 2),)), going)
-    assert now == Availability(0b1001, releasing=(0b0110,))
+    assert now == Availability(0b1001, releasing=(Holder(0b0110),))
 
 
 def test_a_holder_that_nobody_knows() -> None:
     report = Report(allocations=(shown("stranger", 3),))
-    assert free(report) == Availability(0b0111, releasing=(0b1000,))
-    assert free(report, all_pods_known=False) == Availability(0b0111, running=(0b1000,))
+    assert free(report) == Availability(0b0111, releasing=(Holder(0b1000),))
+    assert free(report, all_pods_known=False) == Availability(0b0111, running=(Holder(0b1000),))
 
 
 def test_a_recreated_pod_of_the_same_name_is_another_pod() -> None:
     report = Report(allocations=(shown("uid-1", 0, 1),))
     now = free(report, bound(uid="uid-2"))
-    assert now == Availability(0b1100, releasing=(0b0011,), pending=(Pending(2, 2),))
+    assert now == Availability(0b1100, releasing=(Holder(0b0011),), pending=(waiting(2),))
 
 
 def test_what_the_kubelet_would_not_hand_out_is_not_free() -> None:
@@ -125,7 +136,8 @@ def test_shared_gpus_are_counted_not_told_apart() -> None:
     ids = (DeviceId("GPU-0::1"), DeviceId("GPU-0::3"))
     report = Report(allocations=(Allocation(PodUid("x"), "d", "x", "main", GPU, ids),))
     now = availability(shared, report, [bound(3)], GPU)
-    assert now.units == (4, 4, 4, 4)
+    assert (now.free, now.width) == (pack([2, 4, 4, 4], 3), 3)
+    assert now.releasing == (Holder(pack([2], 3)),)
     assert now.devices_left == 16 - 2 - 3
 
 

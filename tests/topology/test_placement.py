@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.nodes import GIB, bridged, line, pcie, switched
-from topology.belief import Availability, Pending
+from tests.nodes import GIB, bridged, line, pcie, switched, waiting
+from topology.belief import Availability, Holder
 from topology.devices import Bytes
 from topology.graph import NodeTopology
+from topology.kubelet import Kubelet
 from topology.links import GBps, LinkKind
 from topology.placement import Verdict, assess, satisfies
+from topology.pools import pack
 from topology.requests import (
     Constraints,
     ContainerRequest,
@@ -40,7 +42,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             bridged(),
-            Availability(0b0011, running=(0b1100,)),
+            Availability(0b0011, running=(Holder(0b1100),)),
             2,
             NVLINK,
             Verdict.EXPECTED,
@@ -49,7 +51,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             bridged(),
-            Availability(0b0101, running=(0b1010,)),
+            Availability(0b0101, running=(Holder(0b1010),)),
             2,
             NVLINK,
             Verdict.IMPOSSIBLE,
@@ -229,7 +231,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b0111, sick=0b1000, running=(0b1000,)),
+            Availability(0b0111, sick=0b1000, running=(Holder(0b1000),)),
             2,
             NVLINK,
             Verdict.EXPECTED,
@@ -238,7 +240,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, pending=(Pending(2, 2),)),
+            Availability(0b1111, pending=(waiting(2),)),
             2,
             NVLINK,
             Verdict.GUARANTEED,
@@ -247,7 +249,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, pending=(Pending(2, 3),)),
+            Availability(0b1111, pending=(waiting(2, init=3),)),
             2,
             NVLINK,
             Verdict.IMPOSSIBLE,
@@ -256,7 +258,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, unseen=3),
+            Availability(0b1111, running=(Holder(0, 3),)),
             2,
             NVLINK,
             Verdict.IMPOSSIBLE,
@@ -265,7 +267,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             bridged(),
-            Availability(0b0011, releasing=(0b0100,)),
+            Availability(0b0011, releasing=(Holder(0b0100),)),
             2,
             NVLINK,
             Verdict.POSSIBLE,
@@ -274,7 +276,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             bridged(),
-            Availability(0b0001, releasing=(0b0010,)),
+            Availability(0b0001, releasing=(Holder(0b0010),)),
             2,
             NVLINK,
             Verdict.IMPOSSIBLE,
@@ -283,7 +285,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, units=(4, 4, 4, 4)),
+            Availability(pack([4] * 4, 3), width=3),
             2,
             NVLINK,
             Verdict.POSSIBLE,
@@ -292,7 +294,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, units=(4, 4, 4, 4)),
+            Availability(pack([4] * 4, 3), width=3),
             2,
             Constraints(models=("a100*",)),
             Verdict.GUARANTEED,
@@ -309,7 +311,8 @@ def test_verdict(
     verdict: Verdict,
     words: str | None,
 ) -> None:
-    found = assess(node.shape, now, gpu_request(count, constraints))
+    kubelet = Kubelet(node.shape, replicas=1 if now.width == 1 else 4)
+    found = assess(kubelet, now, gpu_request(count, constraints))
     assert found.verdict is verdict
     assert (found.rejection.reason if found.rejection else None) == words
     if found.rejection:
@@ -318,13 +321,13 @@ def test_verdict(
 
 def test_preferred_is_judged_like_required() -> None:
     request = gpu_request(2, NVLINK, Policy.PREFERRED)
-    found = assess(bridged().shape, Availability(0b1111), request)
+    found = assess(Kubelet(bridged().shape), Availability(0b1111), request)
     assert found.verdict is Verdict.POSSIBLE
     assert found.share == pytest.approx(2 / 6)
 
 
 def test_a_plain_pod_is_guaranteed_what_it_asks() -> None:
-    found = assess(pcie().shape, Availability(0b0111), gpu_request(2))
+    found = assess(Kubelet(pcie().shape), Availability(0b0111), gpu_request(2))
     assert (found.verdict, found.sets) == (Verdict.GUARANTEED, (0b011, 0b101, 0b110))
 
 
@@ -337,10 +340,10 @@ def test_unknown_links_meet_nothing() -> None:
 def test_too_many_outcomes_are_judged_without_listing() -> None:
     request = gpu_request(10, NVLINK)
     full = Availability((1 << 20) - 1)
-    found = assess(switched(20).shape, full, request)
+    found = assess(Kubelet(switched(20).shape), full, request)
     assert (found.verdict, found.sets) == (Verdict.GUARANTEED, None)
     assert assess(
-        bridged(20).shape, full, gpu_request(10, Constraints(nic=LinkKind.PIX))
+        Kubelet(bridged(20).shape), full, gpu_request(10, Constraints(nic=LinkKind.PIX))
     ).verdict is (Verdict.NEVER)
 
 

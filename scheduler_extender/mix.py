@@ -1,0 +1,52 @@
+"""The mix of requests that the cluster has been seeing: what scores weigh the future by."""
+
+from __future__ import annotations
+
+from topology.requests import GpuRequest
+from topology.scoring import PRIOR, Kind, Mix
+
+MEMORY = 200.0
+"""Pods; the weight of a pod fades to 1/e over so many later ones."""
+PRIOR_PODS = 20.0
+"""How many pods the prior is worth at the start; it fades like everything else, down to a tenth."""
+REFRESH = 32
+"""Scores are weighed anew after so many pods, not after each: they stay remembered in between."""
+MAX_KINDS = 8
+
+
+class RequestMix:
+    """Counts requests by kind, the latest weighing most.
+
+    >>> mix = RequestMix()
+    >>> mix.current == PRIOR
+    True
+    """
+
+    def __init__(self) -> None:
+        self._weights: dict[Kind, float] = {}
+        self._prior = PRIOR_PODS
+        self._seen = 0
+        self.current: Mix = PRIOR
+
+    def observe(self, request: GpuRequest) -> bool:
+        """Count a pod's request; True where :attr:`current` has changed."""
+        fade = 1 - 1 / MEMORY
+        for kind in self._weights:
+            self._weights[kind] *= fade
+        self._prior = max(self._prior * fade, PRIOR_PODS / 10)
+        kind = Kind(request.count, request.constraints)
+        self._weights[kind] = self._weights.get(kind, 0.0) + 1
+        self._seen += 1
+        if self._seen % REFRESH:
+            return False
+        before, self.current = self.current, self._mix()
+        return self.current != before
+
+    def _mix(self) -> Mix:
+        weights = {kind: self._prior * share for kind, share in PRIOR}
+        for kind, weight in self._weights.items():
+            weights[kind] = weights.get(kind, 0.0) + weight
+        top = sorted(weights.items(), key=lambda item: (-item[1], repr(item[0])))[:MAX_KINDS]
+        whole = sum(weight for _, weight in top)
+        self._weights = {k: w for k, w in self._weights.items() if w > 0.01}
+        return tuple((kind, round(weight / whole, 2)) for kind, weight in top)

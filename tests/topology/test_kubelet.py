@@ -1,0 +1,238 @@
+"""The kubelet's stages: against the emulated kubelet, recorded admissions, and by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.nodes import bridged
+from tests.recorded import lines, mask, node, recorded
+from topology.belief import Availability, Holder, Pending, moments
+from topology.devices import GpuResource, Mask, PodUid
+from topology.emulation import EmulatedKubelet, Refused
+from topology.emulation.kubelet import TOPOLOGY_AFFINITY
+from topology.graph import AllocatorFacts, NodeTopology
+from topology.kubelet import AFFINITY, TOO_FEW, Kubelet, admissions, container_sets, plugin_version
+from topology.machines import machine
+from topology.pools import pack, total
+from topology.requests import ContainerRequest, Counts, GpuRequest, Role
+
+INIT, SIDECAR, APP = Role.INIT, Role.SIDECAR, Role.APP
+DGX = machine("dgx1-v100").topology("n")
+KUBELET = Kubelet(DGX.shape, AllocatorFacts("best-effort"))
+
+
+def request(*counts: tuple[Role, int]) -> GpuRequest:
+    containers = [ContainerRequest(f"c{i}", n, role) for i, (role, n) in enumerate(counts)]
+    return GpuRequest("nvidia.com/gpu", tuple(containers))
+
+
+CONTAINERS: list[tuple[tuple[Role, int], ...]] = [
+    ((APP, 1),),
+    ((APP, 2),),
+    ((APP, 3),),
+    ((APP, 1), (APP, 2)),
+    ((APP, 2), (APP, 2)),
+    ((INIT, 2), (APP, 2)),
+    ((INIT, 3), (APP, 2)),
+    ((INIT, 1), (APP, 3)),
+    ((INIT, 2), (APP, 1), (APP, 2)),
+    ((INIT, 1), (INIT, 2), (APP, 2)),
+    ((SIDECAR, 1), (APP, 2)),
+    ((SIDECAR, 1), (INIT, 2), (APP, 2)),
+    ((INIT, 3), (SIDECAR, 1), (APP, 1)),
+]
+
+FACTS = [
+    pytest.param(AllocatorFacts("best-effort"), False, id="best-effort"),
+    pytest.param(AllocatorFacts("any"), False, id="any"),
+    *(
+        pytest.param(
+            AllocatorFacts("best-effort", None, policy, scope, *managers),
+            managers == (None, None),
+            id=f"{policy}, {scope} scope, {'other hints' if managers == (None, None) else 'alone'}",
+        )
+        for policy in ("best-effort", "restricted", "single-numa-node")
+        for scope in ("container", "pod")
+        for managers in ((None, None), ("none", "None"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("facts", "foreign"), FACTS)
+def test_whatever_the_kubelet_does_was_foreseen(facts: AllocatorFacts, foreign: bool) -> None:
+    """Random free masks, every mix of containers: what comes lies in the ways, refusals in the
+    hazards; and where the answer is exact, most ways are seen."""
+    rng = random.Random(str(facts))
+    topology = replace(DGX, allocator=facts)
+    kubelet = Kubelet(topology.shape, facts)
+    for counts in CONTAINERS:
+        for _ in range(6):
+            free = rng.randrange(1, 256)
+            found = admissions(kubelet, free, counts)
+            assert found.ways is not None
+            ways = {(way.shown, way.taken) for way in found.ways}
+            for _ in range(12):
+                happened = _admit(topology, rng, free, counts, foreign)
+                if isinstance(happened, str):
+                    hazard = AFFINITY if happened == TOPOLOGY_AFFINITY else TOO_FEW
+                    assert hazard in found.hazards, (free, counts, happened)
+                else:
+                    assert happened in ways, (free, counts, happened)
+
+
+def _admit(
+    topology: NodeTopology, rng: random.Random, free: Mask, counts: Counts, foreign: bool
+) -> tuple[Mask, Mask] | str:
+    """What one emulated admission shows and takes, or why it was refused."""
+    emulated = EmulatedKubelet(topology, rng, foreign_hints=foreign)
+    emulated.withhold(p for p in range(len(topology.gpus)) if not free >> p & 1)
+    try:
+        emulated.admit(PodUid("u"), "default", "pod", request(*counts))
+    except Refused as refusal:
+        return str(refusal)
+    left = {p for p, _ in emulated.free()}
+    return mask(list(emulated.held(PodUid("u")))), free & ~mask(sorted(left))
+
+
+@pytest.mark.parametrize("policy", ["distributed", "packed"])
+def test_replicas_are_foreseen_too(policy: str) -> None:
+    rng = random.Random(policy)
+    facts = AllocatorFacts(policy, "v0.20.0")
+    served = GpuResource("nvidia.com/gpu", "time-slicing", 3)
+    topology = replace(bridged(), allocator=facts, resources=(served,))
+    kubelet = Kubelet(topology.shape, facts, 3)
+    emulated = EmulatedKubelet(topology, rng)
+    alive: list[PodUid] = []
+    for i in range(300):
+        uid, size = PodUid(f"u{i}"), rng.randint(1, 4)
+        free = pack([sum(d[0] == p for d in emulated.free()) for p in range(4)], kubelet.width)
+        found = admissions(kubelet, free, ((APP, size),))
+        try:
+            emulated.admit(uid, "default", "pod", request((APP, size)))
+        except Refused:
+            assert found.hazards == (TOO_FEW,)
+            emulated.end(alive.pop(rng.randrange(len(alive))))
+            continue
+        alive.append(uid)
+        left = pack([sum(d[0] == p for d in emulated.free()) for p in range(4)], kubelet.width)
+        assert free - left in {way.taken for way in found.ways or ()}
+        if rng.random() < 0.4:
+            emulated.end(alive.pop(rng.randrange(len(alive))))
+
+
+def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
+    """Pods created together, in creation order, container by container: each step lies in the
+    outcomes over what is left, and what the last one found free lies in the belief before."""
+    topology = node("dgx1v", json.loads(recorded("kubelet-1.36/dgx1v.topology.json").read_text()))
+    kubelet = Kubelet(topology.shape, topology.allocator)
+    steps = 0
+    for line in lines("kubelet-1.36/dgx1v.jsonl"):
+        if line["op"] != "admit":
+            continue
+        start = free = mask(line["free"])
+        earlier: list[Pending] = []
+        for pod in line["pods"]:
+            counts = tuple((APP, n) for n in pod["containers"])
+            belief = moments(kubelet, Availability(start, pending=tuple(earlier)))
+            assert belief is not None
+            assert free in {moment.free for moment in belief}, line
+            got = mask([i for container in pod["got"] for i in container])
+            assert got in {way.shown for way in admissions(kubelet, free, counts).ways or ()}, line
+            for n, (container, given) in enumerate(zip(counts, pod["got"], strict=True)):
+                before = free & ~mask([i for c in pod["got"][:n] for i in c])
+                assert mask(given) in (container_sets(kubelet, before, (container,))[0] or ())
+            free &= ~got
+            earlier.append(Pending(counts))
+            steps += 1
+    assert steps > 300
+
+
+def test_recorded_init_containers_and_sidecars_are_explained() -> None:
+    topology = node("dgx1v", json.loads(recorded("kubelet-1.36/dgx1v.topology.json").read_text()))
+    kubelet = Kubelet(topology.shape, topology.allocator)
+    for line in lines("kubelet-1.36/init.jsonl"):
+        shown = {name: mask(given) for name, given in line["shown"].items()}
+        if line.get("half_admitted"):
+            free, count = mask(line["free"]), line["containers"][0]
+            first = container_sets(kubelet, free, ((APP, count),))[0] or ()
+            assert shown["c0"] in first, line
+            continue
+        # Sidecars come first in the recorded pods, then ordinary init containers.
+        counts: Counts = (
+            *((SIDECAR, n) for n in line.get("sidecar", ())),
+            *((INIT, n) for n in line.get("init", ())),
+            *((APP, n) for n in line["containers"]),
+        )
+        found = admissions(kubelet, 0xFF, counts)
+        assert sum(shown.values()) in {way.shown for way in found.ways or ()}, line
+        held = total((found.ways or ())[0].taken, 1)
+        inits = line.get("init", [])
+        assert held == sum(line.get("sidecar", ())) + max(sum(line["containers"]), *inits, 0)
+
+
+def test_an_init_containers_devices_are_given_again_at_random() -> None:
+    found = admissions(KUBELET, 0xFF, ((INIT, 3), (APP, 2)))
+    # Any two of whatever three the init container had, also a pair without a link.
+    assert 0b00100001 in {way.shown for way in found.ways or ()}
+    assert all(total(way.taken, 1) == 3 for way in found.ways or ())
+    assert all(way.shown & ~way.taken == 0 for way in found.ways or ())
+
+
+def test_a_sidecars_devices_are_not_given_again() -> None:
+    found = admissions(KUBELET, 0b1111, ((SIDECAR, 1), (APP, 2)))
+    assert all(total(way.shown, 1) == 3 for way in found.ways or ())
+
+
+def test_single_numa_node_refuses_what_spans_two() -> None:
+    facts = AllocatorFacts("best-effort", None, "single-numa-node", "container", "none", "None")
+    kubelet = Kubelet(DGX.shape, facts)
+    assert admissions(kubelet, 0b00010001, ((APP, 2),)) == admissions(
+        kubelet, 0b10001000, ((APP, 2),)
+    )
+    found = admissions(kubelet, 0b00010001, ((APP, 2),))
+    assert (found.ways, found.hazards) == ((), (AFFINITY,))
+    sure = admissions(kubelet, 0b00110001, ((APP, 2),))
+    assert ({way.shown for way in sure.ways or ()}, sure.hazards) == ({0b00110000}, ())
+
+
+def test_what_other_providers_hint_is_not_known() -> None:
+    facts = AllocatorFacts("best-effort", None, "best-effort")
+    alone = replace(facts, cpu_manager_policy="none", memory_manager_policy="None")
+    either = admissions(Kubelet(DGX.shape, facts), 0xFF, ((APP, 2),))
+    lower = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),))
+    assert {way.shown for way in lower.ways or ()} < {way.shown for way in either.ways or ()}
+    assert all(way.shown & 0xF0 == 0 for way in lower.ways or ())
+    # A pod that asks for another plugin's devices as well brings hints of its own.
+    both = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),), alone=False)
+    assert both.ways == either.ways
+
+
+def test_devices_that_do_not_suffice_are_a_hazard() -> None:
+    found = admissions(KUBELET, 0b1, ((APP, 2),))
+    assert (found.ways, found.hazards) == ((), (TOO_FEW,))
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        pytest.param("v0.20.1", (0, 20, 1), id="v"),
+        pytest.param("0.17.0-rc.1", (0, 17, 0), id="candidate"),
+        pytest.param(None, None, id="unknown"),
+        pytest.param("latest", None, id="no number"),
+    ],
+)
+def test_plugin_versions(text: str | None, version: tuple[int, ...] | None) -> None:
+    assert plugin_version(text) == version
+
+
+def test_what_a_half_admitted_pod_leaves() -> None:
+    """After a crash of its second container it gives back what it had."""
+    half = Pending(((APP, 3),), started=True, shown=0b0001)
+    now = Availability(0b1110, pending=(half,), running=(Holder(0b11110000),))
+    found = moments(KUBELET, now)
+    assert found is not None
+    assert {moment.free for moment in found} == {0b0000, 0b1111}

@@ -1,0 +1,28 @@
+"""What a device plugin may prefer: from a pool and a size, the outcomes.
+
+An allocator is a *named policy* that a node reports. It never answers with one set but with every
+set that the plugin may choose, or a superset of them that says so: a superset is sound, a subset is
+a bug. The kubelet's own stages stand before it (:mod:`topology.kubelet`).
+
+========================  =====================================================================
+``any``                   assumes nothing; also the answer to a policy that we do not model
+``best-effort``           NVIDIA's plugin over whole GPUs (:mod:`.best_effort`)
+``distributed, packed``   NVIDIA's plugin over replicas (:mod:`.greedy`)
+========================  =====================================================================
+"""
+
+from __future__ import annotations
+
+from topology.allocators.anything import ANY
+from topology.allocators.best_effort import BEST_EFFORT
+from topology.allocators.greedy import DISTRIBUTED, PACKED
+from topology.allocators.outcomes import MAX_SETS, Allocator, Call, Outcomes
+
+__all__ = ["ALLOCATORS", "ANY", "MAX_SETS", "Allocator", "Call", "Outcomes", "allocator"]
+
+ALLOCATORS: dict[str, Allocator] = {a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED)}
+
+
+def allocator(policy: str) -> Allocator:
+    """The model of a policy; one that is not modelled is judged by :data:`ANY`."""
+    return ALLOCATORS.get(policy, ANY)

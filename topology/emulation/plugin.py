@@ -1,0 +1,133 @@
+"""GetPreferredAllocation of NVIDIA's device plugin, by the letter of its algorithm.
+
+``available`` comes in the order in which the plugin would see it. Sources: go-gpuallocator 0.6
+(``besteffort_policy.go``) and k8s-device-plugin 0.20 (``internal/rm/allocate.go``). The slice
+corruption at thirteen free GPUs and more is not played.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations
+
+from topology.graph import Shape
+from topology.links import LinkKind, Via
+
+PCIE_POINTS = {
+    LinkKind.UNKNOWN: 0,
+    LinkKind.SYS: 10,
+    LinkKind.NODE: 20,
+    LinkKind.PHB: 30,
+    LinkKind.PXB: 40,
+    LinkKind.PIX: 50,
+    LinkKind.BOARD: 60,
+}
+
+Device = tuple[int, int]
+"""A device: the position of its GPU, and which of the GPU's replicas it is."""
+
+Split = tuple[tuple[int, ...], ...]
+
+
+class PluginCrash(Exception):  # noqa: N818 (it is the plugin's, not ours)
+    """The plugin ended the call with a panic."""
+
+
+def best_effort(
+    shape: Shape, available: Sequence[Device], required: Sequence[Device], size: int
+) -> list[Device]:
+    """The set that BestEffort prefers. Raises :class:`PluginCrash` where it would panic."""
+    gpus = [p for p, _ in available]
+    points = _points(shape)
+    for a, b in combinations(gpus, 2):
+        link = shape.links[a][b]
+        if size > 1 and link is not None and link.one_sided:
+            raise PluginCrash("links of a pair are not bidirectional")
+    must = {p for p, _ in required}
+    scored: dict[tuple[int, ...], int] = {}
+
+    def score(members: tuple[int, ...]) -> int:
+        if members not in scored:
+            real = [gpus[i] for i in members if i < len(gpus)]
+            scored[members] = sum(points[a][b] for a, b in combinations(real, 2))
+        return scored[members]
+
+    def has_required(members: tuple[int, ...]) -> bool:
+        return must <= {gpus[i] for i in members if i < len(gpus)}
+
+    best: Split | None = None
+    most = 0
+    for split in _splits(len(gpus), size):
+        if must and not any(has_required(s) and max(s) < len(gpus) for s in split):
+            continue
+        total = sum(map(score, split))
+        if best is None or total > most:
+            best, most = split, total
+    if best is None:
+        return []
+    chosen = max((s for s in best if has_required(s)), key=score)  # the first of the best
+    if max(chosen) >= len(gpus):
+        raise PluginCrash("nil device in the preferred set")
+    return [available[i] for i in chosen]
+
+
+def greedy(
+    replicas: int, *, fewest_first: bool
+) -> Callable[[Shape, Sequence[Device], Sequence[Device], int], list[Device]]:
+    """The ``distributed`` (fewest first) or ``packed`` choice over replicas, as of v0.20."""
+
+    def choose(
+        shape: Shape, available: Sequence[Device], required: Sequence[Device], size: int
+    ) -> list[Device]:
+        left = [d for d in available if d not in set(required)]
+        open_ = Counter(p for p, _ in left)
+        picked: Counter[int] = Counter()
+        chosen = list(required)
+        while len(chosen) < size:
+            sign = 1 if fewest_first else -1
+            # The order of `left` is random, and min takes the first: so fall the ties.
+            device = min(left, key=lambda d: (sign * (replicas - open_[d[0]]), picked[d[0]]))
+            left.remove(device)
+            open_[device[0]] -= 1
+            picked[device[0]] += 1
+            chosen.append(device)
+        return chosen
+
+    return choose
+
+
+@lru_cache(maxsize=256)
+def _points(shape: Shape) -> list[list[int]]:
+    n = range(shape.size)
+    points = [[0] * shape.size for _ in n]
+    for a in n:
+        for b in n:
+            link = shape.links[a][b]
+            if link is not None:
+                direct = link.nvlinks if link.via is Via.DIRECT else 0
+                points[a][b] = PCIE_POINTS[link.pcie] + 100 * direct
+    return points
+
+
+@lru_cache(maxsize=256)
+def _splits(free: int, size: int) -> list[Split]:
+    """Every split of the places 0 … free-1 and the blanks behind them, in the plugin's order."""
+    if size == 1:
+        return [((i,),) for i in range(free)]
+    blanks = -free % size
+    return list(_split(tuple(range(free + blanks)), size, free, blanks))
+
+
+def _split(places: tuple[int, ...], size: int, free: int, blanks: int) -> Iterator[Split]:
+    if len(places) == size:
+        yield (places,)
+        return
+    first, rest = places[0], places[1:]
+    for others in combinations(rest, size - 1):
+        chosen = (first, *others)
+        if sum(i >= free for i in chosen) in (0, blanks):
+            left = tuple(i for i in rest if i not in others)
+            for more in _split(left, size, free, blanks):
+                yield (chosen, *more)

@@ -1,0 +1,398 @@
+"""What a kubelet may do with a pod: every way its containers can get their devices, or a refusal.
+
+The kubelet hands out devices container by container, init containers first, and asks the device
+plugin's allocator for its preference. Its own stages come before the plugin's, as read from
+``devicemanager/manager.go`` and ``topologymanager`` of Kubernetes 1.36 and seen on a running one:
+
+1. What an ordinary init container got is *reusable* by the pod's later containers, and is taken
+   first. If it covers the container's count, an arbitrary part of it is taken and the plugin is not
+   asked; otherwise all of it is, and the plugin is asked with it as required.
+2. Under a Topology Manager policy the container has a *hint*, a set of NUMA nodes. If the free
+   devices there are more than needed, the plugin is asked over them alone; otherwise all of them
+   are taken and the plugin is asked over everything for the rest.
+3. What is left of the reusable devices shows in no report and stays held until the pod ends.
+
+The hint is merged from the hints of all providers. Ours is known; those of the CPU Manager, the
+Memory Manager and other device plugins are not, so unless they are known to give none, every hint
+that the merge could end with counts, and so does its refusal under ``restricted`` and
+``single-numa-node``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import combinations
+
+from topology.allocators import MAX_SETS, Allocator, Call, allocator
+from topology.devices import Mask
+from topology.graph import AllocatorFacts, Shape
+from topology.pools import Pool, choices, choices_count, common, gpus, only, total, width_for
+from topology.requests import Counts, Role, device_count
+
+AFFINITY = "topology-affinity"
+"""The Topology Manager may refuse the pod (TopologyAffinityError)."""
+TOO_FEW = "too-few-devices"
+"""The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""
+
+TOO_MANY_NODES = "too-many-numa-nodes"
+"""More NUMA nodes have GPUs than hints are followed for."""
+
+UNKNOWN_FACTS = AllocatorFacts()
+
+Hint = Mask | None
+"""GPUs on the hinted NUMA nodes; None where there is no hint."""
+
+
+@dataclass(frozen=True)
+class Kubelet:
+    """How one node hands out one resource: equal nodes are equal keys.
+
+    ``replicas`` is how many devices the plugin advertises for one GPU.
+    """
+
+    shape: Shape
+    facts: AllocatorFacts = UNKNOWN_FACTS
+    replicas: int = 1
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.shape, self.facts, self.replicas)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def width(self) -> int:
+        """Bits per GPU in this node's pools."""
+        return width_for(self.replicas)
+
+    @property
+    def allocator(self) -> Allocator:
+        """The model of its device plugin."""
+        return allocator(self.facts.policy)
+
+    @property
+    def monotone(self) -> bool:
+        """Whether a larger pool never loses an outcome, so that the largest speaks for all."""
+        return self.allocator.monotone and not self.aligns
+
+    @property
+    def aligns(self) -> bool:
+        """Whether the Topology Manager has a say: it has a policy, and GPUs have NUMA nodes."""
+        known = any(node is not None for node in self.shape.numa)
+        return known and self.facts.topology_manager_policy != "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """One way in which a pod may be admitted.
+
+    ``shown`` are the devices of its app and sidecar containers, ``taken`` all that it holds: more
+    than ``shown`` where an init container's devices stay unused. ``released`` marks, as bits, which
+    of the pods that were ending released their devices between two of its containers.
+    """
+
+    shown: Pool
+    taken: Pool
+    released: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Admissions:
+    """Everything that may come of admitting a pod.
+
+    ``ways`` is None where they are too many to list: any devices may come. ``exact`` is false where
+    some way may be impossible. ``hazards`` names possible refusals.
+    """
+
+    ways: tuple[Admission, ...] | None
+    exact: bool = True
+    hazards: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[Pool, ...] | None:
+        """The possible devices of the running pod, ascending."""
+        return None if self.ways is None else tuple(sorted({way.shown for way in self.ways}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """The pod between two containers: what is free, what can be reused, what it shows so far."""
+
+    free: Pool
+    reusable: Pool = 0
+    shown: Pool = 0
+    released: int = 0
+
+
+@lru_cache(maxsize=65536)
+def admissions(
+    kubelet: Kubelet,
+    free: Pool,
+    counts: Counts,
+    *,
+    alone: bool = True,
+    releasing: tuple[Pool, ...] = (),
+) -> Admissions:
+    """Every way in which a pod with these containers may be admitted when ``free`` is free.
+
+    ``counts`` are the containers in the kubelet's order, init containers first; ``alone`` says that
+    the pod asks for no other device plugin's resources, which could give hints of their own. Each
+    of ``releasing`` may become free between two containers. An answer without ways and hazards
+    cannot be: devices that do not suffice are a hazard too.
+    """
+    if kubelet.monotone:
+        return _any_devices(kubelet, free + sum(releasing), counts)
+    walk = _Walk(kubelet, alone, releasing)
+    stages: set[_Stage] = set()
+    for hint in walk.pins(free, counts):
+        found = walk.through({_Stage(free)}, counts, hint)
+        if found is None:
+            return Admissions(None, exact=False, hazards=walk.hazards)
+        stages |= found
+    ways = {
+        Admission(stage.shown, free + walk.pool_of(stage.released) - stage.free, stage.released)
+        for stage in stages
+    }
+    listed = tuple(sorted(ways, key=lambda way: (way.shown, way.taken, way.released)))
+    return Admissions(listed, walk.exact, walk.hazards)
+
+
+@lru_cache(maxsize=4096)
+def container_sets(
+    kubelet: Kubelet, free: Pool, counts: Counts, *, alone: bool = True
+) -> tuple[tuple[Pool, ...] | None, ...]:
+    """For each container, every set that it may get; None where they are too many to list."""
+    found: list[tuple[Pool, ...] | None] = [()] * len(counts)
+    walk = _Walk(kubelet, alone)
+    for hint in walk.pins(free, counts):
+        stages: set[_Stage] | None = {_Stage(free)}
+        for i, (role, count) in enumerate(counts):
+            sets: list[set[Pool] | None] = [None]
+            if stages is not None:
+                sets = [walk.given(stage, count, hint) for stage in stages]
+                stages = walk.through(stages, ((role, count),), hint)
+            known, old = [s for s in sets if s is not None], found[i]
+            whole = old is not None and len(known) == len(sets)
+            found[i] = tuple(sorted(set(old or ()).union(*known))) if whole else None
+    return tuple(found)
+
+
+_Pinned = tuple[Hint] | None
+"""The pod's one hint under scope ``pod``; None where every container has its own."""
+
+
+class _Walk:
+    """Goes through a pod's containers, and notes on the way what makes the answer unsure."""
+
+    def __init__(self, kubelet: Kubelet, alone: bool, releasing: tuple[Pool, ...] = ()) -> None:
+        self._kubelet = kubelet
+        self._alone = alone
+        self._releasing = releasing
+        self._width = kubelet.width
+        self._hazards: set[str] = set()
+        self.exact = True
+
+    @property
+    def hazards(self) -> tuple[str, ...]:
+        return tuple(sorted(self._hazards))
+
+    def pins(self, free: Pool, counts: Counts) -> list[_Pinned]:
+        """The hints to go through the pod with, one after the other."""
+        if self._kubelet.aligns and self._kubelet.facts.topology_manager_scope == "pod":
+            return [(hint,) for hint in self._hints(free, 0, device_count(counts))]
+        return [None]
+
+    def pool_of(self, released: int) -> Pool:
+        """The devices that came free on the way."""
+        return sum(pool for i, pool in enumerate(self._releasing) if released >> i & 1)
+
+    def through(self, stages: set[_Stage], counts: Counts, pinned: _Pinned) -> set[_Stage] | None:
+        """The stages after all of ``counts``; None where there are too many."""
+        for i, (role, count) in enumerate(counts):
+            after: set[_Stage] = set()
+            for stage in self._with_releases(stages) if i else stages:
+                sets = self.given(stage, count, pinned)
+                if sets is None:
+                    return None
+                after.update(self._next(stage, given, role) for given in sets)
+            if len(after) > MAX_SETS:
+                return None
+            stages = after
+        return stages
+
+    def _with_releases(self, stages: set[_Stage]) -> set[_Stage]:
+        for i, pool in enumerate(self._releasing):
+            stages = stages | {
+                replace(stage, free=stage.free + pool, released=stage.released | 1 << i)
+                for stage in stages
+            }
+        return stages
+
+    def _next(self, stage: _Stage, given: Pool, role: Role) -> _Stage:
+        reused = common(given, stage.reusable, self._width)
+        free = stage.free - (given - reused)
+        if role is Role.INIT:
+            reusable = stage.reusable + (given - reused)
+            return replace(stage, free=free, reusable=reusable)
+        left = stage.reusable - reused
+        return replace(stage, free=free, reusable=left, shown=stage.shown + given)
+
+    def given(self, stage: _Stage, count: int, pinned: _Pinned) -> set[Pool] | None:
+        """What one container may get, reused devices included."""
+        width, reusable = self._width, stage.reusable
+        hints: list[Hint] = [None] if pinned is None else [pinned[0]]
+        if self._kubelet.aligns and pinned is None:
+            hints = self._hints(stage.free, reusable, count)
+        missing = count - total(reusable, width)
+        if missing > total(stage.free, width):
+            self._hazards.add(TOO_FEW)
+            return set()
+        if missing <= 0:
+            if choices_count(reusable, count, width, MAX_SETS) > MAX_SETS:
+                return None
+            return set(choices(reusable, count, width)) if hints else set()
+        found: set[Pool] = set()
+        for hint in hints:
+            sets = self._ask(stage, count, hint)
+            if sets is None:
+                return None
+            found.update(sets)
+        return found
+
+    def _ask(self, stage: _Stage, count: int, hint: Hint) -> tuple[Pool, ...] | None:
+        """The plugin's answers under one hint."""
+        width, required = self._width, stage.reusable
+        available = stage.free
+        if hint is not None:
+            aligned = only(stage.free, hint, width)
+            missing = count - total(required, width)
+            inside = total(aligned, width)
+            if missing < inside:
+                available = aligned
+            elif missing == inside:
+                return (required + aligned,)
+            else:
+                required += aligned
+                available = stage.free - aligned
+        facts = self._kubelet.facts
+        call = Call(
+            self._kubelet.shape,
+            available + required,
+            count,
+            required,
+            width,
+            plugin_version(facts.plugin_version),
+        )
+        outcomes = self._kubelet.allocator.outcomes(call)
+        self.exact &= outcomes.exact
+        self._hazards.update(outcomes.hazards)
+        return outcomes.sets
+
+    def _hints(self, free: Pool, reusable: Pool, count: int) -> list[Hint]:
+        """Every hint that the merge may end with; notes where it may refuse the container."""
+        policy = self._kubelet.facts.topology_manager_policy
+        strict = policy in ("restricted", "single-numa-node")
+        ours = _device_hints(self._kubelet, free, reusable, count)
+        if strict:
+            single = policy == "single-numa-node"
+            ours = [h for h in ours if h.preferred and (h.nodes == 1 or not single)]
+        if self._knows_all_hints():
+            if strict and not ours:
+                self._hazards.add(AFFINITY)
+                return []
+            if not ours:
+                return [None]
+            best = min(ours, key=lambda h: (not h.preferred, h.nodes, h.order))
+            return [best.gpus]
+        if strict:
+            # All providers have to agree, so the hint is one of ours; or they do not.
+            self._hazards.add(AFFINITY)
+            return [h.gpus for h in ours]
+        return self._any_hint()
+
+    def _knows_all_hints(self) -> bool:
+        facts = self._kubelet.facts
+        silent = facts.cpu_manager_policy == "none" and facts.memory_manager_policy == "None"
+        return silent and self._alone
+
+    def _any_hint(self) -> list[Hint]:
+        """The merge can leave any NUMA nodes: every union of them, none included."""
+        nodes = _numa_nodes(self._kubelet.shape)
+        found: list[Hint] = [None]
+        if len(nodes) > MAX_NUMA_NODES:
+            self._hazards.add(TOO_MANY_NODES)
+            return found
+        for n in range(1, len(nodes) + 1):
+            found += [sum(chosen) for chosen in combinations(nodes, n)]
+        return found
+
+
+MAX_NUMA_NODES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceHint:
+    """A NUMA affinity that the device manager offers; ``order`` breaks ties as the kubelet does."""
+
+    gpus: Mask
+    nodes: int
+    order: int
+    preferred: bool
+
+
+def _device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> list[_DeviceHint]:
+    """The device manager's hints: NUMA nodes whose free devices suffice, the fewest preferred."""
+    shape, width = kubelet.shape, kubelet.width
+    nodes = _numa_nodes(shape)
+    found: list[tuple[Mask, int, int]] = []
+    fewest = len(nodes)
+    for n in range(1, len(nodes) + 1):
+        for chosen in combinations(range(len(nodes)), n):
+            mask = sum(nodes[i] for i in chosen)
+            if mask.bit_count() * kubelet.replicas >= count:
+                fewest = min(fewest, n)
+            if gpus(reusable, width) & ~mask:
+                continue
+            here = total(only(free, mask, width), width) + total(reusable, width)
+            if here >= count:
+                found.append((mask, n, sum(1 << i for i in chosen)))
+    return [_DeviceHint(mask, n, order, n == fewest) for mask, n, order in found]
+
+
+@lru_cache(maxsize=1024)
+def _numa_nodes(shape: Shape) -> tuple[Mask, ...]:
+    """The GPUs of each NUMA node that has some, by ascending node."""
+    nodes = sorted({n for n in shape.numa if n is not None})
+    return tuple(sum(1 << p for p, at in enumerate(shape.numa) if at == n) for n in nodes)
+
+
+def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
+    """Under ``any`` the stages change nothing: whatever is shown and held may be any devices."""
+    width = kubelet.width
+    shown = sum(n for role, n in counts if role is not Role.INIT)
+    held = device_count(counts)
+    if held > total(free, width):
+        return Admissions((), hazards=(TOO_FEW,))
+    if choices_count(free, shown, width, MAX_SETS) > MAX_SETS:
+        return Admissions(None)
+    sets = list(choices(free, shown, width))
+    if held == shown:
+        return Admissions(tuple(Admission(s, s) for s in sorted(sets)))
+    more = held - shown
+    if len(sets) * choices_count(free, more, width, MAX_SETS) > MAX_SETS:
+        return Admissions(None)
+    ways = [Admission(s, s + m) for s in sets for m in choices(free - s, more, width)]
+    return Admissions(tuple(sorted(ways, key=lambda way: (way.shown, way.taken))))
+
+
+@lru_cache(maxsize=256)
+def plugin_version(text: str | None) -> tuple[int, ...] | None:
+    """A version such as ``v0.20.1`` as numbers; None where it is unknown or unreadable.
+
+    >>> plugin_version("v0.20.1")
+    (0, 20, 1)
+    """
+    parts = (text or "").strip().removeprefix("v").split("-")[0].split(".")
+    return tuple(int(p) for p in parts) if all(p.isascii() and p.isdigit() for p in parts) else None
