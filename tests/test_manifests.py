@@ -310,6 +310,8 @@ def test_the_words_are_the_designs() -> None:
             *("none", "best-effort", "restricted", "single-numa-node")
         ],
         ".spec.allocator.topologyManagerScope": ["container", "pod"],
+        ".spec.allocator.cpuManagerPolicy": ["none", "static"],
+        ".spec.allocator.memoryManagerPolicy": ["None", "Static"],
         ".spec.devices[].migMode": ["disabled", "enabled"],
         ".spec.links[].pcie": classes,
         ".spec.links[].via": ["direct", "switch"],

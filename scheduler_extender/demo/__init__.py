@@ -157,7 +157,7 @@ def _summarise(
     table.add_row("picture", str(drawing))
     console.print(table)
     console.print(
-        "The kubelets here hand out any free GPUs at random: the least friendly plugin there is.",
+        "The kubelets here choose GPUs as NVIDIA's plugin does, ties at random.",
         style="dim",
     )
 

@@ -92,7 +92,7 @@ class Scheduler:
     def _admit(self, pod: dict[str, Any], node: NodeName, request: Any, asks: str) -> Outcome:
         assert isinstance(request, GpuRequest)  # noqa: S101 (a malformed pod passes nowhere)
         placement = json.loads(self._placement(pod["metadata"]["uid"]))
-        taken = self._kubelets.admit(node, pod, request.count)
+        taken = self._kubelets.admit(node, pod, request)
         self._http.request(
             "POST", f"{self._admin}/v1/reports", body=json.dumps(self._kubelets.report(node))
         )

@@ -34,7 +34,7 @@ def test_check_as_json_follows_the_contract() -> None:
     assert len(nodes) == len(answer["nodes"]) == 8
     good = nodes["h100-00"]
     assert good["verdict"] == "guaranteed"
-    assert len(good["outcomes"]) == 28
+    assert len(good["outcomes"]) == 12
     assert good["containers"] == [{"name": "main", "outcomes": good["outcomes"]}]
     assert (good["hazards"], good["reason"], good["resolvable"]) == ([], "", True)
     bad = nodes["l40s-01"]
