@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import latency as latency_
+from benchmarks import promises as promises_
 
 app = typer.Typer(
     help="Measure the service.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -36,9 +37,44 @@ def latency(
     parameters = latency_.Parameters(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
     figures = latency_.measure(parameters)
     Console(width=120).print(latency_.table(figures))
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(figures, indent=2) + "\n")
+    _write(json_file, figures)
+
+
+@app.command()
+def promises(
+    pods: Annotated[int, typer.Option(help="Pods to place.", min=10)] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed of jobs, delays and ties.")] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+) -> None:
+    """Promises kept and broken: the extender, the rule "a good set is free", and an oracle."""
+    found = promises_.promises(pods, seed)
+    console = Console(width=140)
+    console.print(promises_.promises_table(found))
+    console.print()
+    console.print(promises_.reasons_table(found))
+    _write(json_file, found)
+
+
+@app.command()
+def singles(
+    pods: Annotated[int, typer.Option(help="Pods to place, for each seed.", min=10)] = 4_000,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 1.", min=1)] = 5,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+) -> None:
+    """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
+    found = promises_.singles(pods, range(1, seeds + 1))
+    Console(width=140).print(promises_.singles_table(found))
+    _write(json_file, found)
+
+
+def _write(path: Path | None, figures: object) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import PLACEMENT, Malformed, parse
 from scheduler_extender.wire import Pod
-from topology.belief import Availability, Holder, Pending
+from topology.belief import Availability, Holder, Pending, pending_order
 from topology.devices import GpuResource, NodeName, PodUid, base_uuid
 from topology.graph import NodeTopology
-from topology.placement import Verdict, pending_order
+from topology.placement import Verdict
 from topology.pools import Pool, pack, width_for
 from topology.report import Allocation, Report
 from topology.requests import NO_CONSTRAINTS, Constraints, Counts, GpuRequest, Role

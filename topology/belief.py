@@ -12,6 +12,7 @@ admits one pod at a time, so every other pod comes after it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -52,10 +53,28 @@ class Pending:
     blind: bool = False
     ending: bool = False
 
+    def bare(self) -> Pending:
+        """The pod without its promise."""
+        if self.promised == NO_CONSTRAINTS:
+            return self
+        return replace(self, promised=NO_CONSTRAINTS, steady=False)
+
     @property
     def held(self) -> int:
         """Devices that it will take from the free ones."""
         return device_count(self.counts)
+
+
+def pending_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
+    """Pending pods in one fixed order, so that equal moments are equal keys."""
+    return tuple(sorted(pending, key=_order))
+
+
+@lru_cache(maxsize=4096)
+def _order(pod: Pending) -> tuple[object, ...]:
+    counts = tuple((role.value, n) for role, n in pod.counts)
+    words = (repr(pod.promised), pod.steady, pod.alone, pod.blind, pod.ending)
+    return (not pod.started, counts, pod.shown, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,21 @@ class Availability:
         free = total(self.free, self.width)
         return free - self.hidden - sum(pod.held for pod in self.pending)
 
+    def bare(self, *, endings: bool) -> Availability:
+        """Only what belief and outcomes depend on: many moments have this in common.
+
+        Promises and health are for judging; of running pods counts only what they hide, unless
+        they may end.
+        """
+        running = self.running if endings else tuple(Holder(0, h.hidden) for h in self.running)
+        return Availability(
+            self.free,
+            self.releasing,
+            tuple(sorted(h for h in running if h != Holder(0))),
+            pending_order(pod.bare() for pod in self.pending),
+            width=self.width,
+        )
+
     def widest(self, *, endings: bool = False) -> Pool:
         """What is free at most: nobody comes first, and every ending pod has released.
 
@@ -102,7 +136,7 @@ class Moment(NamedTuple):
     later: tuple[Pool, ...] = ()
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def moments(
     kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
 ) -> tuple[Moment, ...] | None:
@@ -183,7 +217,7 @@ class _Future:
         for i, holder in enumerate(self._holders):
             if state.holding >> i & 1:
                 left = state._replace(holding=state.holding & ~(1 << i))
-                for free in self._released(state.free + holder.shown, holder.hidden):
+                for free in self._released(state, holder):
                     found.add(left._replace(free=free))
         for i, pool in enumerate(state.admitted):
             others = state.admitted[:i] + state.admitted[i + 1 :]
@@ -211,13 +245,15 @@ class _Future:
             admitted = tuple(sorted((*admitted, way.taken + pod.shown)))
         return _State(free, holding, state.waiting, admitted)
 
-    def _released(self, free: Pool, hidden: int) -> set[Pool]:
-        """The pools after a holder let go of up to ``hidden`` devices of which nobody knew."""
-        now = self._now
-        taken = now.free - common(now.free, free, now.width)
+    def _released(self, state: _State, holder: Holder) -> set[Pool]:
+        """The pools after a holder let go, also of hidden devices of which nobody knew."""
+        now, free = self._now, state.free + holder.shown
         found = {free}
-        for n in range(1, hidden + 1):
-            found.update(free + more for more in choices(taken, n, now.width))
+        if holder.hidden:
+            taken = now.free - common(now.free, free, now.width)
+            taken -= common(taken, sum(state.admitted), now.width)
+            for n in range(1, holder.hidden + 1):
+                found.update(free + more for more in choices(taken, n, now.width))
         return found
 
 

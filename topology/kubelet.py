@@ -20,9 +20,10 @@ that the merge could end with counts, and so does its refusal under ``restricted
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import combinations
+from typing import NamedTuple
 
 from topology.allocators import MAX_SETS, Allocator, Call, allocator
 from topology.devices import Mask
@@ -54,38 +55,36 @@ class Kubelet:
     shape: Shape
     facts: AllocatorFacts = UNKNOWN_FACTS
     replicas: int = 1
+    width: int = field(init=False, compare=False, repr=False, default=1)
+    """Bits per GPU in this node's pools."""
+    aligns: bool = field(init=False, compare=False, repr=False, default=False)
+    """Whether the Topology Manager has a say: it has a policy, and GPUs have NUMA nodes."""
+    monotone: bool = field(init=False, compare=False, repr=False, default=False)
+    """Whether a larger pool never loses an outcome, so that the largest speaks for all."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.shape, self.facts, self.replicas)))
+        known = any(node is not None for node in self.shape.numa)
+        aligns = known and self.facts.topology_manager_policy != "none"
+        derived = {
+            "width": width_for(self.replicas),
+            "aligns": aligns,
+            "monotone": self.allocator.monotone and not aligns,
+            "_hash": hash((self.shape, self.facts, self.replicas)),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def __hash__(self) -> int:
         return self._hash
-
-    @property
-    def width(self) -> int:
-        """Bits per GPU in this node's pools."""
-        return width_for(self.replicas)
 
     @property
     def allocator(self) -> Allocator:
         """The model of its device plugin."""
         return allocator(self.facts.policy)
 
-    @property
-    def monotone(self) -> bool:
-        """Whether a larger pool never loses an outcome, so that the largest speaks for all."""
-        return self.allocator.monotone and not self.aligns
 
-    @property
-    def aligns(self) -> bool:
-        """Whether the Topology Manager has a say: it has a policy, and GPUs have NUMA nodes."""
-        known = any(node is not None for node in self.shape.numa)
-        return known and self.facts.topology_manager_policy != "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """One way in which a pod may be admitted.
 
     ``shown`` are the devices of its app and sidecar containers, ``taken`` all that it holds: more
@@ -98,7 +97,7 @@ class Admission:
     released: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Admissions:
     """Everything that may come of admitting a pod.
 
@@ -110,14 +109,13 @@ class Admissions:
     exact: bool = True
     hazards: tuple[str, ...] = ()
 
-    @property
-    def shown(self) -> tuple[Pool, ...] | None:
-        """The possible devices of the running pod, ascending."""
-        return None if self.ways is None else tuple(sorted({way.shown for way in self.ways}))
+    @cached_property
+    def shown(self) -> frozenset[Pool] | None:
+        """The possible devices of the running pod."""
+        return None if self.ways is None else frozenset(way.shown for way in self.ways)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stage:
+class _Stage(NamedTuple):
     """The pod between two containers: what is free, what can be reused, what it shows so far."""
 
     free: Pool
@@ -126,7 +124,7 @@ class _Stage:
     released: int = 0
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def admissions(
     kubelet: Kubelet,
     free: Pool,
@@ -155,7 +153,7 @@ def admissions(
         Admission(stage.shown, free + walk.pool_of(stage.released) - stage.free, stage.released)
         for stage in stages
     }
-    listed = tuple(sorted(ways, key=lambda way: (way.shown, way.taken, way.released)))
+    listed = tuple(sorted(ways))
     return Admissions(listed, walk.exact, walk.hazards)
 
 
@@ -225,7 +223,7 @@ class _Walk:
     def _with_releases(self, stages: set[_Stage]) -> set[_Stage]:
         for i, pool in enumerate(self._releasing):
             stages = stages | {
-                replace(stage, free=stage.free + pool, released=stage.released | 1 << i)
+                stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
                 for stage in stages
             }
         return stages
@@ -235,9 +233,9 @@ class _Walk:
         free = stage.free - (given - reused)
         if role is Role.INIT:
             reusable = stage.reusable + (given - reused)
-            return replace(stage, free=free, reusable=reusable)
+            return stage._replace(free=free, reusable=reusable)
         left = stage.reusable - reused
-        return replace(stage, free=free, reusable=left, shown=stage.shown + given)
+        return _Stage(free, left, stage.shown + given, stage.released)
 
     def given(self, stage: _Stage, count: int, pinned: _Pinned) -> set[Pool] | None:
         """What one container may get, reused devices included."""
@@ -384,7 +382,7 @@ def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
     if len(sets) * choices_count(free, more, width, MAX_SETS) > MAX_SETS:
         return Admissions(None)
     ways = [Admission(s, s + m) for s in sets for m in choices(free - s, more, width)]
-    return Admissions(tuple(sorted(ways, key=lambda way: (way.shown, way.taken))))
+    return Admissions(tuple(sorted(ways)))
 
 
 @lru_cache(maxsize=256)

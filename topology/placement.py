@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -10,7 +9,7 @@ from functools import lru_cache
 from math import comb
 
 from topology.allocators import MAX_SETS
-from topology.belief import Availability, Moment, Pending, blind, moments
+from topology.belief import Availability, Pending, blind, moments, pending_order
 from topology.devices import Mask, positions
 from topology.graph import Rows, Shape, has_ring, is_clique, is_connected, subsets, wide_rows
 from topology.kubelet import Kubelet, admissions
@@ -136,14 +135,15 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
     test = _test(shape, request.constraints, now.sick)
-    outlook = _outlook(kubelet, now, request.counts, request.alone)
+    outlook = _outlook(kubelet, now.bare(endings=False), request.counts, request.alone)
     every, some, share = _judge(outlook, test, kubelet.width)
     verdict, rejection = Verdict.POSSIBLE, None
     if not every:
         verdict = Verdict.POSSIBLE if some else Verdict.IMPOSSIBLE
         rejection = _weak_rejection(request, outlook, some, share)
     else:
-        after = _outlook(kubelet, now, request.counts, request.alone, endings=True)
+        later = now.bare(endings=True)
+        after = _outlook(kubelet, later, request.counts, request.alone, endings=True)
         steady = _judge(after, test, kubelet.width)[0]
         verdict = Verdict.GUARANTEED if steady else Verdict.EXPECTED
     return Assessment(
@@ -182,7 +182,8 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
 def keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> bool:
     """Whether a promise holds in every moment of the belief; ``now`` is without the pod itself."""
     test = _test(kubelet.shape, pod.promised, now.sick)
-    outlook = _outlook(kubelet, now, pod.counts, pod.alone, endings=pod.steady)
+    bare = now.bare(endings=pod.steady)
+    outlook = _outlook(kubelet, bare, pod.counts, pod.alone, endings=pod.steady)
     return _judge(outlook, test, kubelet.width)[0]
 
 
@@ -195,7 +196,8 @@ def predicted(
     since. The sets include what the pod had ``shown`` already; None is anything.
     """
     kubelet = blind(kubelet) if pod.blind else kubelet
-    outlook = _outlook(kubelet, now, pod.counts, pod.alone, endings=True)
+    bare = now.bare(endings=True)
+    outlook = _outlook(kubelet, bare, pod.counts, pod.alone, endings=True)
     if outlook.sets is None:
         return None, outlook.hazards
     return tuple(s + pod.shown for s in outlook.sets), outlook.hazards
@@ -206,22 +208,10 @@ def _assess_plain(
 ) -> Assessment:
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
-    outlook = _outlook(kubelet, now, request.counts, request.alone)
+    outlook = _outlook(kubelet, now.bare(endings=False), request.counts, request.alone)
     shown = Verdict.POSSIBLE if outlook.hazards else Verdict.GUARANTEED
     sets = outlook.gpus(kubelet)
     return Assessment(shown, True, None, sets, 1.0, outlook.hazards, outlook.exact)
-
-
-def pending_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
-    """Pending pods in one fixed order, so that equal moments are equal keys."""
-    return tuple(sorted(pending, key=_order))
-
-
-@lru_cache(maxsize=4096)
-def _order(pod: Pending) -> tuple[object, ...]:
-    counts = tuple((role.value, n) for role, n in pod.counts)
-    words = (repr(pod.promised), pod.steady, pod.alone, pod.blind, pod.ending)
-    return (not pod.started, counts, pod.shown, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +233,7 @@ class _Outlook:
         return tuple(sorted({gpus(found, kubelet.width) for found in self.sets}))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _outlook(
     kubelet: Kubelet,
     now: Availability,
@@ -262,24 +252,17 @@ def _outlook(
     sets: set[Pool] | None = set()
     exact = True
     for moment in belief:
-        found = _admissions(kubelet, moment, counts, alone)
-        hazards.update(found[1])
-        exact &= found[2]
-        if found[0] is None:
+        found = admissions(kubelet, moment.free, counts, alone=alone, releasing=moment.later)
+        hazards.update(found.hazards)
+        exact &= found.exact
+        if found.shown is None:
             sets = None
         elif sets is not None:
-            sets.update(found[0])
+            sets |= found.shown
             if len(sets) > MAX_SETS:
                 sets = None
     listed = None if sets is None else tuple(sorted(sets))
     return _Outlook(listed, tuple(sorted(hazards)), exact and sets is not None, widest, count)
-
-
-def _admissions(
-    kubelet: Kubelet, moment: Moment, counts: Counts, alone: bool
-) -> tuple[tuple[Pool, ...] | None, tuple[str, ...], bool]:
-    found = admissions(kubelet, moment.free, counts, alone=alone, releasing=moment.later)
-    return found.shown, found.hazards, found.exact
 
 
 UNCERTAIN = "too-much-at-once"

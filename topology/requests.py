@@ -21,6 +21,8 @@ class Role(Enum):
     SIDECAR = "sidecar"
     INIT = "init"
 
+    __hash__ = object.__hash__  # Enum's own goes through the name; roles are in every cache key
+
 
 class Policy(Enum):
     """Whether a node that cannot keep the constraints is refused or only scored lower."""

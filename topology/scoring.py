@@ -145,7 +145,7 @@ def _spread(merits: list[Merit], low: int, high: int) -> dict[Merit, int]:
 @lru_cache(maxsize=65536)
 def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -> float:
     """The worth that a placement is expected to take away, in GPUs."""
-    belief = moments(kubelet, now) or (Moment(now.free),)
+    belief = moments(kubelet, now.bare(endings=False)) or (Moment(now.free),)
     belief = tuple(m for m in belief if total(m.free, kubelet.width) >= request.effective_count)
     step = -(-len(belief) // MAX_MOMENTS) or 1
     lost = [_damage_at(kubelet, m.free, request, mix) for m in belief[::step]]

@@ -1,0 +1,176 @@
+"""Who chooses nodes in a world: the extender, and what it is compared with."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from benchmarks.world import Entry, World
+from scheduler_extender import verbs
+from scheduler_extender.cluster import Cluster, Settings, kubelet_of
+from scheduler_extender.ledger import PodRecord, availability
+from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.wire import BindingArgs, Pod
+from topology import scoring
+from topology.belief import Availability
+from topology.devices import NodeName, PodUid
+from topology.graph import NodeTopology, subsets
+from topology.placement import Verdict, assess, satisfies
+from topology.report import Report
+from topology.requests import GpuRequest
+
+GPU = "nvidia.com/gpu"
+
+Score = Callable[[World, list[str]], dict[str, float]]
+"""The score of each node; None of them is the extender's own."""
+
+
+def least_allocated(world: World, names: list[str]) -> dict[str, float]:
+    """kube-scheduler's NodeResourcesFit with LeastAllocated, over GPUs: the emptiest node."""
+    return {name: -world.used_share(name) for name in names}
+
+
+def most_allocated(world: World, names: list[str]) -> dict[str, float]:
+    """kube-scheduler's NodeResourcesFit with MostAllocated, over GPUs: the fullest node."""
+    return {name: world.used_share(name) for name in names}
+
+
+class Extender:
+    """The shipping verbs over the shipping cluster; ``score`` replaces prioritize where given."""
+
+    def __init__(self, seed: int, *, score: Score | None = None) -> None:
+        self._rng = random.Random(seed)
+        self._score = score
+        self._now = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything."""
+        self.cluster = Cluster(lambda: self._now, Settings(stale_after=None))
+
+    def pick(self, pod: Pod, offered: list[str], world: World) -> tuple[str | None, Counter[str]]:
+        """filter, then prioritize; ties fall at random, as in kube-scheduler."""
+        answer = verbs.filter_nodes(self.cluster, pod, offered)
+        reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
+        passed = answer.node_names or []
+        if not passed:
+            return None, reasons
+        scores: dict[str, float] = {}
+        if self._score is not None:
+            scores = self._score(world, passed)
+        else:
+            rows = verbs.prioritize(self.cluster, pod, passed)
+            scores = {str(row["Host"]): float(str(row["Score"])) for row in rows}
+        best = max(scores.values())
+        return self._rng.choice([n for n in passed if scores[n] == best]), reasons
+
+    def bind(self, entry: Entry, node: str, world: World) -> str | None:
+        """bind, which decides anew."""
+        meta = entry.pod.metadata
+        args = BindingArgs(meta.name, meta.namespace, meta.uid, node)
+        binder = _Writer(entry, world)
+        try:
+            verbs.bind(self.cluster, binder, args, lambda: "")
+        except BindError as error:
+            return str(error)
+        if entry.request.required:
+            entry.promise = json.loads(binder.placement)["verdict"]
+        return None
+
+    def put_pod(self, record: PodRecord) -> None:
+        """News of a pod."""
+        self.cluster.put_pod(record)
+
+    def drop_pod(self, uid: PodUid) -> None:
+        """A pod is gone."""
+        self.cluster.drop_pod(uid)
+
+    def put_report(self, topology: NodeTopology, report: Report) -> None:
+        """News of a node."""
+        self.cluster.put_record(topology, report)
+
+
+class _Writer:
+    def __init__(self, entry: Entry, world: World) -> None:
+        self._entry = entry
+        self._world = world
+        self.placement = "{}"
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        return self._entry.record
+
+    def write(self, binding: Binding) -> None:
+        self.placement = binding.placement
+        self._world.write_bind(binding)
+
+
+class Naive(Extender):
+    """The rule of most topology-aware schedulers: a good set is free, so the node will do.
+
+    It sees what the extender sees, counts reservations, and takes no outcome into account.
+    """
+
+    def pick(self, pod: Pod, offered: list[str], world: World) -> tuple[str | None, Counter[str]]:
+        """Nodes on which a satisfying set is free; the fullest first."""
+        request = world.pods[PodUid(pod.metadata.uid)].request
+        good = [name for name in offered if self._good(name, request, world)]
+        if not good:
+            return None, Counter({"no good set is free": len(offered)})
+        fullest = max(world.used_share(name) for name in good)
+        return self._rng.choice([n for n in good if world.used_share(n) == fullest]), Counter()
+
+    def bind(self, entry: Entry, node: str, world: World) -> str | None:
+        """Bind where a good set is free still."""
+        if not self._good(node, entry.request, world):
+            return "no good set is free"
+        meta = entry.pod.metadata
+        world.write_bind(Binding(meta.namespace, meta.name, entry.record.uid, NodeName(node), "{}"))
+        entry.promise = "good set free" if entry.request.required else None
+        return None
+
+    def _good(self, name: str, request: GpuRequest, world: World) -> bool:
+        node = NodeName(name)
+        topology, report, _, _ = self.cluster.node(node)
+        if topology is None:
+            return False
+        view = availability(topology, report, self.cluster.pods_on(node), GPU)
+        if view.devices_left < request.effective_count:
+            return False
+        if not request.required:
+            return True
+        sets = subsets(view.free, request.count)
+        return any(satisfies(topology.shape, request.constraints, s) for s in sets)
+
+
+class Oracle(Extender):
+    """Knows what every node holds at this very moment, and binds by the same outcome rules.
+
+    Run it in a world without delays: there is nothing that it could be wrong about.
+    """
+
+    def pick(self, pod: Pod, offered: list[str], world: World) -> tuple[str | None, Counter[str]]:
+        """Nodes whose every outcome satisfies the pod, for least damage."""
+        request = world.pods[PodUid(pod.metadata.uid)].request
+        merits: dict[str, scoring.Merit] = {}
+        for name in offered:
+            topology = world.nodes[NodeName(name)]
+            kubelet = kubelet_of(topology, topology.resources[0])
+            free = sum(1 << p for p, _ in world.kubelets[NodeName(name)].free())
+            now = Availability(free)
+            assessed = assess(kubelet, now, request)
+            if assessed.fits and (assessed.verdict.holds or not request.required):
+                merits[name] = scoring.merit(kubelet, now, request, assessed, scoring.PRIOR)
+        if not merits:
+            return None, Counter({"no node can keep it": 1})
+        scores = scoring.scores(request, merits.values())
+        best = max(scores.values())
+        return self._rng.choice([n for n, m in merits.items() if scores[m] == best]), Counter()
+
+    def bind(self, entry: Entry, node: str, world: World) -> str | None:
+        """Nothing can have changed."""
+        meta = entry.pod.metadata
+        world.write_bind(Binding(meta.namespace, meta.name, entry.record.uid, NodeName(node), "{}"))
+        entry.promise = Verdict.GUARANTEED.value if entry.request.required else None
+        return None
