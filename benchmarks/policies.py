@@ -12,6 +12,7 @@ from scheduler_extender import verbs
 from scheduler_extender.cluster import Cluster, Settings, kubelet_of
 from scheduler_extender.ledger import PodRecord, availability
 from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.verification import Surprise
 from scheduler_extender.wire import BindingArgs, Pod
 from topology import scoring
 from topology.belief import Availability
@@ -44,11 +45,13 @@ class Extender:
         self._rng = random.Random(seed)
         self._score = score
         self._now = 0.0
+        self.surprises: list[Surprise] = []
         self.restart()
 
     def restart(self) -> None:
         """Forget everything."""
         self.cluster = Cluster(lambda: self._now, Settings(stale_after=None))
+        self.cluster.on_surprise(self.surprises.append)
 
     def pick(self, pod: Pod, offered: list[str], world: World) -> tuple[str | None, Counter[str]]:
         """filter, then prioritize; ties fall at random, as in kube-scheduler."""

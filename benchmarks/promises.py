@@ -78,7 +78,11 @@ def play(what: Play) -> Tally:
     rng = random.Random(what.seed)
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
     delays = AT_ONCE if what.policy == "oracle" else Delays()
-    return World(nodes(what.nodes), work, policies[what.policy], what.seed, delays, restarts).run()
+    policy = policies[what.policy]
+    tally = World(nodes(what.nodes), work, policy, what.seed, delays, restarts).run()
+    if isinstance(policy, Extender):
+        tally.surprises = Counter(s.kind for s in policy.surprises if not s.strangers)
+    return tally
 
 
 def nodes(name: str) -> list[NodeTopology]:

@@ -76,6 +76,7 @@ class Tally:
     placed_by_kind: Counter[str] = field(default_factory=Counter)
     asked_by_kind: Counter[str] = field(default_factory=Counter)
     restarts: int = 0
+    surprises: Counter[str] = field(default_factory=Counter)
     broken_jobs: list[str] = field(default_factory=list)
 
 

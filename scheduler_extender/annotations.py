@@ -212,3 +212,33 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
 def _short(text: str) -> str:
     shown = text if len(text) <= 40 else text[:37] + "..."
     return f'"{shown}"'
+
+
+def render(request: GpuRequest) -> dict[str, str]:
+    """The annotations that :func:`parse` reads as this request's constraints and policy."""
+    wanted = request.constraints
+    values = {
+        "link": wanted.link.name.lower() if wanted.link else "",
+        "min-nvlinks": str(wanted.min_nvlinks or ""),
+        "shape": "" if wanted.pattern is Pattern.PAIRWISE else wanted.pattern.value,
+        "min-bandwidth": f"{wanted.min_bandwidth:g}" if wanted.min_bandwidth else "",
+        "min-gpu-memory": str(wanted.min_gpu_memory or ""),
+        "gpu-model": ",".join(wanted.models),
+        "same-numa": "true" if wanted.same_numa else "",
+        "nic": wanted.nic.name.lower() if wanted.nic else "",
+        "policy": "" if request.policy is Policy.REQUIRED else request.policy.value,
+    }
+    return {PREFIX + key: value for key, value in values.items() if value}
+
+
+def containers_of(request: GpuRequest) -> dict[str, Any]:
+    """The containers of a pod's spec that :func:`parse` reads as this request's."""
+    found: dict[str, Any] = {"containers": []}
+    for container in request.containers:
+        limits = {"limits": {request.resource: str(container.count)}}
+        written: dict[str, Any] = {"name": container.name, "resources": limits}
+        if container.role is Role.SIDECAR:
+            written["restartPolicy"] = "Always"
+        place = "containers" if container.role is Role.APP else "initContainers"
+        found.setdefault(place, []).append(written)
+    return found

@@ -24,11 +24,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from scheduler_extender import verbs, wire
+from scheduler_extender import preemption, verbs, wire
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.cluster import Cluster
 from scheduler_extender.filecluster import FileBinder
 from scheduler_extender.verbs import Binder, BindError
+from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise
 from topology import codec
 from topology.devices import NodeName, PodUid, positions
 from topology.pools import gpus
@@ -77,9 +78,33 @@ class Metrics:
         self.bind_errors = Counter(
             "gpu_topology_bind_errors", "Binds refused or failed", registry=self.registry
         )
+        self.surprises = Counter(
+            "gpu_topology_surprises",
+            "Pods with GPUs that were not foreseen: outside the outcomes, or a promise broken",
+            ["kind"],
+            registry=self.registry,
+        )
+        for kind in (OUTSIDE, BROKEN):
+            self.surprises.labels(kind)
         self.ready = Gauge(
             "gpu_topology_ready", "1 while filter is answered", registry=self.registry
         )
+
+    def watch(self, cluster: Cluster) -> None:
+        """Count and log what reports show and nobody foresaw; the log line replays it."""
+
+        def note(surprise: Surprise) -> None:
+            self.surprises.labels(surprise.kind).inc()
+            log.error(
+                surprise.message,
+                kind=surprise.kind,
+                pod=f"{surprise.pod.namespace}/{surprise.pod.name}",
+                node=surprise.node,
+                got=list(surprise.got),
+                state=surprise.state,
+            )
+
+        cluster.on_surprise(note)
 
 
 class _BodyError(Exception):
@@ -171,7 +196,7 @@ def _error(message: str) -> bytes:
 
 
 def create_app(service: Service) -> FastAPI:
-    """The scheduler-facing app: /scheduler/filter, prioritize, bind, and the health routes."""
+    """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
     app = FastAPI(title="gpu-topology extender", docs_url=None, redoc_url=None, openapi_url=None)
     cluster = service.cluster
     saw = service.binder.saw if isinstance(service.binder, FileBinder) else None
@@ -210,7 +235,14 @@ def create_app(service: Service) -> FastAPI:
             return wire.encode(wire.BindingResult(str(error)))
         return wire.encode(wire.BindingResult())
 
-    for name, answer in (("filter", filter_), ("prioritize", prioritize), ("bind", bind)):
+    def preempt(body: bytes) -> bytes:
+        args = wire.preemption_decoder.decode(body)
+        if service.unready() is not None:
+            raise NotReadyError(verbs.NOT_SYNCED)
+        return wire.encode(preemption.preempt(cluster, args))
+
+    answers = {"filter": filter_, "prioritize": prioritize, "bind": bind, "preempt": preempt}
+    for name, answer in answers.items():
         verb = Verb(name, answer, service.metrics, threaded=name == "bind")
         app.router.routes.append(Route(f"/scheduler/{name}", verb, methods=["POST"]))
     _add_health(app, service)

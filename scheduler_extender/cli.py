@@ -120,7 +120,9 @@ def _serve_file(
     state = Cluster(time.monotonic, settings)
     feed(state, content)
     binder = FileBinder(state)
-    service = Service(state, binder, lambda: None, Metrics(), file_mode=True)
+    metrics = Metrics()
+    metrics.watch(state)
+    service = Service(state, binder, lambda: None, metrics, file_mode=True)
     _serve(service, host, port, admin_port, tls, f"{len(content.records)} nodes from {path}")
 
 
@@ -146,10 +148,12 @@ def _serve_kube(
         hint = "" if kubeconfig else "; outside a cluster give --cluster FILE or --kubeconfig PATH"
         raise BadInputError(f"{error}{hint}") from error
     state = Cluster(time.monotonic, settings)
+    metrics = Metrics()
+    metrics.watch(state)
     source = KubeSource(api, state)
     source.start()
     try:
-        service = Service(state, source.binder, source.unready, Metrics())
+        service = Service(state, source.binder, source.unready, metrics)
         _serve(service, host, port, admin_port, tls, "the API server's cluster")
     finally:
         source.stop()
@@ -210,7 +214,7 @@ def import_(
 
 @app.command()
 def check(
-    pod: Annotated[Path, typer.Argument(help="A A Pod, or what has a pod template; - is stdin.")],
+    pod: Annotated[Path, typer.Argument(help="A Pod, or what has a pod template; - is stdin.")],
     cluster: Annotated[Path, typer.Option(help="Cluster file with the nodes.")],
     output: Annotated[str, typer.Option(help="table or json.")] = "table",
     require: Annotated[

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.ledger import ContradictionError, PodRecord, availability
 from scheduler_extender.mix import RequestMix
+from scheduler_extender.verification import Surprise, verify
 from topology import scoring
 from topology.belief import Availability
 from topology.devices import GpuResource, NodeName, PodUid
@@ -86,6 +87,7 @@ class _Node:
     problem: str | None = None
     changed_at: float = 0.0
     stale: bool = False
+    exists: bool = False
     dra_only: bool = False
     pods: dict[PodUid, PodRecord] = field(default_factory=dict)
     in_flight: dict[PodUid, PodRecord] = field(default_factory=dict)
@@ -144,6 +146,7 @@ class Cluster:
         self._last_state = 0
         self._mix = RequestMix()
         self._listeners: list[Callable[[NodeName], None]] = []
+        self._surprised: list[Callable[[Surprise], None]] = []
         self.reports_out_of_order = 0
 
     @contextmanager
@@ -159,10 +162,20 @@ class Cluster:
         """
         self._listeners.append(listener)
 
+    def on_surprise(self, listener: Callable[[Surprise], None]) -> None:
+        """Call ``listener`` when a report shows what was not foreseen.
+
+        Called by whoever feeds the report, who should not be kept waiting.
+        """
+        self._surprised.append(listener)
+
     # What sources feed.
 
     def put_record(self, topology: NodeTopology, report: Report | None) -> None:
-        """Take in a node's record. A report that is older than the one we hold is passed over."""
+        """Take in a node's record. A report that is older than the one we hold is passed over.
+
+        What it shows is then held against what was foreseen, outside the lock.
+        """
         with self._lock:
             node = self._nodes.setdefault(topology.name, _Node())
             known = node.report
@@ -173,11 +186,17 @@ class Cluster:
             quiet = (
                 node.topology == topology and not node.stale and _same_but_sequence(report, known)
             )
+            same = node.topology == topology
+            pods = [*node.pods.values(), *node.in_flight.values()]
             node.topology, node.report, node.problem = topology, report, None
             if heard:
                 self._freshen(topology.name, node)
             if heard and not quiet:
                 self._touch(topology.name)
+        if same and heard and report is not None and known is not None:
+            for surprise in verify(topology, known, report, pods):
+                for listener in self._surprised:
+                    listener(surprise)
 
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
@@ -204,14 +223,37 @@ class Cluster:
                 node.topology = node.report = node.problem = None
                 self._deadlines.pop(name, None)
                 self._touch(name)
+                self._prune(name)
 
     def put_node(self, name: NodeName, *, advertises: bool) -> None:
         """Note that a Node object exists, and whether it advertises a managed resource."""
         with self._lock:
             node = self._nodes.setdefault(name, _Node())
+            node.exists = True
             if node.dra_only == advertises:
                 node.dra_only = not advertises
                 self._touch(name)
+
+    def drop_node(self, name: NodeName) -> None:
+        """Note that a Node object is gone; its record and pods go by themselves."""
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is not None:
+                node.exists = node.dra_only = False
+                self._touch(name)
+                self._prune(name)
+
+    def keep_nodes(self, names: set[NodeName]) -> None:
+        """Note as gone every Node object that a complete list did not name."""
+        with self._lock:
+            for name in [n for n, node in self._nodes.items() if node.exists and n not in names]:
+                self.drop_node(name)
+
+    def _prune(self, name: NodeName) -> None:
+        """Forget a node of which nothing is known any more."""
+        node = self._nodes[name]
+        if not (node.exists or node.topology or node.problem or node.pods or node.in_flight):
+            del self._nodes[name]
 
     def put_pod(self, pod: PodRecord) -> None:
         """Take in a pod as it is now; a bind in flight that it confirms retires."""
@@ -236,20 +278,21 @@ class Cluster:
     def drop_pod(self, uid: PodUid) -> None:
         """Forget a pod that is gone, and a bind of it in flight."""
         with self._lock:
-            pod = self._pods.pop(uid, None)
-            if pod is not None and pod.node is not None:
-                self._nodes[pod.node].pods.pop(uid, None)
-                self._touch(pod.node)
+            self._drop_known_pod(uid)
             self.release(uid)
 
     def keep_pods(self, uids: set[PodUid]) -> None:
         """Forget every pod that a complete list did not name. Binds in flight stay."""
         with self._lock:
             for uid in self._pods.keys() - uids:
-                pod = self._pods.pop(uid)
-                if pod.node is not None:
-                    self._nodes[pod.node].pods.pop(uid, None)
-                    self._touch(pod.node)
+                self._drop_known_pod(uid)
+
+    def _drop_known_pod(self, uid: PodUid) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is not None and pod.node is not None:
+            self._nodes[pod.node].pods.pop(uid, None)
+            self._touch(pod.node)
+            self._prune(pod.node)
 
     def keep_records(self, names: set[NodeName]) -> None:
         """Forget the record of every node that a complete list did not name."""
@@ -406,6 +449,26 @@ class Cluster:
         node.states[resource] = self._state_numbers[facts]
         return node.states[resource]
 
+    def decide_without(
+        self, name: NodeName, request: GpuRequest, gone: frozenset[PodUid]
+    ) -> Decision:
+        """The answer that a node would give, had some of its pods ended and let go."""
+        with self._lock:
+            self._expire()
+            node = self._nodes.get(name)
+            if node is None or node.topology is None or node.report is None:
+                return self._decide(node, request)
+            kept = tuple(a for a in node.report.allocations if a.pod_uid not in gone)
+            without = replace(
+                node,
+                report=replace(node.report, allocations=kept),
+                pods={uid: pod for uid, pod in node.pods.items() if uid not in gone},
+                in_flight={uid: pod for uid, pod in node.in_flight.items() if uid not in gone},
+                views={},
+                states={},
+            )
+            return self._decide(without, request)
+
     def _decide(self, node: _Node | None, request: GpuRequest) -> Decision:
         if node is not None and node.problem is not None:
             return _unknown(request, UNUSABLE)
@@ -453,6 +516,7 @@ class Cluster:
             if name is not None:
                 self._nodes[name].in_flight.pop(uid, None)
                 self._touch(name)
+                self._prune(name)
 
     def reservation(self, uid: PodUid) -> PodRecord | None:
         """A pod's bind in flight, if there is one."""

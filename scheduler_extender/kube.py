@@ -25,6 +25,7 @@ from scheduler_extender.apiserver import (
     NotFoundError,
 )
 from scheduler_extender.cluster import Cluster
+from scheduler_extender.events import EventWriter
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.reflector import Reflector
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
@@ -129,6 +130,8 @@ class NodeSink:
         """Take a complete list."""
         for raw in objects:
             _readable(raw, self.apply)
+        names = {NodeName(_metadata.decode(raw).metadata.name) for raw in objects}
+        self._cluster.keep_nodes(names)
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take a node that is new or changed."""
@@ -139,7 +142,8 @@ class NodeSink:
         self._cluster.put_node(NodeName(node.metadata.name), advertises=advertises)
 
     def delete(self, obj: msgspec.Raw) -> None:
-        """Nothing to do: a node's record is owned by it and goes with it."""
+        """Take a deletion; the node's record is owned by it and goes with it."""
+        self._cluster.drop_node(NodeName(_metadata.decode(obj).metadata.name))
 
 
 class _PodApi(Protocol):
@@ -314,10 +318,10 @@ class Waker:
 
 
 class KubeSource:
-    """The reflectors, the settler and the waker of one API server."""
+    """The reflectors of one API server, and the rounds of settler, waker and event writer."""
 
     ROUND = 0.25
-    """Seconds between two rounds of settler and waker."""
+    """Seconds between two rounds."""
 
     def __init__(
         self, api: ApiServer, cluster: Cluster, clock: Callable[[], float] = time.monotonic
@@ -327,6 +331,8 @@ class KubeSource:
         self.binder = KubeBinder(api, cluster)
         self.waker = Waker(cluster, api)
         self._settler = Settler(cluster, self.binder)
+        self._events = EventWriter(api)
+        cluster.on_surprise(self._events.note)
         self.reflectors = [
             Reflector(api, RECORDS_PATH, RecordSink(cluster), name="gputopologies"),
             Reflector(api, PODS_PATH, PodSink(cluster), name="pods"),
@@ -359,6 +365,7 @@ class KubeSource:
             try:
                 self._settler.round(self._clock())
                 self.waker.round(self._clock())
+                self._events.round()
             except Exception:
                 # One bad round must not end all later ones.
                 log.exception("round failed")

@@ -18,8 +18,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
-from scheduler_extender.annotations import PLACEMENT, Malformed, parse
+from scheduler_extender.annotations import PLACEMENT, Malformed, containers_of, parse, render
 from scheduler_extender.wire import Pod
 from topology.belief import Availability, Holder, Pending, pending_order
 from topology.devices import GpuResource, NodeName, PodUid, base_uuid
@@ -101,6 +102,33 @@ def _was_guaranteed(placement: str | None) -> bool:
         return True
 
 
+def manifest_of(pod: PodRecord) -> dict[str, Any]:
+    """A Pod manifest that :func:`pod_record` reads as this record, as far as we keep pods."""
+    request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+    annotations: dict[str, str] = {}
+    spec: dict[str, Any] = {"containers": []}
+    if request is not None:
+        annotations = render(request)
+        spec = containers_of(request)
+    if pod.promised != NO_CONSTRAINTS:
+        verdict = Verdict.GUARANTEED if pod.steady else Verdict.EXPECTED
+        annotations[PLACEMENT] = json.dumps({"verdict": verdict.value})
+    if pod.node is not None:
+        spec["nodeName"] = pod.node
+    metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    if annotations:
+        metadata["annotations"] = annotations
+    if pod.deleting:
+        metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec,
+        "status": {"phase": pod.phase},
+    }
+
+
 def availability(
     topology: NodeTopology,
     report: Report | None,
@@ -109,6 +137,28 @@ def availability(
     *,
     all_pods_known: bool = True,
 ) -> Availability:
+    """What is free on a node for ``resource``; see :func:`balance`."""
+    return balance(topology, report, pods, resource, all_pods_known=all_pods_known).availability
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A node's accounts over one resource, and the entries they add up: by pod, what it still
+    waits for, and what the report shows of it."""
+
+    availability: Availability
+    waiting: dict[PodUid, Pending]
+    shown: dict[PodUid, Pool]
+
+
+def balance(
+    topology: NodeTopology,
+    report: Report | None,
+    pods: Iterable[PodRecord],
+    resource: str,
+    *,
+    all_pods_known: bool = True,
+) -> Balance:
     """What is free on a node for ``resource``, given its report and the pods bound to it.
 
     ``pods`` are those with this node, binds in flight included. With ``all_pods_known`` a holder
@@ -122,11 +172,12 @@ def availability(
         _check_whole(topology, report)
     books = _Books(topology, report, resource, served.replicas)
     held = books.by_pod()
+    shown = {uid: books.count(found.devices) for uid, found in held.items()}
     for pod in pods:
         books.enter(pod, held.pop(pod.uid, None))
     for other in held.values():
         (books.releasing if all_pods_known else books.running).append(Holder(books.pool(other)))
-    return books.balance()
+    return Balance(books.availability(), books.waiting, shown)
 
 
 @dataclass(slots=True)
@@ -160,7 +211,7 @@ class _Books:
         self._width = width_for(replicas)
         self.running: list[Holder] = []
         self.releasing: list[Holder] = []
-        self.pending: list[Pending] = []
+        self.waiting: dict[PodUid, Pending] = {}
         self._taken: set[str] = set()
 
     def by_pod(self) -> dict[PodUid, _Held]:
@@ -195,21 +246,15 @@ class _Books:
             return
         if shown is None:
             if request.resource == self._resource:
-                self.pending.append(
-                    Pending(
-                        request.counts,
-                        pod.promised,
-                        pod.steady,
-                        request.alone,
-                        ending=pod.deleting,
-                    )
+                self.waiting[pod.uid] = Pending(
+                    request.counts, pod.promised, pod.steady, request.alone, ending=pod.deleting
                 )
             return
         if shown.whole(request):
             holder = Holder(self.pool(shown), self._hidden(request, shown))
             (self.releasing if pod.deleting else self.running).append(holder)
         else:
-            self.pending.append(self._started(pod, request, shown))
+            self.waiting[pod.uid] = self._started(pod, request, shown)
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""
@@ -240,22 +285,22 @@ class _Books:
 
     def pool(self, held: _Held) -> Pool:
         """What comes free when a pod lets go: its devices that the kubelet would hand out again."""
-        return self._count(d for d in held.devices if self._allocatable(d))
+        return self.count(d for d in held.devices if self._allocatable(d))
 
-    def balance(self) -> Availability:
+    def availability(self) -> Availability:
         """What is free, and what may change it."""
         report = self._report
         if report.allocatable is None:
             free = pack([self._replicas] * len(self._topology.gpus), self._width)
-            free -= self._count(self._taken)
+            free -= self.count(self._taken)
         else:
-            free = self._count(report.allocatable - self._taken)
+            free = self.count(report.allocatable - self._taken)
         sick = [self._topology.position_of_uuid.get(h.uuid) for h in report.health if not h.healthy]
         return Availability(
             free=free,
             releasing=tuple(sorted(h for h in self.releasing if h != Holder(0))),
             running=tuple(sorted(h for h in self.running if h != Holder(0))),
-            pending=pending_order(self.pending),
+            pending=pending_order(self.waiting.values()),
             sick=sum(1 << p for p in {p for p in sick if p is not None}),
             width=self._width,
         )
@@ -263,7 +308,7 @@ class _Books:
     def _allocatable(self, device: str) -> bool:
         return self._report.allocatable is None or device in self._report.allocatable
 
-    def _count(self, devices: Iterable[str]) -> Pool:
+    def count(self, devices: Iterable[str]) -> Pool:
         """Device ids as a pool; one that the node does not have (any more) counts nothing."""
         counts = [0] * len(self._topology.gpus)
         for device in devices:

@@ -121,6 +121,61 @@ class BindingArgs(msgspec.Struct, frozen=True):
     node: str = msgspec.field(name="Node")
 
 
+class MetaPod(msgspec.Struct, frozen=True):
+    """A victim by its UID."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, frozen=True):
+    """The victims on one node, as UIDs."""
+
+    pods: list[MetaPod] | None = msgspec.field(name="Pods", default=None)
+    violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class Victims(msgspec.Struct, frozen=True):
+    """The victims on one node, as whole pods; only their UIDs are read."""
+
+    pods: list[Pod] | None = msgspec.field(name="Pods", default=None)
+    violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class PreemptionArgs(msgspec.Struct, frozen=True):
+    """The body of preempt.
+
+    kube-scheduler sends ``NodeNameToMetaVictims`` where ``nodeCacheCapable`` is true and
+    ``NodeNameToVictims`` otherwise.
+    """
+
+    pod: Pod = msgspec.field(name="Pod")
+    victims: dict[str, Victims | None] | None = msgspec.field(
+        name="NodeNameToVictims", default=None
+    )
+    meta_victims: dict[str, MetaVictims | None] | None = msgspec.field(
+        name="NodeNameToMetaVictims", default=None
+    )
+
+    def by_node(self) -> dict[str, MetaVictims]:
+        """The victims of each node, in whichever form they came."""
+        found: dict[str, MetaVictims] = {}
+        for node, meta in (self.meta_victims or {}).items():
+            found[node] = meta or MetaVictims()
+        for node, whole in (self.victims or {}).items():
+            if node not in found:
+                uids = [MetaPod(pod.metadata.uid) for pod in (whole and whole.pods) or []]
+                found[node] = MetaVictims(uids, whole.violations if whole else 0)
+        return found
+
+
+class PreemptionResult(msgspec.Struct, frozen=True):
+    """The answer of preempt. A null in it would crash kube-scheduler."""
+
+    meta_victims: dict[str, MetaVictims] = msgspec.field(
+        name="NodeNameToMetaVictims", default_factory=dict
+    )
+
+
 class FilterResult(msgspec.Struct, frozen=True):
     """The answer of filter. Every offered node stands in exactly one of the first four."""
 
@@ -140,6 +195,7 @@ class BindingResult(msgspec.Struct, frozen=True):
 
 
 args_decoder = msgspec.json.Decoder(ExtenderArgs)
+preemption_decoder = msgspec.json.Decoder(PreemptionArgs)
 binding_decoder = msgspec.json.Decoder(BindingArgs)
 pod_decoder = msgspec.json.Decoder(Pod)
 node_decoder = msgspec.json.Decoder(Node)

@@ -94,7 +94,6 @@ def test_the_base_builds_into_these_objects_and_no_others() -> None:
         ("CustomResourceDefinition", "gputopologies.gpu-topology.io"),
         ("Deployment", "gpu-topology-extender"),
         ("Namespace", NAMESPACE),
-        ("PriorityClass", "gpu-topology-never-preempts"),
         ("Service", "gpu-topology"),
         ("Service", "gpu-topology-admin"),
         ("ServiceAccount", "gpu-topology-extender"),
@@ -559,6 +558,7 @@ def test_the_extender_may_do_this_and_no_more() -> None:
         for verb in rule["verbs"]
     ]
     assert sorted(granted) == [
+        ("", "events", "create"),
         ("", "nodes", "get"),
         ("", "nodes", "list"),
         ("", "nodes", "watch"),
@@ -675,7 +675,8 @@ def test_the_configuration_has_only_fields_that_the_scheduler_knows() -> None:
         *("profiles", "extenders"),
     }
     assert extender().keys() == {
-        *("urlPrefix", "enableHTTPS", "filterVerb", "prioritizeVerb", "bindVerb", "weight"),
+        *("urlPrefix", "enableHTTPS", "filterVerb", "prioritizeVerb", "bindVerb"),
+        *("preemptVerb", "weight"),
         *("nodeCacheCapable", "httpTimeout", "ignorable", "managedResources"),
     }
     assert config["profiles"] == [{"schedulerName": "default-scheduler"}]
@@ -688,14 +689,9 @@ def test_the_scheduler_reads_its_kubeconfig_from_the_file() -> None:
     }
 
 
-def test_the_extender_is_called_for_three_verbs() -> None:
-    found = extender()
-    assert (found["filterVerb"], found["prioritizeVerb"], found["bindVerb"]) == (
-        "filter",
-        "prioritize",
-        "bind",
-    )
-    assert "preemptVerb" not in found
+def test_the_extender_is_called_for_every_verb() -> None:
+    for verb in ("filter", "prioritize", "bind", "preempt"):
+        assert extender()[f"{verb}Verb"] == verb
 
 
 def test_the_extender_is_called_by_names_and_never_skipped() -> None:
@@ -768,15 +764,6 @@ def test_a_sample_carries_only_keys_of_the_table(path: Path) -> None:
 
 def test_the_table_is_the_codes() -> None:
     assert KEYS.keys() == TABLE
-
-
-@every_sample
-def test_a_sample_preempts_nobody_and_the_api_server_takes_it(path: Path) -> None:
-    """The API server refuses the policy unless the pod's priority class says the same."""
-    spec = sample(path)["spec"]
-    assert spec["preemptionPolicy"] == "Never"
-    assert the("PriorityClass", spec["priorityClassName"])["preemptionPolicy"] == "Never"
-    assert "# Until the extender answers the preempt verb" in path.read_text()
 
 
 TAKEN = {

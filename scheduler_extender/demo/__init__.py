@@ -43,7 +43,9 @@ def _service(
     cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
     feed(cluster, content)
     binder = FileBinder(cluster)
-    service = Service(cluster, binder, lambda: None, Metrics(), file_mode=True)
+    metrics = Metrics()
+    metrics.watch(cluster)
+    service = Service(cluster, binder, lambda: None, metrics, file_mode=True)
     sockets = (listen("127.0.0.1", port), listen("127.0.0.1", admin_port))
     serving = Serving(create_app(service), create_admin_app(service), sockets)
     started = threading.Event()
@@ -199,6 +201,7 @@ To plug it into a kube-scheduler, start that with --config and
     filterVerb: filter
     prioritizeVerb: prioritize
     bindVerb: bind
+    preemptVerb: preempt
     weight: 1
     nodeCacheCapable: true
     httpTimeout: 10s

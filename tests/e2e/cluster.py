@@ -166,12 +166,7 @@ class RealCluster:
                 "name": name,
                 "annotations": {f"gpu-topology.io/{k}": v for k, v in (annotations or {}).items()},
             },
-            "spec": {
-                "priorityClassName": "gpu-topology-never-preempts",
-                "preemptionPolicy": "Never",
-                "containers": [container],
-                **spec,
-            },
+            "spec": {"containers": [container], **spec},
         }
         return self.create(PODS, pod)
 

@@ -44,11 +44,12 @@ def _pairs_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALLOCATORS, "pairs-first", PairsFirst())
 
 
-NODE = Kubelet(bridged().shape, AllocatorFacts("pairs-first"))
+def node() -> Kubelet:
+    return Kubelet(bridged().shape, AllocatorFacts("pairs-first"))
 
 
 def masks(now: Availability, *, endings: bool = False) -> tuple[Mask, ...]:
-    found = moments(NODE, now, endings=endings)
+    found = moments(node(), now, endings=endings)
     assert found is not None
     return tuple(moment.free for moment in found)
 
@@ -94,9 +95,9 @@ def test_a_half_admitted_pod_comes_first_or_fails() -> None:
 
 def test_a_release_between_two_containers() -> None:
     two = ((Role.APP, 1), (Role.APP, 2))
-    alone = admissions(NODE, 0b1110, two)
+    alone = admissions(node(), 0b1110, two)
     assert {way.shown for way in alone.ways or ()} == {0b1110}
-    later = admissions(NODE, 0b1110, two, releasing=(0b0001,))
+    later = admissions(node(), 0b1110, two, releasing=(0b0001,))
     # The single takes 3; if 0 comes free after that, the pair 0-1 is there for the second.
     assert {way.shown for way in later.ways or ()} == {0b1110, 0b1011}
 
@@ -109,17 +110,17 @@ def test_a_verdict_needs_every_mask() -> None:
         (0b0111, (waiting(1),), Verdict.GUARANTEED),
         (0b1110, (waiting(1),), Verdict.POSSIBLE),
     ):
-        assert assess(NODE, Availability(free, pending=pending), request).verdict is verdict
+        assert assess(node(), Availability(free, pending=pending), request).verdict is verdict
 
 
 def test_a_newcomer_may_endanger_a_promise() -> None:
     promise = waiting(2, NVLINK)
     now = Availability(0b1110, pending=(promise,))
-    assert endangers(NODE, now, gpu_request(1))
+    assert endangers(node(), now, gpu_request(1))
     assert not endangers(Kubelet(bridged().shape), now, gpu_request(1))
     roomy = Availability(0b1111, pending=(promise,))
-    assert not endangers(NODE, roomy, gpu_request(1))
-    assert not endangers(NODE, Availability(0b1110), gpu_request(1))
+    assert not endangers(node(), roomy, gpu_request(1))
+    assert not endangers(node(), Availability(0b1110), gpu_request(1))
 
 
 def test_only_a_steady_promise_minds_endings() -> None:
@@ -127,9 +128,9 @@ def test_only_a_steady_promise_minds_endings() -> None:
     # 2-3 is the only pair; if 0 came free beside 1, that pair would be handed out first, also good;
     # with 1 held instead, 0-1 stays apart.
     now = Availability(0b1110, running=held, pending=(waiting(2, NVLINK),))
-    assert endangers(NODE, now, gpu_request(1))
+    assert endangers(node(), now, gpu_request(1))
     wide = Availability(0b1111, pending=(waiting(2, NVLINK, steady=True),))
-    assert not endangers(NODE, wide, gpu_request(1))
+    assert not endangers(node(), wide, gpu_request(1))
 
 
 def test_a_belief_that_grows_too_large_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,37 @@
+"""preempt: which evictions would help.
+
+kube-scheduler's dry run counts GPUs and knows nothing of links, so it may name victims on a node
+where the pod would still not be promised what it requires. Such nodes are dropped: nobody is
+evicted for nothing. Victims are never changed, nodes never invented.
+"""
+
+from __future__ import annotations
+
+from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.cluster import Cluster
+from scheduler_extender.wire import MetaVictims, PreemptionArgs, PreemptionResult
+from topology.devices import NodeName, PodUid
+
+
+def preempt(cluster: Cluster, args: PreemptionArgs) -> PreemptionResult:
+    """The offered nodes on which the pod would pass filter once their victims have let go.
+
+    A node without victims is dropped: there is nothing to evict on it, and kube-scheduler takes an
+    empty list for an error.
+    """
+    offered = {
+        node: MetaVictims(victims.pods, victims.violations)
+        for node, victims in args.by_node().items()
+        if victims.pods
+    }
+    request = parse(args.pod, cluster.settings.managed)
+    if request is None:
+        return PreemptionResult(offered)
+    if isinstance(request, Malformed):
+        return PreemptionResult()
+    kept = {}
+    for node, victims in offered.items():
+        gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
+        if cluster.decide_without(NodeName(node), request, gone).rejection is None:
+            kept[node] = victims
+    return PreemptionResult(kept)

@@ -1,0 +1,135 @@
+"""Was what a report shows foreseen? A difference is a bug to fix, or a pod that nobody told us of.
+
+When a report names the devices of a pod that was bound and unreported until then, they are held
+against what could come of the moment before: every outcome in every moment of the belief, running
+pods that end included. Whatever lies outside, and whatever breaks a promise, is a *surprise*.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.ledger import ContradictionError, PodRecord, balance, manifest_of
+from topology import codec
+from topology.belief import Availability, Pending
+from topology.devices import GpuResource
+from topology.graph import NodeTopology
+from topology.kubelet import Kubelet
+from topology.placement import predicted, satisfies
+from topology.pools import Pool, gpus
+from topology.report import Report
+
+OUTSIDE = "outside-outcomes"
+"""The pod has GPUs that it could not have been given."""
+BROKEN = "promise-broken"
+"""The pod has GPUs that do not meet what it was promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """One pod whose GPUs were not foreseen.
+
+    ``kind`` is :data:`OUTSIDE` or :data:`BROKEN`, ``got`` the driver indices it has. ``strangers``
+    are pods that the report shows for the first time and that we know nothing of: they may have
+    come first. ``state`` is a cluster file that shows the moment before.
+    """
+
+    kind: str
+    pod: PodRecord
+    node: str
+    got: tuple[int, ...]
+    strangers: tuple[str, ...]
+    state: str
+
+    @property
+    def message(self) -> str:
+        """One line for people."""
+        words = {
+            OUTSIDE: "GPUs that the node's allocator was not expected to hand out",
+            BROKEN: "GPUs that do not meet what the pod requires",
+        }
+        why = (
+            f"; pods that were bound unseen: {', '.join(self.strangers)}" if self.strangers else ""
+        )
+        return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
+
+
+def verify(
+    topology: NodeTopology, before: Report, after: Report, pods: Sequence[PodRecord]
+) -> list[Surprise]:
+    """The surprises between two reports of a node; ``pods`` are the node's, as known now.
+
+    Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
+    held against their promise, and after a reboot all are.
+    """
+    found = []
+    for served in topology.resources:
+        if served.strategy != "mig":
+            found += _verify(topology, served, before, after, pods)
+    return found
+
+
+def _verify(
+    topology: NodeTopology,
+    served: GpuResource,
+    before: Report,
+    after: Report,
+    pods: Sequence[PodRecord],
+) -> list[Surprise]:
+    kubelet = Kubelet(topology.shape, topology.allocator, served.replicas)
+    try:
+        then = balance(topology, before, pods, served.name)
+        now = balance(topology, after, pods, served.name)
+    except ContradictionError:
+        return []
+    same_boot = before.boot_id == after.boot_id
+    found = []
+    for pod in pods:
+        got = now.shown.get(pod.uid)
+        if got is None or pod.uid in now.waiting or isinstance(pod.request, Malformed):
+            continue
+        if same_boot and then.shown.get(pod.uid) == got:
+            continue
+        kinds = []
+        pending = then.waiting.get(pod.uid) if same_boot else None
+        if pending is not None and not _foreseen(kubelet, then.availability, pending, got):
+            kinds.append(OUTSIDE)
+        mask = gpus(got, kubelet.width)
+        if not satisfies(topology.shape, pod.promised, mask):
+            kinds.append(BROKEN)
+        found += [
+            Surprise(
+                kind,
+                pod,
+                topology.name,
+                topology.indices(mask),
+                _strangers(before, after, pods),
+                replayable(topology, before, pods),
+            )
+            for kind in kinds
+        ]
+    return found
+
+
+def _foreseen(kubelet: Kubelet, then: Availability, pending: Pending, got: Pool) -> bool:
+    others = list(then.pending)
+    others.remove(pending)
+    sets, _ = predicted(kubelet, replace(then, pending=tuple(others)), pending)
+    return sets is None or got in sets
+
+
+def _strangers(before: Report, after: Report, pods: Iterable[PodRecord]) -> tuple[str, ...]:
+    known = {pod.uid for pod in pods} | {a.pod_uid for a in before.allocations}
+    new = {f"{a.namespace}/{a.pod}" for a in after.allocations if a.pod_uid not in known}
+    return tuple(sorted(new))
+
+
+def replayable(topology: NodeTopology, report: Report, pods: Iterable[PodRecord]) -> str:
+    """A cluster file of one node as JSON documents: `gpu-topology check --cluster` replays it."""
+    documents: list[dict[str, Any]] = [codec.encode(topology, report)]
+    documents += [manifest_of(pod) for pod in pods]
+    return json.dumps({"kind": "List", "items": documents}, separators=(",", ":"))

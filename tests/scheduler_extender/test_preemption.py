@@ -1,0 +1,111 @@
+"""preempt drops the evictions that would not help, and never answers with a null."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.ledger import pod_record
+from scheduler_extender.preemption import preempt
+from scheduler_extender.wire import Pod, PreemptionArgs, encode
+from tests.nodes import bridged, pcie, pod, switched
+from topology.devices import DeviceId, NodeName, PodUid
+from topology.report import Allocation, Report
+
+NVLINK = {"link": "nvlink"}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Three nodes whose GPUs are all held: 0 by a, 1 by b, and so on."""
+    found = Cluster(lambda: 0.0, Settings(stale_after=None))
+    for node in (bridged(), switched(), pcie()):
+        held = []
+        for i, holder in enumerate("abcd"):
+            uid = PodUid(f"{node.name}-{holder}")
+            ids = (DeviceId(f"GPU-{i}"),)
+            held.append(Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids))
+            manifest = pod(1, name=str(uid), uid=uid, node=node.name, phase="Running")
+            record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+            assert record is not None
+            found.put_pod(record)
+        found.put_record(node, Report(allocations=tuple(held)))
+    return found
+
+
+def ask(cluster: Cluster, wanted: dict[str, Any], victims: dict[str, str | None]) -> dict[str, Any]:
+    offered = {
+        node: None
+        if holders is None
+        else {"Pods": [{"UID": f"{node}-{h}"} for h in holders], "NumPDBViolations": len(holders)}
+        for node, holders in victims.items()
+    }
+    body = {"Pod": wanted, "NodeNameToVictims": None, "NodeNameToMetaVictims": offered}
+    args = msgspec.json.decode(msgspec.json.encode(body), type=PreemptionArgs)
+    answer = encode(preempt(cluster, args))
+    assert b"null" not in answer
+    found: dict[str, Any] = msgspec.json.decode(answer)["NodeNameToMetaVictims"]
+    for node, kept in found.items():
+        assert kept == offered[node]
+    return found
+
+
+def test_only_evictions_that_help_are_kept(cluster: Cluster) -> None:
+    wanted = pod(2, NVLINK)
+    # 0 and 1 are a pair, 1 and 2 are not; on a switch any two are; no PCIe box ever helps.
+    offered: dict[str, str | None] = {"bridged": "bc", "switched": "bc", "pcie": "ab"}
+    assert ask(cluster, wanted, offered).keys() == {"switched"}
+
+
+def test_a_bridged_pair_that_comes_free_is_promised(cluster: Cluster) -> None:
+    bridge = cluster.node(NodeName("bridged"))[0]
+    assert bridge is not None
+    # Under `any` the pair is all there is to hand out; were a third free it would be no promise.
+    assert ask(cluster, pod(2, NVLINK), {"bridged": "ab"}).keys() == {"bridged"}
+    assert ask(cluster, pod(2, NVLINK), {"bridged": "abc"}) == {}
+
+
+def test_plain_and_preferred_pods_need_the_count(cluster: Cluster) -> None:
+    assert ask(cluster, pod(2), {"pcie": "ab"}).keys() == {"pcie"}
+    assert ask(cluster, pod(3), {"pcie": "ab"}) == {}
+    preferred = pod(2, {**NVLINK, "policy": "preferred"})
+    assert ask(cluster, preferred, {"pcie": "ab"}).keys() == {"pcie"}
+
+
+def test_nothing_to_evict_is_no_answer(cluster: Cluster) -> None:
+    assert ask(cluster, pod(2), {"pcie": "", "switched": None}) == {}
+    assert ask(cluster, pod(2), {}) == {}
+
+
+def test_a_pod_without_gpus_is_none_of_ours(cluster: Cluster) -> None:
+    assert ask(cluster, pod(None), {"pcie": "a", "unknown": "x"}).keys() == {"pcie", "unknown"}
+
+
+def test_a_pod_that_cannot_be_read_evicts_nobody(cluster: Cluster) -> None:
+    assert ask(cluster, pod(2, {"link": "nvlnk"}), {"switched": "ab"}) == {}
+
+
+def test_a_node_that_nobody_told_us_of(cluster: Cluster) -> None:
+    assert ask(cluster, pod(1, NVLINK), {"unknown": "x"}) == {}
+
+
+def test_whole_pods_are_read_too(cluster: Cluster) -> None:
+    victims = [pod(1, uid="switched-a"), pod(1, uid="switched-b")]
+    body = {
+        "Pod": pod(2, NVLINK),
+        "NodeNameToVictims": {"switched": {"Pods": victims, "NumPDBViolations": 1}},
+        "NodeNameToMetaVictims": None,
+    }
+    args = msgspec.json.decode(msgspec.json.encode(body), type=PreemptionArgs)
+    assert msgspec.json.decode(encode(preempt(cluster, args))) == {
+        "NodeNameToMetaVictims": {
+            "switched": {
+                "Pods": [{"UID": "switched-a"}, {"UID": "switched-b"}],
+                "NumPDBViolations": 1,
+            }
+        }
+    }
