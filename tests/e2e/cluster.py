@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -83,6 +84,12 @@ class RealCluster:
         if self._extender is not None:
             self._extender.stop()
             self._extender = None
+
+    def kill_extender(self) -> None:
+        """End the extender with SIGKILL, as a node that loses power would."""
+        assert self._extender is not None
+        self._extender.stop(signal.SIGKILL)
+        self._extender = None
 
     def _ready(self) -> bool:
         assert self._extender is not None
