@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import RealCluster
-from tests.e2e.controlplane import ControlPlaneUnavailable, binaries
+from tests.e2e import controlplane, kubelet
+from tests.e2e.controlplane import ControlPlaneUnavailable
 
 
 @pytest.fixture(scope="session")
 def control_plane_binaries() -> Path:
     """etcd, kube-apiserver and kube-scheduler. Without them CI fails and a user's run skips."""
     try:
-        return binaries()
+        return controlplane.binaries()
     except ControlPlaneUnavailable as error:
         if os.environ.get("CI"):
             pytest.fail(f"no control plane: {error}")
@@ -30,3 +31,21 @@ def real(
     """A cluster of the module's own, with the extender plugged in."""
     with RealCluster(tmp_path_factory.mktemp("e2e"), control_plane_binaries) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def node_binaries() -> Path:
+    """Kubelet, runtime and device plugin. CI has them always, others when they ask for them."""
+    if os.environ.get("CI") == "true":
+        if reason := kubelet.why_not():
+            pytest.fail(reason)
+    elif not os.environ.get("GPU_TOPOLOGY_REAL_KUBELET"):
+        pytest.skip("real kubelets run with GPU_TOPOLOGY_REAL_KUBELET=1 (they need root)")
+    elif reason := kubelet.why_not():
+        pytest.skip(reason)
+    try:
+        return controlplane.node_binaries()
+    except ControlPlaneUnavailable as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"no kubelet: {error}")
+        pytest.skip(f"no kubelet: {error}")

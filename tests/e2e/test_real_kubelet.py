@@ -1,0 +1,232 @@
+"""What real kubelets with NVIDIA's allocator do to pods that are bound to them by hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.kubelet import Kubelet, kubelet_users
+from tests.e2e.pods import PODS, gpu_pod
+from tests.e2e.replay import POLL, Positions, remove, replay, settle
+from topology.machines import machine
+
+pytestmark = pytest.mark.e2e
+MACHINES = {"dgx1": "dgx1-v100", "bridged": "a100-pcie-4-bridged", "pcie": "l40s-4"}
+STEPS = 60
+BURSTS = 20
+
+
+@pytest.fixture(scope="module")
+def control_plane(
+    control_plane_binaries: Path,
+    node_binaries: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ControlPlane]:
+    """No scheduler, no extender: pods come with their node."""
+    folder = tmp_path_factory.mktemp("kubelets")
+    users = kubelet_users(list(MACHINES))
+    with ControlPlane(folder, control_plane_binaries, users) as control_plane:
+        yield control_plane
+
+
+@pytest.fixture(scope="module")
+def kubelets(
+    control_plane: ControlPlane, node_binaries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Kubelet]]:
+    """One node per machine."""
+    logs = tmp_path_factory.mktemp("logs")
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                Kubelet(control_plane, machine(kind).topology(name), node_binaries, logs)
+            )
+            for name, kind in MACHINES.items()
+        }
+
+
+@pytest.fixture
+def client(control_plane: ControlPlane) -> Iterator[httpx.Client]:
+    with control_plane.client() as client:
+        yield client
+
+
+class Shown:
+    """What became of one pod alone on the DGX-1V: PodResources, and the plugin's calls."""
+
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        client: httpx.Client,
+        containers: list[int],
+        init: list[int] | None = None,
+        sidecars: list[int] | None = None,
+    ) -> None:
+        asked = len(kubelet.calls())
+        name = f"alone-{asked}"
+        pod = gpu_pod(name, containers, init=init or [], sidecars=sidecars or [], node=kubelet.name)
+        settle(kubelet, client, [pod])
+        found = kubelet.pod_resources.holdings()[("default", name)]
+        self.containers: dict[str, Positions] = {
+            name: kubelet.positions(ids) for name, ids in found.items()
+        }
+        self.calls = kubelet.calls()[asked:]
+        remove(kubelet, client, [name])
+
+    def questions(self) -> list[tuple[int, Positions, int]]:
+        """How many were available, which had to be among the answer, how many were wanted."""
+        return [(len(call.available), call.must, call.size) for call in self.calls]
+
+
+def test_an_init_containers_devices_are_used_again(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    """The plugin is not asked for what an ordinary init container had, nor is that one shown."""
+    shown = Shown(kubelets["dgx1"], client, [2], init=[2])
+    assert shown.questions() == [(8, (), 2)]
+    assert shown.containers == {"c0": shown.calls[0].answer}
+
+
+def test_two_containers_share_what_the_init_container_had(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    shown = Shown(kubelets["dgx1"], client, [1, 1], init=[2])
+    assert shown.questions() == [(8, (), 2)]
+    assert list(shown.containers) == ["c0", "c1"]
+    assert sorted((*shown.containers["c0"], *shown.containers["c1"])) == list(shown.calls[0].answer)
+
+
+def test_a_container_that_needs_more_must_keep_the_init_containers(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    """All eight are available to it: those of the init container count among them."""
+    shown = Shown(kubelets["dgx1"], client, [3], init=[1])
+    first, second = shown.calls
+    assert shown.questions() == [(8, (), 1), (8, first.answer, 3)]
+    assert shown.containers == {"c0": second.answer}
+    assert set(first.answer) < set(second.answer)
+
+
+def test_a_container_that_needs_less_gets_an_arbitrary_part(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    shown = Shown(kubelets["dgx1"], client, [2], init=[3])
+    assert shown.questions() == [(8, (), 3)]
+    assert list(shown.containers) == ["c0"]
+    assert len(shown.containers["c0"]) == 2
+    assert set(shown.containers["c0"]) < set(shown.calls[0].answer)
+
+
+def test_what_it_does_not_use_stays_allocated_unseen(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    kubelet = kubelets["dgx1"]
+    settle(kubelet, client, [gpu_pod("less", [2], init=[3], node="dgx1")])
+    held = set(kubelet.calls()[-1].answer)
+    settle(kubelet, client, [gpu_pod("next", [1], node="dgx1")])
+    assert len(held) == 3
+    assert set(kubelet.calls()[-1].available) == set(range(8)) - held
+    remove(kubelet, client, ["less", "next"])
+
+
+def test_a_sidecars_devices_are_not_used_again(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    shown = Shown(kubelets["dgx1"], client, [2], sidecars=[1])
+    first, second = shown.calls
+    assert shown.questions() == [(8, (), 1), (7, (), 2)]
+    assert shown.containers == {"i0": first.answer, "c0": second.answer}
+
+
+def test_of_two_init_containers_the_second_uses_the_firsts(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    shown = Shown(kubelets["dgx1"], client, [2], init=[2, 1])
+    assert shown.questions() == [(8, (), 2)]
+    assert shown.containers == {"c0": shown.calls[0].answer}
+
+
+def test_beside_a_sidecar_the_init_containers_are_used_again(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    shown = Shown(kubelets["dgx1"], client, [2], init=[2], sidecars=[1])
+    first, second = shown.calls
+    assert shown.questions() == [(8, (), 1), (7, (), 2)]
+    assert shown.containers == {"i0": first.answer, "c0": second.answer}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_random_pods_get_their_count_of_what_is_free(
+    kubelets: dict[str, Kubelet], client: httpx.Client, name: str
+) -> None:
+    """Nothing is given twice, and the plugin decides alone which GPUs a container gets."""
+    kubelet = kubelets[name]
+    free = frozenset(range(len(kubelet.topology.gpus)))
+    admitted = refused = out_of_order = 0
+    for step in replay(kubelet, client, Random(7), STEPS):
+        assert step.free == free
+        served = step.order()
+        out_of_order += served != tuple(pod for pod in step.pods if pod.got)
+        answers = [call.answer for call in step.calls if -1 not in call.answer]
+        assert answers == [got for pod in served for got in pod.got or ()]
+        for pod in served:
+            assert pod.got is not None
+            assert tuple(map(len, pod.got)) == pod.containers
+            taken = frozenset(p for got in pod.got for p in got)
+            assert len(taken) == sum(pod.containers)
+            assert taken <= free
+            free -= taken
+        for pod in step.pods:
+            assert (pod.got is None) == (pod.reason != "")
+            assert pod.got is not None or step.crashed, pod
+        assert not step.freed & free
+        free |= step.freed
+        admitted += len(served)
+        refused += len(step.pods) - len(served)
+    assert free == frozenset(range(len(kubelet.topology.gpus)))
+    assert admitted > refused
+    print(f"{name}: {admitted} admitted, {out_of_order} bursts out of order, {refused} refused")
+
+
+def test_half_admitted_pods_are_shown(kubelets: dict[str, Kubelet], client: httpx.Client) -> None:
+    """A pod's containers get their devices one after the other, and a poll falls in between."""
+    kubelet = kubelets["dgx1"]
+    half = 0
+    for burst in range(BURSTS):
+        names = [f"half-{burst}-{i}" for i in range(4)]
+        seen = _watched_burst(kubelet, client, names)
+        for snapshot in seen:
+            for counts in snapshot.values():
+                assert counts in ((0, 0), (1, 0), (1, 1)), snapshot
+                half += counts == (1, 0)
+        # What is shown once is kept.
+        for earlier, later in zip(seen, seen[1:], strict=False):
+            assert all(later[name] >= counts for name, counts in earlier.items())
+        remove(kubelet, client, names)
+        if half:
+            break
+    print(f"{half} half-admitted pods seen in {burst + 1} bursts")
+    assert half
+
+
+def _watched_burst(
+    kubelet: Kubelet, client: httpx.Client, names: list[str]
+) -> list[dict[str, tuple[int, ...]]]:
+    """Counts per container, by pod, in every poll until all pods have their two devices."""
+    for name in names:
+        client.post(PODS, json=gpu_pod(name, [1, 1], node=kubelet.name)).raise_for_status()
+    seen: list[dict[str, tuple[int, ...]]] = []
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        holdings = kubelet.pod_resources.holdings()
+        seen.append({n: tuple(map(len, found.values())) for (_, n), found in holdings.items()})
+        if len(seen[-1]) == len(names) and set(seen[-1].values()) == {(1, 1)}:
+            return seen
+        time.sleep(POLL)
+    raise AssertionError(f"not all admitted: {seen[-1]}")
