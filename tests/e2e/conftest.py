@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import controlplane, kubelet, realnodes
 from tests.e2e.cluster import RealCluster
-from tests.e2e import controlplane, kubelet
 from tests.e2e.controlplane import ControlPlaneUnavailable
+from tests.e2e.realnodes import RealNodes
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +50,20 @@ def node_binaries() -> Path:
         if os.environ.get("CI"):
             pytest.fail(f"no kubelet: {error}")
         pytest.skip(f"no kubelet: {error}")
+
+
+@pytest.fixture(scope="module")
+def real_nodes(
+    request: pytest.FixtureRequest,
+    control_plane_binaries: Path,
+    node_binaries: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[RealNodes]:
+    """A cluster of the module's own with the extender and real kubelets.
+
+    Its machines are the module's ``MACHINES``: node name to catalogue name.
+    """
+    machines = request.module.MACHINES
+    folder = tmp_path_factory.mktemp("realnodes")
+    with realnodes.real_nodes(folder, control_plane_binaries, node_binaries, machines) as found:
+        yield found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -114,7 +113,7 @@ class Kubelet:
         self._overrides = dict(overrides or {})
         self._processes: dict[str, Process] = {}
         self._stack = ExitStack()
-        self._position = {gpu.uuid: p for p, gpu in enumerate(topology.gpus)}
+        self._position = {str(gpu.uuid): p for p, gpu in enumerate(topology.gpus)}
 
     def __enter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -158,6 +157,12 @@ class Kubelet:
         """Stop the kubelet; its pods and its checkpoints stay."""
         self._processes.pop("kubelet").stop()
 
+    def restart_kubelet(self) -> None:
+        """Stop the kubelet, start it, and wait until the plugin's devices are back."""
+        self.stop_kubelet()
+        self.start_kubelet()
+        self._until(self._has_devices)
+
     def start_plugin(self) -> None:
         """Start the device plugin; again after it died."""
         self._start(
@@ -176,16 +181,17 @@ class Kubelet:
         if self._processes["deviceplugin"].alive():
             return False
         self.start_plugin()
-        self._until(lambda: len(self.pod_resources.allocatable()) == len(self.topology.gpus))
+        self._until(self._has_devices)
         return True
 
     def calls(self) -> list[Call]:
         """Every question to the device plugin so far."""
         if not self._calls_file.exists():
             return []
+        entries = map(json.loads, self._calls_file.read_text().splitlines())
         return [
-            Call(**{key: value if key == "size" else tuple(value) for key, value in entry.items()})
-            for entry in map(json.loads, self._calls_file.read_text().splitlines())
+            Call(tuple(e["available"]), tuple(e["must"]), e["size"], tuple(e["answer"]))
+            for e in entries
         ]
 
     def positions(self, ids: Sequence[str]) -> tuple[int, ...]:
@@ -252,12 +258,13 @@ class Kubelet:
         self._start(
             "cri", str(self._bin / "cri"), f"--socket={self._runtime_socket}", f"--logs={logs}"
         )
-        self._until(
-            lambda: self._runtime_socket.exists() and stat.S_ISSOCK(self._runtime_socket.stat().st_mode)
-        )
+        self._until(self._runtime_socket.is_socket)
 
     def _start(self, name: str, *command: str) -> None:
         self._processes[name] = Process(name, command, self._logs / f"{name}.log")
+
+    def _has_devices(self) -> bool:
+        return len(self.pod_resources.allocatable()) == len(self.topology.gpus)
 
     def _until_ready(self) -> None:
         with self._control_plane.client() as client:

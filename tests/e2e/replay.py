@@ -111,7 +111,7 @@ def settle(kubelet: Kubelet, client: httpx.Client, pods: Sequence[dict[str, Any]
             for name, pod in names.items()
         )
 
-    _until(settled, f"{', '.join(names)} are settled", kubelet)
+    until(settled, f"{', '.join(names)} are settled", kubelet)
 
 
 def remove(kubelet: Kubelet, client: httpx.Client, names: Sequence[str]) -> None:
@@ -125,7 +125,18 @@ def remove(kubelet: Kubelet, client: httpx.Client, names: Sequence[str]) -> None
     def ended() -> bool:
         return not {name for _, name in kubelet.pod_resources.holdings()}.intersection(names)
 
-    _until(ended, f"{', '.join(names)} have ended", kubelet)
+    until(ended, f"{', '.join(names)} have ended", kubelet)
+
+
+def until(condition: Callable[[], bool], what: str, kubelet: Kubelet) -> None:
+    """Wait until something holds; a failure says what, with the end of the kubelet's log."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        time.sleep(POLL)
+    tail = kubelet.log("kubelet")[-4000:]
+    raise AssertionError(f"not within {PATIENCE} s: {what}\n--- kubelet\n{tail}")
 
 
 def _admit(
@@ -183,13 +194,3 @@ def _failure(client: httpx.Client, name: str) -> str | None:
     """Why a pod Failed; None where it did not."""
     status = client.get(f"{PODS}/{name}").json()["status"]
     return str(status.get("reason", "")) if status.get("phase") == "Failed" else None
-
-
-def _until(condition: Callable[[], bool], what: str, kubelet: Kubelet) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(POLL)
-    tail = kubelet.log("kubelet")[-4000:]
-    raise AssertionError(f"not within {PATIENCE} s: {what}\n--- kubelet\n{tail}")

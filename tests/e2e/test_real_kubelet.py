@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 
@@ -14,13 +15,17 @@ import pytest
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kubelet import Kubelet, kubelet_users
 from tests.e2e.pods import PODS, gpu_pod
-from tests.e2e.replay import POLL, Positions, remove, replay, settle
+from tests.e2e.replay import POLL, Positions, remove, replay, settle, until
+from tests.nodes import gpus
+from topology.devices import NodeName
+from topology.graph import NodeTopology
+from topology.links import Link, LinkKind
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
 MACHINES = {"dgx1": "dgx1-v100", "bridged": "a100-pcie-4-bridged", "pcie": "l40s-4"}
 STEPS = 60
-BURSTS = 20
+BURSTS = 40
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +36,7 @@ def control_plane(
 ) -> Iterator[ControlPlane]:
     """No scheduler, no extender: pods come with their node."""
     folder = tmp_path_factory.mktemp("kubelets")
-    users = kubelet_users(list(MACHINES))
+    users = kubelet_users([*MACHINES, "padding"])
     with ControlPlane(folder, control_plane_binaries, users) as control_plane:
         yield control_plane
 
@@ -49,6 +54,18 @@ def kubelets(
             )
             for name, kind in MACHINES.items()
         }
+
+
+@pytest.fixture
+def padding(control_plane: ControlPlane, node_binaries: Path, tmp_path: Path) -> Iterator[Kubelet]:
+    """Five GPUs: 0-1 with two NVLinks, 2-3-4 behind one PCIe switch."""
+    links = [
+        Link(a, b, LinkKind.PIX if a > 1 else LinkKind.SYS) for a, b in combinations(range(5), 2)
+    ]
+    links[0] = Link(0, 1, LinkKind.SYS, nvlinks=2)
+    topology = NodeTopology(NodeName("padding"), gpus(5), tuple(links))
+    with Kubelet(control_plane, topology, node_binaries, tmp_path) as kubelet:
+        yield kubelet
 
 
 @pytest.fixture
@@ -161,6 +178,46 @@ def test_beside_a_sidecar_the_init_containers_are_used_again(
     assert shown.containers == {"i0": first.answer, "c0": second.answer}
 
 
+def test_a_restarted_kubelet_knows_who_holds_what(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    kubelet = kubelets["bridged"]
+    settle(kubelet, client, [gpu_pod("before", [1], node="bridged")])
+    before = kubelet.pod_resources.holdings()
+    kubelet.restart_kubelet()
+    # At first it shows no pods at all, though every device is allocatable again by now.
+    until(lambda: kubelet.pod_resources.holdings() == before, "all is shown again", kubelet)
+    settle(kubelet, client, [gpu_pod("after", [2], node="bridged")])
+    held = kubelet.positions(before["default", "before"]["c0"])
+    assert set(kubelet.calls()[-1].available) == set(range(4)) - set(held)
+    remove(kubelet, client, ["before", "after"])
+
+
+def test_a_pod_that_ends_gives_its_devices_back(
+    kubelets: dict[str, Kubelet], client: httpx.Client
+) -> None:
+    kubelet = kubelets["pcie"]
+    settle(kubelet, client, [gpu_pod("short", [4], node="pcie", finish_after=0.5)])
+    until(lambda: not kubelet.pod_resources.holdings(), "short has ended", kubelet)
+    settle(kubelet, client, [gpu_pod("next", [4], node="pcie")])
+    assert client.get(f"{PODS}/short").json()["status"]["phase"] == "Succeeded"
+    remove(kubelet, client, ["next"])
+
+
+def test_the_padding_defect_refuses_a_pod_though_enough_is_free(
+    padding: Kubelet, client: httpx.Client
+) -> None:
+    """Three of five: the allocator scores the pair 0-1 and a nil highest, and the plugin dies."""
+    settle(padding, client, [gpu_pod("triple", [3], node="padding")])
+    status = client.get(f"{PODS}/triple").json()["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "UnexpectedAdmissionError")
+    assert [call.answer for call in padding.calls()] == [(-1, 0, 1)]
+    assert padding.heal_plugin()
+    settle(padding, client, [gpu_pod("pair", [2], node="padding")])
+    held = padding.pod_resources.holdings()["default", "pair"]
+    assert padding.positions(held["c0"]) == (0, 1)
+
+
 @pytest.mark.parametrize("name", MACHINES)
 def test_random_pods_get_their_count_of_what_is_free(
     kubelets: dict[str, Kubelet], client: httpx.Client, name: str
@@ -206,7 +263,7 @@ def test_half_admitted_pods_are_shown(kubelets: dict[str, Kubelet], client: http
                 assert counts in ((0, 0), (1, 0), (1, 1)), snapshot
                 half += counts == (1, 0)
         # What is shown once is kept.
-        for earlier, later in zip(seen, seen[1:], strict=False):
+        for earlier, later in pairwise(seen):
             assert all(later[name] >= counts for name, counts in earlier.items())
         remove(kubelet, client, names)
         if half:
