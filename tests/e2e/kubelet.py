@@ -93,8 +93,9 @@ class Kubelet:
     """Kubelet, runtime and device plugin of one node, running while the context is open.
 
     ``topology`` names the node and is the machine that its device plugin pretends to have.
-    ``overrides`` are fields of the KubeletConfiguration. The control plane must know
-    :func:`kubelet_users`.
+    ``overrides`` are fields of the KubeletConfiguration. ``delay`` slows every preferred allocation
+    down by so many seconds: NVIDIA's allocator takes as long on larger machines. The control plane
+    must know :func:`kubelet_users`.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Kubelet:
         binaries: Path,
         logs: Path,
         overrides: Mapping[str, Any] | None = None,
+        delay: float = 0,
     ) -> None:
         self.topology = topology
         self.name = str(topology.name)
@@ -111,6 +113,7 @@ class Kubelet:
         self._bin = binaries
         self._logs = logs / self.name
         self._overrides = dict(overrides or {})
+        self._delay = delay
         self._processes: dict[str, Process] = {}
         self._stack = ExitStack()
         self._position = {str(gpu.uuid): p for p, gpu in enumerate(topology.gpus)}
@@ -171,6 +174,7 @@ class Kubelet:
             f"--machine={self._base / 'machine.json'}",
             f"--folder={self._base / ROOT.lstrip('/') / 'device-plugins'}",
             f"--calls={self._calls_file}",
+            f"--delay={self._delay}s",
         )
 
     def heal_plugin(self) -> bool:

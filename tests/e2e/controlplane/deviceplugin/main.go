@@ -28,6 +28,7 @@ func main() {
 	folder := flag.String("folder", api.DevicePluginPath, "the kubelet's folder for device plugins")
 	calls := flag.String("calls", "", "file to append one line per GetPreferredAllocation to")
 	resource := flag.String("resource", "nvidia.com/gpu", "resource name to register")
+	delay := flag.Duration("delay", 0, "how much longer each GetPreferredAllocation takes")
 	flag.Parse()
 
 	described, err := readMachine(*description)
@@ -39,8 +40,14 @@ func main() {
 		log.Fatal(err)
 	}
 	fresh := func(done <-chan struct{}) *plugin {
-		policy := gpuallocator.NewBestEffortPolicy()
-		return &plugin{machine: described, list: described.devices(), policy: policy, done: done, calls: file}
+		return &plugin{
+			machine: described,
+			list:    described.devices(),
+			policy:  gpuallocator.NewBestEffortPolicy(),
+			delay:   *delay,
+			done:    done,
+			calls:   file,
+		}
 	}
 	for {
 		if err := serveOnce(*folder, *resource, fresh); err != nil {

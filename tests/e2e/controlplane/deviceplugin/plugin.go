@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-gpuallocator/gpuallocator"
 	"google.golang.org/grpc"
@@ -20,6 +21,7 @@ type plugin struct {
 	machine *machine
 	list    gpuallocator.DeviceList
 	policy  gpuallocator.Policy
+	delay   time.Duration
 	done    <-chan struct{}
 	lock    sync.Mutex
 	calls   io.Writer
@@ -81,6 +83,7 @@ func (p *plugin) prefer(asked *api.ContainerPreferredAllocationRequest) ([]strin
 	if err != nil {
 		return nil, err
 	}
+	time.Sleep(p.delay)
 	size := int(asked.GetAllocationSize())
 	chosen := p.policy.Allocate(available, required, size)
 	p.log(call{indices(available), indices(required), size, indices(chosen)})
