@@ -51,7 +51,7 @@ base=$1
 shift
 for folder in var/lib var/log; do mount --bind "$base/$folder" "/$folder"; done
 cd "$base/sys"
-find . -type f | while read -r name; do mount --bind "$base/sys/$name" "/proc/sys/$name"; done
+for name in $(find . -type f); do mount --bind "$base/sys/$name" "/proc/sys/$name"; done
 cd "$base/cwd"
 exec "$@"
 """
@@ -272,6 +272,8 @@ class Kubelet:
 
     def _until_ready(self) -> None:
         with self._control_plane.client() as client:
+            # Its own word first: the API server may still have that of a kubelet before it.
+            self._until(self._has_devices)
             self._until(lambda: _ready(client, self.name, len(self.topology.gpus)))
 
     def _until(self, condition: Callable[[], object], within: float = READY_TIMEOUT) -> None:

@@ -200,10 +200,13 @@ def test_a_restarted_kubelet_knows_who_holds_what(
     remove(kubelet, client, ["before", "after"])
 
 
-def test_a_restarted_kubelet_holds_devices_of_pods_that_have_ended(
+def test_a_restarted_kubelet_refuses_who_came_meanwhile_though_enough_is_free(
     kubelets: dict[str, Kubelet], client: httpx.Client
 ) -> None:
-    """Devices that came free since the last admission are held again for those who come first."""
+    """Its checkpoint is of the last admission, and it reads it before it looks who has ended.
+
+    Where the pod is quicker than the device plugin's registration, that is the reason told.
+    """
     kubelet = kubelets["pcie"]
     settle(kubelet, client, [gpu_pod("ended", [3], node="pcie")])
     remove(kubelet, client, ["ended"])
@@ -214,7 +217,8 @@ def test_a_restarted_kubelet_holds_devices_of_pods_that_have_ended(
     until(lambda: _phase(client, "meanwhile") == "Failed", "meanwhile is refused", kubelet)
     status = client.get(f"{PODS}/meanwhile").json()["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
-    assert "Requested: 2, Available: 1" in status["message"]
+    reasons = ("Requested: 2, Available: 1", "no healthy devices present")
+    assert any(reason in status["message"] for reason in reasons), status["message"]
     settle(kubelet, client, [gpu_pod("afterwards", [2], node="pcie")])
     assert kubelet.calls()[-1].available == (0, 1, 2, 3)
     remove(kubelet, client, ["afterwards"])
@@ -273,6 +277,8 @@ def test_the_padding_defect_refuses_a_pod_though_enough_is_free(
     settle(padding, client, [gpu_pod("pair", [2], node="padding")])
     held = padding.pod_resources.holdings()["default", "pair"]
     assert padding.positions(held["c0"]) == (0, 1)
+    remove(padding, client, ["pair"])
+    until(lambda: client.get(f"{PODS}/pair").status_code == 404, "pair is gone", padding)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -280,15 +286,31 @@ def test_random_pods_get_their_count_of_what_is_free(
     kubelets: dict[str, Kubelet], client: httpx.Client, name: str
 ) -> None:
     """Nothing is given twice, and the plugin decides alone which GPUs a container gets."""
-    kubelet = kubelets[name]
+    admitted, refused = _check_random_pods(kubelets[name], client, STEPS)
+    assert admitted > refused
+
+
+def test_random_pods_where_the_plugin_dies_now_and_then(
+    padding: Kubelet, client: httpx.Client
+) -> None:
+    admitted, refused = _check_random_pods(padding, client, 25, seed=3)
+    assert admitted > refused
+    assert any(-1 in call.answer for call in padding.calls())
+
+
+def _check_random_pods(
+    kubelet: Kubelet, client: httpx.Client, steps: int, seed: int = 7
+) -> tuple[int, int]:
+    """Check every step of a replay; how many pods were admitted and refused."""
     free = frozenset(range(len(kubelet.topology.gpus)))
     admitted = refused = out_of_order = 0
-    for step in replay(kubelet, client, Random(7), STEPS):
+    for step in replay(kubelet, client, Random(seed), steps):
         assert step.free == free
         served = step.order()
         out_of_order += served != tuple(pod for pod in step.pods if pod.got)
-        answers = [call.answer for call in step.calls if -1 not in call.answer]
-        assert answers == [got for pod in served for got in pod.got or ()]
+        given = [got for pod in served for got in pod.got or ()]
+        if not step.crashed:  # a refused pod's first container may have been served, too
+            assert [call.answer for call in step.calls] == given
         for pod in served:
             assert pod.got is not None
             assert tuple(map(len, pod.got)) == pod.containers
@@ -304,8 +326,9 @@ def test_random_pods_get_their_count_of_what_is_free(
         admitted += len(served)
         refused += len(step.pods) - len(served)
     assert free == frozenset(range(len(kubelet.topology.gpus)))
-    assert admitted > refused
-    print(f"{name}: {admitted} admitted, {out_of_order} bursts out of order, {refused} refused")
+    told = f"{admitted} admitted, {out_of_order} bursts out of order, {refused} refused"
+    print(f"{kubelet.name}: {told}")
+    return admitted, refused
 
 
 def test_half_admitted_pods_are_shown(slow: Kubelet, client: httpx.Client) -> None:
