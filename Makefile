@@ -25,7 +25,7 @@ lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once)
+e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once); kubelets too with GPU_TOPOLOGY_REAL_KUBELET=1, as root
 	$(BIN)/python -m pytest -q -ra tests/e2e
 
 bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do-nothing route

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -29,12 +29,17 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 class RealCluster:
-    """Control plane, manifests applied, extender as a process with the rights they give it."""
+    """Control plane, manifests applied, extender as a process with the rights they give it.
 
-    def __init__(self, folder: Path, binaries: Path) -> None:
+    ``users`` are further users of the API server, with their groups.
+    """
+
+    def __init__(
+        self, folder: Path, binaries: Path, users: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         self._folder = folder
-        users = {EXTENDER: ["system:serviceaccounts", "system:authenticated"]}
-        self.control_plane = ControlPlane(folder, binaries, users)
+        extender = {EXTENDER: ["system:serviceaccounts", "system:authenticated"]}
+        self.control_plane = ControlPlane(folder, binaries, {**extender, **(users or {})})
         self._stack = ExitStack()
         self._ports = (free_port(), free_port())
         self._extender: Process | None = None

@@ -1,8 +1,8 @@
 """A real control plane on loopback: etcd, kube-apiserver and kube-scheduler, built from source.
 
-The Go module beside this file pins one Kubernetes release. It is built once, into a git-ignored
-folder of the checkout that is named after its sources; ``KUBEBUILDER_ASSETS`` wins where it holds
-all three binaries already.
+The Go module beside this file pins one Kubernetes release. It is built once, into git-ignored
+folders of the checkout that are named after its sources: the control plane into one, what a node
+runs into another. ``KUBEBUILDER_ASSETS`` wins where it holds all binaries of either already.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ HERE = Path(__file__).parent
 SOURCES = HERE / "controlplane"
 CACHE = HERE.parent.parent / ".cache" / "controlplane"
 BINARIES = ("etcd", "kube-apiserver", "kube-scheduler")
+NODE_BINARIES = ("kubelet", "cri", "deviceplugin")
+CGO_BINARIES = ("deviceplugin",)
+"""Those that cannot be built without a C compiler: NVIDIA's allocator binds to NVML."""
 START_TIMEOUT = 90.0
 
 
@@ -44,37 +47,47 @@ class ControlPlaneFailed(Exception):  # noqa: N818
 
 
 def binaries() -> Path:
-    """The folder with the three binaries, building them if need be (minutes, once).
+    """The folder with the control plane's binaries, building them if need be (minutes, once).
 
     Raises :class:`ControlPlaneUnavailable` where Go or its modules cannot be had.
     """
+    return _found(BINARIES)
+
+
+def node_binaries() -> Path:
+    """The folder with what a node runs: kubelet, runtime and device plugin, as :func:`binaries`."""
+    return _found(NODE_BINARIES)
+
+
+def _found(names: Sequence[str]) -> Path:
     assets = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
-    if _complete(assets):
+    if _complete(assets, names):
         return assets
-    sources = sorted([*SOURCES.glob("go.*"), *SOURCES.glob("*/*.go")])
+    packages = (path for name in names for path in SOURCES.glob(f"{name}/*.go"))
+    sources = sorted([*SOURCES.glob("go.*"), *packages])
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
     folder = CACHE / digest
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _complete(folder):
-            _build(folder)
+        if not _complete(folder, names):
+            _build(folder, names)
     return folder
 
 
-def _complete(folder: Path) -> bool:
-    return all(os.access(folder / name, os.X_OK) for name in BINARIES)
+def _complete(folder: Path, names: Sequence[str]) -> bool:
+    return all(os.access(folder / name, os.X_OK) for name in names)
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, names: Sequence[str]) -> None:
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if go is None:
         raise ControlPlaneUnavailable(
-            "Go is not installed, and KUBEBUILDER_ASSETS holds no binaries"
+            f"Go is not installed, and KUBEBUILDER_ASSETS does not hold {', '.join(names)}"
         )
     release = re.search(r"k8s\.io/kubernetes (v1\.(\d+)\.\d+)", (SOURCES / "go.mod").read_text())
     assert release is not None
-    print(f"building the control plane {release[1]} (once, some minutes) …", file=sys.stderr)
+    print(f"building {', '.join(names)} {release[1]} (once, some minutes) …", file=sys.stderr)
     version = "k8s.io/component-base/version"
     stamp = (
         f"-s -w -X {version}.gitVersion={release[1]} -X {version}.gitMajor=1 "
@@ -84,15 +97,19 @@ def _build(folder: Path) -> None:
     started = time.monotonic()
     # Without -buildvcs=false the build fails where git distrusts the owner of the checkout.
     flags = ("-trimpath", "-buildvcs=false", "-ldflags", stamp)
-    command = [go, "build", *flags, "-o", f"{fresh}/", "./..."]
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
-    done = subprocess.run(
-        command, cwd=SOURCES, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    if done.returncode != 0:
-        shutil.rmtree(fresh, ignore_errors=True)
-        tail = done.stdout.decode(errors="replace")[-2000:]
-        raise ControlPlaneUnavailable(f"go build failed: {tail}")
+    for cgo in (False, True):
+        packages = [f"./{name}" for name in names if (name in CGO_BINARIES) == cgo]
+        if not packages:
+            continue
+        command = [go, "build", *flags, "-o", f"{fresh}/", *packages]
+        environment = {**os.environ, "CGO_ENABLED": f"{cgo:d}", "GOFLAGS": "-mod=readonly"}
+        done = subprocess.run(
+            command, cwd=SOURCES, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        if done.returncode != 0:
+            shutil.rmtree(fresh, ignore_errors=True)
+            tail = done.stdout.decode(errors="replace")[-2000:]
+            raise ControlPlaneUnavailable(f"go build failed: {tail}")
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
     print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr)
@@ -262,7 +279,7 @@ class ControlPlane:
             "--advertise-address=127.0.0.1",
             f"--cert-dir={self._folder / 'certs'}",
             f"--token-auth-file={tokens}",
-            "--authorization-mode=RBAC",
+            "--authorization-mode=Node,RBAC",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://e2e.invalid",

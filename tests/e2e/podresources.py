@@ -1,0 +1,93 @@
+"""A client of the kubelet's PodResources API: which containers hold which devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import grpc
+
+from tests.e2e.proto.podresources_pb2 import (
+    AllocatableResourcesRequest,
+    AllocatableResourcesResponse,
+    ContainerDevices,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+)
+
+Holdings = dict[tuple[str, str], dict[str, tuple[str, ...]]]
+"""Device ids by pod (namespace, name) and container, in the order of the pod's containers.
+
+A container without devices is there with none; a pod that asks for none is there too.
+"""
+
+Answer = TypeVar("Answer")
+SERVICE = "/v1.PodResourcesLister"
+FIRST_BACKOFF = 0.1
+
+
+class PodResources:
+    """One kubelet's PodResources, over its unix socket."""
+
+    def __init__(self, socket: Path, resource: str = "nvidia.com/gpu") -> None:
+        self._resource = resource
+        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        self._list = self._channel.unary_unary(
+            f"{SERVICE}/List",
+            request_serializer=ListPodResourcesRequest.SerializeToString,
+            response_deserializer=ListPodResourcesResponse.FromString,
+        )
+        self._allocatable = self._channel.unary_unary(
+            f"{SERVICE}/GetAllocatableResources",
+            request_serializer=AllocatableResourcesRequest.SerializeToString,
+            response_deserializer=AllocatableResourcesResponse.FromString,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._channel.close()
+
+    def holdings(self) -> Holdings:
+        """What every pod that the kubelet calls active holds. Raises :class:`grpc.RpcError`."""
+        found: ListPodResourcesResponse = _patiently(
+            lambda: self._list(ListPodResourcesRequest(), timeout=5)
+        )
+        return {
+            (pod.namespace, pod.name): {c.name: self._ids(*c.devices) for c in pod.containers}
+            for pod in found.pod_resources
+        }
+
+    def allocatable(self) -> frozenset[str]:
+        """The devices that the kubelet hands out from, held ones included."""
+        found: AllocatableResourcesResponse = _patiently(
+            lambda: self._allocatable(AllocatableResourcesRequest(), timeout=5)
+        )
+        return frozenset(self._ids(*found.devices))
+
+    def _ids(self, *devices: ContainerDevices) -> tuple[str, ...]:
+        return tuple(i for d in devices if d.resource_name == self._resource for i in d.device_ids)
+
+
+def _patiently(ask: Callable[[], Answer], within: float = 20.0) -> Answer:
+    """The answer, asked for again ever more slowly while the kubelet says that it is too much."""
+    deadline = time.monotonic() + within
+    backoff = FIRST_BACKOFF
+    while True:
+        try:
+            return ask()
+        except grpc.RpcError as error:
+            exhausted = error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            if not exhausted or time.monotonic() + backoff > deadline:
+                raise
+        time.sleep(backoff)
+        backoff *= 2

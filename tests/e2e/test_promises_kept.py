@@ -1,0 +1,96 @@
+"""Through scheduler and extender to real kubelets: whoever was admitted has what it requires."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.e2e.pods import PODS, gpu_pod
+from tests.e2e.realnodes import RealNodes
+
+pytestmark = pytest.mark.e2e
+MACHINES = {"dgx1": "dgx1-v100", "bridged": "a100-pcie-4-bridged"}
+PODS_EACH = 15
+PERIOD = 0.4
+QUIET = 12.0
+PATIENCE = 120.0
+
+
+def test_admitted_pods_have_what_they_require(real_nodes: RealNodes) -> None:
+    """Pairs that require NVLink among single GPUs that come and go."""
+    random = Random(11)
+    names = [f"{kind}-{i}" for i in range(PODS_EACH) for kind in ("pair", "single")]
+    random.shuffle(names)
+    for name in names:
+        pair = name.startswith("pair")
+        pod = gpu_pod(
+            name,
+            [2 if pair else 1],
+            finish_after=round(random.uniform(2, 5), 1),
+            annotations={"link": "nvlink"} if pair else {},
+        )
+        pod["spec"] |= {
+            "priorityClassName": "gpu-topology-never-preempts",
+            "preemptionPolicy": "Never",
+        }
+        real_nodes.cluster.create(PODS, pod)
+        time.sleep(PERIOD)  # a stream, not one burst
+    pods = _at_rest(real_nodes, names)
+    told: Counter[str] = Counter()
+    for name, pod in pods.items():
+        told[_check(real_nodes, name, pod)] += 1
+    print(dict(told))
+    assert told["single ran"] > 0
+
+
+def _at_rest(real_nodes: RealNodes, names: list[str]) -> dict[str, dict[str, Any]]:
+    """The pods once all have ended, or nothing has moved for long enough."""
+    deadline = time.monotonic() + PATIENCE
+    moved = time.monotonic()
+    last: dict[str, tuple[str | None, str]] = {}
+    pods: dict[str, dict[str, Any]] = {}
+    while time.monotonic() < min(deadline, moved + QUIET):
+        items = real_nodes.cluster.api.get(PODS).json()["items"]
+        pods = {pod["metadata"]["name"]: pod for pod in items}
+        now = {name: (pods[name]["spec"].get("nodeName"), _phase(pods[name])) for name in names}
+        if all(phase in ("Succeeded", "Failed") for _, phase in now.values()):
+            break
+        if now != last:
+            moved, last = time.monotonic(), now
+        for kubelet in real_nodes.kubelets.values():
+            kubelet.heal_plugin()
+        time.sleep(0.5)
+    return {name: pods[name] for name in names}
+
+
+def _phase(pod: dict[str, Any]) -> str:
+    return str(pod["status"]["phase"])
+
+
+def _check(real_nodes: RealNodes, name: str, pod: dict[str, Any]) -> str:
+    """What became of a pod, in a word; a broken promise fails the test."""
+    kind = name.split("-")[0]
+    node = pod["spec"].get("nodeName")
+    if node is None:
+        return f"{kind} waits"
+    kubelet = real_nodes.kubelets[node]
+    shown = real_nodes.agent.seen.get((node, name))
+    if _phase(pod) == "Failed":
+        assert shown is None, pod["status"]
+        return f"{kind} refused: {pod['status'].get('reason')}"
+    assert shown is not None, f"{name} was never shown: {pod['status']}"
+    got = kubelet.positions(shown["c0"])
+    if kind == "pair":
+        placement = json.loads(pod["metadata"]["annotations"]["gpu-topology.io/placement"])
+        link = next(k for k in kubelet.topology.links if (k.a, k.b) == got)
+        assert link.nvlinks, f"{name} got {got} on {node}, promised {placement}"
+        if placement["verdict"] == "guaranteed" and "setsOmitted" not in placement:
+            assert list(got) in placement["sets"], f"{name} got {got}, promised {placement}"
+        return f"pair ran on {node}, {placement['verdict']}"
+    assert len(got) == 1
+    return "single ran"
