@@ -91,6 +91,7 @@ class _Node:
     dra_only: bool = False
     pods: dict[PodUid, PodRecord] = field(default_factory=dict)
     in_flight: dict[PodUid, PodRecord] = field(default_factory=dict)
+    reported: set[PodUid] = field(default_factory=set)
     views: dict[str, Availability | str] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
 
@@ -189,6 +190,7 @@ class Cluster:
             same = node.topology == topology
             pods = [*node.pods.values(), *node.in_flight.values()]
             node.topology, node.report, node.problem = topology, report, None
+            _remember_reported(node, known)
             if heard:
                 self._freshen(topology.name, node)
             if heard and not quiet:
@@ -353,6 +355,7 @@ class Cluster:
                     pods,
                     resource,
                     all_pods_known=self.settings.all_pods_known,
+                    reported=node.reported,
                 )
             except ContradictionError as error:
                 node.views[resource] = str(error)
@@ -568,6 +571,17 @@ def kubelet_of(topology: NodeTopology, served: GpuResource) -> Kubelet:
 def _unknown(request: GpuRequest, why: Rejection) -> Decision:
     """The rows of the filter table in which a node's state is not known."""
     return Decision(why if request.required else None)
+
+
+def _remember_reported(node: _Node, known: Report | None) -> None:
+    """Keep in mind whose devices have been shown since the node booted."""
+    report = node.report
+    if report is None or known is None or report.boot_id != known.boot_id:
+        node.reported.clear()
+    if report is not None:
+        here = node.pods.keys() | node.in_flight.keys()
+        node.reported &= here
+        node.reported |= {a.pod_uid for a in report.allocations}
 
 
 def _same_but_sequence(report: Report | None, known: Report | None) -> bool:

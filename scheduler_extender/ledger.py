@@ -9,6 +9,8 @@ about it now: its record, its pods, and the binds in flight. The rules:
   report, or when the pod has ended or is gone; pod by pod, never by time.
 - Devices in the report of a pod that is ending, has ended or is unknown may be released at any
   moment: they are not counted as left, and no promise relies on their staying away.
+- A pod that runs, or was reported before, and is missing from the report holds devices that we do
+  not know: just after its restart a kubelet shows nothing.
 - Pods that others bound are reservations from the moment their nodeName is seen.
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,9 +138,12 @@ def availability(
     resource: str,
     *,
     all_pods_known: bool = True,
+    reported: Container[PodUid] = (),
 ) -> Availability:
     """What is free on a node for ``resource``; see :func:`balance`."""
-    return balance(topology, report, pods, resource, all_pods_known=all_pods_known).availability
+    return balance(
+        topology, report, pods, resource, all_pods_known=all_pods_known, reported=reported
+    ).availability
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +163,21 @@ def balance(
     resource: str,
     *,
     all_pods_known: bool = True,
+    reported: Container[PodUid] = (),
 ) -> Balance:
     """What is free on a node for ``resource``, given its report and the pods bound to it.
 
     ``pods`` are those with this node, binds in flight included. With ``all_pods_known`` a holder
     that is not among them has ended, or we see it late: it may release its devices any moment.
-    Otherwise (a hand-written file names few pods) it is taken to be running. Raises
+    Otherwise (a hand-written file names few pods) it is taken to be running. ``reported`` are pods
+    whose devices some earlier report of this boot has shown. Raises
     :class:`ContradictionError` where the report gives one device to two pods.
     """
     report = report or Report()
     served = topology.resource(resource) or GpuResource(resource)
     if served.strategy == "none" and served.replicas == 1:
         _check_whole(topology, report)
-    books = _Books(topology, report, resource, served.replicas)
+    books = _Books(topology, report, resource, served.replicas, reported)
     held = books.by_pod()
     shown = {uid: books.count(found.devices) for uid, found in held.items()}
     for pod in pods:
@@ -202,12 +209,18 @@ class _Books:
     """One node's accounts over one resource while they are being added up."""
 
     def __init__(
-        self, topology: NodeTopology, report: Report, resource: str, replicas: int
+        self,
+        topology: NodeTopology,
+        report: Report,
+        resource: str,
+        replicas: int,
+        reported: Container[PodUid],
     ) -> None:
         self._topology = topology
         self._report = report
         self._resource = resource
         self._replicas = replicas
+        self._reported = reported
         self._width = width_for(replicas)
         self.running: list[Holder] = []
         self.releasing: list[Holder] = []
@@ -245,7 +258,14 @@ class _Books:
                 self.releasing.append(Holder(self.pool(shown), hidden))
             return
         if shown is None:
-            if request.resource == self._resource:
+            if request.resource != self._resource:
+                return
+            if pod.phase == "Running" or pod.uid in self._reported:
+                # Admitted for sure, with devices that we are not told: a kubelet shows nothing
+                # for a moment after its restart.
+                unknown = Holder(0, request.effective_count)
+                (self.releasing if pod.deleting else self.running).append(unknown)
+            else:
                 self.waiting[pod.uid] = Pending(
                     request.counts, pod.promised, pod.steady, request.alone, ending=pod.deleting
                 )

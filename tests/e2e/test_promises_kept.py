@@ -14,7 +14,7 @@ from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.realnodes import RealNodes
 
 pytestmark = pytest.mark.e2e
-MACHINES = {"dgx1": "dgx1-v100", "bridged": "a100-pcie-4-bridged"}
+MACHINES = {"dgx1": "dgx1-v100", "bridged": "a100-pcie-4-bridged", "pcie": "l40s-4"}
 PODS_EACH = 15
 PERIOD = 0.4
 QUIET = 12.0
@@ -34,10 +34,6 @@ def test_admitted_pods_have_what_they_require(real_nodes: RealNodes) -> None:
             finish_after=round(random.uniform(2, 5), 1),
             annotations={"link": "nvlink"} if pair else {},
         )
-        pod["spec"] |= {
-            "priorityClassName": "gpu-topology-never-preempts",
-            "preemptionPolicy": "Never",
-        }
         real_nodes.cluster.create(PODS, pod)
         time.sleep(PERIOD)  # a stream, not one burst
     pods = _at_rest(real_nodes, names)
@@ -45,7 +41,12 @@ def test_admitted_pods_have_what_they_require(real_nodes: RealNodes) -> None:
     for name, pod in pods.items():
         told[_check(real_nodes, name, pod)] += 1
     print(dict(told))
-    assert told["single ran"] > 0
+    assert told["single ran"] == PODS_EACH
+    assert told["pair ran on dgx1, guaranteed"] > 0
+    assert sum(n for what, n in told.items() if what.startswith("pair ran")) == PODS_EACH
+    metrics = real_nodes.cluster.admin.get("/metrics").text
+    assert 'gpu_topology_surprises_total{kind="outside-outcomes"} 0.0' in metrics
+    assert 'gpu_topology_surprises_total{kind="promise-broken"} 0.0' in metrics
 
 
 def _at_rest(real_nodes: RealNodes, names: list[str]) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -15,12 +15,18 @@ import pytest
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kubelet import Kubelet, kubelet_users
 from tests.e2e.pods import PODS, gpu_pod
-from tests.e2e.replay import POLL, Positions, remove, replay, settle, until
+from tests.e2e.replay import POLL, Positions, Step, remove, replay, settle, until
 from tests.nodes import gpus
+from topology.allocators import Call
+from topology.allocators.best_effort import PADDED
+from topology.belief import Availability, Pending, pending_order
 from topology.devices import NodeName
-from topology.graph import NodeTopology
+from topology.graph import AllocatorFacts, NodeTopology
+from topology.kubelet import Kubelet as ModelOfKubelet
 from topology.links import Link, LinkKind
 from topology.machines import machine
+from topology.placement import predicted
+from topology.requests import Role
 
 pytestmark = pytest.mark.e2e
 MACHINES = {"dgx1": "dgx1-v100", "bridged": "a100-pcie-4-bridged", "pcie": "l40s-4"}
@@ -62,7 +68,9 @@ def padding(control_plane: ControlPlane, node_binaries: Path, tmp_path: Path) ->
         Link(a, b, LinkKind.PIX if a > 1 else LinkKind.SYS) for a, b in combinations(range(5), 2)
     ]
     links[0] = Link(0, 1, LinkKind.SYS, nvlinks=2)
-    topology = NodeTopology(NodeName("padding"), gpus(5), tuple(links))
+    topology = NodeTopology(
+        NodeName("padding"), gpus(5), tuple(links), allocator=AllocatorFacts("best-effort")
+    )
     with Kubelet(control_plane, topology, node_binaries, tmp_path) as kubelet:
         yield kubelet
 
@@ -307,6 +315,7 @@ def _check_random_pods(
     for step in replay(kubelet, client, Random(seed), steps):
         assert step.free == free
         served = step.order()
+        _check_foreseen(kubelet, step)
         out_of_order += served != tuple(pod for pod in step.pods if pod.got)
         given = [got for pod in served for got in pod.got or ()]
         if not step.crashed:  # a refused pod's first container may have been served, too
@@ -329,6 +338,31 @@ def _check_random_pods(
     told = f"{admitted} admitted, {out_of_order} bursts out of order, {refused} refused"
     print(f"{kubelet.name}: {told}")
     return admitted, refused
+
+
+def _check_foreseen(kubelet: Kubelet, step: Step) -> None:
+    """Each answer of NVIDIA's allocator, and each pod's GPUs, lie in what the model foresees."""
+    model = ModelOfKubelet(kubelet.topology.shape, kubelet.topology.allocator)
+    for call in step.calls:
+        asked = Call(
+            model.shape, _mask(call.available), call.size, _mask(call.must), version=(0, 20)
+        )
+        found = model.allocator.outcomes(asked)
+        if -1 in call.answer:
+            assert PADDED in found.hazards, call
+        else:
+            assert _mask(call.answer) in (found.sets or ()), call
+    waiting = [tuple((Role.APP, n) for n in pod.containers) for pod in step.pods]
+    for i, pod in enumerate(step.pods):
+        if pod.got is not None and not step.crashed:
+            others = pending_order(Pending(counts) for counts in waiting[:i] + waiting[i + 1 :])
+            now = Availability(_mask(step.free), pending=others)
+            sets, _ = predicted(model, now, Pending(waiting[i]))
+            assert sum(map(_mask, pod.got)) in (sets or ()), step
+
+
+def _mask(positions: Iterable[int]) -> int:
+    return sum(1 << p for p in positions)
 
 
 def test_half_admitted_pods_are_shown(slow: Kubelet, client: httpx.Client) -> None:

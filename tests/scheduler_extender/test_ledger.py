@@ -54,6 +54,26 @@ def test_a_bound_pod_is_a_reservation_until_it_is_reported() -> None:
     assert now == Availability(0b1001, running=(Holder(0b0110),))
 
 
+def test_a_running_pod_that_is_not_shown_holds_devices_that_we_do_not_know() -> None:
+    """Just after its restart a kubelet shows no pods at all, and every device as allocatable."""
+    running = bound(phase="Running")
+    assert free(Report(), running) == Availability(0b1111, running=(Holder(0, 2),))
+    assert free(Report(), replace(running, deleting=True)).releasing == (Holder(0, 2),)
+
+
+def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
+    cluster = Cluster(Clock())
+    cluster.put_pod(bound())
+    cluster.put_record(NODE, Report("boot", 1))
+    assert cluster.view(NODE.name, GPU) == Availability(0b1111, pending=(waiting(2),))
+    cluster.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
+    cluster.put_record(NODE, Report("boot", 3))
+    assert cluster.view(NODE.name, GPU) == Availability(0b1111, running=(Holder(0, 2),))
+    # After a reboot it is admitted anew.
+    cluster.put_record(NODE, Report("reboot", 1))
+    assert cluster.view(NODE.name, GPU) == Availability(0b1111, pending=(waiting(2),))
+
+
 def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
     two = bound(containers=[container("a", 1), container("b", 2)])
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), two)
