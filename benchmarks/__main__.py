@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import latency as latency_
+from benchmarks import profile as profile_
 from benchmarks import promises as promises_
 
 app = typer.Typer(
@@ -68,6 +69,24 @@ def singles(
     """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
     found = promises_.singles(pods, range(1, seeds + 1))
     Console(width=140).print(promises_.singles_table(found))
+    _write(json_file, found)
+
+
+@app.command()
+def profile(
+    nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1)] = 5_000,
+    states: Annotated[int, typer.Option(help="Distinct states they are in.", min=1)] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the states.")] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+) -> None:
+    """What outcomes, verdicts and scores cost, cold and warm."""
+    found = profile_.measure(nodes, states, seed)
+    console = Console(width=120)
+    console.print(profile_.parts_table(found))
+    console.print()
+    console.print(profile_.cluster_table(found))
     _write(json_file, found)
 
 

@@ -126,6 +126,7 @@ class Table:
     def drop(self, name: str) -> None:
         """Forget a node's answer."""
         if self.decisions.pop(name, None) is not None:
+            del self.states[name]
             self.passed.discard(name)
             self.failed.pop(name, None)
             self.unresolvable.pop(name, None)
@@ -395,19 +396,19 @@ class Cluster:
         with self._lock:
             names = list(names)
             table = self.table(request, names)
-            states, merits = table.states, table.merits
-            found: dict[str, Merit] = {}
-            for name in names:
-                state = states.get(name)
-                if state is None:
-                    found[name] = scoring.UNKNOWN
-                elif name in table.passed:
-                    known = merits.get(state)
-                    if known is None:
-                        known = merits[state] = self._merit(NodeName(name), request, table)
-                    found[name] = known
-            by_merit = scoring.scores(request, set(found.values()))
-            return {name: by_merit[found[name]] if name in found else 0 for name in names}
+            states, passed = table.states, table.passed
+            some = {states[name]: name for name in names if name in passed}
+            for state, name in some.items():
+                if state not in table.merits:
+                    table.merits[state] = self._merit(NodeName(name), request, table)
+            merits = {state: table.merits[state] for state in some}
+            by_merit = scoring.scores(request, {*merits.values(), scoring.UNKNOWN})
+            score_of: dict[int | None, int] = {s: by_merit[m] for s, m in merits.items()}
+            score_of[None] = by_merit[scoring.UNKNOWN]
+            return {
+                name: score_of[state] if name in passed or state is None else 0
+                for name, state in zip(names, map(states.get, names), strict=True)
+            }
 
     def _merit(self, name: NodeName, request: GpuRequest, table: Table) -> Merit:
         assessed, node = table.decisions[name].assessment, self._nodes[name]
@@ -502,6 +503,11 @@ class Cluster:
             words = f"not guaranteed if a running GPU pod ends: {request.constraints.text}"
             return Decision(Rejection(words, resolvable=True), assessed)
         return Decision(None, assessed)
+
+    def forget_answers(self) -> None:
+        """Forget every remembered answer; the next ones are worked out anew."""
+        with self._lock:
+            self._tables.clear()
 
     # Binds in flight.
 
