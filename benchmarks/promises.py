@@ -30,6 +30,8 @@ from topology.graph import AllocatorFacts, NodeTopology
 
 AT_ONCE = Delays(0, 0, 0, 0, 0, 0)
 
+LINKED = ("pair", "quad")
+
 ALIGNED = tuple(
     AllocatorFacts("best-effort", None, policy, scope, *managers)
     for policy, scope, managers in (
@@ -129,6 +131,8 @@ def singles(pods: int, seeds: Iterable[int]) -> dict[str, Any]:
         for kind in ("single", "pair", "quad"):
             share = tally.placed_by_kind[kind] / max(1, tally.asked_by_kind[kind])
             row.setdefault(kind, []).append(share)
+        linked = [tally.placed_by_kind[k] for k in LINKED], [tally.asked_by_kind[k] for k in LINKED]
+        row.setdefault("pair or quad", []).append(sum(linked[0]) / max(1, sum(linked[1])))
     return {"pods": pods, "seeds": seeds, "fleet": dict(MIXED), "shares": rows}
 
 
@@ -186,10 +190,11 @@ def singles_table(found: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     table.title = f"{found['pods']} pods, {len(found['seeds'])} seeds: placed at once"
     table.add_column("who scores")
-    for kind in ("single", "pair", "quad"):
+    columns = ("single", "pair", "quad", "pair or quad")
+    for kind in columns:
         table.add_column(kind, justify="right")
     for name, row in found["shares"].items():
-        table.add_row(name, *(_mean(row[kind]) for kind in ("single", "pair", "quad")))
+        table.add_row(name, *(_mean(row[kind]) for kind in columns))
     return table
 
 

@@ -47,8 +47,10 @@ class _BadValueError(ValueError):
 def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malformed | None:
     """The pod's request over the ``managed`` resources; None where it asks for none of them.
 
-    A pod without our annotations is plain whatever else it carries.
+    A pod without our annotations is plain whatever else it carries. What DRA serves to it holds no
+    device of a plugin; pod-level resources and ephemeral containers carry no GPUs.
     """
+    claimed = _claimed(pod)
     containers: dict[str, list[ContainerRequest]] = {}
     alone = not pod.spec.resource_claims
     for container, role in _containers(pod):
@@ -58,7 +60,7 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
                 count = _count(container, resource)
             except _BadValueError as error:
                 return Malformed(f"container {container.name}: {resource} {error}")
-            if count:
+            if count and (container.name, resource) not in claimed:
                 found = ContainerRequest(container.name, count, role)
                 containers.setdefault(resource, []).append(found)
     if not containers:
@@ -86,6 +88,13 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         kinds = " and ".join(sorted(containers))
         return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
     return GpuRequest(resource, tuple(containers[resource]), constraints, policy, alone)
+
+
+def _claimed(pod: Pod) -> set[tuple[str, str]]:
+    """Containers and resources that are served by DRA."""
+    claim = pod.status.extended_resource_claim_status
+    mappings = claim.request_mappings if claim else None
+    return {(found.container_name, found.resource_name) for found in mappings or ()}
 
 
 def _containers(pod: Pod) -> list[tuple[Container, Role]]:

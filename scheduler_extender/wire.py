@@ -54,11 +54,25 @@ class Condition(msgspec.Struct, rename="camel", frozen=True):
     reason: str | None = None
 
 
+class ClaimedResource(msgspec.Struct, rename="camel", frozen=True):
+    """An extended resource of a container that DRA serves, and no device plugin."""
+
+    container_name: str = ""
+    resource_name: str = ""
+
+
+class ExtendedResourceClaim(msgspec.Struct, rename="camel", frozen=True):
+    """The claim that kube-scheduler made for a pod's extended resources."""
+
+    request_mappings: list[ClaimedResource] | None = None
+
+
 class PodStatus(msgspec.Struct, rename="camel", frozen=True):
     """What we read of a pod's status."""
 
     phase: str = "Pending"
     conditions: list[Condition] | None = None
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 
 class Pod(msgspec.Struct, rename="camel", frozen=True):

@@ -74,6 +74,28 @@ def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
     assert cluster.view(NODE.name, GPU) == Availability(0b1111, pending=(waiting(2),))
 
 
+def test_what_dra_serves_holds_no_plugin_device() -> None:
+    claim = {
+        "resourceClaimName": "c",
+        "requestMappings": [{"containerName": "main", "resourceName": GPU, "requestName": "r"}],
+    }
+    served = pod(2, node="node", extendedResourceClaimStatus=claim)
+    assert pod_record(msgspec.convert(served, Pod), MANAGED) is None
+    mixed = pod(
+        containers=[container("main", 1), container("other", 2)],
+        node="node",
+        extendedResourceClaimStatus=claim,
+    )
+    assert free(Report(), record(mixed)) == Availability(0b1111, pending=(waiting(2),))
+
+
+def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
+    manifest = pod(1, node="node")
+    manifest["spec"]["resources"] = {"limits": {GPU: "4"}}
+    manifest["spec"]["ephemeralContainers"] = [container("debug", 2)]
+    assert free(Report(), record(manifest)) == Availability(0b1111, pending=(waiting(1),))
+
+
 def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
     two = bound(containers=[container("a", 1), container("b", 2)])
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), two)
