@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.ledger import ContradictionError, PodRecord, availability
+from scheduler_extender.ledger import Balance, ContradictionError, Ghost, PodRecord, balance
 from scheduler_extender.mix import RequestMix
 from scheduler_extender.verification import Surprise, verify
 from topology import scoring
@@ -92,6 +92,7 @@ class _Node:
     pods: dict[PodUid, PodRecord] = field(default_factory=dict)
     in_flight: dict[PodUid, PodRecord] = field(default_factory=dict)
     reported: set[PodUid] = field(default_factory=set)
+    ghosts: dict[PodUid, Ghost] = field(default_factory=dict)
     views: dict[str, Availability | str] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
 
@@ -190,6 +191,7 @@ class Cluster:
             )
             same = node.topology == topology
             pods = [*node.pods.values(), *node.in_flight.values()]
+            ghosts, reported = list(node.ghosts.values()), frozenset(node.reported)
             node.topology, node.report, node.problem = topology, report, None
             _remember_reported(node, known)
             if heard:
@@ -197,7 +199,7 @@ class Cluster:
             if heard and not quiet:
                 self._touch(topology.name)
         if same and heard and report is not None and known is not None:
-            for surprise in verify(topology, known, report, pods):
+            for surprise in verify(topology, known, report, pods, ghosts, reported):
                 for listener in self._surprised:
                     listener(surprise)
 
@@ -252,6 +254,36 @@ class Cluster:
             for name in [n for n, node in self._nodes.items() if node.exists and n not in names]:
                 self.drop_node(name)
 
+    def _haunt(self, pod: PodRecord) -> None:
+        """Remember a pod that ends before any report showed it, if others are unreported too."""
+        node = self._nodes.get(pod.node) if pod.node is not None else None
+        if node is None or pod.uid in node.reported or not isinstance(pod.request, GpuRequest):
+            return
+        waiting = self._balance(node, pod.request.resource)
+        witnesses = frozenset(waiting.waiting if waiting else node.pods) - {pod.uid}
+        if witnesses:
+            node.ghosts[pod.uid] = Ghost(pod, witnesses)
+
+    def _balance(self, node: _Node, resource: str) -> Balance | None:
+        """The node's accounts; None without a record, or where it contradicts itself."""
+        if node.topology is None:
+            return None
+        try:
+            return self._accounts(node, node.topology, resource)
+        except ContradictionError:
+            return None
+
+    def _accounts(self, node: _Node, topology: NodeTopology, resource: str) -> Balance:
+        return balance(
+            topology,
+            node.report,
+            [*node.pods.values(), *node.in_flight.values()],
+            resource,
+            all_pods_known=self.settings.all_pods_known,
+            reported=node.reported,
+            ghosts=node.ghosts.values(),
+        )
+
     def _prune(self, name: NodeName) -> None:
         """Forget a node of which nothing is known any more."""
         node = self._nodes[name]
@@ -271,6 +303,8 @@ class Cluster:
             self._pods[pod.uid] = pod
             if earlier is None:
                 self._observe(pod)
+            if pod.ended and not (earlier is not None and earlier.ended):
+                self._haunt(pod)
             if earlier is not None and earlier.node is not None:
                 self._nodes[earlier.node].pods.pop(pod.uid, None)
                 self._touch(earlier.node)
@@ -293,6 +327,8 @@ class Cluster:
     def _drop_known_pod(self, uid: PodUid) -> None:
         pod = self._pods.pop(uid, None)
         if pod is not None and pod.node is not None:
+            if not pod.ended:
+                self._haunt(pod)
             self._nodes[pod.node].pods.pop(uid, None)
             self._touch(pod.node)
             self._prune(pod.node)
@@ -348,16 +384,14 @@ class Cluster:
     def _view(self, node: _Node, resource: str) -> Availability | str:
         if resource not in node.views:
             assert node.topology is not None  # noqa: S101 (callers looked)
-            pods = [*node.pods.values(), *node.in_flight.values()]
             try:
-                node.views[resource] = availability(
-                    node.topology,
-                    node.report,
-                    pods,
-                    resource,
-                    all_pods_known=self.settings.all_pods_known,
-                    reported=node.reported,
-                )
+                found = self._accounts(node, node.topology, resource)
+                for uid, ghost in list(node.ghosts.items()):
+                    request = ghost.pod.request
+                    mine = isinstance(request, GpuRequest) and request.resource == resource
+                    if mine and uid not in found.waiting:
+                        del node.ghosts[uid]
+                node.views[resource] = found.availability
             except ContradictionError as error:
                 node.views[resource] = str(error)
         return node.views[resource]
@@ -584,6 +618,7 @@ def _remember_reported(node: _Node, known: Report | None) -> None:
     report = node.report
     if report is None or known is None or report.boot_id != known.boot_id:
         node.reported.clear()
+        node.ghosts.clear()
     if report is not None:
         here = node.pods.keys() | node.in_flight.keys()
         node.reported &= here

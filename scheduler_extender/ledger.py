@@ -11,6 +11,8 @@ about it now: its record, its pods, and the binds in flight. The rules:
   moment: they are not counted as left, and no promise relies on their staying away.
 - A pod that runs, or was reported before, and is missing from the report holds devices that we do
   not know: just after its restart a kubelet shows nothing.
+- A pod that ended before any report showed it may have held devices while a pod was admitted that
+  is unreported still: it haunts the belief until that one is reported.
 - Pods that others bound are reservations from the moment their nodeName is seen.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +149,18 @@ def availability(
 
 
 @dataclass(frozen=True, slots=True)
+class Ghost:
+    """A pod that ended, or is gone, before any report showed it.
+
+    ``witnesses`` are the pods that were unreported then: it may have been there when they were
+    admitted.
+    """
+
+    pod: PodRecord
+    witnesses: frozenset[PodUid]
+
+
+@dataclass(frozen=True, slots=True)
 class Balance:
     """A node's accounts over one resource, and the entries they add up: by pod, what it still
     waits for, and what the report shows of it."""
@@ -164,6 +178,7 @@ def balance(
     *,
     all_pods_known: bool = True,
     reported: Container[PodUid] = (),
+    ghosts: Iterable[Ghost] = (),
 ) -> Balance:
     """What is free on a node for ``resource``, given its report and the pods bound to it.
 
@@ -182,6 +197,8 @@ def balance(
     shown = {uid: books.count(found.devices) for uid, found in held.items()}
     for pod in pods:
         books.enter(pod, held.pop(pod.uid, None))
+    for ghost in ghosts:
+        books.haunt(ghost)
     for other in held.values():
         (books.releasing if all_pods_known else books.running).append(Holder(books.pool(other)))
     return Balance(books.availability(), books.waiting, shown)
@@ -226,6 +243,7 @@ class _Books:
         self.releasing: list[Holder] = []
         self.waiting: dict[PodUid, Pending] = {}
         self._taken: set[str] = set()
+        self.shown: Collection[PodUid] = ()
 
     def by_pod(self) -> dict[PodUid, _Held]:
         """The report's allocations, pod by pod."""
@@ -247,7 +265,8 @@ class _Books:
                 held.by_container[allocation.resource, allocation.container] += 1
             held.devices += allocation.device_ids
         self._taken = set(holder)
-        return found
+        self.shown = found.keys()
+        return dict(found)
 
     def enter(self, pod: PodRecord, shown: _Held | None) -> None:
         """Enter a pod of this node, with what the report shows of it."""
@@ -266,8 +285,15 @@ class _Books:
                 unknown = Holder(0, request.effective_count)
                 (self.releasing if pod.deleting else self.running).append(unknown)
             else:
+                # Its init containers may have devices already, and no report would show them.
+                begun = any(role is Role.INIT for role, _ in request.counts)
                 self.waiting[pod.uid] = Pending(
-                    request.counts, pod.promised, pod.steady, request.alone, ending=pod.deleting
+                    request.counts,
+                    pod.promised,
+                    pod.steady,
+                    request.alone,
+                    blind=begun,
+                    ending=pod.deleting,
                 )
             return
         if shown.whole(request):
@@ -275,6 +301,18 @@ class _Books:
             (self.releasing if pod.deleting else self.running).append(holder)
         else:
             self.waiting[pod.uid] = self._started(pod, request, shown)
+
+    def haunt(self, ghost: Ghost) -> None:
+        """Enter a pod that ended unseen, while one of its witnesses is unreported."""
+        request = ghost.pod.request
+        waiting = {uid for uid, pod in self.waiting.items() if not pod.ghost}
+        if (
+            isinstance(request, GpuRequest)
+            and request.resource == self._resource
+            and ghost.pod.uid not in self.shown
+            and not waiting.isdisjoint(ghost.witnesses)
+        ):
+            self.waiting[ghost.pod.uid] = Pending(request.counts, alone=request.alone, ghost=True)
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""
@@ -285,7 +323,12 @@ class _Books:
         devices = shown.count(request.resource)
         got = {c.name: shown.by_container[request.resource, c.name] for c in request.containers}
         rest = [c for c in request.containers if c.role is not Role.INIT and got[c.name] < c.count]
-        blind = any(c.role is Role.INIT or 0 < got[c.name] < c.count for c in request.containers)
+        facts = self._topology.allocator
+        # One hint for the whole pod was merged from what was free when its admission began.
+        pinned = facts.topology_manager_scope == "pod" and facts.topology_manager_policy != "none"
+        blind = pinned or any(
+            c.role is Role.INIT or 0 < got[c.name] < c.count for c in request.containers
+        )
         counts: Counts = tuple((c.role, c.count) for c in rest)
         if blind:
             # What its init containers hold shows nowhere, and may be used or not.

@@ -8,15 +8,15 @@ pods that end included. Whatever lies outside, and whatever breaks a promise, is
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.ledger import ContradictionError, PodRecord, balance, manifest_of
+from scheduler_extender.ledger import ContradictionError, Ghost, PodRecord, balance, manifest_of
 from topology import codec
 from topology.belief import Availability, Pending
-from topology.devices import GpuResource
+from topology.devices import GpuResource, PodUid
 from topology.graph import NodeTopology
 from topology.kubelet import Kubelet
 from topology.placement import predicted, satisfies
@@ -59,17 +59,23 @@ class Surprise:
 
 
 def verify(
-    topology: NodeTopology, before: Report, after: Report, pods: Sequence[PodRecord]
+    topology: NodeTopology,
+    before: Report,
+    after: Report,
+    pods: Sequence[PodRecord],
+    ghosts: Sequence[Ghost] = (),
+    reported: Container[PodUid] = (),
 ) -> list[Surprise]:
     """The surprises between two reports of a node; ``pods`` are the node's, as known now.
 
+    ``reported`` are pods that an earlier report has shown, ``ghosts`` those that ended unseen.
     Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
     held against their promise, and after a reboot all are.
     """
     found = []
     for served in topology.resources:
         if served.strategy != "mig":
-            found += _verify(topology, served, before, after, pods)
+            found += _verify(topology, served, before, after, pods, ghosts, reported)
     return found
 
 
@@ -79,10 +85,12 @@ def _verify(
     before: Report,
     after: Report,
     pods: Sequence[PodRecord],
+    ghosts: Sequence[Ghost],
+    reported: Container[PodUid],
 ) -> list[Surprise]:
     kubelet = Kubelet(topology.shape, topology.allocator, served.replicas)
     try:
-        then = balance(topology, before, pods, served.name)
+        then = balance(topology, before, pods, served.name, reported=reported, ghosts=ghosts)
         now = balance(topology, after, pods, served.name)
     except ContradictionError:
         return []

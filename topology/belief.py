@@ -39,9 +39,12 @@ class Pending:
 
     ``counts`` are the containers it still needs devices for. ``promised`` is what it was promised,
     if anything, and ``steady`` whether the promise was to hold even if running pods end. A pod in
-    the middle of its admission has ``started`` and already ``shown`` something; ``blind`` is one
-    whose rest may be any devices, since an init container's hidden ones come first. One that is
-    ``ending`` may be admitted and let go again before the next.
+    the middle of its admission has ``started`` and already ``shown`` something. To others a
+    ``blind`` one may take any devices: its init containers may have theirs already, from what was
+    free then, and no report shows them. One that is
+    ``ending`` may be admitted and let go again before the next. A ``ghost`` has ended, and
+    no report has shown it: it is no more, but may have been there when a pod was admitted that is
+    unreported still.
     """
 
     counts: Counts
@@ -52,6 +55,7 @@ class Pending:
     shown: Pool = 0
     blind: bool = False
     ending: bool = False
+    ghost: bool = False
 
     def bare(self) -> Pending:
         """The pod without its promise."""
@@ -73,7 +77,7 @@ def pending_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
 @lru_cache(maxsize=4096)
 def _order(pod: Pending) -> tuple[object, ...]:
     counts = tuple((role.value, n) for role, n in pod.counts)
-    words = (repr(pod.promised), pod.steady, pod.alone, pod.blind, pod.ending)
+    words = (repr(pod.promised), pod.steady, pod.alone, pod.blind, pod.ending, pod.ghost)
     return (not pod.started, counts, pod.shown, words)
 
 
@@ -102,7 +106,7 @@ class Availability:
     def devices_left(self) -> int:
         """Devices that are surely left once every pending pod is admitted; may be negative."""
         free = total(self.free, self.width)
-        return free - self.hidden - sum(pod.held for pod in self.pending)
+        return free - self.hidden - sum(pod.held for pod in self.pending if not pod.ghost)
 
     def bare(self, *, endings: bool) -> Availability:
         """Only what belief and outcomes depend on: many moments have this in common.
@@ -162,7 +166,7 @@ def moments(
             return None
         frontier += reached - seen
         seen |= reached
-    settled = (state for state in seen if not any(pod.started for pod in state.waiting))
+    settled = (s for s in seen if not s.ghosts and not any(pod.started for pod in s.waiting))
     found = {Moment(s.free, () if one_container else future.later(s)) for s in settled}
     return tuple(sorted(found))
 
@@ -171,13 +175,14 @@ class _State(NamedTuple):
     """One point of the node's near future.
 
     ``holding`` marks the holders that still hold, ``admitted`` are pods that were admitted on the
-    way and may let go again.
+    way and may let go again, ``ghosts`` those that have to before now.
     """
 
     free: Pool
     holding: int
     waiting: tuple[Pending, ...]
     admitted: tuple[Pool, ...] = ()
+    ghosts: tuple[Pool, ...] = ()
 
 
 class _Future:
@@ -210,7 +215,7 @@ class _Future:
     def later(self, state: _State) -> tuple[Pool, ...]:
         """What may still come free in a state, pod by pod."""
         held = [h.shown for i, h in enumerate(self._holders) if state.holding >> i & 1]
-        return (*held, *state.admitted)
+        return (*held, *state.admitted, *state.ghosts)
 
     def _endings_of(self, state: _State) -> set[_State]:
         found = set()
@@ -222,6 +227,9 @@ class _Future:
         for i, pool in enumerate(state.admitted):
             others = state.admitted[:i] + state.admitted[i + 1 :]
             found.add(state._replace(free=state.free + pool, admitted=others))
+        for i, pool in enumerate(state.ghosts):
+            others = state.ghosts[:i] + state.ghosts[i + 1 :]
+            found.add(state._replace(free=state.free + pool, ghosts=others))
         return found
 
     def _admit(self, state: _State, pod: Pending) -> set[_State] | None:
@@ -234,16 +242,21 @@ class _Future:
         return {self._after(state, pod, way) for way in ways}
 
     def _after(self, state: _State, pod: Pending, way: Admission) -> _State:
-        free, holding, admitted = state.free - way.taken, state.holding, state.admitted
+        free, holding = state.free - way.taken, state.holding
+        admitted, ghosts = state.admitted, state.ghosts
         if way.released:
             still = [i for i in range(len(self._holders)) if holding >> i & 1]
             free += sum(p for n, p in enumerate(self.later(state)) if way.released >> n & 1)
             holding &= ~sum(1 << i for n, i in enumerate(still) if way.released >> n & 1)
             own = way.released >> len(still)
+            haunting = own >> len(admitted)
             admitted = tuple(p for n, p in enumerate(admitted) if not own >> n & 1)
-        if self._endings or pod.ending:
+            ghosts = tuple(p for n, p in enumerate(ghosts) if not haunting >> n & 1)
+        if pod.ghost:
+            ghosts = tuple(sorted((*ghosts, way.taken)))
+        elif self._endings or pod.ending:
             admitted = tuple(sorted((*admitted, way.taken + pod.shown)))
-        return _State(free, holding, state.waiting, admitted)
+        return _State(free, holding, state.waiting, admitted, ghosts)
 
     def _released(self, state: _State, holder: Holder) -> set[Pool]:
         """The pools after a holder let go, also of hidden devices of which nobody knew."""
@@ -251,7 +264,8 @@ class _Future:
         found = {free}
         if holder.hidden:
             taken = now.free - common(now.free, free, now.width)
-            taken -= common(taken, sum(state.admitted), now.width)
+            held = sum(state.admitted) + sum(state.ghosts)
+            taken -= common(taken, held, now.width)
             for n in range(1, holder.hidden + 1):
                 found.update(free + more for more in choices(taken, n, now.width))
         return found

@@ -182,9 +182,17 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
 def keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> bool:
     """Whether a promise holds in every moment of the belief; ``now`` is without the pod itself."""
     test = _test(kubelet.shape, pod.promised, now.sick)
-    bare = now.bare(endings=pod.steady)
+    bare = _with_ghosts_alive(now).bare(endings=pod.steady)
     outlook = _outlook(kubelet, bare, pod.counts, pod.alone, endings=pod.steady)
     return _judge(outlook, test, kubelet.width)[0]
+
+
+def _with_ghosts_alive(now: Availability) -> Availability:
+    """The moment for a pod that is unreported: what has ended since may have been there then."""
+    if not any(pod.ghost for pod in now.pending):
+        return now
+    pods = (replace(p, ghost=False, ending=True) if p.ghost else p for p in now.pending)
+    return replace(now, pending=pending_order(pods))
 
 
 def predicted(
@@ -196,7 +204,7 @@ def predicted(
     since. The sets include what the pod had ``shown`` already; None is anything.
     """
     kubelet = blind(kubelet) if pod.blind else kubelet
-    bare = now.bare(endings=True)
+    bare = _with_ghosts_alive(now).bare(endings=True)
     outlook = _outlook(kubelet, bare, pod.counts, pod.alone, endings=True)
     if outlook.sets is None:
         return None, outlook.hazards

@@ -105,12 +105,42 @@ def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
 
 def test_init_containers_hold_devices_that_nobody_shows() -> None:
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
-    assert free(Report(), hungry) == Availability(
-        0b1111, pending=(Pending(((Role.INIT, 3), (Role.APP, 1))),)
-    )
+    # Its init container may have its devices already: to others it may take any.
+    unseen = Pending(((Role.INIT, 3), (Role.APP, 1)), blind=True)
+    assert free(Report(), hungry) == Availability(0b1111, pending=(unseen,))
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
     assert now == Availability(0b1110, running=(Holder(0b0001, 2),))
     assert now.devices_left == 1
+
+
+def test_a_pod_that_ended_unseen_haunts_whoever_was_unreported() -> None:
+    """The kubelet may have admitted the pair while the single held a GPU."""
+    cluster = Cluster(Clock())
+    cluster.put_record(NODE, Report("boot", 1))
+    pair, single = bound(uid="pair", name="pair"), bound(1, uid="single", name="single")
+    cluster.put_pod(pair)
+    cluster.put_pod(single)
+    cluster.put_pod(replace(single, phase="Succeeded"))
+    ghost = Pending(((Role.APP, 1),), ghost=True)
+    now = cluster.view(NODE.name, GPU)
+    assert now == Availability(0b1111, pending=(ghost, waiting(2)))
+    assert isinstance(now, Availability)
+    assert now.devices_left == 2  # a ghost takes nothing from later pods
+    cluster.drop_pod(PodUid("single"))
+    assert cluster.view(NODE.name, GPU) == now
+    pair_shown = Allocation(
+        PodUid("pair"), "default", "pair", "main", GPU, (DeviceId("GPU-1"), DeviceId("GPU-2"))
+    )
+    cluster.put_record(NODE, Report("boot", 2, allocations=(pair_shown,)))
+    assert cluster.view(NODE.name, GPU) == Availability(0b1001, running=(Holder(0b0110),))
+
+
+def test_a_pod_that_ended_alone_haunts_nobody() -> None:
+    cluster = Cluster(Clock())
+    cluster.put_record(NODE, Report("boot", 1))
+    cluster.put_pod(bound())
+    cluster.put_pod(bound(phase="Failed"))
+    assert cluster.view(NODE.name, GPU) == Availability(0b1111)
 
 
 def test_a_promise_is_remembered_by_the_placement_annotation() -> None:

@@ -16,7 +16,7 @@ from scheduler_extender.app import Metrics
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.events import EventWriter
 from scheduler_extender.filecluster import parse
-from scheduler_extender.ledger import PodRecord, balance, manifest_of, pod_record
+from scheduler_extender.ledger import Ghost, PodRecord, balance, manifest_of, pod_record
 from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise, verify
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
@@ -73,6 +73,17 @@ def test_whoever_was_pending_may_have_come_first() -> None:
     after = report(shows("single", 0), shows("pair", 1, 2))
     assert kinds(after, PAIR, single) == []
     assert kinds(report(shows("pair", 1, 2)), PAIR) == []
+
+
+def test_a_pod_that_came_and_went_may_have_come_first() -> None:
+    upper = shows("quad", 4, 5, 6, 7)
+    before, after = report(upper, sequence=1), report(upper, shows("pair", 2, 3))
+    quad = record("quad", 4, link=False)
+    gone = record("gone", 1, link=False, phase="Succeeded")
+    # Of 0 to 3 the pair would be 0-3 or 1-2; it is 2-3 where another pod took 0 first.
+    assert kinds(after, PAIR, quad, gone, before=before) == [OUTSIDE]
+    ghost = Ghost(gone, frozenset({PAIR.uid}))
+    assert verify(NODE, before, after, [PAIR, quad, gone], [ghost]) == []
 
 
 def test_a_pod_that_nobody_told_us_of_is_named() -> None:

@@ -20,7 +20,7 @@ from topology.graph import AllocatorFacts
 from topology.kubelet import Kubelet, admissions
 from topology.links import LinkKind
 from topology.machines import machine
-from topology.placement import Verdict, assess, endangers
+from topology.placement import Verdict, assess, endangers, keeps
 from topology.requests import Constraints, Role, gpu_request
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
@@ -84,6 +84,23 @@ def test_what_init_containers_hide_may_be_any_free_gpu() -> None:
     assert masks(now) == (0b0011, 0b0101, 0b0110)
     # Once the pod ends, what it hid is free as well.
     assert masks(now, endings=True) == (0b0011, 0b0101, 0b0110, 0b1011, 0b1101, 0b1110, 0b1111)
+
+
+def test_a_ghost_was_there_for_others_and_is_no_more() -> None:
+    ghost = Pending(((Role.APP, 1),), ghost=True)
+    pair = waiting(2, NVLINK)
+    now = Availability(0b0111, pending=(ghost, pair))
+    # The ghost had 2 and has let go; the pair took 0 and 1 whatever came first.
+    assert masks(now) == (0b0100, 0b0111)
+    # Of three in a row the pair could have come second, to 1 alone and 0: the ghost stood on 3.
+    gone = Availability(0b1110, pending=(ghost,))
+    assert not keeps(node(), gone, pair)
+    assert keeps(node(), Availability(0b1110), pair)
+
+
+def test_a_blind_pod_may_take_any_devices() -> None:
+    unseen = Pending(((Role.INIT, 2), (Role.APP, 2)), blind=True)
+    assert len(masks(Availability(0b1111, pending=(unseen,)))) == 1 + 6
 
 
 def test_a_half_admitted_pod_comes_first_or_fails() -> None:
