@@ -25,7 +25,7 @@ from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import Binding
 from scheduler_extender.wire import Pod
 from topology.devices import NodeName, PodUid
-from topology.emulation import EmulatedKubelet, Refused
+from topology.emulation import EmulatedKubelet, PluginCrash, Refused
 from topology.graph import NodeTopology
 from topology.placement import satisfies
 from topology.report import Report
@@ -328,7 +328,8 @@ class World:
         try:
             given = next(steps, None)
         except Refused as refusal:
-            self.tally.kubelet_refusals[str(refusal)] += 1
+            crashed = isinstance(refusal.__cause__, PluginCrash)
+            self.tally.kubelet_refusals["plugin crashed" if crashed else str(refusal)] += 1
             self._judge(entry, None)
             self._finish(entry, "Failed")
             self._look(node)

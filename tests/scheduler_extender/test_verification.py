@@ -20,7 +20,7 @@ from scheduler_extender.ledger import Ghost, PodRecord, balance, manifest_of, po
 from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise, verify
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
-from topology.devices import NodeName, PodUid
+from topology.devices import DeviceId, NodeName, PodUid
 from topology.machines import machine
 from topology.report import Allocation, Report
 
@@ -76,14 +76,14 @@ def test_whoever_was_pending_may_have_come_first() -> None:
 
 
 def test_a_pod_that_came_and_went_may_have_come_first() -> None:
-    upper = shows("quad", 4, 5, 6, 7)
-    before, after = report(upper, sequence=1), report(upper, shows("pair", 2, 3))
-    quad = record("quad", 4, link=False)
+    lower = frozenset(DeviceId(gpu.uuid) for gpu in NODE.gpus[:4])
+    before = Report("boot", 1, allocatable=lower)
+    after = Report("boot", 2, allocatable=lower, allocations=(shows("pair", 2, 3),))
     gone = record("gone", 1, link=False, phase="Succeeded")
     # Of 0 to 3 the pair would be 0-3 or 1-2; it is 2-3 where another pod took 0 first.
-    assert kinds(after, PAIR, quad, gone, before=before) == [OUTSIDE]
+    assert kinds(after, PAIR, gone, before=before) == [OUTSIDE]
     ghost = Ghost(gone, frozenset({PAIR.uid}))
-    assert verify(NODE, before, after, [PAIR, quad, gone], [ghost]) == []
+    assert verify(NODE, before, after, [PAIR, gone], [ghost]) == []
 
 
 def test_a_pod_that_nobody_told_us_of_is_named() -> None:
