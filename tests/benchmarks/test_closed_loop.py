@@ -2,7 +2,7 @@
 
 Half of the placements and more are on machines that are not all-linked. Required are: no promise
 called guaranteed broken, no GPU given twice (the kubelet would refuse the pod), and nearly as many
-required placements as an oracle makes that knows everything. Run with ``-s`` to see the figures.
+required placements as an oracle makes that knows everything.
 """
 
 from __future__ import annotations
@@ -30,16 +30,21 @@ def tallies() -> dict[Play, Tally]:
     return dict(zip(PLAYS, play_all(PLAYS), strict=True))
 
 
-def test_no_guaranteed_promise_is_ever_broken(tallies: dict[Play, Tally]) -> None:
+def test_no_guaranteed_promise_is_ever_broken(
+    tallies: dict[Play, Tally], capsys: pytest.CaptureFixture[str]
+) -> None:
     ours = [t for p, t in tallies.items() if p.policy == "extender"]
     placed = sum(t.placed + t.foreign for t in ours)
     promised = sum((t.promised for t in ours), Counter[str]())
     broken = sum((t.broken for t in ours), Counter[str]())
     excused = sum((t.excused for t in ours), Counter[str]())
     naive = next(t for p, t in tallies.items() if p.policy == "good set free")
-    print(f"\n{placed} placements, {sum(t.restarts for t in ours)} restarts of the extender")
-    print(f"promises {dict(promised)}, broken {dict(broken)}, to unseen pods {dict(excused)}")
-    print(f"the rule 'a good set is free' broke {naive.broken.total()} of {naive.required_placed}")
+    restarts = sum(t.restarts for t in ours)
+    with capsys.disabled():
+        print(f"\n{placed} placements, {restarts} restarts of the extender")
+        print(f"promises {dict(promised)}, broken {dict(broken)}, to unseen pods {dict(excused)}")
+        lost = f"{naive.broken.total()} of {naive.required_placed}"
+        print(f"the rule 'a good set is free' broke {lost}")
     assert placed >= PLACEMENTS
     assert broken["guaranteed"] == 0, [t.broken_jobs for t in ours]
     assert promised["guaranteed"] > 0.5 * promised.total()
@@ -64,14 +69,17 @@ def test_no_gpu_is_given_twice(tallies: dict[Play, Tally]) -> None:
             assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
 
 
-def test_keeping_promises_costs_few_placements(tallies: dict[Play, Tally]) -> None:
+def test_keeping_promises_costs_few_placements(
+    tallies: dict[Play, Tally], capsys: pytest.CaptureFixture[str]
+) -> None:
     ours, oracle = (
         next(t for p, t in tallies.items() if p.policy == name and p.seed == 4)
         for name in ("extender", "oracle")
     )
     share = ours.required_placed / oracle.required_placed
-    print(f"\nrequired placements: {ours.required_placed} of the oracle's {oracle.required_placed}")
-    print(f"{ours.refused_by_bind} binds decided anew; why pods waited, in tries:")
-    for reason, count in ours.reasons.most_common():
-        print(f"{count:7} {reason}")
+    with capsys.disabled():
+        print(f"\nrequired: {ours.required_placed} of the oracle's {oracle.required_placed}")
+        print(f"{ours.refused_by_bind} binds decided anew; why pods waited, in tries:")
+        for reason, count in ours.reasons.most_common():
+            print(f"{count:7} {reason}")
     assert share >= 0.9

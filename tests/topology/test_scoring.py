@@ -1,0 +1,172 @@
+"""Worth, damage and the scores they become."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler_extender.mix import REFRESH, RequestMix
+from topology.belief import Availability
+from topology.devices import Mask
+from topology.graph import AllocatorFacts
+from topology.kubelet import Kubelet, admissions
+from topology.links import LinkKind
+from topology.machines import machine
+from topology.placement import Verdict, assess
+from topology.requests import Constraints, GpuRequest, Policy, Role, gpu_request
+from topology.scoring import (
+    MAX_SCORE,
+    PRIOR,
+    UNKNOWN,
+    Kind,
+    Merit,
+    damage,
+    merit,
+    promises,
+    scores,
+    worth,
+)
+
+NVLINK = Constraints(link=LinkKind.NVLINK)
+SINGLE, PAIR = gpu_request(1), gpu_request(2, NVLINK)
+BEST_EFFORT = AllocatorFacts("best-effort")
+
+
+def node(name: str) -> Kubelet:
+    return Kubelet(machine(name).topology("n").shape, BEST_EFFORT)
+
+
+BRIDGED, DGX, H100, PCIE = map(node, ("a100-pcie-4-bridged", "dgx1-v100", "hgx-h100-8", "l40s-4"))
+
+
+def cost(kubelet: Kubelet, free: Mask, request: GpuRequest = SINGLE) -> float:
+    return damage(kubelet, Availability(free), request, PRIOR)
+
+
+def test_promises_count_what_fits_one_after_the_other() -> None:
+    assert promises(BRIDGED, 0b1111, Kind(2, NVLINK)) == 2
+    assert promises(BRIDGED, 0b0111, Kind(2, NVLINK)) == 1
+    assert promises(BRIDGED, 0b0110, Kind(2, NVLINK)) == 0
+    assert promises(DGX, 0xFF, Kind(4, NVLINK)) == 2
+    assert promises(H100, 0xFF, Kind(8)) == 1
+    assert promises(PCIE, 0b1111, Kind(2, NVLINK)) == 0
+
+
+def test_a_single_costs_least_where_it_breaks_no_pair() -> None:
+    whole, broken = cost(BRIDGED, 0b1111), cost(BRIDGED, 0b0110)
+    assert broken < whole
+    # Beside a whole pair chance decides: it may break that pair.
+    assert broken < cost(BRIDGED, 0b0111) < whole
+    assert cost(PCIE, 0b1111) < whole
+    # A whole node is worth something as one.
+    assert cost(H100, 0xFF) > cost(H100, 0x7F)
+
+
+@given(st.integers(1, 255), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_worth_grows_with_free_gpus_and_is_what_damage_takes(free: Mask, count: int) -> None:
+    assert 0 <= worth(H100, free, PRIOR) <= free.bit_count()
+    for p in range(8):
+        assert worth(H100, free, PRIOR) <= worth(H100, free | 1 << p, PRIOR)
+    if free.bit_count() >= count:
+        request = gpu_request(count)
+        ways = admissions(DGX, free, ((Role.APP, count),)).ways or ()
+        after = [worth(DGX, free - way.taken, PRIOR) for way in ways]
+        lost = worth(DGX, free, PRIOR) - sum(after) / len(after)
+        assert cost(DGX, free, request) == pytest.approx(lost)
+
+
+def test_shared_gpus_have_worth_too() -> None:
+    shared = Kubelet(machine("l40s-4").topology("n").shape, AllocatorFacts("packed"), 4)
+    now = Availability(0b100_100_100_100, width=shared.width)
+    assert damage(shared, now, SINGLE, PRIOR) > 0
+
+
+def merits(request: GpuRequest, *states: tuple[Kubelet, Mask]) -> list[Merit]:
+    found = []
+    for kubelet, free in states:
+        now = Availability(free)
+        found.append(merit(kubelet, now, request, assess(kubelet, now, request), PRIOR))
+    return found
+
+
+def test_plain_pods_use_the_whole_range() -> None:
+    found = merits(SINGLE, (BRIDGED, 0b0110), (BRIDGED, 0b0111), (BRIDGED, 0b1111))
+    score = scores(SINGLE, [*found, UNKNOWN])
+    assert [score[m] for m in found] == [10, 5, 0]
+    assert score[UNKNOWN] == 5
+
+
+def test_one_node_alone_gets_the_best_score() -> None:
+    (found,) = merits(SINGLE, (DGX, 0xFF))
+    assert scores(SINGLE, [found]) == {found: MAX_SCORE}
+
+
+def test_guaranteed_stands_over_expected() -> None:
+    cheap = Merit(Verdict.EXPECTED, damage=0.0)
+    dear = Merit(Verdict.GUARANTEED, damage=5.0)
+    best = Merit(Verdict.GUARANTEED, damage=1.0)
+    assert scores(PAIR, [cheap, dear, best]) == {cheap: 4, dear: 6, best: 10}
+
+
+def test_of_equal_damage_the_faster_and_then_the_fuller_node_wins() -> None:
+    slow, fast = Merit(Verdict.GUARANTEED, ring=50.0), Merit(Verdict.GUARANTEED, ring=100.0)
+    roomy, full = Merit(Verdict.GUARANTEED, left=6), Merit(Verdict.GUARANTEED, left=0)
+    assert scores(PAIR, [slow, fast])[fast] > scores(PAIR, [slow, fast])[slow]
+    assert scores(PAIR, [roomy, full])[full] > scores(PAIR, [roomy, full])[roomy]
+
+
+def test_a_preferred_pod_goes_where_its_links_are_and_are_fast() -> None:
+    wanted = gpu_request(2, NVLINK, Policy.PREFERRED)
+    h100, bridged, pcie = merits(wanted, (H100, 0xFF), (BRIDGED, 0b1111), (PCIE, 0b1111))
+    score = scores(wanted, [h100, bridged, pcie, UNKNOWN])
+    assert score[h100] > score[bridged] > score[pcie] == 0 == score[UNKNOWN]
+
+
+@given(st.lists(st.tuples(st.sampled_from(Verdict), st.floats(0, 8)), min_size=1, max_size=30))
+def test_scores_are_integers_from_0_to_10_and_never_prefer_more_damage(
+    drawn: list[tuple[Verdict, float]],
+) -> None:
+    found = [Merit(verdict, damage=lost) for verdict, lost in drawn]
+    for request in (SINGLE, PAIR, gpu_request(2, NVLINK, Policy.PREFERRED)):
+        score = scores(request, found)
+        assert all(type(s) is int and 0 <= s <= MAX_SCORE for s in score.values())
+        for a, b in combinations(found, 2):
+            if a.verdict is b.verdict and a.damage < b.damage:
+                assert score[a] >= score[b]
+
+
+@pytest.fixture
+def mix() -> RequestMix:
+    return RequestMix()
+
+
+def test_the_mix_starts_from_the_prior_and_learns(mix: RequestMix) -> None:
+    assert mix.current == PRIOR
+    triple = gpu_request(3, NVLINK)
+    changes = [mix.observe(triple) for _ in range(10 * REFRESH)]
+    assert changes.count(True) == sum(changes[REFRESH - 1 :: REFRESH])  # now and then, not always
+    weights = dict(mix.current)
+    assert weights[Kind(3, NVLINK)] > 0.9
+    assert sum(weights.values()) == pytest.approx(1, abs=0.02)
+
+
+def test_the_mix_forgets(mix: RequestMix) -> None:
+    for _ in range(5 * REFRESH):
+        mix.observe(gpu_request(3, NVLINK))
+    for _ in range(40 * REFRESH):
+        mix.observe(SINGLE)
+    weights = dict(mix.current)
+    assert weights[Kind(1)] > 0.9
+    assert weights.get(Kind(3, NVLINK), 0) < 0.01
+
+
+def test_what_the_cluster_asks_decides_what_it_protects() -> None:
+    quads = ((Kind(4, NVLINK), 1.0),)
+    singles = ((Kind(1), 1.0),)
+    now = Availability(0xFF)
+    assert damage(DGX, now, SINGLE, quads) == 4
+    assert damage(DGX, now, SINGLE, singles) == 1
