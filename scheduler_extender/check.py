@@ -100,13 +100,15 @@ STYLES = {
 def table(answer: dict[str, Any]) -> Table:
     """The answer for a terminal: passing nodes first, best score first."""
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for column in ("node", "verdict", "score", "may hand out", "why not"):
+    for column in ("node", "verdict", "score", "may hand out", "why not, and what to beware of"):
         found.add_column(column, justify="right" if column == "score" else "left", overflow="fold")
     rows = sorted(answer["nodes"], key=lambda r: (not r["passes"], -r["score"], r["node"]))
     for row in rows:
         score = str(row["score"]) if row["passes"] else "–"
         verdict = Text(row["verdict"], STYLES[row["verdict"]])
-        found.add_row(row["node"], verdict, score, sets_text(row["outcomes"]), row["reason"])
+        beware = f"beware: {', '.join(row['hazards'])}" if row["hazards"] else ""
+        notes = "; ".join(filter(None, (row["reason"], beware)))
+        found.add_row(row["node"], verdict, score, sets_text(row["outcomes"]), notes)
     return found
 
 
