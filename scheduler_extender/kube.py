@@ -263,6 +263,8 @@ class Waker:
     LONGEST = 60.0
     MEMORY = 90.0
     """Seconds: between two wakes of a pod, at first and at most; how long a change counts."""
+    AT_ONCE = 50
+    """Wakes in one round; whoever is left waits for the next, and the settler is not held up."""
 
     def __init__(self, cluster: Cluster, api: _PodApi) -> None:
         self._cluster = cluster
@@ -290,7 +292,10 @@ class Waker:
         waiting = {pod.uid: pod for pod in self._cluster.waiting_pods()}
         self._next = {uid: due for uid, due in self._next.items() if uid in waiting}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in waiting}
+        before = self.woken
         for uid, pod in waiting.items():
+            if self.woken - before >= self.AT_ONCE:
+                return
             tried = self._tried.get(uid, float("-inf"))
             news = [name for name, at in self._changed.items() if at > tried]
             due, pause = self._next.get(uid, (now, self.SHORTEST))

@@ -226,3 +226,17 @@ def test_a_wake_that_failed_is_tried_again_and_one_due_later_is_not_lost(cluster
     for step in range(100):
         waker.round(210.0 + step)
     assert len(api.bodies) <= before + 1
+
+
+def test_a_crowd_is_woken_in_rounds(cluster: Cluster) -> None:
+    api = Patches()
+    waker = Waker(cluster, api)
+    for i in range(120):
+        one = record(pod(2, NVLINK, name=f"p{i}", uid=f"u{i}"))
+        cluster.put_pod(replace(one, unschedulable=True))
+    cluster.put_report(NAME, Report("boot", 2, health=(Health(NODE.gpus[0].uuid, True),)))
+    sizes = []
+    for step in range(4):
+        waker.round(0.1 * step)
+        sizes.append(len(api.bodies))
+    assert sizes == [50, 100, 120, 120]
