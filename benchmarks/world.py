@@ -142,7 +142,13 @@ class World:
         self.delays = delays
         self.tally = Tally()
         self.nodes = {node.name: node for node in nodes}
-        self.kubelets = {node.name: EmulatedKubelet(node, self.rng) for node in nodes}
+        self.kubelets = {
+            # Where the CPU Manager is not known, it has hints of its own.
+            node.name: EmulatedKubelet(
+                node, self.rng, foreign_hints=node.allocator.cpu_manager_policy is None
+            )
+            for node in nodes
+        }
         self.pods: dict[PodUid, Entry] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
