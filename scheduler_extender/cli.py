@@ -135,7 +135,7 @@ def _serve_kube(
     admin_port: int,
     tls: Any,
 ) -> None:
-    from scheduler_extender.apiserver import ApiFailure, ApiServer
+    from topology.kubeapi.apiserver import ApiFailure, ApiServer
     from scheduler_extender.app import Metrics, Service
     from scheduler_extender.kube import KubeSource
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from scheduler_extender.apiserver import ApiFailure
+from topology.kubeapi.apiserver import ApiFailure
 from scheduler_extender.verification import Surprise
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed
-from scheduler_extender.apiserver import (
+from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
     ApiServer,
@@ -27,7 +27,7 @@ from scheduler_extender.apiserver import (
 from scheduler_extender.cluster import Cluster
 from scheduler_extender.events import EventWriter
 from scheduler_extender.ledger import PodRecord, pod_record
-from scheduler_extender.reflector import Reflector
+from topology.kubeapi.reflector import Reflector
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
 from topology.codec import RecordError, decode

@@ -274,7 +274,7 @@ class Kube:
     """An extender that binds through the fake API server."""
 
     def __init__(self, fake: FakeApiServer, folder: Path) -> None:
-        from scheduler_extender.apiserver import ApiServer
+        from topology.kubeapi.apiserver import ApiServer
 
         self.fake = fake
         self.api = ApiServer.from_kubeconfig(fake.write_kubeconfig(folder / "kubeconfig"))

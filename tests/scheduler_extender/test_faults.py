@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.apiserver import ApiUnreachable
+from topology.kubeapi.apiserver import ApiUnreachable
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.kube import PodSink, Settler, Waker
 from scheduler_extender.ledger import ContradictionError, PodRecord, availability, pod_record

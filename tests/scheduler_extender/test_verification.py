@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.apiserver import ApiUnreachable
+from topology.kubeapi.apiserver import ApiUnreachable
 from scheduler_extender.app import Metrics
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.events import EventWriter

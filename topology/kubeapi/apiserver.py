@@ -218,6 +218,16 @@ class ApiServer:
             timeout=urllib3.Timeout(total=timeout),
         ).data
 
+    def update(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        """PUT a whole JSON object or subresource and return the object as it is now."""
+        return self._request(
+            "PUT",
+            path,
+            body=body,
+            content_type="application/json",
+            timeout=urllib3.Timeout(total=timeout),
+        ).data
+
     def patch(
         self, path: str, body: bytes, content_type: str = MERGE_PATCH, *, timeout: float
     ) -> bytes:

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import structlog
 
-from scheduler_extender.apiserver import ApiServer
-from scheduler_extender.reflector import Reflector, ReflectorState, Timing
+from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.reflector import Reflector, ReflectorState, Timing
 from tests.fakes.apiserver import FakeApiServer, Request, status_object
 
 NODES = "/api/v1/nodes"

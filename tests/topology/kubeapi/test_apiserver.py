@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from kubernetes.client import Configuration
 from urllib3.response import BaseHTTPResponse
 
-from scheduler_extender.apiserver import (
+from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
     ApiMisconfigured,

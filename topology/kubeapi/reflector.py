@@ -28,7 +28,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from scheduler_extender.apiserver import (
+from topology.kubeapi.apiserver import (
     ApiError,
     ApiUnreachable,
     GoneError,
@@ -50,7 +50,7 @@ class Lines(Protocol):
 
 
 class Api(Protocol):
-    """The part of :class:`~scheduler_extender.apiserver.ApiServer` that a reflector needs."""
+    """The part of :class:`~topology.kubeapi.apiserver.ApiServer` that a reflector needs."""
 
     def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
         """Return a list, or raise an ``ApiFailure``."""
