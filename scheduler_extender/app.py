@@ -357,6 +357,8 @@ def _node_brief(cluster: Cluster, name: NodeName) -> dict[str, Any]:
     found: dict[str, Any] = {"node": name, "stale": stale, "problem": problem}
     if topology is None:
         return found
+    if report is not None and report.not_ready:
+        found["notReady"] = report.not_ready
     found["gpus"] = len(topology.gpus)
     found["summary"] = topology.summary()
     found["sequence"] = report.sequence if report else None

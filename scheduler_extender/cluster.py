@@ -28,6 +28,7 @@ from topology.placement import (
     DRA_ONLY,
     IN_PROGRESS,
     NO_REPORT,
+    NOT_READY,
     NOT_SERVED,
     SPLIT,
     STALE,
@@ -475,6 +476,7 @@ class Cluster:
             node.report is None,
             node.dra_only,
             node.stale,
+            node.report is not None and node.report.not_ready != "",
         )
         if topology is not None:
             view = None if node.problem or node.report is None else self._view(node, resource)
@@ -516,6 +518,8 @@ class Cluster:
             return _unknown(request, DRA_ONLY)
         if node.stale:
             return _unknown(request, STALE)
+        if node.report.not_ready:
+            return _unknown(request, NOT_READY)
         served = node.topology.resource(request.resource)
         if served is None:
             return _unknown(request, NOT_SERVED)

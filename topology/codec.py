@@ -13,11 +13,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from topology.devices import Bytes, DeviceId, Fabric, Gpu, GpuResource, GpuUuid, Nic, NodeName
+from topology.devices import (
+    Bytes,
+    DeviceId,
+    Fabric,
+    Gpu,
+    GpuResource,
+    GpuUuid,
+    MigInstance,
+    Nic,
+    NodeName,
+)
 from topology.devices import PodUid as Uid
 from topology.graph import MAX_GPUS, AllocatorFacts, NodeTopology, TopologyError
 from topology.links import GBps, Link, LinkKind, Via
-from topology.report import Allocation, Health, Report
+from topology.report import Allocation, Condition, Health, Report
 
 API_VERSION = "gpu-topology.io/v1alpha1"
 KIND = "GPUTopology"
@@ -47,12 +57,18 @@ class _Resource(_Wire):
 class _Allocator(_Wire):
     policy: Literal["best-effort", "distributed", "packed", "any", "exact"] = "any"
     plugin_version: Text | None = None
-    topology_manager_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] = (
-        "none"
-    )
+    topology_manager_policy: Literal[
+        "none", "best-effort", "restricted", "single-numa-node", "unknown"
+    ] = "none"
     topology_manager_scope: Literal["container", "pod"] = "container"
     cpu_manager_policy: Literal["none", "static"] | None = None
     memory_manager_policy: Literal["None", "Static"] | None = None
+
+
+class _MigInstance(_Wire):
+    uuid: Name
+    profile: Text
+    memory_bytes: Annotated[int, Field(ge=0)]
 
 
 class _Device(_Wire):
@@ -64,6 +80,7 @@ class _Device(_Wire):
     pci_bus_id: Text | None = None
     numa_node: Annotated[int, Field(ge=0)] | None = None
     mig_mode: Literal["disabled", "enabled"] = "disabled"
+    mig_instances: list[_MigInstance] | None = None
 
 
 class _Link(_Wire):
@@ -114,6 +131,17 @@ class _Health(_Wire):
     uuid: Name
     healthy: bool
     reason: Text = ""
+    since: Text | None = None
+    links_down: list[Annotated[int, Field(ge=0, lt=64)]] | None = None
+    energy_millijoules: Annotated[int, Field(ge=0)] | None = None
+
+
+class _Condition(_Wire):
+    type: Name
+    status: Literal["True", "False", "Unknown"]
+    reason: Text = ""
+    message: Annotated[str, Field(max_length=32768)] = ""
+    last_transition_time: Text | None = None
 
 
 class _Status(_Wire):
@@ -122,6 +150,7 @@ class _Status(_Wire):
     allocatable: list[Name] | None = None
     allocations: list[_Allocation] = []
     health: list[_Health] = []
+    conditions: list[_Condition] = []
 
 
 class _Metadata(_Wire):
@@ -213,6 +242,11 @@ def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, ob
                 pci_bus_id=g.pci_bus_id,
                 numa_node=g.numa_node,
                 mig_mode=_literal(g.mig_mode),
+                mig_instances=[
+                    _MigInstance(uuid=m.uuid, profile=m.profile, memory_bytes=m.memory)
+                    for m in g.mig_instances
+                ]
+                or None,
             )
             for g in topology.gpus
         ],
@@ -270,7 +304,27 @@ def encode_report(report: Report) -> dict[str, object]:
             )
             for a in report.allocations
         ],
-        health=[_Health(uuid=h.uuid, healthy=h.healthy, reason=h.reason) for h in report.health],
+        health=[
+            _Health(
+                uuid=h.uuid,
+                healthy=h.healthy,
+                reason=h.reason,
+                since=h.since or None,
+                links_down=list(h.links_down) or None,
+                energy_millijoules=h.energy,
+            )
+            for h in report.health
+        ],
+        conditions=[
+            _Condition(
+                type=c.type,
+                status="True" if c.status else "False",
+                reason=c.reason,
+                message=c.message,
+                last_transition_time=c.since or None,
+            )
+            for c in report.conditions
+        ],
     )
     return _dump(status)
 
@@ -300,7 +354,7 @@ def _known_only(data: Mapping[str, object]) -> dict[str, object]:
     if "spec" in data:
         found["spec"] = data["spec"]
     if isinstance(status, Mapping):
-        found["status"] = {k: v for k, v in status.items() if k not in ("conditions", "summary")}
+        found["status"] = {k: v for k, v in status.items() if k != "summary"}
     elif status is not None:
         found["status"] = status
     return found
@@ -325,6 +379,9 @@ def _gpu(d: _Device) -> Gpu:
         pci_bus_id=d.pci_bus_id,
         vendor=d.vendor,
         mig_mode=d.mig_mode,
+        mig_instances=tuple(
+            MigInstance(m.uuid, m.profile, Bytes(m.memory_bytes)) for m in d.mig_instances or ()
+        ),
     )
 
 
@@ -355,5 +412,19 @@ def _report(status: _Status) -> Report:
             )
             for a in status.allocations
         ),
-        health=tuple(Health(GpuUuid(h.uuid), h.healthy, h.reason) for h in status.health),
+        health=tuple(
+            Health(
+                GpuUuid(h.uuid),
+                h.healthy,
+                h.reason,
+                h.since or "",
+                tuple(h.links_down or ()),
+                h.energy_millijoules,
+            )
+            for h in status.health
+        ),
+        conditions=tuple(
+            Condition(c.type, c.status == "True", c.reason, c.message, c.last_transition_time or "")
+            for c in status.conditions
+        ),
     )

@@ -20,6 +20,15 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A part of a GPU in MIG mode: ``profile`` such as ``1g.10gb``, memory in bytes."""
+
+    uuid: str
+    profile: str
+    memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU of a node.
 
@@ -36,6 +45,7 @@ class Gpu:
     pci_bus_id: str | None = None
     vendor: str = "nvidia"
     mig_mode: str = "disabled"
+    mig_instances: tuple[MigInstance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

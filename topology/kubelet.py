@@ -36,6 +36,9 @@ AFFINITY = "topology-affinity"
 TOO_FEW = "too-few-devices"
 """The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""
 
+UNKNOWN = "unknown"
+"""A Topology Manager policy that nobody could tell: it may do what any of them does."""
+
 TOO_MANY_NODES = "too-many-numa-nodes"
 """More NUMA nodes have GPUs than hints are followed for."""
 
@@ -198,7 +201,12 @@ class _Walk:
 
     def pins(self, free: Pool, counts: Counts) -> list[_Pinned]:
         """The hints to go through the pod with, one after the other."""
-        if self._kubelet.aligns and self._kubelet.facts.topology_manager_scope == "pod":
+        facts = self._kubelet.facts
+        if (
+            self._kubelet.aligns
+            and facts.topology_manager_scope == "pod"
+            and facts.topology_manager_policy != UNKNOWN  # each container may have any hint then
+        ):
             return [(hint,) for hint in self._hints(free, 0, device_count(counts))]
         return [None]
 
@@ -291,6 +299,9 @@ class _Walk:
     def _hints(self, free: Pool, reusable: Pool, count: int) -> list[Hint]:
         """Every hint that the merge may end with; notes where it may refuse the container."""
         policy = self._kubelet.facts.topology_manager_policy
+        if policy == UNKNOWN:
+            self._hazards.add(AFFINITY)
+            return self._any_hint()
         strict = policy in ("restricted", "single-numa-node")
         ours = _device_hints(self._kubelet, free, reusable, count)
         if strict:

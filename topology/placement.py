@@ -75,6 +75,7 @@ SPLIT = Rejection("GPUs are split by MIG, which carries no topology", resolvable
 IN_PROGRESS = Rejection("another GPU placement on the node is in progress", resolvable=True)
 NO_REPORT = Rejection("no topology report", resolvable=False)
 STALE = Rejection("topology report is stale", resolvable=False)
+NOT_READY = Rejection("the node's agent cannot see who holds its GPUs", resolvable=False)
 DRA_ONLY = Rejection("GPUs are advertised through DRA only", resolvable=False)
 UNUSABLE = Rejection("topology record unusable", resolvable=False)
 

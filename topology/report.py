@@ -21,11 +21,38 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The agent's view of one GPU's health."""
+    """The agent's view of one GPU's health, kept until the GPU is reset or the node reboots.
+
+    A healthy GPU may have a ``reason``, too: what is worn but works. ``since`` is RFC 3339.
+    ``links_down`` are NVLinks (NVML's numbers) that were up earlier in this boot. ``energy`` is the
+    GPU's energy counter in mJ when the reason was found: a lower one later tells of a reset.
+    """
 
     uuid: GpuUuid
     healthy: bool
     reason: str = ""
+    since: str = ""
+    links_down: tuple[int, ...] = ()
+    energy: int | None = None
+
+
+READY = "Ready"
+UNACCOUNTED_USE = "UnaccountedUse"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition in the sense of the Kubernetes API; ``since`` is its last transition, RFC 3339.
+
+    ``Ready`` is false while the agent cannot see who holds what: the rest of the report is old
+    then. ``UnaccountedUse`` is true while somebody computes on a GPU that no pod holds.
+    """
+
+    type: str
+    status: bool
+    reason: str
+    message: str = ""
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +68,15 @@ class Report:
     allocatable: frozenset[DeviceId] | None = None
     allocations: tuple[Allocation, ...] = ()
     health: tuple[Health, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def not_ready(self) -> str:
+        """Why the agent cannot vouch for this report; empty where it can."""
+        for condition in self.conditions:
+            if condition.type == READY and not condition.status:
+                return condition.message or condition.reason
+        return ""
 
     def follows(self, earlier: Report) -> bool:
         """Whether this report is not older than ``earlier``: another boot, or no lower sequence."""

@@ -256,6 +256,15 @@ class ApiServer:
         )
         return WatchStream(response)
 
+    @property
+    def ca_file(self) -> str | None:
+        """The certificates that the API server's is checked with; None for the machine's own."""
+        return self._configuration.ssl_ca_cert  # type: ignore[no-any-return]
+
+    def authorization(self) -> dict[str, str]:
+        """The headers that say who we are, for others that trust this API server's word."""
+        return self._authorization()
+
     def close(self) -> None:
         """Close every connection, in use or not; requests under way and later ones fail at once.
 

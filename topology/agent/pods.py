@@ -1,0 +1,159 @@
+"""The pods of the agent's node, as the API server has them: when to look, and whose devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from topology.agent.facts import Plugin, plugin_of
+from topology.agent.holdings import NodePod
+from topology.devices import PodUid
+
+log = structlog.get_logger(__name__)
+
+PODS_PATH = "/api/v1/pods"
+GPU_PREFIX = "nvidia.com/"
+ENDED = ("Succeeded", "Failed")
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    uid: str = ""
+    name: str = ""
+    namespace: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _Resources(msgspec.Struct):
+    limits: dict[str, str | int] | None = None
+
+
+class _EnvVar(msgspec.Struct):
+    name: str
+    value: str | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str = ""
+    image: str = ""
+    command: list[str] | None = None
+    args: list[str] | None = None
+    env: list[_EnvVar] | None = None
+    resources: _Resources | None = None
+    restart_policy: str | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    containers: list[_Container] = []
+    init_containers: list[_Container] | None = None
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    start_time: str | None = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Named(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+_decode = msgspec.json.Decoder(_Pod).decode
+_decode_name = msgspec.json.Decoder(_Named).decode
+
+
+class NodePods:
+    """A reflector's sink over the pods bound to one node. ``on_change`` may only take a note."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._pods: dict[PodUid, NodePod] = {}
+        self._plugins: dict[PodUid, Plugin] = {}
+
+    def snapshot(self) -> tuple[dict[PodUid, NodePod], Plugin | None]:
+        """The pods now, and the device plugin among them."""
+        with self._lock:
+            plugins = [self._plugins[uid] for uid in sorted(self._plugins)]
+            return dict(self._pods), plugins[-1] if plugins else None
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        """Take a complete list."""
+        seen = set()
+        for raw in objects:
+            self._take(raw)
+            seen.add(PodUid(_decode_name(raw).metadata.uid))
+        with self._lock:
+            for uid in self._pods.keys() - seen:
+                self._forget(uid)
+        self._on_change()
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take a pod that is new or changed."""
+        if self._take(obj):
+            self._on_change()
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """Take a deletion."""
+        with self._lock:
+            self._forget(PodUid(_decode_name(obj).metadata.uid))
+        self._on_change()
+
+    def _take(self, raw: msgspec.Raw) -> bool:
+        """Remember a pod; whether anything about it matters that was not known."""
+        try:
+            pod = _decode(raw)
+        except msgspec.DecodeError as error:
+            log.warning("pod cannot be read", problem=str(error))
+            return False
+        uid = PodUid(pod.metadata.uid)
+        found, plugin = _node_pod(uid, pod), _plugin(pod)
+        with self._lock:
+            if self._pods.get(uid) == found and self._plugins.get(uid) == plugin:
+                return False
+            self._pods[uid] = found
+            if plugin is not None and not found.ended:
+                self._plugins[uid] = plugin
+            else:
+                self._plugins.pop(uid, None)
+        return True
+
+    def _forget(self, uid: PodUid) -> None:
+        self._pods.pop(uid, None)
+        self._plugins.pop(uid, None)
+
+
+def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
+    sidecars = [c for c in pod.spec.init_containers or () if c.restart_policy == "Always"]
+    wants = {}
+    for container in [*sidecars, *pod.spec.containers]:
+        limits = container.resources.limits if container.resources else None
+        for resource, amount in (limits or {}).items():
+            if resource.startswith(GPU_PREFIX) and str(amount).isdecimal() and int(amount):
+                wants[container.name, resource] = int(amount)
+    return NodePod(
+        uid,
+        pod.metadata.namespace,
+        pod.metadata.name,
+        wants,
+        acknowledged=pod.status.start_time is not None,
+        deleting=pod.metadata.deletion_timestamp is not None,
+        ended=pod.status.phase in ENDED,
+    )
+
+
+def _plugin(pod: _Pod) -> Plugin | None:
+    for container in pod.spec.containers:
+        environment = {e.name: e.value for e in container.env or () if e.value is not None}
+        command = [*(container.command or ()), *(container.args or ())]
+        found = plugin_of(container.image, command, environment)
+        if found is not None:
+            return found
+    return None

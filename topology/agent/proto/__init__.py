@@ -1,0 +1,1 @@
+"""Generated from ``podresources.proto``; see there."""

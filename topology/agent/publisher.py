@@ -1,0 +1,222 @@
+"""Writes the node's GPUTopology: spec and status apart, each only when it has changed.
+
+Every write is a PUT of the whole over the version we last saw, so what stands there is exactly what
+we mean, whatever a former self or anybody else left. A conflict (409) means that somebody wrote:
+the object is read again and overwritten. A missing object (404) is created. Everything else waits
+with exponential backoff and full jitter, so that the agents of a cluster do not come back all at
+once after an outage.
+
+Our own object is not watched: the API server has no index for it, and would hold every write of
+every agent against every agent's watch. A foreign change is overwritten with the next write of ours,
+a deletion mended with the next heartbeat at the latest.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from topology import codec
+from topology.codec import Record, RecordError
+from topology.devices import NodeName
+from topology.graph import NodeTopology
+from topology.kubeapi.apiserver import ApiError, ApiFailure, ConflictError, NotFoundError
+from topology.report import Report
+
+log = structlog.get_logger(__name__)
+
+RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+TIMEOUT = 5.0
+FIRST_BACKOFF = 0.2
+LONGEST_BACKOFF = 10.0
+"""Seconds. A cluster's agents spread their return over the last one."""
+JITTER = 0.2
+"""Heartbeats are this much of their period early or late."""
+
+
+class RecordApi(Protocol):
+    """The part of :class:`~topology.kubeapi.apiserver.ApiServer` that is needed here."""
+
+    def get(self, path: str, *, timeout: float) -> bytes:
+        """Return an object."""
+
+    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        """Create an object."""
+
+    def update(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        """Replace an object or its status."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Writes by what was written, and failures by kind (an HTTP code, or ``unreachable``)."""
+
+    written: dict[str, int] = field(default_factory=lambda: {"spec": 0, "status": 0})
+    failed: dict[str, int] = field(default_factory=dict)
+
+
+class Publisher:
+    """The one writer of the object named after ``node``. One thread at a time.
+
+    ``heartbeat`` is in seconds; ``clock`` gives seconds that only run forward.
+    """
+
+    def __init__(
+        self,
+        api: RecordApi,
+        node: NodeName,
+        clock: Callable[[], float],
+        rng: random.Random,
+        heartbeat: float = 60.0,
+    ) -> None:
+        self._api = api
+        self._path = f"{RECORDS_PATH}/{node}"
+        self._node = node
+        self._clock = clock
+        self._rng = rng
+        self._heartbeat = heartbeat
+        self._stored: dict[str, Any] | None = None
+        self._spec: dict[str, object] | None = None
+        self._report: Report | None = None
+        self._sequence = 0
+        self._boot = ""
+        self._due = float("-inf")
+        self._failures = 0
+        self._not_before = float("-inf")
+        self.owner: dict[str, str] | None = None
+        """The Node's reference for ``ownerReferences``."""
+        self.counts = Counts()
+        self.problem = ""
+        """Why the last write failed; empty after one that worked."""
+
+    def former(self) -> Record | None:
+        """What stands there now, None where nothing usable does.
+
+        A former self's sequence is gone on with. Raises :class:`ApiFailure`.
+        """
+        self._read()
+        if self._stored is None:
+            return None
+        try:
+            record = codec.decode(self._stored)
+        except RecordError as error:
+            log.warning("the record that stands there cannot be read", problem=str(error))
+            return None
+        if record.report is not None:
+            self._boot, self._sequence = record.report.boot_id, record.report.sequence
+        return record
+
+    def next_write(self) -> float:
+        """When the next write is due with no news, by the clock."""
+        return max(self._due, self._not_before)
+
+    def write(self, topology: NodeTopology | None, report: Report) -> bool:
+        """Write what has changed or is due; whether all of it stands there now.
+
+        ``topology`` is None where nobody could look: the spec stays as it is. The report comes
+        without a sequence.
+        """
+        if self._clock() < self._not_before:
+            return False
+        spec = None if topology is None else _spec(topology)
+        try:
+            for attempt in (1, 2):
+                try:
+                    self._write(spec, report)
+                    break
+                except (ConflictError, NotFoundError):
+                    self._stored = None
+                    if attempt == 2:
+                        raise
+        except ApiFailure as error:
+            self._failed(error)
+            return False
+        self._failures, self.problem = 0, ""
+        return True
+
+    def _write(self, spec: dict[str, object] | None, report: Report) -> None:
+        beat = self._clock() >= self._due
+        spec_stands = spec is None or spec == self._spec
+        if spec_stands and report == self._report and not beat and self._stored is not None:
+            return
+        if self._stored is None:
+            self._read()
+        if self._stored is None:
+            self._create(spec or {})
+        elif not (spec_stands and self._owned()):
+            self._put("spec", self._path, {"spec": spec or self._stored.get("spec", {})})
+        if spec is not None:
+            self._spec = spec
+        if report != self._report or beat or "status" not in (self._stored or {}):
+            self._put_status(report)
+
+    def _put_status(self, report: Report) -> None:
+        # A write that ended without an answer may have been committed: its number is used up.
+        self._sequence = self._sequence + 1 if report.boot_id == self._boot else 1
+        self._boot = report.boot_id
+        status = codec.encode_report(replace(report, sequence=self._sequence))
+        self._put("status", f"{self._path}/status", {"status": status})
+        self._report = report
+        spread = self._rng.uniform(1 - JITTER, 1 + JITTER)
+        self._due = self._clock() + self._heartbeat * spread
+
+    def _read(self) -> None:
+        try:
+            self._stored = msgspec.json.decode(self._api.get(self._path, timeout=TIMEOUT))
+        except NotFoundError:
+            self._stored = None
+        self._spec = self._report = None
+
+    def _create(self, spec: dict[str, object]) -> None:
+        body = {
+            "apiVersion": codec.API_VERSION,
+            "kind": codec.KIND,
+            "metadata": {"name": self._node, **self._owners()},
+            "spec": spec,
+        }
+        answer = self._api.create(RECORDS_PATH, msgspec.json.encode(body), timeout=TIMEOUT)
+        self._stored = msgspec.json.decode(answer)
+        self.counts.written["spec"] += 1
+
+    def _put(self, what: str, path: str, part: dict[str, object]) -> None:
+        stored = self._stored or {}
+        metadata = {**stored.get("metadata", {}), **self._owners()}
+        metadata.pop("managedFields", None)
+        body = {
+            "apiVersion": codec.API_VERSION,
+            "kind": codec.KIND,
+            "spec": stored.get("spec", {}),
+            **part,
+            "metadata": metadata,
+        }
+        answer = self._api.update(path, msgspec.json.encode(body), timeout=TIMEOUT)
+        self._stored = msgspec.json.decode(answer)
+        self.counts.written[what] += 1
+
+    def _owners(self) -> dict[str, object]:
+        return {} if self.owner is None else {"ownerReferences": [self.owner]}
+
+    def _owned(self) -> bool:
+        stored = (self._stored or {}).get("metadata", {})
+        return self.owner is None or stored.get("ownerReferences") == [self.owner]
+
+    def _failed(self, error: ApiFailure) -> None:
+        kind = str(error.status) if isinstance(error, ApiError) else "unreachable"
+        self.counts.failed[kind] = self.counts.failed.get(kind, 0) + 1
+        self.problem = str(error)
+        self._failures += 1
+        longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures - 1, 16))
+        wait = self._rng.uniform(0.0, longest)
+        self._not_before = self._clock() + wait
+        log.warning("write failed", cause=self.problem, failures=self._failures, wait_s=wait)
+
+
+def _spec(topology: NodeTopology) -> dict[str, object]:
+    found = codec.encode(topology)["spec"]
+    assert isinstance(found, dict)  # noqa: S101 (encode makes it so)
+    return found
