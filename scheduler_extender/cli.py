@@ -135,9 +135,9 @@ def _serve_kube(
     admin_port: int,
     tls: Any,
 ) -> None:
-    from topology.kubeapi.apiserver import ApiFailure, ApiServer
     from scheduler_extender.app import Metrics, Service
     from scheduler_extender.kube import KubeSource
+    from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
     try:
         if kubeconfig is not None:
@@ -180,6 +180,91 @@ def _serve(service: Any, host: str, port: int, admin_port: int, tls: Any, what: 
         )
 
     serving.run(started)
+
+
+@app.command()
+def agent(
+    node_name: Annotated[
+        str | None, typer.Option(envvar="NODE_NAME", help="The node; by default the host's name.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Publish once and exit.")] = False,
+    print_: Annotated[
+        bool, typer.Option("--print", help="Print the object instead of publishing it.")
+    ] = False,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Publish to the cluster of this kubeconfig.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    pod_resources: Annotated[Path, typer.Option(help="The kubelet's PodResources socket.")] = Path(
+        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    ),
+    sysfs: Annotated[Path, typer.Option(help="Where sysfs is mounted.")] = Path("/sys"),
+    boot_id: Annotated[Path, typer.Option(help="The file with the node's boot id.")] = Path(
+        "/proc/sys/kernel/random/boot_id"
+    ),
+    kubelet_config: Annotated[
+        list[Path] | None, typer.Option(help="The kubelet's configuration file; repeatable.")
+    ] = None,
+    kubelet_address: Annotated[
+        str | None, typer.Option(help="host:port of the kubelet; by default the Node's.")
+    ] = None,
+    kubelet_insecure_tls: Annotated[
+        bool, typer.Option("--kubelet-insecure-tls", help="Do not check its certificate.")
+    ] = False,
+    allocator_policy: Annotated[
+        str, typer.Option(help="The plugin's: auto, best-effort, distributed, packed or any.")
+    ] = "auto",
+    topology_manager_policy: Annotated[
+        str,
+        typer.Option(help="auto, none, best-effort, restricted or single-numa-node."),
+    ] = "auto",
+    topology_manager_scope: Annotated[str, typer.Option(help="auto, container or pod.")] = "auto",
+    heartbeat: Annotated[
+        float, typer.Option(help="Seconds between two writes without news, ± 20 %.", min=1)
+    ] = 60.0,
+    host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1",
+    metrics_port: Annotated[int, typer.Option(help="Port of /metrics and /healthz.")] = 8890,
+) -> None:
+    """Publish this node's GPUs, their links, and who holds them.
+
+    With --once --print it shows on any machine what it can see, and on stderr what it cannot.
+    """
+    from scheduler_extender import agentcommand
+
+    if not 0 <= metrics_port <= 65535:
+        raise BadInputError(f"--metrics-port: allowed are 0 to 65535, not {metrics_port}")
+    known = {w: w for w in ("best-effort", "distributed", "packed", "any")}
+    policy = _one_of("--allocator-policy", allocator_policy, known, None, "auto")
+    manager = {w: w for w in ("none", "best-effort", "restricted", "single-numa-node")}
+    told = _one_of("--topology-manager-policy", topology_manager_policy, manager, None, "auto")
+    scopes = {w: w for w in ("container", "pod")}
+    scope = _one_of("--topology-manager-scope", topology_manager_scope, scopes, None, "auto")
+    _log_json(quiet=once)
+    options = agentcommand.Options(
+        node_name=node_name,
+        kubeconfig=kubeconfig,
+        context=context,
+        pod_resources=pod_resources,
+        sysfs=sysfs,
+        boot_id=boot_id,
+        kubelet_config=tuple(kubelet_config or ()),
+        kubelet_address=kubelet_address,
+        kubelet_insecure_tls=kubelet_insecure_tls,
+        allocator_policy=policy,
+        topology_manager_policy=told,
+        topology_manager_scope=scope,
+        heartbeat=heartbeat,
+        host=host,
+        metrics_port=metrics_port,
+    )
+    try:
+        if once:
+            code = agentcommand.once(options, show=print_)
+        else:
+            code = agentcommand.run(options, show=print_)
+    except agentcommand.OptionError as error:
+        raise BadInputError(str(error)) from error
+    raise typer.Exit(code)
 
 
 @app.command("import")
@@ -375,8 +460,9 @@ def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _log_json() -> None:
+def _log_json(*, quiet: bool = False) -> None:
     structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger("error" if quiet else "notset"),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

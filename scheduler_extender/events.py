@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from topology.kubeapi.apiserver import ApiFailure
 from scheduler_extender.verification import Surprise
+from topology.kubeapi.apiserver import ApiFailure
 
 log = structlog.get_logger(__name__)
 

@@ -16,6 +16,13 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed
+from scheduler_extender.cluster import Cluster
+from scheduler_extender.events import EventWriter
+from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
+from topology.codec import RecordError, decode
+from topology.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
@@ -24,14 +31,7 @@ from topology.kubeapi.apiserver import (
     ConflictError,
     NotFoundError,
 )
-from scheduler_extender.cluster import Cluster
-from scheduler_extender.events import EventWriter
-from scheduler_extender.ledger import PodRecord, pod_record
 from topology.kubeapi.reflector import Reflector
-from scheduler_extender.verbs import BindError, Binding, BindUnknownError
-from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
-from topology.codec import RecordError, decode
-from topology.devices import NodeName, PodUid
 from topology.requests import gpu_request
 
 log = structlog.get_logger(__name__)

@@ -3,8 +3,9 @@
 It keeps any collection (``/api/v1/pods``, ``/apis/GROUP/VERSION/PLURAL``; namespaced or not) under
 one global resourceVersion, and answers get, list (``limit``/``continue``, one snapshot), watch
 (bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, DELETE,
-the ``status`` subresource and ``pods/NAME/binding``. What it does not do it refuses loudly:
-selectors (400), other patch types (415). Deletion is immediate.
+the ``status`` subresource, ``pods/NAME/binding`` and the field selector ``spec.nodeName=``. What it
+does not do it refuses loudly: other selectors (400), other patch types (415). Deletion is
+immediate.
 
 The switches make it misbehave: :meth:`~FakeApiServer.stall`, :meth:`~FakeApiServer.drop_streams`,
 :meth:`~FakeApiServer.refuse`, :meth:`~FakeApiServer.delay`,
@@ -91,10 +92,26 @@ class _Target:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
+    """What happened to an object, and which node it was on before, None where it was not there."""
+
     version: int
     collection: str
     namespace: str
-    line: bytes
+    kind: str
+    obj: Json
+    node_before: str | None
+
+    def line(self, node: str | None) -> bytes | None:
+        """What a watcher of that node's objects is told, None for nothing; all watch node None.
+
+        An object that comes into the selection is added to it, whatever it was before.
+        """
+        if node is None:
+            return _line(self.kind, self.obj)
+        was, now = self.node_before == node, _node(self.obj) == node
+        if self.kind == "MODIFIED" and was != now:
+            return _line("ADDED" if now else "DELETED", self.obj)
+        return _line(self.kind, self.obj) if now else None
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +119,7 @@ class _Watcher:
     collection: str
     namespace: str | None
     bookmarks: bool
+    node: str | None
     lines: deque[bytes] = field(default_factory=deque)
     dropped: bool = False
     ended: bool = False
@@ -377,8 +395,7 @@ class FakeApiServer:
         if target.name is not None:
             with self._changed:
                 return self._existing(target)
-        if "fieldSelector" in query or "labelSelector" in query:
-            raise _StatusAnswer(400, "the fake knows no selectors")
+        node = _selected_node(query)
         limit = int(query.get("limit", 0))
         with self._changed:
             start, version = 0, self._version
@@ -388,7 +405,7 @@ class FakeApiServer:
                     raise _StatusAnswer(410, "The provided continue parameter is too old")
                 items = self._snapshots[version]
             else:
-                items = self._select(target.collection, target.namespace)
+                items = self._select(target.collection, target.namespace, node)
             metadata: Json = {"resourceVersion": str(version)}
             end = start + limit if limit else len(items)
             if end < len(items):
@@ -507,9 +524,12 @@ class FakeApiServer:
         except KeyError:
             raise _StatusAnswer(404, f'{target.resource} "{target.name}" not found') from None
 
-    def _select(self, collection: str, namespace: str | None) -> list[Json]:
+    def _select(
+        self, collection: str, namespace: str | None, node: str | None = None
+    ) -> list[Json]:
         objects = self._objects.get(collection, {})
-        return [objects[key] for key in sorted(objects) if namespace in (None, key[0])]
+        found = [objects[key] for key in sorted(objects) if namespace in (None, key[0])]
+        return [obj for obj in found if node in (None, _node(obj))]
 
     def _store(self, target: _Target, key: Key, obj: Json) -> Json:
         # Objects in the store are never changed, only replaced: snapshots hold on to them.
@@ -531,25 +551,27 @@ class FakeApiServer:
             metadata.setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
         metadata["resourceVersion"] = str(self._version)
         objects[key] = new
-        self._publish("ADDED" if old is None else "MODIFIED", target.collection, new)
+        kind = "ADDED" if old is None else "MODIFIED"
+        self._publish(kind, target.collection, new, None if old is None else _node(old))
         return new
 
     def _delete(self, target: _Target, key: Key) -> Json:
         self._version += 1
         gone = copy.deepcopy(self._objects[target.collection].pop(key))
         gone["metadata"]["resourceVersion"] = str(self._version)
-        self._publish("DELETED", target.collection, gone)
+        self._publish("DELETED", target.collection, gone, _node(gone))
         return gone
 
-    def _publish(self, kind: str, collection: str, obj: Json) -> None:
+    def _publish(self, kind: str, collection: str, obj: Json, node_before: str | None) -> None:
         namespace = obj["metadata"].get("namespace", "")
-        change = _Change(self._version, collection, namespace, _line(kind, obj))
+        change = _Change(self._version, collection, namespace, kind, obj, node_before)
         self._history.append(change)
         while len(self._history) > self._window:
             self._forgotten = self._history.popleft().version
         for watcher in self._watchers:
             if watcher.collection == collection and watcher.namespace in (None, namespace):
-                watcher.lines.append(change.line)
+                if (line := change.line(watcher.node)) is not None:
+                    watcher.lines.append(line)
         self._changed.notify_all()
 
     def _bookmark_line(self) -> bytes:
@@ -558,15 +580,14 @@ class FakeApiServer:
     @contextmanager
     def _watching(self, target: _Target, query: dict[str, str]) -> Iterator[_Watcher]:
         """Register a watcher with what it missed; 410 when that is no longer known."""
-        if "fieldSelector" in query or "labelSelector" in query:
-            raise _StatusAnswer(400, "the fake knows no selectors")
+        node = _selected_node(query)
         watcher = _Watcher(
-            target.collection, target.namespace, query.get("allowWatchBookmarks") == "true"
+            target.collection, target.namespace, query.get("allowWatchBookmarks") == "true", node
         )
         with self._changed:
             since = int(query.get("resourceVersion") or 0)
             if since == 0:
-                items = self._select(target.collection, target.namespace)
+                items = self._select(target.collection, target.namespace, node)
                 watcher.lines.extend(_line("ADDED", item) for item in items)
             elif since < self._forgotten:
                 message = f"too old resource version: {since} ({self._forgotten})"
@@ -576,11 +597,12 @@ class FakeApiServer:
                 watcher.ended = True
             else:
                 watcher.lines.extend(
-                    change.line
+                    line
                     for change in self._history
                     if change.version > since
                     and change.collection == target.collection
                     and target.namespace in (None, change.namespace)
+                    and (line := change.line(node)) is not None
                 )
             self._watchers.append(watcher)
         try:
@@ -613,6 +635,18 @@ class FakeApiServer:
                 yield line
             elif select.select([peer], [], [], 0)[0]:  # a watching client only ever hangs up
                 raise BrokenPipeError
+
+
+def _node(obj: Json) -> str:
+    return str(obj.get("spec", {}).get("nodeName", ""))
+
+
+def _selected_node(query: dict[str, str]) -> str | None:
+    """The node whose objects are asked for; None for all."""
+    field, _, value = query.get("fieldSelector", "").partition("=")
+    if "labelSelector" in query or field not in ("", "spec.nodeName"):
+        raise _StatusAnswer(400, "the fake knows no selector but spec.nodeName")
+    return value or None
 
 
 def _line(kind: str, obj: Json) -> bytes:

@@ -10,7 +10,6 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from topology.kubeapi.apiserver import ApiUnreachable
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.kube import PodSink, Settler, Waker
 from scheduler_extender.ledger import ContradictionError, PodRecord, availability, pod_record
@@ -20,6 +19,7 @@ from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from topology.belief import Availability
 from topology.devices import DeviceId, NodeName, PodUid
+from topology.kubeapi.apiserver import ApiUnreachable
 from topology.kubelet import Kubelet
 from topology.links import LinkKind
 from topology.placement import Verdict, assess

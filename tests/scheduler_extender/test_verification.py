@@ -11,7 +11,6 @@ import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender.annotations import MANAGED
-from topology.kubeapi.apiserver import ApiUnreachable
 from scheduler_extender.app import Metrics
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.events import EventWriter
@@ -21,6 +20,7 @@ from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise, verify
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
 from topology.devices import DeviceId, NodeName, PodUid
+from topology.kubeapi.apiserver import ApiUnreachable
 from topology.machines import machine
 from topology.report import Allocation, Report
 

@@ -44,6 +44,9 @@ class KubeletFacts:
         )
 
 
+NOTHING_KNOWN = KubeletFacts()
+
+
 @dataclass(frozen=True, slots=True)
 class Plugin:
     """A container on the node that looks like NVIDIA's device plugin.

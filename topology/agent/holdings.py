@@ -16,7 +16,7 @@ their devices one after the other, so an entry can show half a pod.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from topology.devices import DeviceId, PodUid
@@ -118,22 +118,33 @@ def _is_old(entry: Entry, group: list[Entry], pod: NodePod, former: Entry) -> bo
     return entry.held == former.held and not pod.acknowledged
 
 
-def whole(pod: NodePod, entry: Entry | None) -> bool:
-    """Whether every app and sidecar container of the pod has the devices that it asks for."""
-    if entry is None:
-        return not pod.wants
+def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = None) -> bool:
+    """Whether every app and sidecar container of the pod has the devices that it asks for.
+
+    Of the resources in ``served`` only, where that is given.
+    """
     got: Counter[tuple[str, str]] = Counter()
-    for held in entry.held:
+    for held in entry.held if entry else ():
         got[held.container, held.resource] += len(held.device_ids)
-    return all(got[key] >= count for key, count in pod.wants.items())
+    return all(
+        got[key] >= count for key, count in pod.wants.items() if served is None or key[1] in served
+    )
 
 
-def unsettled(joined: Holdings, pods: Mapping[PodUid, NodePod]) -> frozenset[PodUid]:
-    """The pods of which news is due: not wholly shown yet, or on their way out and still shown."""
+def unsettled(
+    joined: Holdings, pods: Mapping[PodUid, NodePod], served: Collection[str] | None = None
+) -> frozenset[PodUid]:
+    """The pods of which news is due: not wholly shown yet, or on their way out and still shown.
+
+    ``served`` are the resources that the kubelet hands out; what a pod wants of others, another
+    plugin's for one, is not waited for. None is all.
+    """
     coming = {
         pod.uid
         for pod in pods.values()
-        if pod.wants and not pod.ended and not whole(pod, joined.get(pod.uid))
+        if (served is None or any(resource in served for _, resource in pod.wants))
+        and not pod.ended
+        and not whole(pod, joined.get(pod.uid), served)
     }
     leaving = {
         uid

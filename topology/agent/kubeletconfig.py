@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def from_kubelet(
                 "GET", url, headers=dict(headers), timeout=TIMEOUT, retries=False, redirect=False
             )
         except (HTTPError, OSError) as error:
-            cause = " ".join(str(error).split())
+            # Without the addresses of objects, which differ from one try to the next.
+            cause = re.sub(r"<[^>]* at 0x[0-9a-f]+>:? ?", "", " ".join(str(error).split()))
             raise ConfigurationUnseenError(f"{url}: {cause}"[:300]) from error
     if answer.status != 200:
         raise ConfigurationUnseenError(f"{url}: {answer.status} {answer.reason or ''}".strip())

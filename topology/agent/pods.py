@@ -48,6 +48,7 @@ class _Container(msgspec.Struct, rename="camel"):
 class _Spec(msgspec.Struct, rename="camel"):
     containers: list[_Container] = []
     init_containers: list[_Container] | None = None
+    resource_claims: list[msgspec.Raw] | None = None
 
 
 class _Status(msgspec.Struct, rename="camel"):
@@ -107,7 +108,7 @@ class NodePods:
         self._on_change()
 
     def _take(self, raw: msgspec.Raw) -> bool:
-        """Remember a pod; whether anything about it matters that was not known."""
+        """Remember a pod; whether anything new about it can change who holds a GPU."""
         try:
             pod = _decode(raw)
         except msgspec.DecodeError as error:
@@ -123,7 +124,7 @@ class NodePods:
                 self._plugins[uid] = plugin
             else:
                 self._plugins.pop(uid, None)
-        return True
+        return bool(found.wants or pod.spec.resource_claims or plugin)
 
     def _forget(self, uid: PodUid) -> None:
         self._pods.pop(uid, None)

@@ -7,8 +7,8 @@ with exponential backoff and full jitter, so that the agents of a cluster do not
 once after an outage.
 
 Our own object is not watched: the API server has no index for it, and would hold every write of
-every agent against every agent's watch. A foreign change is overwritten with the next write of ours,
-a deletion mended with the next heartbeat at the latest.
+every agent against every agent's watch. A foreign change is overwritten with our next write, a
+deletion mended with the next heartbeat at the latest.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Publisher:
         if self._stored is None:
             self._read()
         if self._stored is None:
-            self._create(spec or {})
+            self._create(spec or _spec(NodeTopology(self._node, ())))
         elif not (spec_stands and self._owned()):
             self._put("spec", self._path, {"spec": spec or self._stored.get("spec", {})})
         if spec is not None:

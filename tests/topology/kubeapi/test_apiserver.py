@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from kubernetes.client import Configuration
 from urllib3.response import BaseHTTPResponse
 
+from tests.fakes.apiserver import FakeApiServer, merge_patch
 from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
@@ -35,7 +36,6 @@ from topology.kubeapi.apiserver import (
     WatchStream,
     _OpenConnections,
 )
-from tests.fakes.apiserver import FakeApiServer, merge_patch
 
 PODS = "/api/v1/namespaces/team-a/pods"
 TOPOLOGIES = "/apis/gpu-topology.io/v1alpha1/gputopologies"

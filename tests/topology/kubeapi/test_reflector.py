@@ -15,9 +15,9 @@ import msgspec
 import pytest
 import structlog
 
+from tests.fakes.apiserver import FakeApiServer, Request, status_object
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, ReflectorState, Timing
-from tests.fakes.apiserver import FakeApiServer, Request, status_object
 
 NODES = "/api/v1/nodes"
 

@@ -1,0 +1,161 @@
+"""A kubelet's PodResources API: a real gRPC server on a real unix socket, and nothing behind it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from topology.agent.podresources import SERVICE
+from topology.agent.proto.podresources_pb2 import (
+    AllocatableResourcesRequest,
+    AllocatableResourcesResponse,
+    ClaimResource,
+    ContainerDevices,
+    ContainerResources,
+    DynamicResource,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+    PodResources,
+)
+
+GPU = "nvidia.com/gpu"
+Containers = Mapping[str, Mapping[str, list[str]]]
+"""Device ids by container and resource."""
+
+
+class FakeKubelet:
+    """Shows the pods it is told of, each device as an entry of its own, as the kubelet does.
+
+    ``folder`` holds the socket and must have a short path. ``calls`` counts by method.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "kubelet.sock"
+        self.calls = {"List": 0, "GetAllocatableResources": 0}
+        self._lock = threading.Lock()
+        self._pods: list[PodResources] = []
+        self._allocatable: dict[str, list[str]] = {}
+        self._busy = 0
+        self._server: grpc.Server | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Listen, on a fresh socket."""
+        self.socket.unlink(missing_ok=True)
+        server = grpc.server(ThreadPoolExecutor(2))
+        handlers = {
+            "List": grpc.unary_unary_rpc_method_handler(
+                self._list, ListPodResourcesRequest.FromString, _bytes
+            ),
+            "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(
+                self._allocatable_resources, AllocatableResourcesRequest.FromString, _bytes
+            ),
+        }
+        service = grpc.method_handlers_generic_handler(SERVICE.removeprefix("/"), handlers)
+        server.add_generic_rpc_handlers((service,))
+        server.add_insecure_port(f"unix:{self.socket}")
+        server.start()
+        self._server = server
+
+    def stop(self) -> None:
+        """Go away, the socket too."""
+        if self._server is not None:
+            self._server.stop(None).wait()
+            self._server = None
+        self.socket.unlink(missing_ok=True)
+
+    def allocatable(self, *ids: str, resource: str = GPU) -> None:
+        """What it hands out from now on."""
+        with self._lock:
+            self._allocatable[resource] = list(ids)
+
+    def show(
+        self, namespace: str, name: str, containers: Containers, claims: Mapping[str, str] = {}
+    ) -> None:
+        """Show a pod, beside others of its name. ``claims`` are DRA devices by container."""
+        pod = PodResources(name=name, namespace=namespace)
+        for container, resources in containers.items():
+            shown = ContainerResources(name=container)
+            for resource, ids in resources.items():
+                for device in ids:
+                    shown.devices.append(
+                        ContainerDevices(resource_name=resource, device_ids=[device])
+                    )
+            if device_name := claims.get(container):
+                part = ClaimResource(
+                    driver_name="gpu.nvidia.com", pool_name="n", device_name=device_name
+                )
+                shown.dynamic_resources.append(
+                    DynamicResource(claim_name="c", claim_resources=[part])
+                )
+            pod.containers.append(shown)
+        with self._lock:
+            self._pods.append(pod)
+
+    def hide(self, name: str) -> None:
+        """Show the first pod of that name no longer."""
+        with self._lock:
+            first = next(i for i, pod in enumerate(self._pods) if pod.name == name)
+            del self._pods[first]
+
+    def forget(self) -> list[PodResources]:
+        """Show nobody; returns who was shown, for :meth:`recall`."""
+        with self._lock:
+            found, self._pods = self._pods, []
+        return found
+
+    def recall(self, pods: list[PodResources]) -> None:
+        """Show them again."""
+        with self._lock:
+            self._pods = pods
+
+    def exhaust(self, times: int) -> None:
+        """Answer the next calls with ResourceExhausted."""
+        with self._lock:
+            self._busy = times
+
+    def _list(self, request: Any, context: grpc.ServicerContext) -> ListPodResourcesResponse:
+        self._count("List", context)
+        with self._lock:
+            return ListPodResourcesResponse(pod_resources=self._pods)
+
+    def _allocatable_resources(
+        self, request: Any, context: grpc.ServicerContext
+    ) -> AllocatableResourcesResponse:
+        self._count("GetAllocatableResources", context)
+        with self._lock:
+            devices = [
+                ContainerDevices(resource_name=resource, device_ids=[device])
+                for resource, ids in self._allocatable.items()
+                for device in ids
+            ]
+        return AllocatableResourcesResponse(devices=devices)
+
+    def _count(self, method: str, context: grpc.ServicerContext) -> None:
+        with self._lock:
+            self.calls[method] += 1
+            busy = self._busy > 0
+            self._busy -= busy
+        if busy:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+
+
+def _bytes(message: Any) -> bytes:
+    return message.SerializeToString()  # type: ignore[no-any-return]

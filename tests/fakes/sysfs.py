@@ -1,0 +1,70 @@
+"""A sysfs mount with a machine's PCI tree: the folders and links that the kernel shows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from topology.graph import NodeTopology
+from topology.links import LinkKind
+from topology.machines import Machine
+
+
+def write_sysfs(folder: Path, topology: NodeTopology, machine: Machine) -> None:
+    """Lay the tree of ``machine`` out under ``folder``, with the bus addresses of ``topology``.
+
+    Joins of the machine's bus line become bridges: SYS and NODE part PCI roots, PHB root ports, PXB
+    switches below one switch, PIX ports of one switch.
+    """
+    joins = [LinkKind[word] for word in machine.pcie.split()[1::2]]
+    domain = 0
+    counters = [0, 0, 0]
+    numa = _numa_of_leaves(machine)
+    (folder / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    for i, leaf in enumerate(machine.leaves):
+        if i:
+            kind = joins[i - 1]
+            if kind <= LinkKind.NODE:
+                domain, counters = domain + 1, [0, 0, 0]
+            elif kind is LinkKind.PHB:
+                counters = [counters[0] + 1, 0, 0]
+            elif kind is LinkKind.PXB:
+                counters = [counters[0], counters[1] + 1, 0]
+            else:
+                counters[2] += 1
+        port, switch, slot = counters
+        if leaf.isdecimal():
+            bus = str(topology.gpus[int(leaf)].pci_bus_id)
+        else:
+            bus = f"00{0xA0 + i:02x}:{domain:02x}:00.0"
+        place = (
+            folder
+            / f"devices/pci0000:{domain:02x}"
+            / f"0000:{domain:02x}:{port + 1:02x}.0"
+            / f"up{port}"
+            / f"sw{port}-{switch}"
+            / f"up{port}-{switch}"
+            / f"down{port}-{switch}-{slot}"
+            / bus
+        )
+        place.mkdir(parents=True)
+        (place / "numa_node").write_text(f"{-1 if numa[i] is None else numa[i]}\n")
+        (folder / "bus/pci/devices" / bus).symlink_to(place)
+        if not leaf.isdecimal():
+            card = folder / "class/infiniband" / leaf
+            card.mkdir(parents=True)
+            (card / "device").symlink_to(place)
+
+
+def _numa_of_leaves(machine: Machine) -> list[int | None]:
+    """The NUMA node of each leaf; a NIC has its neighbour's on this side of SYS."""
+    joins = [LinkKind[word] for word in machine.pcie.split()[1::2]]
+    found: list[int | None] = [
+        machine.numa_nodes[int(leaf)] if leaf.isdecimal() else None for leaf in machine.leaves
+    ]
+    for _ in found:
+        for (i, j), kind in zip(pairwise(range(len(found))), joins, strict=True):
+            if kind > LinkKind.SYS:
+                found[i] = found[j] if found[i] is None else found[i]
+                found[j] = found[i] if found[j] is None else found[j]
+    return found

@@ -1,0 +1,451 @@
+"""When to look and when to write: one thread that joins what the others see into one record.
+
+Rules:
+
+* Whoever is bound here and wants GPUs is news due: the kubelet is asked often until the pod is
+  shown whole, then rarely again. So is a pod that ends until it is shown no more.
+* After the kubelet's socket was away or has become another, living pods that held devices and show
+  none go on holding them for a while: a kubelet lists nobody for a moment after its start.
+* A list with a pod whose UID is not known yet is kept back for a moment: the API server's word may
+  be on its way.
+* What cannot be vouched for is not published as if it could: the record says that it is not Ready,
+  and the extender promises nothing there.
+* In one boot nothing is forgotten: health, lost GPUs and who held what come from the record itself
+  when the agent starts anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from topology.agent.facts import NOTHING_KNOWN, KubeletFacts, Plugin, allocator_of, resources_of
+from topology.agent.health import HealthBook
+from topology.agent.holdings import (
+    Entry,
+    Held,
+    NodePod,
+    allocations,
+    join,
+    unsettled,
+    vanished,
+)
+from topology.agent.inventory import keep_lost, topology_of
+from topology.agent.nvmlwatch import NvmlState
+from topology.agent.observed import Unseen, Xid
+from topology.agent.pci import PciTree
+from topology.agent.podresources import KubeletBusyError, KubeletDownError
+from topology.agent.publisher import Publisher
+from topology.devices import MIB, DeviceId, GpuUuid, NodeName, PodUid, base_uuid
+from topology.graph import NodeTopology, TopologyError
+from topology.kubeapi.apiserver import ApiFailure
+from topology.report import READY, UNACCOUNTED_USE, Condition, Report
+
+log = structlog.get_logger(__name__)
+
+COMPLETE = "Complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds between two questions to the kubelet, and how long doubtful answers are kept back.
+
+    While news is due: ``soon`` for the first ``hasty`` seconds, then ``later``, and ``seldom`` for
+    who is still not shown after ``patient`` seconds. With none due: ``idle``.
+    """
+
+    soon: float = 0.1
+    hasty: float = 5.0
+    later: float = 0.3
+    patient: float = 60.0
+    seldom: float = 2.0
+    idle: float = 10.0
+    restart: float = 10.0
+    """How long after a kubelet's restart its list may be kept back, and is asked for often."""
+    stranger: float = 1.0
+    """How long a list is kept back for a pod whose UID is not known."""
+    silence: float = 10.0
+    """How long the kubelet may be silent before the record says so."""
+
+
+NOBODYS_MEMORY = 256 * MIB
+"""Memory in use on a GPU that nobody holds, above which somebody must be computing there."""
+NOBODYS_ROUNDS = 3
+"""For so many looks in a row: a process may take a moment to go after its pod has."""
+
+
+class Kubelet(Protocol):
+    """The part of :class:`~topology.agent.podresources.PodResources` that is needed here."""
+
+    restarts: int
+
+    def entries(self) -> list[Entry]:
+        """Every active pod. Raises :class:`KubeletDownError`."""
+
+    def allocatable(self) -> dict[str, frozenset[DeviceId]]:
+        """What the kubelet hands out from. Raises :class:`KubeletDownError`."""
+
+
+class Driver(Protocol):
+    """The part of :class:`~topology.agent.nvmlwatch.NvmlWatch` that is needed here."""
+
+    def state(self) -> NvmlState:
+        """What was seen last."""
+
+    def xids(self) -> list[Xid]:
+        """The errors since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the API server and the kubelet's configuration say, at one moment.
+
+    ``synced`` is whether the pods are all of the node's; ``alone`` that there is no API server to
+    ask, so that nobody's UID will ever be known.
+    """
+
+    pods: dict[PodUid, NodePod]
+    plugin: Plugin | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    kubelet: KubeletFacts = NOTHING_KNOWN
+    owner: dict[str, str] | None = None
+    synced: bool = True
+    alone: bool = False
+    unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The record as the agent would write it now; ``topology`` is None where nobody could look."""
+
+    topology: NodeTopology | None
+    report: Report
+    unseen: tuple[Unseen, ...] = ()
+    due: frozenset[PodUid] = frozenset()
+    """Pods of which news from the kubelet is due."""
+    shown: frozenset[PodUid] = frozenset()
+    """Pods that the report shows."""
+
+
+class NodeAgent:
+    """The agent of one node. Not safe for several threads: one calls :meth:`turn` again and again.
+
+    ``clock`` gives seconds that only run forward, ``now`` the time of day as RFC 3339.
+    """
+
+    def __init__(
+        self,
+        node: NodeName,
+        boot_id: str,
+        kubelet: Kubelet,
+        driver: Driver,
+        pci: Callable[[], PciTree],
+        surroundings: Callable[[], Surroundings],
+        clock: Callable[[], float],
+        now: Callable[[], str],
+        *,
+        policy: str | None = None,
+        pace: Pace = Pace(),
+        on_kubelet_restart: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._node = node
+        self._boot = boot_id
+        self._kubelet = kubelet
+        self._driver = driver
+        self._pci = pci
+        self._surroundings = surroundings
+        self._clock = clock
+        self._now = now
+        self._policy = policy
+        self._pace = pace
+        self._on_kubelet_restart = on_kubelet_restart
+        self._health = HealthBook()
+        self._hardware: NodeTopology | None = None
+        self._hardware_unseen: tuple[Unseen, ...] = ()
+        self._looked_at: tuple[object, ...] = ()
+        self._rounds = -1
+        self._joined: dict[PodUid, Entry] = {}
+        self._strangers: list[Entry] = []
+        self._entries: list[Entry] = []
+        self._allocatable: dict[str, frozenset[DeviceId]] | None = None
+        self._answered = float("-inf")
+        self._asked = float("-inf")
+        self._silent_since: float | None = None
+        self._silence = "the kubelet has not answered yet"
+        self._restarts = 0
+        self._restless_until = clock() + pace.restart
+        self._doubted_since: float | None = None
+        self._hurry = False
+        self._accepted = False
+        self._due: frozenset[PodUid] = frozenset()
+        self._due_since = clock()
+        self._nobodys: defaultdict[GpuUuid, int] = defaultdict(int)
+        self._conditions: dict[str, Condition] = {}
+        self.kubelet_failures = 0
+        self.picture: Picture | None = None
+        """What the last turn made of it all."""
+
+    def remember(self, topology: NodeTopology, report: Report | None) -> None:
+        """Take over from a former self, whose record this is; of another boot nothing counts."""
+        if report is None or report.boot_id != self._boot:
+            return
+        self._hardware = topology
+        self._health = HealthBook(report.health)
+        self._conditions = {c.type: c for c in report.conditions}
+        held: defaultdict[PodUid, list[Held]] = defaultdict(list)
+        names = {}
+        for a in report.allocations:
+            held[a.pod_uid].append(Held(a.container, a.resource, a.device_ids))
+            names[a.pod_uid] = (a.namespace, a.pod)
+        self._joined = {uid: Entry(*names[uid], tuple(parts)) for uid, parts in held.items() if uid}
+
+    def turn(self) -> Picture:
+        """Look at what is due and return the record as it should stand now."""
+        around = self._surroundings()
+        if self._clock() >= self._next_question():
+            self._ask_kubelet(around)
+        self._look_at_hardware(around)
+        served = None if self._allocatable is None else self._allocatable.keys()
+        self._due_changed(unsettled(self._joined, around.pods, served))
+        self.picture = self._compose(around)
+        return self.picture
+
+    def next_turn(self) -> float:
+        """When the next turn is due with no news, by the clock."""
+        return self._next_question()
+
+    @property
+    def heard(self) -> bool:
+        """Whether the kubelet has been understood, or has failed to answer."""
+        return self._accepted or self._silent_since is not None
+
+    @property
+    def expected_links(self) -> Mapping[GpuUuid, int]:
+        """NVLinks that were up at some time since the boot, by GPU."""
+        return self._health.expected()
+
+    def news(self) -> None:
+        """The next turn asks the kubelet, whatever its pace."""
+        self._due_since = self._clock()
+        self._asked = min(self._asked, self._clock() - self._pace.soon / 2)
+        self._hurry = True
+
+    # The kubelet.
+
+    def _next_question(self) -> float:
+        pace, now = self._pace, self._clock()
+        if self._hurry:
+            return self._asked + pace.soon / 2
+        if self._silent_since is not None or self._doubted_since is not None:
+            return self._asked + pace.later
+        if self._due:
+            waited = now - self._due_since
+            if waited < pace.hasty:
+                return self._asked + pace.soon
+            return self._asked + (pace.later if waited < pace.patient else pace.seldom)
+        if now < self._restless_until:
+            return self._asked + min(1.0, pace.idle)
+        return self._asked + pace.idle
+
+    def _ask_kubelet(self, around: Surroundings) -> None:
+        started = self._asked = self._clock()
+        hurried, self._hurry = self._hurry, False
+        try:
+            entries = self._kubelet.entries()
+            changed = entries != self._entries
+            fresh = started - self._answered >= self._pace.idle or self._allocatable is None
+            restless = started < self._restless_until
+            if changed or fresh or restless or not (hurried or self._due):
+                self._allocatable = self._kubelet.allocatable()
+                self._answered = started
+        except KubeletBusyError:
+            self._asked = started + self._pace.later  # leave it alone for a moment
+            return
+        except KubeletDownError as error:
+            self.kubelet_failures += 1
+            self._silence = str(error)
+            if self._silent_since is None:
+                self._silent_since = started
+                log.warning("kubelet does not answer", cause=self._silence)
+            return
+        if self._silent_since is not None or self._kubelet.restarts != self._restarts:
+            self._restarts = self._kubelet.restarts
+            self._restless_until = started + self._pace.restart
+            self._silent_since = None
+            self._on_kubelet_restart()
+        self._silence = ""
+        self._entries = entries
+        self._accept(entries, around, started)
+
+    def _accept(self, entries: Sequence[Entry], around: Surroundings, now: float) -> None:
+        """Take the list for true, or keep it back for a while."""
+        if not around.synced:
+            return
+        joined, strangers = join(entries, around.pods, self._joined)
+        gone = vanished(joined, self._joined, around.pods) if now < self._restless_until else ()
+        kept = {uid: self._joined[uid] for uid in gone}
+        if not _ids(kept.values()).isdisjoint(_ids([*joined.values(), *strangers])):
+            kept = {}  # somebody else has their devices: they are gone indeed
+        nameless = bool(strangers) and not around.alone
+        if not (kept or nameless):
+            self._doubted_since = None
+        elif self._doubted_since is None:
+            self._doubted_since = now
+        if nameless and now - (self._doubted_since or now) < self._pace.stranger:
+            return
+        self._joined, self._strangers = {**joined, **kept}, strangers
+        self._accepted = True
+
+    def _due_changed(self, due: frozenset[PodUid]) -> None:
+        if due - self._due:
+            self._due_since = self._clock()
+        self._due = due
+
+    # The hardware.
+
+    def _look_at_hardware(self, around: Surroundings) -> None:
+        state = self._driver.state()
+        sick = [self._health.xid(xid, self._now()) for xid in self._driver.xids()]
+        if any(sick):
+            self.news()  # the kubelet's allocatable may have changed with it
+        if state.seen is None:
+            return
+        if state.rounds != self._rounds:
+            self._rounds = state.rounds
+            self._health.look(state.vitals, self._now())
+            self._watch_nobodys(state, around)
+        looked_at = (state.seen, self._health.down())
+        if looked_at == self._looked_at:
+            return
+        self._looked_at = looked_at
+        try:
+            found, unseen = topology_of(self._node, state.seen, self._pci(), self._health.down())
+            self._hardware = keep_lost(found, self._hardware)
+        except TopologyError as error:
+            log.exception("the driver contradicts itself")
+            unseen = (Unseen("topology", f"the driver contradicts itself: {error}"),)
+        self._hardware_unseen = unseen
+        if self._hardware is not None:
+            here = {gpu.uuid for gpu in state.seen.gpus} | {v.uuid for v in state.vitals}
+            self._health.gone(
+                (g.uuid for g in self._hardware.gpus if g.uuid not in here), self._now()
+            )
+
+    def _watch_nobodys(self, state: NvmlState, around: Surroundings) -> None:
+        """Count the looks for which somebody has been computing where nobody should."""
+        held = set(map(base_uuid, _ids([*self._joined.values(), *self._strangers])))
+        split = {gpu.uuid for gpu in state.seen.gpus if gpu.mig_instances} if state.seen else set()
+        for vital in state.vitals:
+            busy = bool(vital.processes) or (vital.memory_used or 0) > NOBODYS_MEMORY
+            if busy and vital.uuid not in held | split and not self._due:
+                self._nobodys[vital.uuid] += 1
+            else:
+                self._nobodys.pop(vital.uuid, None)
+
+    # The record.
+
+    def _compose(self, around: Surroundings) -> Picture:
+        state = self._driver.state()
+        allocatable = self._allocatable or {}
+        resources = resources_of(allocatable, around.labels)
+        facts, unknown = allocator_of(resources, around.plugin, around.kubelet, self._policy)
+        topology = None
+        if self._hardware is not None and not (state.seen is None and not self._looked_at):
+            topology = replace(self._hardware, resources=resources, allocator=facts)
+        unseen = tuple(sorted({*self._hardware_unseen, *unknown, *around.unseen}))
+        blind = [Unseen("GPUs and links", f"NVML: {state.problem}")] if state.problem else []
+        if self._silence:
+            blind.append(Unseen("who holds what", self._silence))
+        shared = any(r.strategy == "mps" for r in resources)
+        report = Report(
+            self._boot,
+            0,
+            None
+            if self._allocatable is None
+            else frozenset(i for ids in self._allocatable.values() for i in ids),
+            allocations(self._joined, self._strangers),
+            self._health.report(),
+            (
+                self._ready(state),
+                self._unaccounted(shared),
+                self._condition(
+                    COMPLETE,
+                    not unseen,
+                    "AllSeen" if not unseen else "SomeUnseen",
+                    "; ".join(map(str, unseen))[:4000],
+                ),
+            ),
+        )
+        return Picture(topology, report, (*blind, *unseen), self._due, frozenset(self._joined))
+
+    def _ready(self, state: NvmlState) -> Condition:
+        if state.problem:
+            return self._condition(READY, False, "NvmlUnavailable", f"NVML: {state.problem}")
+        silent = self._silent_since
+        if not self._accepted and not (silent is None and self._silence == ""):
+            return self._condition(READY, False, "KubeletUnavailable", self._silence)
+        if not self._accepted:
+            message = "the node's pods are not known yet"
+            return self._condition(READY, False, "Starting", message)
+        if silent is not None and self._clock() - silent > self._pace.silence:
+            return self._condition(READY, False, "KubeletUnavailable", self._silence)
+        return self._condition(READY, True, "Watching", "")
+
+    def _unaccounted(self, mps: bool) -> Condition:
+        gpus = self._hardware.gpus if self._hardware else ()
+        index = {gpu.uuid: gpu.index for gpu in gpus}
+        vitals = {v.uuid: v for v in self._driver.state().vitals}
+        found = []
+        for uuid, rounds in sorted(self._nobodys.items()):
+            if rounds < NOBODYS_ROUNDS or mps:
+                continue  # the MPS server computes on every GPU
+            pids = [str(pid) for pid, _ in vitals[uuid].processes or ()] if uuid in vitals else []
+            what = f"processes {', '.join(pids)}" if pids else "memory in use"
+            found.append(f"GPU {index.get(uuid, uuid)}: {what}")
+        reason = "HeldByNoPod" if found else "AllAccountedFor"
+        return self._condition(UNACCOUNTED_USE, bool(found), reason, "; ".join(found))
+
+    def _condition(self, kind: str, status: bool, reason: str, message: str) -> Condition:
+        known = self._conditions.get(kind)
+        since = known.since if known is not None and known.status == status else self._now()
+        condition = Condition(kind, status, reason, message, since)
+        self._conditions[kind] = condition
+        return condition
+
+
+def _ids(entries: Iterable[Entry]) -> set[DeviceId]:
+    return {i for entry in entries for held in entry.held for i in held.device_ids}
+
+
+class Wakeup:
+    """A note that there is news, for one waiting thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def note(self) -> None:
+        """There is news."""
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for news at most so long; whether there was some."""
+        news = self._event.wait(max(0.0, seconds))
+        self._event.clear()
+        return news
+
+
+def take_over(agent: NodeAgent, publisher: Publisher) -> bool:
+    """Start from what a former self left; whether the API server could be asked for it."""
+    try:
+        former = publisher.former()
+    except ApiFailure as error:
+        log.warning("cannot read what a former self left", cause=str(error))
+        return False
+    if former is not None:
+        agent.remember(former.topology, former.report)
+    return True

@@ -1,0 +1,186 @@
+"""What the agent tells Prometheus, and whether it is alive; served on a port of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from topology.agent.loop import Picture
+from topology.agent.observed import Vitals
+from topology.agent.publisher import Counts
+from topology.devices import GpuUuid, base_uuid
+
+PREFIX = "gpu_topology_agent"
+SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What there is to tell; the loop replaces its parts, a scrape reads them."""
+
+    picture: Picture | None = None
+    vitals: tuple[Vitals, ...] = ()
+    expected_links: dict[GpuUuid, int] = field(default_factory=dict)
+    writes: Counts = field(default_factory=Counts)
+    kubelet_failures: int = 0
+    nvml_up: bool = False
+
+
+class Metrics(Collector):
+    """The registry, fed from :class:`Seen` at each scrape."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.seen = Seen()
+        self.latency = Histogram(
+            f"{PREFIX}_report_seconds",
+            "From a pod's bind seen by the agent to its devices in the published record.",
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the metrics are known once there is something to tell."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything but the latency."""
+        seen = self.seen
+        yield _gauge("nvml_up", "Whether NVML answers.", float(seen.nvml_up))
+        failures = CounterMetricFamily(
+            f"{PREFIX}_kubelet_failures", "PodResources calls that failed."
+        )
+        failures.add_metric([], seen.kubelet_failures)
+        yield failures
+        written = CounterMetricFamily(
+            f"{PREFIX}_writes", "Writes of the record that worked.", labels=["what"]
+        )
+        for what, count in seen.writes.written.items():
+            written.add_metric([what], count)
+        yield written
+        failed = CounterMetricFamily(
+            f"{PREFIX}_write_failures", "Writes of the record that failed.", labels=["cause"]
+        )
+        for cause, count in sorted(seen.writes.failed.items()):
+            failed.add_metric([cause], count)
+        yield failed
+        if seen.picture is not None:
+            yield from self._of_picture(seen, seen.picture)
+
+    def _of_picture(self, seen: Seen, picture: Picture) -> Iterator[Metric]:
+        report, topology = picture.report, picture.topology
+        yield _gauge(
+            "pods_due", "GPU pods of which news from the kubelet is due.", len(picture.due)
+        )
+        yield _gauge("unseen_facts", "Facts that could not be had.", len(picture.unseen))
+        for condition in report.conditions:
+            if condition.type == "UnaccountedUse":
+                yield _gauge(
+                    "unaccounted_use", "Somebody computes on a GPU of no pod.", condition.status
+                )
+            if condition.type == "Ready":
+                yield _gauge("ready", "Whether the record can be relied on.", condition.status)
+        gpus = topology.gpus if topology else ()
+        yield _gauge("gpus", "GPUs of the node, lost ones included.", len(gpus))
+        held = {base_uuid(i): a for a in report.allocations for i in a.device_ids}
+        ids = sum(len(a.device_ids) for a in report.allocations)
+        yield _gauge("allocated_devices", "Devices that containers hold.", ids)
+        sick = {h.uuid for h in report.health if not h.healthy}
+        healthy = _labelled("gpu_healthy", "Whether the GPU is healthy.", ["gpu", "uuid"])
+        for gpu in gpus:
+            healthy.add_metric([str(gpu.index), gpu.uuid], float(gpu.uuid not in sick))
+        yield healthy
+        index = {gpu.uuid: str(gpu.index) for gpu in gpus}
+        active = _labelled("nvlinks_active", "NVLinks that are up.", ["gpu", "uuid"])
+        expected = _labelled(
+            "nvlinks_expected", "NVLinks that were up at some time of this boot.", ["gpu", "uuid"]
+        )
+        labels = ["gpu", "uuid", "namespace", "pod", "container"]
+        used = _labelled("gpu_memory_used_bytes", "Memory in use.", labels)
+        utilisation = _labelled("gpu_utilization_ratio", "Time in use, 0 to 1.", labels)
+        for vital in seen.vitals:
+            at = index.get(vital.uuid, "")
+            holder = held.get(vital.uuid)
+            whose = [holder.namespace, holder.pod, holder.container] if holder else ["", "", ""]
+            if vital.active_links is not None:
+                active.add_metric([at, vital.uuid], len(vital.active_links))
+            if vital.uuid in seen.expected_links:
+                expected.add_metric([at, vital.uuid], seen.expected_links[vital.uuid])
+            if vital.memory_used is not None:
+                used.add_metric([at, vital.uuid, *whose], vital.memory_used)
+            if vital.utilisation is not None:
+                utilisation.add_metric([at, vital.uuid, *whose], vital.utilisation)
+        yield from (active, expected, used, utilisation)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=float(value))
+
+
+def _labelled(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+
+
+class PortError(Exception):
+    """The port cannot be listened on."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Scrapes are no news."""
+
+
+class MetricsServer:
+    """``/metrics`` and ``/healthz``, from :meth:`start` on in a thread of its own.
+
+    ``alive`` says whether the agent's loop still turns; ``/healthz`` is 503 where it does not.
+    Raises :class:`PortError`.
+    """
+
+    def __init__(self, metrics: Metrics, alive: Callable[[], bool], host: str, port: int) -> None:
+        exposition: Any = make_wsgi_app(metrics.registry)
+
+        def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+            if environ["PATH_INFO"] == "/metrics":
+                return exposition(environ, start_response)  # type: ignore[no-any-return]
+            status, text = "404 Not Found", b"/metrics or /healthz\n"
+            if environ["PATH_INFO"] == "/healthz":
+                well = alive()
+                status = "200 OK" if well else "503 Service Unavailable"
+                text = b"ok\n" if well else b"the agent's loop does not turn\n"
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [text]
+
+        try:
+            self._server = make_server(host, port, app, _Server, _Quiet)
+        except OSError as error:
+            raise PortError(f"{host}:{port}: {error.strerror}") from error
+        self.port = self._server.server_port
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start answering."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop answering."""
+        if self._thread.ident is not None:
+            self._server.shutdown()
+        with suppress(OSError):
+            self._server.server_close()

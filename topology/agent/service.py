@@ -1,0 +1,259 @@
+"""The agent as it runs on a node: its threads, and the loop that turns and writes.
+
+Four threads look (NVML, pods, Node, metrics) and only take notes; this one decides and writes.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from topology.agent import pci
+from topology.agent.loop import NodeAgent, Pace, Picture, Surroundings, Wakeup, take_over
+from topology.agent.metrics import Metrics, MetricsServer
+from topology.agent.nodewatch import KubeletSources, NodeWatch
+from topology.agent.nvmlwatch import Cadence, NvmlWatch
+from topology.agent.podresources import PodResources
+from topology.agent.pods import PODS_PATH, NodePods
+from topology.agent.publisher import Publisher
+from topology.devices import NodeName, PodUid
+from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.reflector import Reflector
+
+log = structlog.get_logger(__name__)
+
+SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+SYS = Path("/sys")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+FIRST_LOOK = 5.0
+"""Seconds until something is written though not everybody has answered yet."""
+TAKE_OVER_PAUSE = 1.0
+LONGEST_PAUSE = 30.0
+STUCK = 60.0
+"""Seconds without a turn after which the agent says that it is not alive."""
+
+
+class BootIdError(Exception):
+    """The node's boot id cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator chooses. Times are in seconds."""
+
+    node: NodeName
+    socket: Path = SOCKET
+    sys: Path = SYS
+    boot_id: Path = BOOT_ID
+    kubelet: KubeletSources = KubeletSources()  # noqa: RUF009 (frozen)
+    policy: str | None = None
+    heartbeat: float = 60.0
+    cadence: Cadence = Cadence()  # noqa: RUF009 (frozen)
+    pace: Pace = Pace()  # noqa: RUF009 (frozen)
+
+
+class AgentService:
+    """One node's agent. Without ``api`` it looks and writes nothing."""
+
+    def __init__(
+        self, settings: Settings, api: ApiServer | None, metrics: Metrics | None = None
+    ) -> None:
+        self._settings = settings
+        self._api = api
+        self._metrics = metrics or Metrics()
+        self._wakeup = Wakeup()
+        self._pod_news = threading.Event()
+        self._stopping = threading.Event()
+        self._pods = NodePods(self._note_pods)
+        self._reflector: Reflector | None = None
+        self._publisher: Publisher | None = None
+        if api is not None:
+            query = (("fieldSelector", f"spec.nodeName={settings.node}"),)
+            self._reflector = Reflector(api, PODS_PATH, self._pods, name="pods", query=query)
+            spread = random.Random()  # noqa: S311 (spreads load, guards nothing)
+            self._publisher = Publisher(
+                api, settings.node, time.monotonic, spread, settings.heartbeat
+            )
+        self._node = NodeWatch(api, settings.node, settings.kubelet, self._wakeup.note)
+        self._nvml = NvmlWatch(self._wakeup.note, time.monotonic, settings.cadence)
+        self._kubelet = PodResources(settings.socket)
+        self._agent = NodeAgent(
+            settings.node,
+            _boot_id(settings.boot_id),
+            self._kubelet,
+            self._nvml,
+            lambda: pci.read(settings.sys),
+            self._surroundings,
+            time.monotonic,
+            _now,
+            policy=settings.policy,
+            pace=settings.pace,
+            on_kubelet_restart=self._node.poke,
+        )
+        self._turned = time.monotonic()
+        self._bound: dict[PodUid, float] = {}
+
+    def alive(self) -> bool:
+        """Whether the loop has turned lately."""
+        return time.monotonic() - self._turned < STUCK
+
+    def serve(self, host: str, port: int) -> MetricsServer:
+        """A server of the metrics, not started yet. Raises its ``PortError``."""
+        return MetricsServer(self._metrics, self.alive, host, port)
+
+    def stop(self) -> None:
+        """End :meth:`run` soon; safe in a signal handler."""
+        self._stopping.set()
+        self._wakeup.note()
+
+    def once(self, patience: float = 20.0, *, write: bool = False) -> Picture:
+        """Look until everybody has answered or ``patience`` seconds are over; write it if asked.
+
+        Raises :class:`TimeoutError` where it could not be written in that time.
+        """
+        self._start()
+        try:
+            started = time.monotonic()
+            taken_over = self._publisher is None
+            while True:
+                taken_over = taken_over or self._take_over()
+                picture = self._agent.turn()
+                late = time.monotonic() - started > patience
+                done = self._answered(picture) or late
+                if done and not write:
+                    return picture
+                if done and taken_over and self._write(picture):
+                    return picture
+                if late and time.monotonic() - started > 2 * patience:
+                    problem = self._publisher.problem if self._publisher else ""
+                    raise TimeoutError(problem or "the API server does not answer")
+                self._wakeup.wait(0.1)
+        finally:
+            self._end()
+
+    def run(self) -> None:
+        """Look and write until :meth:`stop`."""
+        self._start()
+        started = time.monotonic()
+        taken_over = self._publisher is None
+        try:
+            while not self._stopping.is_set():
+                self._turned = time.monotonic()
+                try:
+                    taken_over = taken_over or self._take_over()
+                    pause = self._round(started, taken_over)
+                except Exception:
+                    # One bad round must not end all later ones.
+                    log.exception("round failed")
+                    pause = TAKE_OVER_PAUSE
+                self._wakeup.wait(min(pause, LONGEST_PAUSE))
+        finally:
+            self._end()
+
+    def _round(self, started: float, taken_over: bool) -> float:
+        """One turn and what it wants written; how long nothing is due."""
+        if self._pod_news.is_set():
+            self._pod_news.clear()
+            self._agent.news()
+        picture = self._agent.turn()
+        self._tell(picture)
+        if not taken_over:
+            return TAKE_OVER_PAUSE
+        early = time.monotonic() - started < FIRST_LOOK
+        due = self._agent.next_turn()
+        if self._publisher is not None and (self._answered(picture) or not early):
+            if self._write(picture):
+                self._note_latency(picture)
+            due = min(due, self._publisher.next_write())
+        return max(0.0, due - time.monotonic())
+
+    def _write(self, picture: Picture) -> bool:
+        if self._publisher is None:
+            return True
+        uid = self._node.state.uid
+        if uid:
+            self._publisher.owner = {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": self._settings.node,
+                "uid": uid,
+            }
+        return self._publisher.write(picture.topology, picture.report)
+
+    def _answered(self, picture: Picture) -> bool:
+        """Whether everybody has said something, be it that they cannot."""
+        state = self._nvml.state()
+        known = self._api is None or bool(self._node.state.uid)
+        return state.asked and known and self._agent.heard
+
+    def _take_over(self) -> bool:
+        return self._publisher is not None and take_over(self._agent, self._publisher)
+
+    def _surroundings(self) -> Surroundings:
+        pods, plugin = self._pods.snapshot()
+        node = self._node.state
+        return Surroundings(
+            pods,
+            plugin,
+            dict(node.labels),
+            node.kubelet,
+            synced=self._reflector is None or self._reflector.synced,
+            alone=self._reflector is None,
+            unseen=node.unseen,
+        )
+
+    def _tell(self, picture: Picture) -> None:
+        seen = self._metrics.seen
+        seen.picture = picture
+        state = self._nvml.state()
+        seen.vitals, seen.nvml_up = state.vitals, not state.problem
+        seen.expected_links = dict(self._agent.expected_links)
+        seen.kubelet_failures = self._agent.kubelet_failures
+        if self._publisher is not None:
+            seen.writes = self._publisher.counts
+        now = time.monotonic()
+        for uid in picture.due:
+            self._bound.setdefault(uid, now)
+
+    def _note_latency(self, picture: Picture) -> None:
+        """What was written just now shows every pod that is waited for no more."""
+        for uid in self._bound.keys() - picture.due:
+            bound = self._bound.pop(uid)
+            if uid in picture.shown:
+                self._metrics.latency.observe(time.monotonic() - bound)
+
+    def _note_pods(self) -> None:
+        self._pod_news.set()
+        self._wakeup.note()
+
+    def _start(self) -> None:
+        self._nvml.start()
+        self._node.start()
+        if self._reflector is not None:
+            self._reflector.start()
+
+    def _end(self) -> None:
+        if self._api is not None:
+            self._api.close()
+        if self._reflector is not None:
+            self._reflector.stop()
+        self._node.stop()
+        self._nvml.stop()
+        self._kubelet.close()
+
+
+def _boot_id(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise BootIdError(f"{path}: {error.strerror}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
