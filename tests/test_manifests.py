@@ -797,10 +797,12 @@ def test_the_agent_runs_as_root_without_what_makes_root_dangerous() -> None:
     assert agent_spec()["enableServiceLinks"] is False
 
 
-def test_the_agent_sees_two_folders_of_its_host_and_writes_to_none() -> None:
+def test_the_agent_sees_these_folders_of_its_host_and_writes_to_none() -> None:
+    """Not /sys: a read-only mount leaves writable what is mounted below, the cgroups there."""
     assert {v["name"]: v["hostPath"]["path"] for v in agent_spec()["volumes"]} == {
         "pod-resources": "/var/lib/kubelet/pod-resources",
-        "sys": "/sys",
+        "sys-class": "/sys/class",
+        "sys-devices": "/sys/devices",
     }
     for volume, mount in zip(
         agent_spec()["volumes"], agent_container()["volumeMounts"], strict=True
@@ -809,8 +811,6 @@ def test_the_agent_sees_two_folders_of_its_host_and_writes_to_none() -> None:
         assert volume["hostPath"]["type"] == "Directory"
         assert (mount["name"], mount["mountPath"]) == (volume["name"], volume["hostPath"]["path"])
         assert mount["readOnly"] is True
-    # /sys has file systems of its own below, which read-only alone leaves writable.
-    assert agent_container()["volumeMounts"][1]["recursiveReadOnly"] == "IfPossible"
 
 
 def test_the_agent_is_on_every_gpu_node_and_stays() -> None:
@@ -877,16 +877,21 @@ def test_an_option_changes_what_it_says(tmp_path: Path) -> None:
     for name in OPTIONS:
         (tmp_path / name).mkdir()
         specs[name] = agent_spec(with_option(name, tmp_path / name))
-    plain, driver = agent_spec(), specs.pop("host-driver")
+    plain, driver, devices = agent_spec(), specs.pop("host-driver"), specs.pop("device-mounts")
     selector = plain.pop("nodeSelector")
     assert specs == {
         "every-node": plain,
         "host-pid": {**plain, "nodeSelector": selector, "hostPID": True},
         "runtime-class": {**plain, "nodeSelector": selector, "runtimeClassName": "nvidia"},
     }
+    (volume,) = (v for v in devices.pop("volumes") if v not in plain["volumes"])
+    assert volume["hostPath"] == {"path": "/dev/null", "type": "CharDevice"}
     (own,) = driver["containers"]
     assert own["securityContext"]["privileged"] is True
-    assert [v["name"] for v in driver["volumes"]] == ["driver", "pod-resources", "sys"]
+    assert [v["name"] for v in driver["volumes"]] == [
+        "driver",
+        *(v["name"] for v in plain["volumes"]),
+    ]
     assert {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"} in own["env"]
 
 
@@ -1074,3 +1079,14 @@ def test_the_image_runs_as_the_user_that_the_pod_asks_for() -> None:
     (user,) = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     whole = pod_spec()["securityContext"]
     assert user == (str(whole["runAsUser"]), str(whole["runAsGroup"]))
+
+
+# --- documents --------------------------------------------------------------------------------
+
+
+def test_the_document_names_every_option_and_every_part_of_the_host() -> None:
+    text = (ROOT / "docs" / "agent.md").read_text()
+    for name in OPTIONS:
+        assert f"`{name}`" in text
+    for volume in agent_spec()["volumes"]:
+        assert f"`{volume['hostPath']['path']}`" in text

@@ -351,3 +351,13 @@ def test_only_the_agent_needs_a_privileged_namespace(
     pod = {"metadata": {"name": "tried"}, "spec": found["spec"]["template"]["spec"]}
     answer = admin.post(f"/api/v1/namespaces/{name}/pods", json=pod)
     assert answer.status_code == status, answer.text
+
+
+def test_a_runtime_class_must_exist(admin: httpx.Client, plane: ControlPlane) -> None:
+    """Why it is an option and not the default."""
+    spec = {**agentidentity.agent_pod(plane, "n1")["spec"], "runtimeClassName": "nvidia"}
+    pod = {"metadata": {"name": "tried"}, "spec": spec}
+    path, dry = f"/api/v1/namespaces/{NAMESPACE}/pods", {"dryRun": "All"}
+    answer = admin.post(path, json=pod, params=dry)
+    assert answer.status_code == 403, answer.text
+    assert "RuntimeClass" in answer.json()["message"]
