@@ -303,6 +303,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://e2e.invalid",
             "--service-cluster-ip-range=10.0.0.0/24",
+            "--allow-privileged=true",  # as kubeadm has it
             # No controllers run here: nobody would make the default service account, and nobody
             # would take the taint off a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from tests.e2e import agentidentity
-from tests.e2e.agentidentity import NAMESPACE, POLICY, RECORDS, record, until
+from tests.e2e.agentidentity import NAMESPACE, POLICY, RECORDS, ROOT, record, until
 from tests.e2e.controlplane import ControlPlane, create_node
 
 pytestmark = pytest.mark.e2e
@@ -143,6 +144,34 @@ def test_the_node_may_own_the_record(admin: httpx.Client, clients: Clients) -> N
     )
     assert made.status_code == 201, made.text
     assert put_status(clients["n1"], "n1").status_code == 200
+
+
+def test_all_that_an_agent_tells_is_kept(admin: httpx.Client, clients: Clients) -> None:
+    strict = {"fieldValidation": "Strict"}
+    mig = {"uuid": "MIG-5f6d8a52", "profile": "1g.10gb", "memoryBytes": 10468982784}
+    device = {"index": 0, "uuid": "GPU-5f", "product": "P", "memoryBytes": 1, "migInstances": [mig]}
+    spec = {"devices": [device], "allocator": {"topologyManagerPolicy": "unknown"}}
+    health = {
+        "uuid": "GPU-5f",
+        "healthy": False,
+        "reason": "Xid79",
+        "since": "2026-01-31T12:00:00Z",
+        "energyMillijoules": 2**53,
+        "linksDown": [0, 17],
+    }
+    made = clients["n1"].post(RECORDS, json={**record("n1"), "spec": spec}, params=strict)
+    assert made.status_code == 201, made.text
+    assert made.json()["spec"]["devices"][0]["migInstances"] == [mig]
+
+    def tell(health: list[Object]) -> httpx.Response:
+        body = {**made.json(), "status": {"health": health}}
+        return clients["n1"].put(f"{RECORDS}/n1/status", json=body, params=strict)
+
+    for broken in ({"since": "yesterday"}, {"linksDown": [3, 3]}, {"energyMillijoules": -1}):
+        assert tell([{**health, **broken}]).status_code == 422
+    told = tell([health])
+    assert told.status_code == 200, told.text
+    assert told.json()["status"]["health"] == [health]
 
 
 # --- and no other -----------------------------------------------------------------------------
@@ -332,6 +361,27 @@ def test_a_token_dies_with_its_pod(plane: ControlPlane, admin: httpx.Client) -> 
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['name']}"
         admin.delete(path, params={"gracePeriodSeconds": "0"}).raise_for_status()
         until(lambda: agent.get("/api/v1/nodes/n3").status_code == 401, 30, "the token is void")
+
+
+# --- the manifests ----------------------------------------------------------------------------
+
+AGENT = ROOT / "manifests" / "agent"
+
+
+def test_the_agents_folder_can_be_applied_by_itself(plane: ControlPlane) -> None:
+    assert dry_run(plane, AGENT).count("serverside-applied") == 6
+
+
+@pytest.mark.parametrize("option", sorted(p.name for p in (AGENT / "options").iterdir()))
+def test_an_option_is_accepted(plane: ControlPlane, tmp_path: Path, option: str) -> None:
+    agent = os.path.relpath(AGENT, tmp_path.resolve())  # kustomize takes no other
+    overlay = {"resources": [agent], "components": [f"{agent}/options/{option}"]}
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(overlay))
+    assert "daemonset.apps/gpu-topology-agent serverside-applied" in dry_run(plane, tmp_path)
+
+
+def dry_run(plane: ControlPlane, folder: Path) -> str:
+    return plane.kubectl("apply", "--server-side", "--dry-run=server", "-k", str(folder))
 
 
 # --- pod security -----------------------------------------------------------------------------
