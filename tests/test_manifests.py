@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import subprocess
 import sys
@@ -30,9 +31,14 @@ from topology.report import Allocation, Health, Report
 
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
 BASE = ROOT / "manifests" / "base"
+AGENT = ROOT / "manifests" / "agent"
+OPTIONS = sorted(p.name for p in (AGENT / "options").iterdir())
 SAMPLES = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))
 KUBERNETES = "1.36"
 NAMESPACE = "gpu-topology-system"
+
+EXTENDER_NAME = "gpu-topology-extender"
+AGENT_NAME = "gpu-topology-agent"
 
 Object = dict[str, Any]
 
@@ -40,17 +46,17 @@ every_sample = pytest.mark.parametrize("path", [pytest.param(p, id=p.stem) for p
 
 
 @cache
-def _built() -> tuple[Object, ...]:
+def _built(folder: Path) -> tuple[Object, ...]:
     kubectl = Path(sys.executable).with_name("kubectl")
-    command = [str(kubectl), "kustomize", str(BASE)]
+    command = [str(kubectl), "kustomize", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return tuple(yaml.safe_load_all(done.stdout))
 
 
-def objects() -> list[Object]:
-    """What `kubectl apply -k manifests/base` would send; ours to change."""
-    return copy.deepcopy(list(_built()))
+def objects(folder: Path = BASE) -> list[Object]:
+    """What `kubectl apply -k` would send for a folder; ours to change."""
+    return copy.deepcopy(list(_built(folder)))
 
 
 def the(kind: str, name: str | None = None) -> Object:
@@ -89,21 +95,42 @@ def sample(path: Path) -> Object:
 
 def test_the_base_builds_into_these_objects_and_no_others() -> None:
     assert sorted((o["kind"], o["metadata"]["name"]) for o in objects()) == [
-        ("ClusterRole", "gpu-topology-extender"),
-        ("ClusterRoleBinding", "gpu-topology-extender"),
+        ("ClusterRole", AGENT_NAME),
+        ("ClusterRole", EXTENDER_NAME),
+        ("ClusterRoleBinding", AGENT_NAME),
+        ("ClusterRoleBinding", EXTENDER_NAME),
         ("CustomResourceDefinition", "gputopologies.gpu-topology.io"),
-        ("Deployment", "gpu-topology-extender"),
+        ("DaemonSet", AGENT_NAME),
+        ("Deployment", EXTENDER_NAME),
         ("Namespace", NAMESPACE),
         ("Service", "gpu-topology"),
         ("Service", "gpu-topology-admin"),
-        ("ServiceAccount", "gpu-topology-extender"),
+        ("ServiceAccount", AGENT_NAME),
+        ("ServiceAccount", EXTENDER_NAME),
+        ("ValidatingAdmissionPolicy", AGENT_NAME),
+        ("ValidatingAdmissionPolicyBinding", AGENT_NAME),
     ]
 
 
-def test_every_manifest_of_the_base_is_built() -> None:
-    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
-    here = {p.name for p in BASE.glob("*.yaml")} - {"kustomization.yaml"}
-    assert set(kustomization["resources"]) == here
+def test_the_agents_folder_builds_into_the_agents_objects_of_the_base() -> None:
+    """Without namespace and resource: deleting the agent's objects then deletes no record."""
+    agents = [o for o in objects() if o["metadata"]["name"] == AGENT_NAME]
+    assert sorted(objects(AGENT), key=str) == sorted(agents, key=str)
+
+
+@pytest.mark.parametrize(("folder", "also"), [(BASE, {"../agent"}), (AGENT, set())])
+def test_every_manifest_of_a_folder_is_built(folder: Path, also: set[str]) -> None:
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    here = {p.name for p in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    assert set(kustomization["resources"]) == here | also
+
+
+def test_every_object_says_whose_it_is() -> None:
+    for found in objects():
+        labels = found["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "gpu-topology"
+        whose = {AGENT_NAME: "agent"}.get(found["metadata"]["name"], "extender")
+        assert labels.get("app.kubernetes.io/component", whose) == whose
 
 
 def test_every_object_validates_strictly() -> None:
@@ -120,7 +147,7 @@ def test_validation_refuses_a_field_nobody_knows() -> None:
 
 def test_namespaced_objects_are_in_our_namespace() -> None:
     for found in objects():
-        if found["kind"] in ("Deployment", "Service", "ServiceAccount"):
+        if found["kind"] in ("DaemonSet", "Deployment", "Service", "ServiceAccount"):
             assert found["metadata"]["namespace"] == NAMESPACE
         else:
             assert "namespace" not in found["metadata"]
@@ -285,6 +312,7 @@ def test_every_list_and_string_is_bounded() -> None:
     [
         (".spec.resources", ["name"]),
         (".spec.devices", ["index"]),
+        (".spec.devices[].migInstances", ["uuid"]),
         (".spec.links", ["a", "b"]),
         (".spec.nics", ["name"]),
         (".spec.nics[].distances", ["index"]),
@@ -306,7 +334,7 @@ def test_the_words_are_the_designs() -> None:
         ".spec.resources[].strategy": ["none", "time-slicing", "mps", "mig"],
         ".spec.allocator.policy": ["best-effort", "distributed", "packed", "any", "exact"],
         ".spec.allocator.topologyManagerPolicy": [
-            *("none", "best-effort", "restricted", "single-numa-node")
+            *("none", "best-effort", "restricted", "single-numa-node", "unknown")
         ],
         ".spec.allocator.topologyManagerScope": ["container", "pod"],
         ".spec.allocator.cpuManagerPolicy": ["none", "static"],
@@ -393,6 +421,11 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
     assert ours - designed == {
         ".spec.allocator.cpuManagerPolicy",
         ".spec.allocator.memoryManagerPolicy",
+        ".spec.devices[].migInstances",
+        ".spec.devices[].migInstances[]",
+        ".spec.devices[].migInstances[].memoryBytes",
+        ".spec.devices[].migInstances[].profile",
+        ".spec.devices[].migInstances[].uuid",
         ".spec.links[].oneSided",
         ".status.conditions[]",
         ".status.conditions[].lastTransitionTime",
@@ -401,6 +434,10 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
         ".status.conditions[].reason",
         ".status.conditions[].status",
         ".status.conditions[].type",
+        ".status.health[].energyMillijoules",
+        ".status.health[].linksDown",
+        ".status.health[].linksDown[]",
+        ".status.health[].since",
         ".status.summary",
         ".status.summary.free",
         ".status.summary.gpus",
@@ -443,6 +480,25 @@ def test_a_published_status_is_accepted() -> None:
     assert faults(record) == []
 
 
+MIG = {"uuid": "MIG-5f6d8a52", "profile": "1g.10gb+me", "memoryBytes": 10468982784}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        pytest.param("spec.devices.0.migInstances", [], id="mig-without-instances"),
+        pytest.param("spec.devices.0.migInstances", [MIG], id="mig-instance"),
+        pytest.param("spec.devices.0.migInstances", [{"uuid": "MIG-5f"}], id="mig-unknown"),
+        pytest.param("spec.allocator.topologyManagerPolicy", "unknown", id="topology-manager"),
+        pytest.param("status.health.0.since", "2026-01-31T12:00:00Z", id="since"),
+        pytest.param("status.health.0.energyMillijoules", 2**53, id="energy"),
+        pytest.param("status.health.0.linksDown", [0, 17], id="links-down"),
+    ],
+)
+def test_what_an_agent_adds_is_accepted(path: str, value: Any) -> None:
+    assert faults(changed(path, value)) == []
+
+
 GOOD = {
     "no-resources-is-dra-only": ("spec.resources", []),
     "two-resources": ("spec.resources", [{"name": "a.b/c"}, {"name": "a.b/mig-1g.10gb"}]),
@@ -478,6 +534,8 @@ BAD = {
     "memory-as-quantity": ("spec.devices.0.memoryBytes", "40Gi"),
     "bus-id-short": ("spec.devices.0.pciBusId", "07:00.0"),
     "numa-minus-one": ("spec.devices.0.numaNode", -1),
+    "mig-instance-nameless": ("spec.devices.0.migInstances", [{"profile": "1g.10gb"}]),
+    "mig-instance-twice": ("spec.devices.0.migInstances", [{"uuid": "M"}, {"uuid": "M"}]),
     "mig-mode-unknown": ("spec.devices.0.migMode", "Enabled"),
     "too-many-devices": (
         "spec.devices",
@@ -512,6 +570,9 @@ BAD = {
     "health-without-verdict": ("status.health.0.healthy", None),
     "health-as-text": ("status.health.0.healthy", "no"),
     "health-twice": ("status.health", [{"uuid": "G", "healthy": h} for h in (True, False)]),
+    "link-down-twice": ("status.health.0.linksDown", [3, 3]),
+    "link-down-negative": ("status.health.0.linksDown", [-1]),
+    "energy-negative": ("status.health.0.energyMillijoules", -1),
     "condition-without-reason": ("status.conditions", [{"type": "Ready", "status": "True"}]),
     "summary-links-as-number": ("status.summary", {"gpus": 8, "free": 8, "links": 12}),
     "unknown-field-that-would-be-pruned": ("status.unhealthy", ["GPU-77"]),
@@ -549,15 +610,22 @@ def test_a_bad_record_is_refused(path: str, value: Any) -> None:
 # --- what the extender may and how it runs ----------------------------------------------------
 
 
-def test_the_extender_may_do_this_and_no_more() -> None:
-    granted = [
+def granted(name: str) -> list[tuple[str, str, str]]:
+    """Group, resource and verb of all that a ClusterRole grants, sorted."""
+    rules = the("ClusterRole", name)["rules"]
+    for rule in rules:
+        assert rule.keys() == {"apiGroups", "resources", "verbs"}
+    return sorted(
         (group, resource, verb)
-        for rule in the("ClusterRole")["rules"]
+        for rule in rules
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
-    ]
-    assert sorted(granted) == [
+    )
+
+
+def test_the_extender_may_do_this_and_no_more() -> None:
+    assert granted(EXTENDER_NAME) == [
         ("", "events", "create"),
         ("", "nodes", "get"),
         ("", "nodes", "list"),
@@ -571,22 +639,24 @@ def test_the_extender_may_do_this_and_no_more() -> None:
         ("gpu-topology.io", "gputopologies", "list"),
         ("gpu-topology.io", "gputopologies", "watch"),
     ]
-    for rule in the("ClusterRole")["rules"]:
-        assert rule.keys() == {"apiGroups", "resources", "verbs"}
 
 
-def test_the_right_goes_to_the_account_that_the_pod_runs_as() -> None:
-    account = the("ServiceAccount")["metadata"]
-    binding = the("ClusterRoleBinding")
-    assert binding["roleRef"]["name"] == the("ClusterRole")["metadata"]["name"]
+@pytest.mark.parametrize(
+    ("kind", "name"), [("Deployment", EXTENDER_NAME), ("DaemonSet", AGENT_NAME)]
+)
+def test_the_right_goes_to_the_account_that_the_pod_runs_as(kind: str, name: str) -> None:
+    account = the("ServiceAccount", name)["metadata"]
+    binding = the("ClusterRoleBinding", name)
+    assert binding["roleRef"]["name"] == the("ClusterRole", name)["metadata"]["name"]
     (subject,) = binding["subjects"]
     assert subject == {
         "kind": "ServiceAccount",
         "name": account["name"],
         "namespace": account["namespace"],
     }
-    assert pod_spec()["serviceAccountName"] == account["name"]
-    assert pod_spec().get("automountServiceAccountToken", True)
+    spec = the(kind, name)["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == account["name"]
+    assert spec.get("automountServiceAccountToken", True)
 
 
 def test_there_is_one_extender_and_never_two() -> None:
@@ -634,7 +704,7 @@ def test_it_runs_with_no_privilege() -> None:
     }
     assert not pod_spec().keys() & {"hostNetwork", "hostPID", "hostIPC", "volumes"}
     labels = the("Namespace")["metadata"]["labels"]
-    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"  # the agent's need
 
 
 def test_it_is_kept_running() -> None:
@@ -660,6 +730,169 @@ def test_each_port_has_a_service_of_its_own(name: str, port: str) -> None:
     labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert spec["selector"].items() <= labels.items()
     assert "type" not in spec  # ClusterIP
+
+
+# --- what the agent may and how it runs -------------------------------------------------------
+
+
+def agent_spec(folder: Path = AGENT) -> Object:
+    (found,) = (o for o in objects(folder) if o["kind"] == "DaemonSet")
+    return found["spec"]["template"]["spec"]  # type: ignore[no-any-return]
+
+
+def agent_container(folder: Path = AGENT) -> Object:
+    (only,) = agent_spec(folder)["containers"]
+    return only  # type: ignore[no-any-return]
+
+
+def test_the_agent_may_do_this_and_no_more() -> None:
+    assert granted(AGENT_NAME) == [
+        ("", "nodes", "get"),
+        ("", "nodes/configz", "get"),
+        ("", "pods", "get"),
+        ("", "pods", "list"),
+        ("", "pods", "watch"),
+        ("gpu-topology.io", "gputopologies", "create"),
+        ("gpu-topology.io", "gputopologies", "delete"),
+        ("gpu-topology.io", "gputopologies", "get"),
+        ("gpu-topology.io", "gputopologies", "patch"),
+        ("gpu-topology.io", "gputopologies", "update"),
+        ("gpu-topology.io", "gputopologies/status", "get"),
+        ("gpu-topology.io", "gputopologies/status", "patch"),
+        ("gpu-topology.io", "gputopologies/status", "update"),
+    ]
+
+
+def test_the_policy_is_about_the_agent_and_refuses_what_it_cannot_judge() -> None:
+    """What it refuses is asked of a real API server: tests/e2e/test_agent_policy.py."""
+    spec = the("ValidatingAdmissionPolicy")["spec"]
+    assert spec["failurePolicy"] == "Fail"
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    assert rule["resources"] == ["gputopologies", "gputopologies/*"]
+    assert set(rule["operations"]) == {"CREATE", "UPDATE", "DELETE"}
+    (condition,) = spec["matchConditions"]
+    account = f"system:serviceaccount:{NAMESPACE}:{AGENT_NAME}"
+    assert condition["expression"] == f"request.userInfo.username == '{account}'"
+    for validation in spec["validations"]:
+        assert validation["reason"] == "Forbidden"
+        assert validation.keys() & {"message", "messageExpression"}
+    binding = the("ValidatingAdmissionPolicyBinding")["spec"]
+    assert binding == {"policyName": AGENT_NAME, "validationActions": ["Deny"]}
+
+
+def test_the_agent_runs_as_root_without_what_makes_root_dangerous() -> None:
+    """The kubelet's socket is its owner's, root's."""
+    assert agent_spec()["securityContext"] == {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert agent_container()["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not agent_spec().keys() & {"hostNetwork", "hostPID", "hostIPC", "initContainers"}
+    assert agent_spec().get("automountServiceAccountToken", True)
+    assert agent_spec()["enableServiceLinks"] is False
+
+
+def test_the_agent_sees_these_folders_of_its_host_and_writes_to_none() -> None:
+    """Not /sys: a read-only mount leaves writable what is mounted below, the cgroups there."""
+    assert {v["name"]: v["hostPath"]["path"] for v in agent_spec()["volumes"]} == {
+        "pod-resources": "/var/lib/kubelet/pod-resources",
+        "sys-class": "/sys/class",
+        "sys-devices": "/sys/devices",
+    }
+    for volume, mount in zip(
+        agent_spec()["volumes"], agent_container()["volumeMounts"], strict=True
+    ):
+        assert volume.keys() == {"name", "hostPath"}
+        assert volume["hostPath"]["type"] == "Directory"
+        assert (mount["name"], mount["mountPath"]) == (volume["name"], volume["hostPath"]["path"])
+        assert mount["readOnly"] is True
+
+
+def test_the_agent_is_on_every_gpu_node_and_stays() -> None:
+    (found,) = (o for o in objects(AGENT) if o["kind"] == "DaemonSet")
+    assert found["spec"]["updateStrategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": "10%"},
+    }
+    labels = found["spec"]["template"]["metadata"]["labels"]
+    assert found["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    deployment = the("Deployment")["spec"]["selector"]["matchLabels"]
+    assert not deployment.items() <= labels.items()
+    assert agent_spec()["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert agent_spec()["tolerations"] == [{"operator": "Exists"}]
+    assert agent_spec()["priorityClassName"] == "system-node-critical"
+    resources = agent_container()["resources"]
+    assert resources["requests"] == {"cpu": "20m", "memory": "96Mi"}
+    assert resources["limits"] == {"memory": "256Mi"}
+
+
+def test_the_agent_knows_its_node_and_asks_for_nvml_only() -> None:
+    command, *flags = agent_container()["args"]
+    assert "command" not in agent_container()  # the image's entry point
+    assert command == "agent"
+    environment = {e["name"]: e for e in agent_container()["env"]}
+    assert "--node-name=$(NODE_NAME)" in flags
+    field = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert environment.pop("NODE_NAME")["valueFrom"] == field
+    assert {name: e["value"] for name, e in environment.items()} == {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "utility",
+    }
+    assert agent_container()["image"] == container()["image"]
+
+
+def test_the_agent_is_probed_on_the_port_that_it_opens() -> None:
+    (port,) = agent_container()["ports"]
+    assert port == {"name": "metrics", "containerPort": 8890}
+    assert {"--host=0.0.0.0", "--metrics-port=8890"} <= set(agent_container()["args"])
+    assert agent_container()["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+
+
+def with_option(name: str, folder: Path) -> Path:
+    """An overlay of the agent with an option, as docs/agent.md has it."""
+    # Kustomize takes relative paths only.
+    agent = os.path.relpath(AGENT, folder.resolve())
+    overlay = {"resources": [agent], "components": [f"{agent}/options/{name}"]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    return folder
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_builds_and_validates(name: str, tmp_path: Path) -> None:
+    folder = with_option(name, tmp_path)
+    for found in objects(folder):
+        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    assert [o for o in objects(folder) if o["kind"] != "DaemonSet"] == [
+        o for o in objects(AGENT) if o["kind"] != "DaemonSet"
+    ]
+
+
+def test_an_option_changes_what_it_says(tmp_path: Path) -> None:
+    specs = {}
+    for name in OPTIONS:
+        (tmp_path / name).mkdir()
+        specs[name] = agent_spec(with_option(name, tmp_path / name))
+    plain, driver, devices = agent_spec(), specs.pop("host-driver"), specs.pop("device-mounts")
+    selector = plain.pop("nodeSelector")
+    assert specs == {
+        "every-node": plain,
+        "host-pid": {**plain, "nodeSelector": selector, "hostPID": True},
+        "runtime-class": {**plain, "nodeSelector": selector, "runtimeClassName": "nvidia"},
+    }
+    (volume,) = (v for v in devices.pop("volumes") if v not in plain["volumes"])
+    assert volume["hostPath"] == {"path": "/dev/null", "type": "CharDevice"}
+    (own,) = driver["containers"]
+    assert own["securityContext"]["privileged"] is True
+    assert [v["name"] for v in driver["volumes"]] == [
+        "driver",
+        *(v["name"] for v in plain["volumes"]),
+    ]
+    assert {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"} in own["env"]
 
 
 # --- the scheduler's configuration ------------------------------------------------------------
@@ -846,3 +1079,14 @@ def test_the_image_runs_as_the_user_that_the_pod_asks_for() -> None:
     (user,) = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     whole = pod_spec()["securityContext"]
     assert user == (str(whole["runAsUser"]), str(whole["runAsGroup"]))
+
+
+# --- documents --------------------------------------------------------------------------------
+
+
+def test_the_document_names_every_option_and_every_part_of_the_host() -> None:
+    text = (ROOT / "docs" / "agent.md").read_text()
+    for name in OPTIONS:
+        assert f"`{name}`" in text
+    for volume in agent_spec()["volumes"]:
+        assert f"`{volume['hostPath']['path']}`" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,6 @@ from topology.graph import NodeTopology
 from topology.report import Report
 
 ROOT = Path(__file__).parent.parent.parent
-KUBECTL = Path(sys.executable).with_name("kubectl")
 EXTENDER = "system:serviceaccount:gpu-topology-system:gpu-topology-extender"
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 PODS = "/api/v1/namespaces/default/pods"
@@ -67,11 +65,7 @@ class RealCluster:
 
     def kubectl(self, *words: str) -> str:
         """What kubectl prints as the admin; a failure ends the test with what it said."""
-        kubeconfig = self.control_plane.kubeconfig()
-        command = [str(KUBECTL), f"--kubeconfig={kubeconfig}", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
-        return done.stdout
+        return self.control_plane.kubectl(*words)
 
     def start_extender(self) -> None:
         """Start the extender and wait until it is synced."""

@@ -32,6 +32,7 @@ HERE = Path(__file__).parent
 SOURCES = HERE / "controlplane"
 CACHE = HERE.parent.parent / ".cache" / "controlplane"
 BINARIES = ("etcd", "kube-apiserver", "kube-scheduler")
+KUBECTL = Path(sys.executable).with_name("kubectl")
 NODE_BINARIES = ("kubelet", "cri", "deviceplugin")
 CGO_BINARIES = ("deviceplugin",)
 """Those that cannot be built without a C compiler: NVIDIA's allocator binds to NVML."""
@@ -217,6 +218,7 @@ class ControlPlane:
             for name in ("admin", "system:kube-scheduler", *(users or {}))
         }
         self._groups = {"admin": ["system:masters"], **(users or {})}
+        self._issued: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -240,9 +242,26 @@ class ControlPlane:
         """The API server's self-signed certificate."""
         return self._folder / "certs" / "apiserver.crt"
 
+    def add_issued(self, user: str, token: str) -> None:
+        """Let :meth:`client` and :meth:`kubeconfig` use a token that the API server issued itself.
+
+        ``user`` is a name of ours; who it is to the API server stands in the token.
+        """
+        self._issued[user] = token
+
+    def _token(self, user: str) -> str:
+        return self._issued[user] if user in self._issued else self.tokens[user]
+
+    def kubectl(self, *words: str) -> str:
+        """What kubectl prints as the admin; a failure ends the test with what it said."""
+        command = [str(KUBECTL), f"--kubeconfig={self.kubeconfig()}", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
     def client(self, user: str = "admin") -> httpx.Client:
         """A client of the API as a user."""
-        headers = {"Authorization": f"Bearer {self.tokens[user]}"}
+        headers = {"Authorization": f"Bearer {self._token(user)}"}
         context = ssl.create_default_context(cafile=self.ca)
         return httpx.Client(base_url=self.url, headers=headers, verify=context, timeout=20)
 
@@ -254,7 +273,7 @@ class ControlPlane:
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "e2e", "cluster": cluster}],
-            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
+            "users": [{"name": user, "user": {"token": self._token(user)}}],
             "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": user}}],
             "current-context": "e2e",
         }
@@ -284,6 +303,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://e2e.invalid",
             "--service-cluster-ip-range=10.0.0.0/24",
+            "--allow-privileged=true",  # as kubeadm has it
             # No controllers run here: nobody would make the default service account, and nobody
             # would take the taint off a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
