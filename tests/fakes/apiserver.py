@@ -569,9 +569,9 @@ class FakeApiServer:
         while len(self._history) > self._window:
             self._forgotten = self._history.popleft().version
         for watcher in self._watchers:
-            if watcher.collection == collection and watcher.namespace in (None, namespace):
-                if (line := change.line(watcher.node)) is not None:
-                    watcher.lines.append(line)
+            here = watcher.collection == collection and watcher.namespace in (None, namespace)
+            if here and (line := change.line(watcher.node)) is not None:
+                watcher.lines.append(line)
         self._changed.notify_all()
 
     def _bookmark_line(self) -> bytes:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from topology.agent.observed import Unseen
 from topology.devices import DeviceId, GpuResource, base_uuid
@@ -86,7 +87,7 @@ def plugin_of(image: str, args: Sequence[str], environment: Mapping[str, str]) -
         return None
     version = tag.split("-")[0] if path and "/" not in tag else ""
     options = dict(environment)
-    for here, after in zip(args, [*args[1:], ""], strict=True):
+    for here, after in pairwise([*args, ""]):
         key, equals, value = here.partition("=")
         if key.startswith("-"):
             options[key.lstrip("-")] = value if equals else after

@@ -1,0 +1,147 @@
+"""How devices are chosen, from what kubelet, plugin and device ids tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from topology.agent.facts import (
+    KubeletFacts,
+    Plugin,
+    allocator_of,
+    kubelet_facts,
+    plugin_of,
+    resources_of,
+)
+from topology.devices import DeviceId, GpuResource
+
+WHOLE = (GpuResource(),)
+SHARED = (GpuResource(strategy="time-slicing", replicas=4),)
+NVIDIA = Plugin("v0.20.0", {})
+KNOWN = KubeletFacts("none", "container", "none", "None")
+
+
+def ids(*names: str) -> frozenset[DeviceId]:
+    return frozenset(map(DeviceId, names))
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "labels", "expected"),
+    [
+        pytest.param({}, {}, WHOLE, id="no plugin: the usual resource"),
+        pytest.param({"nvidia.com/gpu": ids()}, {}, WHOLE, id="a plugin that serves nothing"),
+        pytest.param({"nvidia.com/gpu": ids("GPU-1", "GPU-2")}, {}, WHOLE, id="whole GPUs"),
+        pytest.param(
+            {"nvidia.com/gpu.shared": ids("GPU-1::0", "GPU-1::1", "GPU-2::0")},
+            {},
+            (GpuResource("nvidia.com/gpu.shared", "time-slicing", 2),),
+            id="replicas",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": ids("GPU-1::0", "GPU-1::1")},
+            {"nvidia.com/gpu.sharing-strategy": "mps"},
+            (GpuResource(strategy="mps", replicas=2),),
+            id="MPS",
+        ),
+        pytest.param(
+            {"nvidia.com/mig-1g.10gb": ids("MIG-1"), "nvidia.com/gpu": ids("GPU-2")},
+            {},
+            (GpuResource(), GpuResource("nvidia.com/mig-1g.10gb", "mig")),
+            id="mixed MIG",
+        ),
+    ],
+)
+def test_resources_show_in_device_ids(
+    allocatable: dict[str, frozenset[DeviceId]],
+    labels: dict[str, str],
+    expected: tuple[GpuResource, ...],
+) -> None:
+    assert resources_of(allocatable, labels) == expected
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        pytest.param("registry.example/nvidia/k8s-device-plugin:v0.17.1", "v0.17.1", id="tag"),
+        pytest.param("k8s-device-plugin:v0.20.0-ubi9", "v0.20.0", id="suffix"),
+        pytest.param("r:5000/nvidia/k8s-device-plugin", None, id="no tag, a port"),
+        pytest.param("r/k8s-device-plugin:v0.17.1@sha256:ab", "v0.17.1", id="digest"),
+        pytest.param("r/k8s-device-plugin:latest", None, id="no version"),
+    ],
+)
+def test_nvidias_plugin_is_told_by_its_image(image: str, version: str | None) -> None:
+    found = plugin_of(image, (), {})
+    assert found is not None
+    assert found.version == version
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["rocm/k8s-device-plugin:1", "gke/nvidia-gpu-device-plugin:1", "k8s-device-plugin-x:1", ""],
+)
+def test_other_plugins_are_not(image: str) -> None:
+    assert plugin_of(image, (), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("resources", "plugin", "policy"),
+    [
+        pytest.param(WHOLE, NVIDIA, "best-effort", id="whole GPUs"),
+        pytest.param(WHOLE, None, "any", id="nobody knows the plugin"),
+        pytest.param(SHARED, NVIDIA, "distributed", id="shared, by default"),
+        pytest.param(SHARED, Plugin("v0.17.1", {"ALLOCATION_POLICY": "packed"}), "distributed",
+                     id="shared, a version that knows no other"),
+        pytest.param(SHARED, Plugin("v0.20.0", {"allocation-policy": "packed"}), "packed",
+                     id="shared, by flag"),
+        pytest.param(SHARED, Plugin("v0.21.0", {"SHARED_DEVICES_ALLOCATION_POLICY": "packed"}),
+                     "packed", id="shared, by environment"),
+        pytest.param(SHARED, Plugin("v0.22.0", {"allocation-policy": "spread"}), "any",
+                     id="shared, a policy we do not know"),
+        pytest.param(SHARED, Plugin("v0.20.0", {"CONFIG_FILE": "/config.yaml"}), "any",
+                     id="shared, told by a file"),
+        pytest.param((*WHOLE, GpuResource("nvidia.com/gpu.shared", "mps", 2)), NVIDIA, "any",
+                     id="two allocators on one node"),
+    ],
+)  # fmt: skip
+def test_the_plugins_policy(
+    resources: tuple[GpuResource, ...], plugin: Plugin | None, policy: str
+) -> None:
+    facts, unseen = allocator_of(resources, plugin, KNOWN)
+    assert facts.policy == policy
+    assert [u.fact for u in unseen] == (["device plugin's policy"] if policy == "any" else [])
+
+
+def test_an_operators_word_wins() -> None:
+    facts, unseen = allocator_of(WHOLE, None, KNOWN, "packed")
+    assert (facts.policy, unseen) == ("packed", ())
+
+
+def test_flags_and_environment_of_a_container_are_read() -> None:
+    plugin = plugin_of(
+        "k8s-device-plugin:v0.20.0",
+        ["--config-file=/c.yaml", "--allocation-policy", "packed"],
+        {"MIG_STRATEGY": "none"},
+    )
+    assert plugin is not None
+    assert plugin.options == {
+        "MIG_STRATEGY": "none", "config-file": "/c.yaml", "allocation-policy": "packed",
+    }  # fmt: skip
+    assert allocator_of(SHARED, plugin, KNOWN)[0].policy == "packed"
+
+
+def test_a_kubelet_that_nobody_could_ask_may_do_anything() -> None:
+    facts, unseen = allocator_of(WHOLE, NVIDIA, KubeletFacts())
+    assert facts.topology_manager_policy == "unknown"
+    assert [u.fact for u in unseen] == ["Topology Manager's policy"]
+
+
+def test_what_a_configuration_leaves_out_is_the_kubelets_default() -> None:
+    assert kubelet_facts({}) == KNOWN
+    found = kubelet_facts({"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"})
+    assert found.over(KNOWN) == KubeletFacts("restricted", "pod", "none", "None")
+
+
+def test_facts_are_laid_over_one_another() -> None:
+    told = KubeletFacts(topology_manager_policy="none")
+    assert told.over(KubeletFacts("restricted", "pod", "static", "Static")) == KubeletFacts(
+        "none", "pod", "static", "Static"
+    )

@@ -1,0 +1,128 @@
+"""Sick GPUs and dropped links are remembered until a reset."""
+
+from __future__ import annotations
+
+import pytest
+
+from topology.agent.health import HARMLESS_XIDS, HealthBook
+from topology.agent.observed import Vitals, Xid
+from topology.devices import GpuUuid
+from topology.report import Health
+
+A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
+NOON, LATER = "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"
+
+
+def vital(uuid: GpuUuid = A, links: frozenset[int] = frozenset({0, 1}), **facts: object) -> Vitals:
+    return Vitals(uuid, active_links=links, **facts)  # type: ignore[arg-type]
+
+
+def book(*vitals: Vitals) -> HealthBook:
+    found = HealthBook()
+    found.look(vitals, NOON)
+    return found
+
+
+def test_all_is_well() -> None:
+    assert book(vital(), vital(B)).report() == ()
+
+
+def test_a_critical_xid_stays() -> None:
+    health = book(vital(energy=100))
+    assert health.xid(Xid(A, 79), NOON)
+    health.look([vital(energy=200)], LATER)
+    assert health.report() == (Health(A, False, "Xid79", NOON, (), 100),)
+
+
+@pytest.mark.parametrize("number", sorted(HARMLESS_XIDS))
+def test_an_applications_fault_is_not_the_gpus(number: int) -> None:
+    health = book(vital())
+    assert not health.xid(Xid(A, number), NOON)
+    assert health.report() == ()
+
+
+def test_an_xid_of_nobody_is_the_lost_gpus() -> None:
+    health = book(vital(), vital(B))
+    health.xid(Xid(None, 79), NOON)
+    health.look([vital(), Vitals(B, lost=True)], NOON)
+    assert [(h.uuid, h.reason) for h in health.report()] == [(B, "Lost, Xid79")]
+
+
+def test_an_xid_of_nobody_is_everybodys_if_none_is_lost() -> None:
+    health = book(vital(), vital(B))
+    health.xid(Xid(None, 79), NOON)
+    health.look([vital(), vital(B)], NOON)
+    assert [h.uuid for h in health.report()] == [A, B]
+
+
+def test_a_lost_gpu_is_sick_until_it_was_reset() -> None:
+    health = book(vital(energy=100))
+    health.look([Vitals(A, lost=True)], NOON)
+    assert not health.report()[0].healthy
+    health.look([vital(energy=150)], LATER)
+    assert health.report()[0].reason == "Lost"
+    health.look([vital(energy=3)], LATER)
+    assert health.report() == ()
+
+
+def test_a_lost_gpu_without_a_counter_is_well_when_it_is_back() -> None:
+    health = book(vital())
+    health.look([Vitals(A, lost=True)], NOON)
+    health.look([vital()], LATER)
+    assert health.report() == ()
+
+
+def test_a_gpu_that_is_not_even_counted_is_lost() -> None:
+    health = book(vital())
+    health.gone([A], NOON)
+    assert health.report() == (Health(A, False, "Lost", NOON),)
+
+
+def test_the_recovery_action_going_back_to_none_is_a_reset() -> None:
+    health = book(vital(recovery="none"))
+    health.xid(Xid(A, 95), NOON)
+    health.look([vital(recovery="reset")], NOON)
+    health.look([vital(recovery="none")], LATER)
+    assert health.report() == ()
+
+
+def test_a_row_that_could_not_be_remapped_is_sick_one_that_waits_is_not() -> None:
+    health = book(vital(remap_pending=True), vital(B, remap_failed=True))
+    assert [(h.uuid, h.healthy, h.reason) for h in health.report()] == [
+        (A, True, "RowRemapPending"), (B, False, "RowRemapFailed"),
+    ]  # fmt: skip
+
+
+def test_a_dropped_link_stays_down_though_it_comes_back() -> None:
+    health = book(vital(energy=10))
+    health.look([vital(links=frozenset({0}), energy=20)], NOON)
+    health.look([vital(energy=30)], LATER)
+    assert health.down() == {A: {1}}
+    assert health.expected() == {A: 2}
+    assert health.report() == (Health(A, True, "NVLink1Down", NOON, (1,), 20),)
+
+
+def test_a_reset_raises_a_dropped_link() -> None:
+    health = book(vital(energy=10))
+    health.look([vital(links=frozenset({0}), energy=20)], NOON)
+    health.look([vital(energy=1)], LATER)
+    assert (health.down(), health.report()) == ({}, ())
+
+
+def test_a_link_that_was_never_up_is_not_down() -> None:
+    health = book(vital(links=frozenset({0})))
+    assert (health.down(), health.expected()) == ({}, {A: 1})
+
+
+def test_a_new_self_remembers_what_the_former_said() -> None:
+    said = (Health(A, False, "Xid79, RowRemapPending, NVLink1Down", NOON, (1,), 100),)
+    health = HealthBook(said)
+    assert health.report() == said
+    health.look([vital(energy=500)], LATER)
+    assert health.report() == said
+
+
+def test_a_reset_while_the_agent_was_away_is_noticed() -> None:
+    health = HealthBook((Health(A, False, "Xid79", NOON, (), 100),))
+    health.look([vital(energy=7)], LATER)
+    assert health.report() == ()

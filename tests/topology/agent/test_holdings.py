@@ -1,0 +1,142 @@
+"""PodResources joined to pods: whose devices are these, and what is still to come."""
+
+from __future__ import annotations
+
+import pytest
+
+from topology.agent.holdings import (
+    Entry,
+    Held,
+    NodePod,
+    allocations,
+    join,
+    unsettled,
+    vanished,
+    whole,
+)
+from topology.devices import DeviceId, PodUid
+
+GPU = "nvidia.com/gpu"
+
+
+def entry(name: str, *ids: str, container: str = "main") -> Entry:
+    held = (Held(container, GPU, tuple(map(DeviceId, ids))),) if ids else ()
+    return Entry("ns", name, held)
+
+
+def pod(uid: str, name: str, count: int = 1, **facts: bool) -> NodePod:
+    return NodePod(PodUid(uid), "ns", name, {("main", GPU): count}, **facts)
+
+
+def pods(*found: NodePod) -> dict[PodUid, NodePod]:
+    return {p.uid: p for p in found}
+
+
+def uids(found: dict[PodUid, Entry]) -> dict[str, tuple[str, ...]]:
+    return {uid: tuple(i for h in e.held for i in h.device_ids) for uid, e in found.items()}
+
+
+def test_a_pod_is_known_by_its_name() -> None:
+    found, strangers = join([entry("a", "G1"), entry("b")], pods(pod("1", "a"), pod("2", "b")), {})
+    assert (uids(found), strangers) == ({"1": ("G1",), "2": ()}, [])
+
+
+def test_a_pod_that_nobody_knows_is_a_stranger_if_it_holds_something() -> None:
+    found, strangers = join([entry("a", "G1"), entry("b")], {}, {})
+    assert (found, strangers) == ({}, [entry("a", "G1")])
+
+
+BEFORE = {PodUid("old"): entry("a", "G1")}
+
+
+@pytest.mark.parametrize(
+    ("entries", "known", "expected"),
+    [
+        pytest.param(
+            [entry("a", "G1")], [], {"old": ("G1",)}, id="gone from the API server, held still"
+        ),
+        pytest.param(
+            [entry("a", "G1")],
+            [pod("new", "a")],
+            {"old": ("G1",)},
+            id="its successor is not admitted yet",
+        ),
+        pytest.param(
+            [entry("a", "G1")],
+            [pod("new", "a", acknowledged=True)],
+            {"new": ("G1",)},
+            id="its successor is admitted and got the same",
+        ),
+        pytest.param(
+            [entry("a", "G2")], [pod("new", "a")], {"new": ("G2",)}, id="its successor got another"
+        ),
+        pytest.param(
+            [entry("a", "G2"), entry("a", "G1")],
+            [pod("new", "a", acknowledged=True)],
+            {"old": ("G1",), "new": ("G2",)},
+            id="both at once",
+        ),
+        pytest.param([], [pod("new", "a")], {}, id="neither"),
+    ],
+)
+def test_one_name_two_pods(
+    entries: list[Entry], known: list[NodePod], expected: dict[str, tuple[str, ...]]
+) -> None:
+    found, strangers = join(entries, pods(*known), BEFORE)
+    assert (uids(found), strangers) == (expected, [])
+
+
+def test_a_pod_is_whole_with_every_containers_devices() -> None:
+    two = NodePod(PodUid("1"), "ns", "a", {("main", GPU): 2, ("side", GPU): 1})
+    half = entry("a", "G1", "G2")
+    both = Entry("ns", "a", (*half.held, Held("side", GPU, (DeviceId("G3"),))))
+    assert not whole(two, None)
+    assert not whole(two, half)
+    assert whole(two, both)
+    # One resource may be split over entries.
+    split = tuple(Held("main", GPU, (DeviceId(i),)) for i in ("G1", "G2"))
+    assert whole(pod("1", "a", 2), Entry("ns", "a", split))
+
+
+def test_news_is_due_of_who_comes_and_who_goes() -> None:
+    joined = {
+        PodUid("whole"): entry("whole", "G1"),
+        PodUid("ending"): entry("ending", "G2"),
+        PodUid("gone"): entry("gone", "G3"),
+        PodUid("half"): entry("half", "G4"),
+    }
+    known = pods(
+        pod("whole", "whole"),
+        pod("ending", "ending", ended=True),
+        pod("half", "half", 2),
+        pod("bound", "bound"),
+        pod("refused", "refused", ended=True),
+        NodePod(PodUid("plain"), "ns", "plain"),
+    )
+    assert unsettled(joined, known) == {"ending", "gone", "half", "bound"}
+
+
+def test_another_plugins_devices_are_not_waited_for() -> None:
+    nic = NodePod(PodUid("1"), "ns", "a", {("main", "nvidia.com/hostdev"): 1})
+    assert unsettled({}, pods(nic), {GPU}) == frozenset()
+    assert unsettled({}, pods(nic), None) == {"1"}
+
+
+def test_who_vanishes_alive() -> None:
+    before = {PodUid(n): entry(n, "G1") for n in ("alive", "ended", "deleting", "deleted")}
+    known = pods(
+        pod("alive", "alive"), pod("ended", "ended", ended=True),
+        pod("deleting", "deleting", deleting=True),
+    )  # fmt: skip
+    assert vanished({}, before, known) == {"alive"}
+    assert vanished({PodUid("alive"): entry("alive")}, before, known) == {"alive"}
+    assert vanished({PodUid("alive"): entry("alive", "G1")}, before, known) == frozenset()
+
+
+def test_allocations_are_in_one_order() -> None:
+    joined = {PodUid("2"): entry("b", "G2"), PodUid("1"): entry("a", "G1")}
+    found = allocations(joined, [entry("c", "G3")])
+    assert [(a.pod_uid, a.pod, a.device_ids) for a in found] == [
+        ("1", "a", ("G1",)), ("2", "b", ("G2",)), ("", "c", ("G3",)),
+    ]  # fmt: skip
+    assert found == allocations(dict(reversed(joined.items())), [entry("c", "G3")])
