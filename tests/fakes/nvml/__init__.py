@@ -1,0 +1,24 @@
+"""A fake NVML: a real shared library that the real ``pynvml`` loads, and a machine behind it.
+
+:class:`FakeNvml` plays a :class:`~topology.graph.NodeTopology` and breaks it at will. It writes a
+plain text description (``description.c`` says how it reads) that the library, ``nvml.c`` and its
+neighbours, reads again whenever it has changed.
+"""
+
+from __future__ import annotations
+
+from tests.fakes.nvml.building import CompilationFailed, CompilerMissing, library, symbols
+from tests.fakes.nvml.machine import RECOVERY_ACTIONS, FakeNvml, MigInstance, address
+from tests.fakes.nvml.testing import fake_nvml
+
+__all__ = [
+    "RECOVERY_ACTIONS",
+    "CompilationFailed",
+    "CompilerMissing",
+    "FakeNvml",
+    "MigInstance",
+    "address",
+    "fake_nvml",
+    "library",
+    "symbols",
+]
