@@ -122,6 +122,8 @@ def _link(
     if not pcie:
         unseen.append(Unseen("PCIe class", "neither NVML nor sysfs says", of))
     bare = Link(*pair, pcie)
+    if "enabled" in (a.mig_mode, b.mig_mode):
+        return bare  # what a GPU in MIG mode is cut into has no NVLinks
     ends_a, ends_b = _up(a, down), _up(b, down)
     there = sum(e.remote is Remote.GPU and e.remote_bus == b.pci_bus_id for e in ends_a)
     back = sum(e.remote is Remote.GPU and e.remote_bus == a.pci_bus_id for e in ends_b)

@@ -1,0 +1,196 @@
+"""NVML and sysfs through the real pynvml: what is discovered is the machine that is played."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.nvml.machine import MigInstance
+from tests.fakes.nvml.testing import fake_nvml
+from tests.fakes.sysfs import write_sysfs
+from topology.agent import pci
+from topology.agent.inventory import topology_of
+from topology.agent.nvml import Nvml, NvmlDownError
+from topology.agent.observed import Unseen
+from topology.devices import MIB, NodeName
+from topology.graph import AllocatorFacts, NodeTopology
+from topology.links import LinkKind
+from topology.machines import MACHINES, machine
+from topology.sources import SourceError, read
+
+NODE = NodeName("n")
+ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
+
+
+def discover(sys: Path) -> tuple[NodeTopology, tuple[Unseen, ...]]:
+    with Nvml() as nvml:
+        return topology_of(NODE, nvml.look(), pci.read(sys))
+
+
+def bare(topology: NodeTopology) -> NodeTopology:
+    """Without what only the kubelet and its plugin know."""
+    return replace(topology, allocator=AllocatorFacts(), name=NODE)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in MACHINES])
+def test_every_machine_of_the_catalogue_is_discovered_as_it_is(name: str, tmp_path: Path) -> None:
+    played = machine(name).topology("n")
+    write_sysfs(tmp_path / "sys", played, machine(name))
+    with fake_nvml(tmp_path, played).in_process():
+        found, unseen = discover(tmp_path / "sys")
+    expected = bare(played)
+    assert found.gpus == expected.gpus
+    assert found.links == expected.links
+    assert found.fabric == expected.fabric
+    assert {n.name for n in found.nics} == {n.name for n in expected.nics}
+    if not machine(name).numa_note:  # there, sysfs and the matrix disagree in reality, too
+        assert {n.name: dict(n.distances) for n in found.nics} == {
+            n.name: dict(n.distances) for n in expected.nics
+        }
+        assert found.shape is expected.shape
+    assert unseen == ()
+
+
+SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(ROOT.parent / "shared"))) / "fixtures"
+POSTINGS = sorted((SHARED / "topo").glob("*.txt"))
+
+
+@pytest.mark.skipif(not POSTINGS, reason="needs the collected postings ($GPU_TOPOLOGY_SHARED)")
+@pytest.mark.parametrize("path", [pytest.param(p, id=p.stem) for p in POSTINGS])
+def test_a_posted_matrix_played_through_nvml_comes_back(path: Path, tmp_path: Path) -> None:
+    try:
+        posted = read(path.read_text(), NODE).topology
+    except SourceError:
+        pytest.skip("no matrix of GPUs in it")
+    with fake_nvml(tmp_path, posted).in_process():
+        found, _ = discover(tmp_path / "nowhere")
+    matrix = [(k.a, k.b, k.kind, k.pcie, k.nvlinks, k.via) for k in posted.links]
+    assert [(k.a, k.b, k.kind, k.pcie, k.nvlinks, k.via) for k in found.links] == matrix
+    assert [g.numa_node for g in found.gpus] == [g.numa_node for g in posted.gpus]
+
+
+def test_a_gpu_in_mig_mode_shows_its_instances_and_no_links(tmp_path: Path) -> None:
+    played = machine("hgx-a100-4").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    fake.mig(1, [MigInstance("MIG-a", "3g.20gb", 19968 * MIB), None,
+                 MigInstance("MIG-b", "1g.5gb", 4864 * MIB)])  # fmt: skip
+    with fake.in_process():
+        found, _ = discover(tmp_path)
+    split = found.gpus[1]
+    assert split.mig_mode == "enabled"
+    assert [(m.uuid, m.profile, m.memory) for m in split.mig_instances] == [
+        ("MIG-a", "3g.20gb", 19968 * MIB), ("MIG-b", "1g.5gb", 4864 * MIB),
+    ]  # fmt: skip
+    linked = {(k.a, k.b) for k in found.links if k.nvlinks}
+    assert linked == {(0, 2), (0, 3), (2, 3)}
+
+
+Fault = Callable[[NodeTopology], NodeTopology]
+NO_PERMISSION, NOT_SUPPORTED, UNKNOWN = 4, 3, 999
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "fact", "lost"),
+    [
+        pytest.param("nvmlDeviceGetP2PStatus", NO_PERMISSION, "P2P status", "", id="P2P denied"),
+        pytest.param("nvmlDeviceGetTopologyCommonAncestor", UNKNOWN, "PCIe class", "pcie",
+                     id="ancestor"),
+        pytest.param("nvmlDeviceGetNvLinkState", NO_PERMISSION, "NVLinks", "nvlinks",
+                     id="NVLinks denied"),
+        pytest.param("nvmlDeviceGetGpuFabricInfoV", UNKNOWN, "fabric", "", id="fabric"),
+        pytest.param("nvmlDeviceGetMigMode", UNKNOWN, "MIG mode", "", id="MIG mode"),
+        pytest.param("nvmlDeviceGetName", UNKNOWN, "product", "product", id="product"),
+    ],
+)  # fmt: skip
+def test_a_call_that_fails_costs_its_fact_and_no_other(
+    function: str, code: int, fact: str, lost: str, tmp_path: Path
+) -> None:
+    played = machine("dgx1-v100").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    fake.fail(function, code)
+    with fake.in_process():
+        found, unseen = discover(tmp_path / "nowhere")
+    assert fact in {u.fact for u in unseen}
+    assert len([u for u in unseen if u.fact == fact and "GPU" in u.of]) >= 1
+    assert [g.uuid for g in found.gpus] == [g.uuid for g in played.gpus]
+    assert [g.memory for g in found.gpus] == [g.memory for g in played.gpus]
+    if lost != "product":
+        assert [g.product for g in found.gpus] == [g.product for g in played.gpus]
+    for link, real in zip(found.links, played.links, strict=True):
+        assert link.nvlinks == (0 if lost == "nvlinks" else real.nvlinks)
+        assert link.pcie == (LinkKind.UNKNOWN if lost == "pcie" else real.pcie)
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "nvmlDeviceGetGpuFabricInfoV",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetP2PStatus",
+        "nvmlDeviceGetNvLinkRemoteDeviceType",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetMemoryAffinity",
+    ],
+)
+def test_an_older_driver_that_lacks_a_symbol(symbol: str, tmp_path: Path) -> None:
+    played = machine("dgx1-v100").topology("n")
+    write_sysfs(tmp_path / "sys", played, machine("dgx1-v100"))
+    with fake_nvml(tmp_path, played, without=[symbol]).in_process():
+        found, _ = discover(tmp_path / "sys")
+    # Each of these has another source, or is nothing a V100 has.
+    assert found.gpus == bare(played).gpus
+    assert found.links == bare(played).links
+
+
+def test_a_lost_gpu_costs_itself(tmp_path: Path) -> None:
+    played = machine("dgx1-v100").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    with fake.in_process(), Nvml() as nvml:
+        nvml.vitals()
+        fake.lose(3)
+        seen, vitals = nvml.look(), nvml.vitals()
+    assert [g.index for g in seen.gpus] == [0, 1, 2, 4, 5, 6, 7]
+    assert [v.uuid for v in vitals if v.lost] == [played.gpus[3].uuid]
+    assert ["lost" in u.cause for u in seen.unseen if u.of == "GPU 3"] == [True]
+
+
+def test_a_driver_that_is_not_loaded_is_down(tmp_path: Path) -> None:
+    fake = fake_nvml(tmp_path, machine("dgx1-v100").topology("n"))
+    fake.fail("nvmlInitWithFlags", 9)
+    fake.fail("nvmlInit_v2", 9)
+    with fake.in_process(), pytest.raises(NvmlDownError, match="Driver Not Loaded"):
+        Nvml()
+
+
+def test_vitals_are_what_moves(tmp_path: Path) -> None:
+    played = machine("dgx1-v100").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    fake.utilisation(2, 40)
+    fake.used(2, 300 * MIB)
+    fake.processes(2, [(4711, 200 * MIB)])
+    fake.remapped(5, pending=True, failure=False)
+    fake.drop_link(0, 1)
+    with fake.in_process(), Nvml() as nvml:
+        vitals = nvml.vitals()
+    assert (vitals[2].utilisation, vitals[2].memory_used) == (0.4, 300 * MIB)
+    assert vitals[2].processes == ((4711, 200 * MIB),)
+    assert (vitals[5].remap_pending, vitals[5].remap_failed) in ((True, False), (None, None))
+    assert vitals[0].active_links == frozenset(range(6)) - {1}
+    assert vitals[7].processes == ()
+    assert vitals[7].energy is not None
+
+
+def test_an_xid_arrives(tmp_path: Path) -> None:
+    played = machine("dgx1-v100").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    with fake.in_process(), Nvml() as nvml:
+        assert nvml.listen()
+        assert nvml.wait(0.05) is None
+        fake.xid(4, 79)
+        xid = nvml.wait(10)
+    assert xid is not None
+    assert (xid.uuid, xid.number) == (played.gpus[4].uuid, 79)
