@@ -276,6 +276,16 @@ class FakeApiServer:
         with self._changed:
             return copy.deepcopy(self._objects[target.collection][target.key])
 
+    def versions(self, path: str) -> list[Json]:
+        """Every version that an object has had, as far as the history goes."""
+        target = _parse(path)
+        with self._changed:
+            return [
+                c.obj
+                for c in self._history
+                if c.collection == target.collection and c.obj["metadata"]["name"] == target.name
+            ]
+
     def items(self, path: str) -> list[Json]:
         """Return copies of a collection's objects, in list order."""
         target = _parse(path)

@@ -60,7 +60,7 @@ class FakeKubelet:
         """Listen, on a fresh socket."""
         self.socket.unlink(missing_ok=True)
         server = grpc.server(ThreadPoolExecutor(2))
-        handlers = {
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "List": grpc.unary_unary_rpc_method_handler(
                 self._list, ListPodResourcesRequest.FromString, _bytes
             ),

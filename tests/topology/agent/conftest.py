@@ -1,0 +1,167 @@
+"""A node for the agent: NVML, kubelet and API server are fakes that behave, the agent is real."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.kubelet import GPU, FakeKubelet
+from tests.fakes.nvml.machine import FakeNvml
+from tests.fakes.nvml.testing import fake_nvml
+from topology import codec
+from topology.agent.facts import KubeletFacts
+from topology.agent.loop import Pace
+from topology.agent.nodewatch import KubeletSources
+from topology.agent.nvmlwatch import Cadence
+from topology.agent.service import AgentService, Settings
+from topology.devices import NodeName
+from topology.kubeapi.apiserver import ApiServer
+from topology.machines import machine
+from topology.report import Health, Report
+
+PODS = "/api/v1/namespaces/default/pods"
+RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+RECORD = f"{RECORDS}/n"
+NODE = {"kind": "Node", "metadata": {"name": "n", "uid": "node-1"}}
+PLUGIN = {
+    "metadata": {"name": "plugin"},
+    "spec": {
+        "nodeName": "n",
+        "containers": [{"name": "p", "image": "example/k8s-device-plugin:v0.17.1"}],
+    },
+}
+QUICK = Cadence(vitals=0.1, look=1.0, reopen=0.5, hung=1.0, slice=0.05)
+BRISK = Pace(idle=0.5, restart=2.0, silence=1.0)
+
+
+class Node:
+    """One node with a DGX-1's GPUs, and at most one agent on it at a time."""
+
+    def __init__(self, folder: Path, socket: Path, nvml: FakeNvml, api: FakeApiServer) -> None:
+        self.folder = folder
+        self.nvml = nvml
+        self.api = api
+        self.gpus = [str(gpu.uuid) for gpu in nvml.topology.gpus]
+        self.kubelet = FakeKubelet(socket)
+        self.kubelet.allocatable(*self.gpus)
+        self.heartbeat = 60.0
+        self.told = KubeletFacts("none")
+        self._boot = folder / "boot_id"
+        self.boot("boot-1")
+        self._service: AgentService | None = None
+        self._thread: threading.Thread | None = None
+
+    def boot(self, boot_id: str) -> None:
+        """Another boot, for the next agent."""
+        self._boot.write_text(boot_id + "\n")
+
+    def service(self) -> AgentService:
+        """An agent that does not run yet."""
+        settings = Settings(
+            NodeName("n"),
+            self.kubelet.socket,
+            self.folder / "sys",
+            self._boot,
+            KubeletSources(self.told),
+            heartbeat=self.heartbeat,
+            cadence=QUICK,
+            pace=BRISK,
+        )
+        kubeconfig = self.api.write_kubeconfig(self.folder / "kubeconfig")
+        return AgentService(settings, ApiServer.from_kubeconfig(kubeconfig))
+
+    def start(self) -> AgentService:
+        """Start an agent."""
+        self._service = service = self.service()
+        self._thread = threading.Thread(target=service.run)
+        self._thread.start()
+        return service
+
+    def stop(self) -> None:
+        """Stop the agent, if one runs; what it has published stays."""
+        if self._service is not None and self._thread is not None:
+            self._service.stop()
+            self._thread.join(20)
+            assert not self._thread.is_alive()
+            self._service = None
+
+    def pod(self, name: str, count: int = 1, **status: Any) -> dict[str, Any]:
+        """Bind a pod to the node, or change its status."""
+        limits = {"limits": {GPU: str(count)}}
+        containers = [{"name": "main", "image": "example/work", "resources": limits}]
+        return self.api.put(
+            PODS,
+            {
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"nodeName": "n", "containers": containers},
+                "status": {"phase": "Pending", **status},
+            },
+        )
+
+    def admit(self, name: str, *gpus: int) -> None:
+        """The kubelet gives a pod its GPUs."""
+        self.kubelet.show("default", name, {"main": {GPU: [self.gpus[i] for i in gpus]}})
+
+    def record(self) -> dict[str, Any]:
+        """The object as it stands; empty where there is none."""
+        found = [r for r in self.api.items(RECORDS) if r["metadata"]["name"] == "n"]
+        return found[0] if found else {}
+
+    def report(self) -> Report:
+        """The report as it stands; an empty one where there is none."""
+        return codec.decode_report(self.record().get("status", {}))
+
+    def reports(self) -> list[Report]:
+        """Every report there ever was."""
+        versions = self.api.versions(RECORD)
+        return [codec.decode_report(v["status"]) for v in versions if "status" in v]
+
+    def holders(self) -> dict[str, tuple[int, ...]]:
+        """GPU indices by pod name, as published."""
+        return holders(self.report(), self.gpus)
+
+    def ready(self) -> bool:
+        """Whether the record can be relied on."""
+        report = self.report()
+        return bool(report.conditions) and not report.not_ready
+
+    def health(self) -> dict[int, Health]:
+        """What is said of GPUs, by index."""
+        return {self.gpus.index(h.uuid): h for h in self.report().health}
+
+    def until(self, condition: Callable[[], object], what: str = "", within: float = 15) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + within
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {within} s: {what} {self.record()}"
+            time.sleep(0.02)
+
+
+def holders(report: Report, gpus: list[str]) -> dict[str, tuple[int, ...]]:
+    """GPU indices by pod name."""
+    return {a.pod: tuple(sorted(gpus.index(i) for i in a.device_ids)) for a in report.allocations}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node with a healthy driver, a kubelet that shows nobody, and no agent yet."""
+    with ExitStack() as stack:
+        # Not pytest's folder: a path to a unix socket has at most 107 bytes.
+        socket = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-")))
+        fake = fake_nvml(tmp_path, machine("dgx1-v100").topology("n"))
+        stack.enter_context(fake.in_process())
+        api = stack.enter_context(FakeApiServer())
+        api.put("/api/v1/nodes", NODE)
+        api.put("/api/v1/namespaces/system/pods", PLUGIN)
+        found = Node(tmp_path, socket, fake, api)
+        stack.enter_context(found.kubelet)
+        stack.callback(found.stop)
+        yield found

@@ -1,0 +1,379 @@
+"""The agent as it runs: what stands in the API server after all that can happen to a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.kubelet import GPU
+from tests.topology.agent.conftest import PODS, RECORD, RECORDS, Node, holders
+from topology import codec
+from topology.agent.facts import KubeletFacts
+from topology.machines import machine
+
+
+def test_it_publishes_the_machine(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    record = codec.decode(node.record())
+    expected = machine("dgx1-v100").topology("n")
+    assert record.topology.gpus == expected.gpus
+    assert record.topology.links == expected.links
+    assert record.topology.allocator.policy == "best-effort"
+    assert record.topology.allocator.plugin_version == "v0.17.1"
+    assert record.report is not None
+    assert record.report.allocatable == frozenset(node.gpus)
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "node-1"}
+    assert node.record()["metadata"]["ownerReferences"] == [owner]
+
+
+def test_a_pod_comes_and_goes(node: Node) -> None:
+    service = node.start()
+    node.until(node.ready)
+    uid = node.pod("a", 2)["metadata"]["uid"]
+    node.admit("a", 0, 3)
+    node.until(lambda: node.holders() == {"a": (0, 3)})
+    assert node.report().allocations[0].pod_uid == uid
+    node.pod("a", 2, phase="Succeeded")
+    node.kubelet.hide("a")
+    node.until(lambda: node.holders() == {})
+    assert service.alive()
+
+
+def test_the_sequence_only_grows_and_nothing_is_written_without_news(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.pod("a")
+    node.admit("a", 5)
+    node.until(node.holders)
+    settled = len(node.reports())
+    node.until(lambda: node.kubelet.calls["List"] > 8, within=20)
+    assert len(node.reports()) == settled
+    numbers = [r.sequence for r in node.reports()]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_heartbeat_raises_the_sequence(node: Node) -> None:
+    node.heartbeat = 1.0
+    node.start()
+    node.until(node.ready)
+    first = node.report()
+    node.until(lambda: node.report().sequence >= first.sequence + 2)
+    assert node.report().follows(first)
+
+
+def test_half_a_pod_is_published_and_followed(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.pod("a", 2)
+    node.admit("a", 0)
+    node.until(lambda: node.holders() == {"a": (0,)})
+    node.kubelet.hide("a")
+    node.admit("a", 0, 3)
+    node.until(lambda: node.holders() == {"a": (0, 3)})
+
+
+def test_a_kubelet_that_restarts_releases_nobody(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.pod("a", 2, phase="Running", startTime="2026-01-01T00:00:00Z")
+    node.admit("a", 0, 3)
+    node.until(lambda: node.holders() == {"a": (0, 3)})
+    node.kubelet.stop()
+    shown = node.kubelet.forget()
+    node.kubelet.start()
+    node.pod("b")
+    node.admit("b", 6)
+    node.until(lambda: "b" in node.holders())  # who comes is not held up by who is in doubt
+    node.kubelet.recall([*shown, *node.kubelet.forget()])
+    seen = len(node.reports())
+    node.until(lambda: node.kubelet.calls["List"] > 18, within=20)
+    held = [holders(r, node.gpus) for r in node.reports()]
+    first = next(i for i, h in enumerate(held) if h)
+    assert all(h.get("a") == (0, 3) for h in held[first:]), held
+    assert len(node.reports()) <= seen + 1
+
+
+def test_a_pod_that_a_restarted_kubelet_does_not_know_is_let_go_in_the_end(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.pod("a", phase="Running", startTime="2026-01-01T00:00:00Z")
+    node.admit("a", 0)
+    node.until(node.holders)
+    node.kubelet.stop()
+    node.kubelet.forget()
+    node.kubelet.start()
+    node.until(lambda: node.holders() == {}, within=20)
+
+
+def test_a_silent_kubelet_is_no_empty_node(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.pod("a")
+    node.admit("a", 0)
+    node.until(node.holders)
+    node.kubelet.stop()
+    node.until(lambda: not node.ready())
+    assert node.holders() == {"a": (0,)}
+    assert "kubelet.sock" in node.report().not_ready
+    node.kubelet.start()
+    node.until(node.ready)
+
+
+def test_a_busy_kubelet_is_asked_again(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.kubelet.exhaust(10)
+    node.pod("a")
+    node.admit("a", 0)
+    node.until(node.holders)
+    assert all(not r.not_ready for r in node.reports()[1:])
+
+
+def test_pods_of_one_name_are_told_apart(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    old = node.pod("a")["metadata"]["uid"]
+    node.admit("a", 0)
+    node.until(node.holders)
+    node.api.remove(f"{PODS}/a")  # by force: the kubelet is slower
+    new = node.pod("a")["metadata"]["uid"]
+    node.admit("a", 4)
+    node.until(lambda: len(node.report().allocations) == 2)
+    found = {a.pod_uid: node.gpus.index(a.device_ids[0]) for a in node.report().allocations}
+    assert found == {old: 0, new: 4}
+    node.kubelet.hide("a")
+    node.until(lambda: len(node.report().allocations) == 1)
+    assert node.report().allocations[0].pod_uid == new
+
+
+def test_shared_gpus_and_dra_claims_are_recognised(node: Node) -> None:
+    node.kubelet.allocatable(*(f"{uuid}::{n}" for uuid in node.gpus for n in range(2)))
+    node.kubelet.show("default", "a", {"main": {GPU: [f"{node.gpus[0]}::1"]}})
+    node.kubelet.show("default", "claims", {"main": {}}, claims={"main": "gpu-3"})
+    node.pod("a")
+    node.pod("claims", 0)
+    node.start()
+    node.until(lambda: len(node.report().allocations) == 2)
+    a, claims = node.report().allocations
+    assert a.device_ids == (f"{node.gpus[0]}::1",)
+    assert (claims.resource, claims.device_ids) == ("gpu.nvidia.com", ("n/gpu-3",))
+    (served,) = codec.decode(node.record()).topology.resources
+    assert (served.strategy, served.replicas) == ("time-slicing", 2)
+    assert codec.decode(node.record()).topology.allocator.policy == "distributed"
+
+
+def test_a_sick_gpu_stays_sick_over_an_agents_restart_and_not_over_a_reboot(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.nvml.xid(2, 79)
+    node.until(lambda: 2 in node.health())
+    said = node.health()[2]
+    assert (said.healthy, said.reason) == (False, "Xid79")
+    node.stop()
+    before = node.report()
+    node.start()
+    node.until(lambda: len(node.reports()) > 1 and node.report().sequence > before.sequence)
+    assert node.health()[2] == said
+    node.stop()
+    node.boot("boot-2")
+    node.start()
+    node.until(lambda: node.report().boot_id == "boot-2" and node.ready())
+    assert node.health() == {}
+    assert node.report().sequence <= 3
+
+
+def test_a_reset_makes_a_sick_gpu_well(node: Node) -> None:
+    node.nvml.energy(2, 10**9)
+    node.start()
+    node.until(node.ready)
+    node.nvml.xid(2, 79)
+    node.until(lambda: 2 in node.health())
+    node.nvml.reset(2)
+    node.until(lambda: node.health() == {})
+
+
+def test_a_lost_gpu_is_lost_and_not_free(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.nvml.lose(3)
+    node.until(lambda: 3 in node.health())
+    assert not node.health()[3].healthy
+    topology = codec.decode(node.record()).topology
+    assert len(topology.gpus) == 8
+    assert topology.links == machine("dgx1-v100").topology("n").links
+
+
+def test_a_gpu_that_is_gone_at_the_agents_restart_keeps_its_index(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.stop()
+    node.nvml.remove(3)
+    before = node.report().sequence
+    node.start()
+    node.until(lambda: node.report().sequence > before and 3 in node.health())
+    topology = codec.decode(node.record()).topology
+    assert [(g.index, g.uuid) for g in topology.gpus] == list(enumerate(node.gpus))
+
+
+def test_a_dropped_link_does_not_count_any_more(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.nvml.drop_link(0, 1)
+
+    def counts() -> int:
+        return sum(k.nvlinks for k in codec.decode(node.record()).topology.links)
+
+    before = sum(k.nvlinks for k in machine("dgx1-v100").topology("n").links)
+    node.until(lambda: counts() == before - 1)
+    node.nvml.raise_link(0, 1)
+    node.stop()
+    node.start()
+    node.until(node.ready)
+    assert counts() == before - 1
+    assert [h.healthy for h in node.health().values()] == [True, True]
+
+
+def test_a_call_that_hangs_holds_up_only_what_it_was_for(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.nvml.hang("nvmlDeviceGetNvLinkState")
+    node.until(lambda: "hangs" in node.report().not_ready)
+    node.pod("a")
+    node.admit("a", 0)
+    node.until(node.holders)
+    node.nvml.lift()
+    node.until(node.ready)
+
+
+def test_without_a_driver_the_record_says_so(node: Node) -> None:
+    node.nvml.fail("nvmlInitWithFlags", 9)
+    node.nvml.fail("nvmlInit_v2", 9)
+    node.start()
+    node.until(lambda: "Driver Not Loaded" in node.report().not_ready)
+    assert codec.decode(node.record()).topology.gpus == ()
+    node.nvml.lift()
+    node.until(node.ready)
+    assert len(codec.decode(node.record()).topology.gpus) == 8
+
+
+def test_a_driver_that_goes_leaves_the_hardware_as_it_was(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.stop()
+    node.nvml.fail("nvmlInitWithFlags", 9)
+    node.nvml.fail("nvmlInit_v2", 9)
+    node.start()
+    node.until(lambda: not node.ready())
+    assert len(codec.decode(node.record()).topology.gpus) == 8
+
+
+def test_use_by_nobody_is_said(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.nvml.processes(6, [(4711, 1 << 28)])
+
+    def unaccounted() -> str:
+        return next(
+            (
+                c.message
+                for c in node.report().conditions
+                if c.type == "UnaccountedUse" and c.status
+            ),
+            "",
+        )
+
+    node.until(lambda: unaccounted() == "GPU 6: processes 4711")
+    node.pod("a")
+    node.admit("a", 6)
+    node.until(lambda: node.holders() == {"a": (6,)} and not unaccounted())
+
+
+def test_an_outage_ends_right(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.api.refuse(503, times=None)
+    node.pod("a")
+    node.admit("a", 0)
+    node.until(lambda: node.kubelet.calls["List"] > 10)
+    assert node.holders() == {}
+    node.api.allow()
+    node.until(lambda: node.holders() == {"a": (0,)}, within=30)
+
+
+def test_writes_without_an_answer_are_not_lost_and_not_doubled(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.api.commit_then_hang(f"{RECORD}/status")
+    node.pod("a")
+    node.admit("a", 0)
+    node.until(lambda: node.holders() == {"a": (0,)})
+    node.api.allow()
+    node.pod("b")
+    node.admit("b", 1)
+    node.until(lambda: node.holders() == {"a": (0,), "b": (1,)}, within=30)
+    numbers = [r.sequence for r in node.reports()]
+    assert numbers == sorted(set(numbers))
+
+
+def test_somebody_elses_changes_are_overwritten(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    wrong = node.record()
+    wrong["spec"]["devices"] = wrong["spec"]["devices"][:2]
+    wrong["spec"]["links"] = []
+    wrong["status"]["allocations"] = []
+    node.api.put(RECORDS, wrong)
+    node.pod("a")
+    node.admit("a", 0)
+    node.until(lambda: node.holders() == {"a": (0,)})
+    assert len(codec.decode(node.record()).topology.gpus) == 8
+
+
+def test_a_deleted_record_is_there_again_with_the_next_heartbeat(node: Node) -> None:
+    node.heartbeat = 1.0
+    node.start()
+    node.until(node.ready)
+    node.api.remove(RECORD)
+    node.until(node.ready)
+    assert len(codec.decode(node.record()).topology.gpus) == 8
+
+
+def test_a_record_that_cannot_be_read_is_replaced(node: Node) -> None:
+    node.api.put(RECORDS, {"metadata": {"name": "n"}, "spec": {"devices": "none"}})
+    node.start()
+    node.until(node.ready)
+    assert len(codec.decode(node.record()).topology.gpus) == 8
+
+
+def test_a_node_that_was_made_anew_owns_the_record(node: Node) -> None:
+    node.start()
+    node.until(node.ready)
+    node.stop()
+    node.api.remove("/api/v1/nodes/n")
+    node.api.put("/api/v1/nodes", {"kind": "Node", "metadata": {"name": "n", "uid": "node-2"}})
+    node.start()
+    node.until(lambda: node.record()["metadata"]["ownerReferences"][0]["uid"] == "node-2")
+
+
+def test_an_unknown_topology_manager_is_published_as_unknown(node: Node) -> None:
+    node.told = KubeletFacts()
+    node.start()
+    node.until(node.ready)
+    facts = codec.decode(node.record()).topology.allocator
+    assert facts.topology_manager_policy == "unknown"
+    complete = next(c for c in node.report().conditions if c.type == "Complete")
+    assert not complete.status
+    assert "Topology Manager" in complete.message
+
+
+def test_once_writes_once(node: Node) -> None:
+    picture = node.service().once(write=True)
+    assert picture.topology is not None
+    assert len(codec.decode(node.record()).topology.gpus) == 8
+    assert len(node.reports()) == 1
+
+
+def test_once_says_when_it_could_not_write(node: Node) -> None:
+    node.api.refuse(403, times=None, path="gputopologies")
+    with pytest.raises(TimeoutError, match=r"403|does not answer"):
+        node.service().once(patience=0.5, write=True)
