@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from tests.fakes.kubelet import GPU
@@ -318,7 +320,7 @@ def test_writes_without_an_answer_are_not_lost_and_not_doubled(node: Node) -> No
 def test_somebody_elses_changes_are_overwritten(node: Node) -> None:
     node.start()
     node.until(node.ready)
-    wrong = node.record()
+    wrong = copy.deepcopy(node.record())
     wrong["spec"]["devices"] = wrong["spec"]["devices"][:2]
     wrong["spec"]["links"] = []
     wrong["status"]["allocations"] = []
