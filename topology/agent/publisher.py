@@ -141,14 +141,11 @@ class Publisher:
 
     def _write(self, spec: dict[str, object] | None, report: Report) -> None:
         beat = self._clock() >= self._due
-        spec_stands = spec is None or spec == self._spec
-        if spec_stands and report == self._report and not beat and self._stored is not None:
-            return
         if self._stored is None:
             self._read()
         if self._stored is None:
             self._create(spec or _spec(NodeTopology(self._node, ())))
-        elif not (spec_stands and self._owned()):
+        elif (spec is not None and spec != self._spec) or not self._owned():
             self._put("spec", self._path, {"spec": spec or self._stored.get("spec", {})})
         if spec is not None:
             self._spec = spec
