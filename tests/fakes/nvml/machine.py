@@ -62,7 +62,7 @@ class MigInstance:
 
 @dataclass(slots=True)
 class _Link:
-    """One end of an NVLink: where it goes, in the description's words, and its other end if known."""
+    """One end of an NVLink: where it goes in the description's words, and its other end."""
 
     remote: str
     up: bool = True
