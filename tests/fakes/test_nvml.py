@@ -207,7 +207,7 @@ def test_what_a_topology_does_not_say(tmp_path: Path) -> None:
 # --- Beginning and ending -------------------------------------------------------------------------
 
 
-def test_before_and_after(tmp_path: Path) -> None:
+def test_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_nvml(tmp_path, line())
     with fake.in_process():
         with pytest.raises(pynvml.NVMLError_Uninitialized):
@@ -229,11 +229,10 @@ def test_before_and_after(tmp_path: Path) -> None:
         pynvml.nvmlDeviceGetCount()
     assert "FAKE_NVML" not in os.environ
     # glibc knows the name by now, but it is no library that anybody could use.
-    module: Any = pynvml
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     with pytest.raises(pynvml.NVMLError_LibraryNotFound):
         pynvml.nvmlInit()
-    module.nvmlLib = None
-    module._nvmlGetFunctionPointer_cache.clear()
 
 
 def test_one_machine_after_the_other(tmp_path: Path) -> None:

@@ -149,15 +149,15 @@ class FakeNvml:
             raise RuntimeError("pynvml has loaded a library already")
         before = os.environ.get("FAKE_NVML")
         os.environ["FAKE_NVML"] = str(self._file)
-        module.nvmlLib = ctypes.CDLL(str(self._library / SONAME))
+        fake = ctypes.CDLL(str(self._library / SONAME))
+        _shut_down(fake)  # a call that was let go at the end of another machine may have got in
+        module.nvmlLib = fake
         module._nvmlGetFunctionPointer_cache.clear()
         try:
             yield
         finally:
             self.lift()
-            shutdown = module.nvmlLib["nvmlShutdown"]
-            while shutdown() == pynvml.NVML_SUCCESS:
-                pass
+            _shut_down(fake)
             module.nvmlLib = None
             module._nvmlGetFunctionPointer_cache.clear()
             module._nvmlLib_refcount = 0
@@ -310,7 +310,7 @@ class FakeNvml:
         self._write()
 
     def _gpu(self, index: int) -> Gpu:
-        return next(gpu for gpu in self._topology.gpus if gpu.index == index)
+        return self._topology.gpus[self._topology.position_of_index[index]]
 
     @contextmanager
     def _changing(self, index: int) -> Iterator[_State]:
@@ -415,6 +415,12 @@ class FakeNvml:
 def address(gpu: Gpu) -> str:
     """The PCI address that NVML gives for a GPU, made up where the topology has none."""
     return gpu.pci_bus_id or f"0000:{gpu.index + 1:02x}:00.0"
+
+
+def _shut_down(fake: ctypes.CDLL) -> None:
+    """However often it was initialised."""
+    while fake.nvmlShutdown() == pynvml.NVML_SUCCESS:
+        pass
 
 
 def _reserved(gpu: Gpu) -> int:
