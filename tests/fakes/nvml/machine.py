@@ -229,7 +229,9 @@ class FakeNvml:
     def hang(self, function: str, index: int | None = None) -> None:
         """Calls of ``function`` (on one GPU, or all) do not return until this is lifted.
 
-        Its version may be left out: ``nvmlDeviceGetMemoryInfo`` stands for ``_v2`` as well.
+        Its version may be left out: ``nvmlDeviceGetMemoryInfo`` stands for ``_v2`` as well. For a
+        function of two GPUs ``index`` is the first. Raises ``ValueError`` for a function that the
+        fake has not.
         """
         self._fault(function, None, index)
 
@@ -403,7 +405,8 @@ class FakeNvml:
     def _fabric(self, index: int) -> str:
         """A switched GPU reports a completed fabric even where that ends with the node.
 
-        It then has no cluster: all zeros, as an HGX H100's. Others, and single GPUs, support none.
+        It then has no cluster: all zeros (meta-pytorch/torchcomms#1385). A PCIe card's state is
+        "not supported", and yet the call succeeds (leptonai/gpud#1147).
         """
         fabric = self._topology.fabric
         if fabric is not None:
