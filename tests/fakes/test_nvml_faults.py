@@ -627,7 +627,7 @@ def test_mig_where_there_is_none(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="can have 0 MIG instances"):
         fake.mig(0, INSTANCES)
     with pytest.raises(ValueError, match="no MIG profile"):
-        _ = MigInstance("MIG-a", "half", GIB).slices
+        MigInstance("MIG-a", "half", GIB)
 
 
 # --- Many at a time -------------------------------------------------------------------------------

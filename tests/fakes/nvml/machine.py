@@ -41,21 +41,29 @@ ENERGY_AT_START = 3_600_000
 FIRST_SWITCH_BUS = 0xC4
 SWITCHES = 4
 
+_PROFILE = re.compile(r"(?:(\d)c\.)?(\d)g\.\d+gb(?:\+\S+)?$")
+
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A MIG device: its UUID (``MIG-…``), a profile such as ``1g.10gb``, and its bytes."""
+    """A MIG device: its UUID (``MIG-…``), a profile such as ``1g.10gb``, and its bytes.
+
+    Raises ``ValueError`` for a profile that is none.
+    """
 
     uuid: str
     profile: str
     memory: int
 
+    def __post_init__(self) -> None:
+        if not _PROFILE.match(self.profile):
+            raise ValueError(f"{self.profile!r} is no MIG profile such as 1g.10gb")
+
     @property
     def slices(self) -> tuple[int, int]:
         """GPU slices and compute slices: ``1c.3g.20gb`` has three and one of them."""
-        found = re.match(r"(?:(\d)c\.)?(\d)g\.", self.profile)
-        if found is None:
-            raise ValueError(f"{self.profile!r} is no MIG profile such as 1g.10gb")
+        found = _PROFILE.match(self.profile)
+        assert found is not None
         whole = int(found[2])
         return whole, int(found[1] or whole)
 
