@@ -7,9 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,13 @@ import pytest
 
 from tests.fakes.nvml import (
     CompilerMissing,
-    FakeNvml,
     address,
     building,
     fake_nvml,
     library,
     symbols,
 )
+from tests.fakes.nvml.testing import PATIENCE, handle, playing
 from tests.nodes import line, pcie
 from topology.graph import NodeTopology
 from topology.links import Link, LinkKind, Via, nvlink_port
@@ -38,24 +37,6 @@ LEVELS = {
     pynvml.NVML_TOPOLOGY_NODE: LinkKind.NODE,
     pynvml.NVML_TOPOLOGY_SYSTEM: LinkKind.SYS,
 }
-PATIENCE = 30.0
-"""Seconds after which something that should happen soon counts as never happening."""
-GIB = 1024**3
-
-
-@contextmanager
-def playing(
-    folder: Path, topology: NodeTopology, *, without: tuple[str, ...] = ()
-) -> Iterator[FakeNvml]:
-    """The machine, with NVML initialised in this process."""
-    fake = fake_nvml(folder, topology, without=without)
-    with fake.in_process():
-        pynvml.nvmlInit()
-        yield fake
-
-
-def handle(index: int) -> Any:
-    return pynvml.nvmlDeviceGetHandleByIndex(index)
 
 
 def linked(index: int) -> list[tuple[int, str]]:
@@ -70,15 +51,6 @@ def linked(index: int) -> list[tuple[int, str]]:
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
             continue
     return found
-
-
-def eventually(happens: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if happens():
-            return True
-        time.sleep(0.01)
-    return False
 
 
 # --- Every machine of the catalogue ---------------------------------------------------------------
@@ -235,7 +207,7 @@ def test_what_a_topology_does_not_say(tmp_path: Path) -> None:
 # --- Beginning and ending -------------------------------------------------------------------------
 
 
-def test_before_and_after(tmp_path: Path) -> None:
+def test_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = fake_nvml(tmp_path, line())
     with fake.in_process():
         with pytest.raises(pynvml.NVMLError_Uninitialized):
@@ -257,11 +229,10 @@ def test_before_and_after(tmp_path: Path) -> None:
         pynvml.nvmlDeviceGetCount()
     assert "FAKE_NVML" not in os.environ
     # glibc knows the name by now, but it is no library that anybody could use.
-    module: Any = pynvml
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     with pytest.raises(pynvml.NVMLError_LibraryNotFound):
         pynvml.nvmlInit()
-    module.nvmlLib = None
-    module._nvmlGetFunctionPointer_cache.clear()
 
 
 def test_one_machine_after_the_other(tmp_path: Path) -> None:
@@ -349,6 +320,15 @@ def test_a_description_that_breaks_while_it_is_played(
 # --- The library itself ---------------------------------------------------------------------------
 
 
+def fake_library() -> Path:
+    try:
+        return library()
+    except CompilerMissing as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
 def test_nothing_leaks_out_of_the_library() -> None:
     """It exports NVML's names and no others."""
     folder = fake_library()
@@ -359,15 +339,6 @@ def test_nothing_leaks_out_of_the_library() -> None:
         check=True,
     )
     assert {row.split()[-1] for row in done.stdout.splitlines()} == symbols()
-
-
-def fake_library() -> Path:
-    try:
-        return library()
-    except CompilerMissing as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 def test_the_library_is_built_once() -> None:

@@ -18,7 +18,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 unsigned users;
-struct World *world;
+struct World *played;
 static bool unreadable; /* the file as it is now is none */
 static char path[PATH_MAX];
 static struct stat seen;
@@ -45,7 +45,7 @@ static char *contents(int file, size_t size) {
     return text;
 }
 
-/* Brings `world` up to date; a file that cannot be read leaves it and sets `unreadable`. */
+/* Brings `played` up to date; a file that cannot be read leaves it and sets `unreadable`. */
 static void refresh(void) {
     struct stat now;
     if (!users) { /* nobody depends on the file of an earlier nvmlInit */
@@ -53,8 +53,8 @@ static void refresh(void) {
         if (strcmp(path, wanted ? wanted : "")) {
             snprintf(path, sizeof path, "%s", wanted ? wanted : "");
             memset(&seen, 0, sizeof seen);
-            world_free(world);
-            world = NULL;
+            world_free(played);
+            played = NULL;
             unreadable = true;
         }
     }
@@ -77,15 +77,15 @@ static void refresh(void) {
         fprintf(stderr, "fake nvml: %s: %s\n", path, reason);
         return;
     }
-    world_free(world);
-    world = fresh;
+    world_free(played);
+    played = fresh;
 }
 
 /* --- Handles ---------------------------------------------------------------------------------- */
 
 struct Gpu *gpu_of(const struct Handle *handle) {
-    for (unsigned i = 0; world && i < world->gpus; i++)
-        if (!strcmp(world->gpu[i].uuid, handle->uuid)) return &world->gpu[i];
+    for (unsigned i = 0; played && i < played->gpus; i++)
+        if (!strcmp(played->gpu[i].uuid, handle->uuid)) return &played->gpu[i];
     return NULL;
 }
 
@@ -124,11 +124,12 @@ static size_t stem(const char *function) {
 static const struct Fault *fault(const char *function, Device device) {
     const size_t length = stem(function);
     const struct Gpu *on = device && known(device) ? gpu_of(whole(device)) : NULL;
-    for (size_t i = world ? world->faults : 0; i-- > 0;) {
-        const struct Fault *each = &world->fault[i];
-        bool named = !strcmp(each->function, function) ||
-                     (strlen(each->function) == length && !memcmp(each->function, function, length));
-        if (named && (each->gpu == ANYWHERE || (on && on->number == each->gpu))) return each;
+    for (size_t i = played ? played->faults : 0; i-- > 0;) {
+        const struct Fault *each = &played->fault[i];
+        bool stem_named = strlen(each->function) == length &&
+                          !memcmp(each->function, function, length);
+        bool here = each->gpu == ANYWHERE || (on && on->number == each->gpu);
+        if (here && (stem_named || !strcmp(each->function, function))) return each;
     }
     return NULL;
 }
@@ -205,9 +206,9 @@ static Return initialise(const char *function) {
     if (users++) return leave(SUCCESS);
     for (Device each = handles; each; each = each->next) each->present = false;
     unsigned index = 0;
-    for (unsigned i = 0; i < world->gpus; i++) {
-        if (world->gpu[i].gone) continue;
-        Device device = handle_of(world->gpu[i].uuid, NULL);
+    for (unsigned i = 0; i < played->gpus; i++) {
+        if (played->gpu[i].gone) continue;
+        Device device = handle_of(played->gpu[i].uuid, NULL);
         device->present = true;
         device->index = index++;
     }

@@ -151,7 +151,7 @@ struct Target {
 };
 
 /* The state, all of it under the lock that enter… takes and leave releases. */
-extern struct World *world;
+extern struct World *played;
 extern Device handles;
 extern unsigned users; /* nvmlInit less nvmlShutdown */
 

@@ -41,28 +41,36 @@ ENERGY_AT_START = 3_600_000
 FIRST_SWITCH_BUS = 0xC4
 SWITCHES = 4
 
+_PROFILE = re.compile(r"(?:(\d)c\.)?(\d)g\.\d+gb(?:\+\S+)?$")
+
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A MIG device: its UUID (``MIG-…``), a profile such as ``1g.10gb``, and its bytes."""
+    """A MIG device: its UUID (``MIG-…``), a profile such as ``1g.10gb``, and its bytes.
+
+    Raises ``ValueError`` for a profile that is none.
+    """
 
     uuid: str
     profile: str
     memory: int
 
+    def __post_init__(self) -> None:
+        if not _PROFILE.match(self.profile):
+            raise ValueError(f"{self.profile!r} is no MIG profile such as 1g.10gb")
+
     @property
     def slices(self) -> tuple[int, int]:
         """GPU slices and compute slices: ``1c.3g.20gb`` has three and one of them."""
-        found = re.match(r"(?:(\d)c\.)?(\d)g\.", self.profile)
-        if found is None:
-            raise ValueError(f"{self.profile!r} is no MIG profile such as 1g.10gb")
+        found = _PROFILE.match(self.profile)
+        assert found is not None
         whole = int(found[2])
         return whole, int(found[1] or whole)
 
 
 @dataclass(slots=True)
 class _Link:
-    """One end of an NVLink: where it goes, in the description's words, and its other end if known."""
+    """One end of an NVLink: where it goes in the description's words, and its other end."""
 
     remote: str
     up: bool = True
@@ -149,15 +157,15 @@ class FakeNvml:
             raise RuntimeError("pynvml has loaded a library already")
         before = os.environ.get("FAKE_NVML")
         os.environ["FAKE_NVML"] = str(self._file)
-        module.nvmlLib = ctypes.CDLL(str(self._library / SONAME))
+        fake = ctypes.CDLL(str(self._library / SONAME))
+        _shut_down(fake)  # a call that was let go at the end of another machine may have got in
+        module.nvmlLib = fake
         module._nvmlGetFunctionPointer_cache.clear()
         try:
             yield
         finally:
             self.lift()
-            shutdown = module.nvmlLib["nvmlShutdown"]
-            while shutdown() == pynvml.NVML_SUCCESS:
-                pass
+            _shut_down(fake)
             module.nvmlLib = None
             module._nvmlGetFunctionPointer_cache.clear()
             module._nvmlLib_refcount = 0
@@ -229,7 +237,9 @@ class FakeNvml:
     def hang(self, function: str, index: int | None = None) -> None:
         """Calls of ``function`` (on one GPU, or all) do not return until this is lifted.
 
-        Its version may be left out: ``nvmlDeviceGetMemoryInfo`` stands for ``_v2`` as well.
+        Its version may be left out: ``nvmlDeviceGetMemoryInfo`` stands for ``_v2`` as well. For a
+        function of two GPUs ``index`` is the first. Raises ``ValueError`` for a function that the
+        fake has not.
         """
         self._fault(function, None, index)
 
@@ -310,7 +320,7 @@ class FakeNvml:
         self._write()
 
     def _gpu(self, index: int) -> Gpu:
-        return next(gpu for gpu in self._topology.gpus if gpu.index == index)
+        return self._topology.gpus[self._topology.position_of_index[index]]
 
     @contextmanager
     def _changing(self, index: int) -> Iterator[_State]:
@@ -403,7 +413,8 @@ class FakeNvml:
     def _fabric(self, index: int) -> str:
         """A switched GPU reports a completed fabric even where that ends with the node.
 
-        It then has no cluster: all zeros, as an HGX H100's. Others, and single GPUs, support none.
+        It then has no cluster: all zeros (meta-pytorch/torchcomms#1385). A PCIe card's state is
+        "not supported", and yet the call succeeds (leptonai/gpud#1147).
         """
         fabric = self._topology.fabric
         if fabric is not None:
@@ -415,6 +426,12 @@ class FakeNvml:
 def address(gpu: Gpu) -> str:
     """The PCI address that NVML gives for a GPU, made up where the topology has none."""
     return gpu.pci_bus_id or f"0000:{gpu.index + 1:02x}:00.0"
+
+
+def _shut_down(fake: ctypes.CDLL) -> None:
+    """However often it was initialised."""
+    while fake.nvmlShutdown() == pynvml.NVML_SUCCESS:
+        pass
 
 
 def _reserved(gpu: Gpu) -> int:

@@ -41,6 +41,11 @@ static Return enter_pair(const char *function, Device a, Device b, struct Gpu *g
     return code ? code : other.instance ? INVALID_ARGUMENT : SUCCESS;
 }
 
+/*
+ * Links past the GPU's own are INVALID_ARGUMENT, however many NVML could number: a B200 was seen to
+ * reject 18 to 35 (NVIDIA/TensorRT-LLM#19210). A GPU without NVLink does not support the question,
+ * nor does one in MIG mode.
+ */
 static Return enter_link(const char *function, Device device, unsigned number, struct Gpu **gpu,
                          struct Link **link, const void *answer) {
     Return code = enter_gpu(function, device, gpu, answer);
@@ -91,17 +96,17 @@ API const char *nvmlErrorString(Return code) {
 
 API Return nvmlSystemGetDriverVersion(char *version, unsigned length) {
     Return code = enter(__func__, version);
-    return leave(code ? code : put(version, length, world->driver));
+    return leave(code ? code : put(version, length, played->driver));
 }
 
 API Return nvmlSystemGetNVMLVersion(char *version, unsigned length) {
     Return code = enter(__func__, version);
-    return leave(code ? code : put(version, length, world->nvml));
+    return leave(code ? code : put(version, length, played->nvml));
 }
 
 API Return nvmlSystemGetCudaDriverVersion_v2(int *version) {
     Return code = enter(__func__, version);
-    if (!code) *version = world->cuda;
+    if (!code) *version = played->cuda;
     return leave(code);
 }
 
@@ -212,10 +217,10 @@ static Return memory(const struct Target *on, struct MemoryV2 *answer) {
     if (on->instance) {
         answer->total = on->instance->memory;
         answer->reserved = answer->used = 0;
-        for (size_t i = 0; i < world->processes; i++)
-            if (world->process[i].gpu == on->gpu->number &&
-                world->process[i].gpu_instance == on->instance->gpu_instance)
-                answer->used += world->process[i].bytes;
+        for (size_t i = 0; i < played->processes; i++)
+            if (played->process[i].gpu == on->gpu->number &&
+                played->process[i].gpu_instance == on->instance->gpu_instance)
+                answer->used += played->process[i].bytes;
     }
     answer->free = answer->total - answer->reserved - answer->used;
     return SUCCESS;
@@ -251,8 +256,8 @@ static void describe(const struct Address *at, struct PciInfo *pci) {
     pci->ids = 0x10DE; /* the vendor; which device is not described */
     snprintf(pci->legacy, sizeof pci->legacy, "%04X:%02X:%02X.%X", at->domain & 0xFFFF,
              at->bus & 0xFF, at->device & 0xFF, at->function & 0xF);
-    snprintf(pci->id, sizeof pci->id, "%08X:%02X:%02X.%X", at->domain, at->bus, at->device,
-             at->function);
+    snprintf(pci->id, sizeof pci->id, "%08X:%02X:%02X.%X", at->domain, at->bus & 0xFF,
+             at->device & 0xFF, at->function & 0xF);
 }
 
 API Return nvmlDeviceGetPciInfo_v3(Device device, struct PciInfo *pci) {
@@ -332,7 +337,7 @@ API Return nvmlDeviceGetTopologyCommonAncestor(Device a, Device b, unsigned *lev
     struct Gpu *on[2];
     Return code = enter_pair(__func__, a, b, on, level);
     if (code) return leave(code);
-    int found = on[0] == on[1] ? 0 : world->class[on[0] - world->gpu][on[1] - world->gpu];
+    int found = on[0] == on[1] ? 0 : played->class[on[0] - played->gpu][on[1] - played->gpu];
     if (found == UNKNOWN_CLASS) return leave(UNKNOWN);
     *level = (unsigned)found;
     return leave(SUCCESS);
@@ -396,7 +401,7 @@ API Return nvmlDeviceGetGpuFabricInfoV(Device device, struct FabricInfoV *answer
     if (code) return leave(code);
     if (answer->version != v2 && answer->version != v3) return leave(ARGUMENT_VERSION_MISMATCH);
     fabric(on, &answer->info);
-    answer->health = 0; /* every aspect "not supported", as seen on GB200 */
+    answer->health = 0; /* every aspect "not supported", as on the GB200 of leptonai/gpud#1106 */
     if (answer->version == v3) answer->summary = 0;
     return leave(SUCCESS);
 }

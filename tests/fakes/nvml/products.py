@@ -54,11 +54,11 @@ GENERATIONS = (
         fabric=True,
     ),
     Generation(
-        r"gb[23]00", 7, 50000, remapped_rows=True, most_instances=7, multiprocessors=18,
+        r"gb[23]00", 7, 53125, remapped_rows=True, most_instances=7, multiprocessors=18,
         fabric=True, coherent=True,
     ),
     Generation(
-        r"b[123]00", 7, 50000, remapped_rows=True, most_instances=7, multiprocessors=18, fabric=True
+        r"b[123]00", 7, 53125, remapped_rows=True, most_instances=7, multiprocessors=18, fabric=True
     ),
     Generation(r"rtx-pro-6000", remapped_rows=True, most_instances=4, multiprocessors=46),
     Generation(r"", remapped_rows=True),

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pynvml
 import pytest
 
 from tests.fakes.nvml.building import CompilerMissing
 from tests.fakes.nvml.machine import FakeNvml
 from topology.graph import NodeTopology
+
+PATIENCE = 30.0
+"""Seconds after which something that should happen soon counts as never happening."""
 
 
 def fake_nvml(folder: Path, topology: NodeTopology, *, without: Collection[str] = ()) -> FakeNvml:
@@ -21,3 +28,29 @@ def fake_nvml(folder: Path, topology: NodeTopology, *, without: Collection[str] 
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@contextmanager
+def playing(
+    folder: Path, topology: NodeTopology, *, without: Collection[str] = ()
+) -> Iterator[FakeNvml]:
+    """As :func:`fake_nvml`, with NVML initialised in this process."""
+    fake = fake_nvml(folder, topology, without=without)
+    with fake.in_process():
+        pynvml.nvmlInit()
+        yield fake
+
+
+def handle(index: int) -> Any:
+    """NVML's handle of the GPU with this NVML index."""
+    return pynvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def eventually(happens: Callable[[], bool]) -> bool:
+    """Whether it happens before our patience ends."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if happens():
+            return True
+        time.sleep(0.01)
+    return False

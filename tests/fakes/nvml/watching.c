@@ -52,8 +52,8 @@ static bool runs_on(const struct Process *process, bool graphics, const struct T
 static Return processes(const struct Target *on, bool graphics, unsigned *count,
                         struct ProcessInfo *infos) {
     unsigned room = *count, found = 0;
-    for (size_t i = 0; i < world->processes; i++) {
-        const struct Process *each = &world->process[i];
+    for (size_t i = 0; i < played->processes; i++) {
+        const struct Process *each = &played->process[i];
         if (!runs_on(each, graphics, on)) continue;
         if (found < room && infos)
             infos[found] = (struct ProcessInfo){each->pid, each->bytes, each->gpu_instance,
@@ -197,7 +197,7 @@ typedef struct Set {
 static EventSet sets;
 
 static uint64_t latest(void) {
-    return world->xids ? world->xid[world->xids - 1].serial : 0;
+    return played->xids ? played->xid[played->xids - 1].serial : 0;
 }
 
 static bool living(const struct Set *set) {
@@ -272,8 +272,8 @@ struct EventData {
 };
 
 static bool next_event(EventSet set, struct EventData *data) {
-    for (size_t i = 0; i < world->xids; i++) {
-        const struct Xid *xid = &world->xid[i];
+    for (size_t i = 0; i < played->xids; i++) {
+        const struct Xid *xid = &played->xid[i];
         if (xid->serial <= set->delivered) continue;
         for (size_t j = 0; j < set->members; j++) {
             const struct Member *member = &set->member[j];
@@ -297,7 +297,10 @@ static bool one_is_lost(const struct Set *set) {
     return false;
 }
 
-/* Events that are due come first, then, for as long as a registered GPU is lost, GPU_IS_LOST. */
+/*
+ * Events that are due come first. Then, for as long as a registered GPU is lost, the wait fails at
+ * once, as NVML documents and drivers do after Xid 79 (NVIDIA/k8s-test-infra#746).
+ */
 API Return nvmlEventSetWait_v2(EventSet set, struct EventData *data, unsigned milliseconds) {
     Return code = enter(__func__, set ? data : NULL);
     if (code) return leave(code);
