@@ -145,6 +145,11 @@ class RealCluster:
         self.create(RECORDS, {k: v for k, v in record.items() if k != "status"})
         self.put_report(topology.name, report or Report("boot", 1))
 
+    def record(self, name: str) -> dict[str, Any]:
+        """A node's GPUTopology; empty where there is none."""
+        answer = self.api.get(f"{RECORDS}/{name}")
+        return answer.json() if answer.is_success else {}
+
     def put_report(self, name: str, report: Report) -> None:
         """A new report of a node's agent."""
         self.patch(f"{RECORDS}/{name}/status", {"status": codec.encode_report(report)})

@@ -129,8 +129,8 @@ class Kubelet:
             self._start_runtime()
             self.start_kubelet()
             self.start_plugin()
-            socket = self._base / ROOT.lstrip("/") / "pod-resources" / "kubelet.sock"
-            self.pod_resources = stack.enter_context(PodResources(socket))
+            self.socket = self._base / ROOT.lstrip("/") / "pod-resources" / "kubelet.sock"
+            self.pod_resources = stack.enter_context(PodResources(self.socket))
             self._until_ready()
             self._stack = stack.pop_all()
         return self
@@ -205,6 +205,11 @@ class Kubelet:
     def log(self, name: str) -> str:
         """The log of ``kubelet``, ``cri`` or ``deviceplugin``, all its starts together."""
         return (self._logs / f"{name}.log").read_text(errors="replace")
+
+    @property
+    def port(self) -> int:
+        """Where it serves, if its overrides make it."""
+        return int(self._overrides["port"])
 
     @property
     def _calls_file(self) -> Path:

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from random import Random
+from statistics import median
 from typing import Any
 
 import pytest
@@ -44,6 +45,10 @@ def test_admitted_pods_have_what_they_require(real_nodes: RealNodes) -> None:
     assert told["single ran"] == PODS_EACH
     assert told["pair ran on dgx1, guaranteed"] > 0
     assert sum(n for what, n in told.items() if what.startswith("pair ran")) == PODS_EACH
+    lags, missed = real_nodes.follower.lags()
+    print(f"{len(lags)} states, lag median {median(lags):.2f} s, most {max(lags):.2f} s")
+    assert missed == []
+    assert median(lags) < 1
     metrics = real_nodes.cluster.admin.get("/metrics").text
     assert 'gpu_topology_surprises_total{kind="outside-outcomes"} 0.0' in metrics
     assert 'gpu_topology_surprises_total{kind="promise-broken"} 0.0' in metrics
@@ -80,7 +85,7 @@ def _check(real_nodes: RealNodes, name: str, pod: dict[str, Any]) -> str:
     if node is None:
         return f"{kind} waits"
     kubelet = real_nodes.kubelets[node]
-    shown = real_nodes.agent.seen.get((node, name))
+    shown = real_nodes.follower.held(node, name)
     if _phase(pod) == "Failed":
         assert shown is None, pod["status"]
         return f"{kind} refused: {pod['status'].get('reason')}"

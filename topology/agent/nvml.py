@@ -56,6 +56,10 @@ class NvmlDownError(Exception):
     """NVML cannot be used at all: no library, no driver, or it refuses to start."""
 
 
+class EventsFailedError(Exception):
+    """No more events can be waited for, as when one of the GPUs is lost: listen anew."""
+
+
 class _Asker:
     """Asks, and notes what could not be had; a fact of many GPUs is one line."""
 
@@ -176,8 +180,14 @@ class Nvml:
         return tuple(found)
 
     def listen(self) -> bool:
-        """Ask for Xid events of every GPU; false where the driver offers none."""
+        """Ask for Xid events of every GPU; false where the driver offers none.
+
+        Once more, it leaves out those that have been lost meanwhile.
+        """
         mask = pynvml.nvmlEventTypeXidCriticalError
+        if self._events is not None:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(self._events)
         try:
             self._events = pynvml.nvmlEventSetCreate()
         except pynvml.NVMLError:
@@ -193,13 +203,13 @@ class Nvml:
         return heard
 
     def wait(self, seconds: float) -> Xid | None:
-        """The next Xid, or None if none came in time. Raises :class:`NvmlDownError`."""
+        """The next Xid, or None if none came in time. Raises :class:`EventsFailedError`."""
         try:
             event = pynvml.nvmlEventSetWait_v2(self._events, int(seconds * 1000))
         except pynvml.NVMLError as error:
             if getattr(error, "value", None) == pynvml.NVML_ERROR_TIMEOUT:
                 return None
-            raise NvmlDownError(_words(error)) from error
+            raise EventsFailedError(_words(error)) from error
         if not event.eventType & pynvml.nvmlEventTypeXidCriticalError:
             return None
         try:

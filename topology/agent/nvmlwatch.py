@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from topology.agent.nvml import Nvml, NvmlDownError
+from topology.agent.nvml import EventsFailedError, Nvml, NvmlDownError
 from topology.agent.observed import SeenNode, Vitals, Xid
 
 log = structlog.get_logger(__name__)
@@ -122,7 +122,13 @@ class NvmlWatch:
                 pause = min(left, self._cadence.slice)
                 if not listening:
                     self._stopping.wait(pause)
-                elif (xid := nvml.wait(pause)) is not None:
+                    continue
+                try:
+                    xid = nvml.wait(pause)
+                except EventsFailedError:
+                    listening = False
+                    break
+                if xid is not None:
                     log.warning("Xid", number=xid.number, gpu=xid.uuid)
                     with self._lock:
                         self._xids.append(xid)
@@ -131,6 +137,7 @@ class NvmlWatch:
                 return
             self._busy()
             before, vitals = vitals, nvml.vitals()
+            listening = listening or nvml.listen()
             missing = any(v.lost for v in vitals) or not vitals
             if missing and self._clock() - opened >= self._cadence.reopen:
                 return

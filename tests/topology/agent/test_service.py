@@ -200,6 +200,9 @@ def test_a_lost_gpu_is_lost_and_not_free(node: Node) -> None:
     node.nvml.lose(3)
     node.until(lambda: 3 in node.health())
     assert not node.health()[3].healthy
+    assert node.ready()
+    node.nvml.xid(5, 79)  # the others are listened to all the same
+    node.until(lambda: 5 in node.health())
     topology = codec.decode(node.record()).topology
     assert len(topology.gpus) == 8
     assert topology.links == machine("dgx1-v100").topology("n").links

@@ -1,0 +1,131 @@
+"""Follows kubelets and records side by side: are they shown as they are, and how soon?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import msgspec
+
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.kubelet import Kubelet
+from topology import codec
+from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.reflector import Reflector
+from topology.report import Report
+
+PERIOD = 0.2
+RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+State = tuple[tuple[str, str, tuple[str, ...]], ...]
+"""(pod, container, device ids) in order: who holds what on a node."""
+
+
+class Follower:
+    """Notes every state that a kubelet shows or a record has, and when it was first seen."""
+
+    def __init__(self, control_plane: ControlPlane, kubelets: Mapping[str, Kubelet]) -> None:
+        self._kubelets = dict(kubelets)
+        self._lock = threading.Lock()
+        self.shown: defaultdict[str, list[tuple[float, State]]] = defaultdict(list)
+        """By node, what its kubelet showed and since when; changes only."""
+        self.published: defaultdict[str, list[tuple[float, State]]] = defaultdict(list)
+        """By node, what its record had and since when; changes only."""
+        self.reports: defaultdict[str, list[Report]] = defaultdict(list)
+        """By node, every version of its report."""
+        self._api = ApiServer.from_kubeconfig(control_plane.kubeconfig())
+        self._reflector = Reflector(self._api, RECORDS, self, name="follower")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="follower", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._reflector.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._api.close()
+        self._reflector.stop()
+        self._thread.join()
+
+    def held(self, node: str, pod: str) -> dict[str, tuple[str, ...]] | None:
+        """What a pod held by the record, when it held most; None if it was never there."""
+        with self._lock:
+            found: dict[str, tuple[str, ...]] = {}
+            for _, state in self.published[node]:
+                for name, container, ids in state:
+                    if name == pod and len(ids) >= len(found.get(container, ())):
+                        found[container] = ids
+        return found or None
+
+    def lags(self) -> tuple[list[float], list[tuple[str, State]]]:
+        """Seconds from a kubelet's state to the record's, and the states that no record had.
+
+        A state that was over before it could be published counts as neither.
+        """
+        seconds, missed = [], []
+        with self._lock:
+            for node, states in self.shown.items():
+                published = self.published[node]
+                for i, (at, state) in enumerate(states):
+                    over = states[i + 1][0] if i + 1 < len(states) else float("inf")
+                    # What the kubelet showed can have been there a period before we saw it.
+                    match = next((t for t, s in published if s == state and t >= at - 1.0), None)
+                    if match is not None and match <= over + 1.0:
+                        seconds.append(max(0.0, match - at) + PERIOD / 2)
+                    elif over - at > 1.0 + PERIOD:
+                        missed.append((node, state))
+        return seconds, missed
+
+    # The reflector's sink.
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        for obj in objects:
+            self.apply(obj)
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        record = codec.decode(msgspec.json.decode(obj))
+        if record.report is None:
+            return
+        node = str(record.topology.name)
+        state = _state((a.pod, a.container, a.device_ids) for a in record.report.allocations)
+        with self._lock:
+            self.reports[node].append(record.report)
+            _note(self.published[node], state)
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """A record that goes shows nothing."""
+
+    def _poll(self) -> None:
+        while not self._stop.wait(PERIOD):
+            for name, kubelet in self._kubelets.items():
+                try:
+                    holdings = kubelet.pod_resources.holdings()
+                except grpc.RpcError:
+                    continue  # it restarts
+                state = _state(
+                    (pod, container, ids)
+                    for (_, pod), containers in holdings.items()
+                    for container, ids in containers.items()
+                )
+                with self._lock:
+                    _note(self.shown[name], state)
+
+
+def _state(held: Any) -> State:
+    return tuple(sorted((pod, name, tuple(sorted(ids))) for pod, name, ids in held if ids))
+
+
+def _note(states: list[tuple[float, State]], state: State) -> None:
+    if not states or states[-1][1] != state:
+        states.append((time.monotonic(), state))
