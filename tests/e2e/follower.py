@@ -71,13 +71,17 @@ class Follower:
     def lags(self) -> tuple[list[float], list[tuple[str, State]]]:
         """Seconds from a kubelet's state to the record's, and the states that no record had.
 
-        A state that was over before it could be published counts as neither.
+        A state that was over before it could be published counts as neither, nor does one from
+        before the node's first record.
         """
         seconds, missed = [], []
         with self._lock:
             for node, states in self.shown.items():
                 published = self.published[node]
+                first = published[0][0] if published else float("inf")
                 for i, (at, state) in enumerate(states):
+                    if at < first:
+                        continue
                     over = states[i + 1][0] if i + 1 < len(states) else float("inf")
                     # What the kubelet showed can have been there a period before we saw it.
                     match = next((t for t, s in published if s == state and t >= at - 1.0), None)

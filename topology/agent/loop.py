@@ -56,7 +56,8 @@ class Pace:
     """Seconds between two questions to the kubelet, and how long doubtful answers are kept back.
 
     While news is due: ``soon`` for the first ``hasty`` seconds, then ``later``, and ``seldom`` for
-    who is still not shown after ``patient`` seconds. With none due: ``idle``.
+    who is still not shown after ``patient`` seconds. With none due: ``held`` while somebody holds
+    devices, since a kubelet may let go seconds before the API server hears of it, else ``idle``.
     """
 
     soon: float = 0.1
@@ -64,6 +65,7 @@ class Pace:
     later: float = 0.3
     patient: float = 60.0
     seldom: float = 2.0
+    held: float = 2.0
     idle: float = 10.0
     restart: float = 10.0
     """How long after a kubelet's restart its list may be kept back, and is asked for often."""
@@ -171,6 +173,7 @@ class NodeAgent:
         self._rounds = -1
         self._joined: dict[PodUid, Entry] = {}
         self._strangers: list[Entry] = []
+        self._somebody_holds = False
         self._entries: list[Entry] = []
         self._allocatable: dict[str, frozenset[DeviceId]] | None = None
         self._answered = float("-inf")
@@ -248,9 +251,8 @@ class NodeAgent:
             if waited < pace.hasty:
                 return self._asked + pace.soon
             return self._asked + (pace.later if waited < pace.patient else pace.seldom)
-        if now < self._restless_until:
-            return self._asked + min(1.0, pace.idle)
-        return self._asked + pace.idle
+        calm = pace.held if self._somebody_holds else pace.idle
+        return self._asked + (min(pace.held, calm) if now < self._restless_until else calm)
 
     def _ask_kubelet(self, around: Surroundings) -> None:
         started = self._asked = self._clock()
@@ -258,9 +260,9 @@ class NodeAgent:
         try:
             entries = self._kubelet.entries()
             changed = entries != self._entries
-            fresh = started - self._answered >= self._pace.idle or self._allocatable is None
+            old = started - self._answered >= self._pace.idle or self._allocatable is None
             restless = started < self._restless_until
-            if changed or fresh or restless or not (hurried or self._due):
+            if changed or old or (restless and not hurried):
                 self._allocatable = self._kubelet.allocatable()
                 self._answered = started
         except KubeletBusyError:
@@ -299,6 +301,7 @@ class NodeAgent:
         if nameless and now - (self._doubted_since or now) < self._pace.stranger:
             return
         self._joined, self._strangers = {**joined, **kept}, strangers
+        self._somebody_holds = bool(_ids([*self._joined.values(), *strangers]))
         self._accepted = True
 
     def _due_changed(self, due: frozenset[PodUid]) -> None:

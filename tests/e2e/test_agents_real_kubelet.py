@@ -1,0 +1,129 @@
+"""The agent beside a real kubelet: what it publishes follows what the kubelet does, none missed."""
+
+from __future__ import annotations
+
+import re
+import time
+from random import Random
+from statistics import median
+
+import httpx
+import pytest
+
+from tests.e2e.pods import PODS, gpu_pod
+from tests.e2e.realnodes import RealNodes
+from topology import codec
+
+pytestmark = pytest.mark.e2e
+MACHINES = {"dgx1": "dgx1-v100"}
+NODE = "dgx1"
+STEPS = 40
+
+
+def _holders(nodes: RealNodes) -> dict[str, int]:
+    """Devices by pod, as published."""
+    record = codec.decode(nodes.cluster.record(NODE))
+    found: dict[str, int] = {}
+    for a in record.report.allocations if record.report else ():
+        found[a.pod] = found.get(a.pod, 0) + len(a.device_ids)
+    return found
+
+
+def _remove(nodes: RealNodes, name: str) -> None:
+    answer = nodes.cluster.api.delete(f"{PODS}/{name}", params={"gracePeriodSeconds": 1})
+    assert answer.is_success, answer.text
+
+
+def _empty(nodes: RealNodes) -> None:
+    for pod in nodes.cluster.api.get(PODS).json()["items"]:
+        _remove(nodes, pod["metadata"]["name"])
+    nodes.cluster.until(lambda: _holders(nodes) == {}, 30, "the node is empty")
+
+
+def test_the_kubelets_configuration_was_had_from_the_kubelet(real_nodes: RealNodes) -> None:
+    facts = codec.decode(real_nodes.cluster.record(NODE)).topology.allocator
+    assert facts.topology_manager_policy == "none"
+    assert (facts.cpu_manager_policy, facts.memory_manager_policy) == ("none", "None")
+    assert (facts.policy, facts.plugin_version) == ("best-effort", "v0.17.1")
+
+
+def test_every_allocation_and_release_is_followed(real_nodes: RealNodes) -> None:
+    """Pods of one to three containers come, are deleted or end by themselves."""
+    random = Random(5)
+    alive: list[str] = []
+    for step in range(STEPS):
+        if alive and (len(alive) > 4 or random.random() < 0.4):
+            _remove(real_nodes, alive.pop(random.randrange(len(alive))))
+        else:
+            name = f"p{step}"
+            ends = random.choice([None, None, 1.5])
+            pod = gpu_pod(
+                name,
+                random.choice([[1], [2], [1, 1], [1, 0]]),
+                init=random.choice([[], [], [1]]),
+                node=NODE,
+                finish_after=ends,
+            )
+            real_nodes.cluster.create(PODS, pod)
+            if ends is None:
+                alive.append(name)
+        time.sleep(random.uniform(0.1, 0.8))
+    _empty(real_nodes)
+    lags, missed = real_nodes.follower.lags()
+    print(f"{len(lags)} states: lag median {median(lags):.2f} s, most {max(lags):.2f} s")
+    assert missed == []
+    assert len(lags) > STEPS / 2
+    assert median(lags) < 1
+    metrics = real_nodes.agents[NODE].metrics()
+    found = re.search(r'report_seconds_bucket\{le="1.0"\} (\S+)', metrics)
+    total = re.search(r"report_seconds_count (\S+)", metrics)
+    assert found is not None
+    assert total is not None
+    print(f"from bind to record within 1 s: {found[1]} of {total[1]} pods")
+    assert float(found[1]) >= 0.9 * float(total[1]) > 0
+
+
+def test_a_restarted_kubelet_and_a_killed_agent_release_nobody(real_nodes: RealNodes) -> None:
+    _empty(real_nodes)
+    pods = {f"stay-{i}": n for i, n in enumerate((1, 2, 1))}
+    for name, count in pods.items():
+        real_nodes.cluster.create(PODS, gpu_pod(name, [count], node=NODE))
+        time.sleep(0.3)
+    until = real_nodes.cluster.until
+    until(lambda: _holders(real_nodes) == pods, 20, "all are shown")
+    until(
+        lambda: all(
+            p["status"]["phase"] == "Running"
+            for p in real_nodes.cluster.api.get(PODS).json()["items"]
+        ),
+        30,
+        "all run",
+    )
+    agent, kubelet = real_nodes.agents[NODE], real_nodes.kubelets[NODE]
+    seen = len(real_nodes.follower.reports[NODE])
+
+    kubelet.restart_kubelet()
+    time.sleep(3)
+    agent.kill()
+    agent.start()
+    until(lambda: "nvml_up 1.0" in _metrics(real_nodes), 30, "the agent is back")
+    agent.kill()
+    kubelet.restart_kubelet()
+    agent.start()
+    until(lambda: real_nodes.ready(NODE), 30, "the record is ready")
+    time.sleep(3)
+
+    later = real_nodes.follower.reports[NODE][seen:]
+    held = [{a.pod: len(a.device_ids) for a in report.allocations} for report in later]
+    assert held, "nothing was published after the restarts"
+    assert all(h == pods for h in held), held
+    numbers = [r.sequence for r in real_nodes.follower.reports[NODE]]
+    assert numbers == sorted(numbers)
+    _empty(real_nodes)
+
+
+def _metrics(nodes: RealNodes) -> str:
+    try:
+        return nodes.agents[NODE].metrics()
+    except httpx.TransportError:  # it starts
+        return ""
