@@ -31,7 +31,7 @@ from topology.kubeapi.apiserver import (
     ConflictError,
     NotFoundError,
 )
-from topology.kubeapi.reflector import Reflector
+from topology.kubeapi.reflector import Reflector, Timing
 from topology.requests import gpu_request
 
 log = structlog.get_logger(__name__)
@@ -43,6 +43,9 @@ NODES_PATH = "/api/v1/nodes"
 WRITE_TIMEOUT = 4.0
 READ_TIMEOUT = 2.0
 """Seconds. A bind may cost one write and one read, and must end within httpTimeout (10 s)."""
+
+TIMING = Timing(backoff_cap_s=2.0)
+"""There is one of us, so we come back soon after an outage: pods wait for what we missed."""
 
 
 class _Named(msgspec.Struct):
@@ -339,9 +342,12 @@ class KubeSource:
         self._events = EventWriter(api)
         cluster.on_surprise(self._events.note)
         self.reflectors = [
-            Reflector(api, RECORDS_PATH, RecordSink(cluster), name="gputopologies"),
-            Reflector(api, PODS_PATH, PodSink(cluster), name="pods"),
-            Reflector(api, NODES_PATH, NodeSink(cluster), name="nodes"),
+            Reflector(api, path, sink, name=name, timing=TIMING)
+            for path, sink, name in (
+                (RECORDS_PATH, RecordSink(cluster), "gputopologies"),
+                (PODS_PATH, PodSink(cluster), "pods"),
+                (NODES_PATH, NodeSink(cluster), "nodes"),
+            )
         ]
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)

@@ -90,6 +90,11 @@ class RealCluster:
         self._extender.stop(signal.SIGKILL)
         self._extender = None
 
+    def restart_scheduler(self) -> None:
+        """Stop kube-scheduler and start it; it reads everything anew."""
+        self.control_plane.stop_scheduler()
+        self.control_plane.start_scheduler(self._scheduler_config())
+
     def _ready(self) -> bool:
         assert self._extender is not None
         assert self._extender.alive(), self._extender.text()[-3000:]

@@ -24,7 +24,7 @@ from topology.agent.pods import PODS_PATH, NodePods
 from topology.agent.publisher import Publisher
 from topology.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector
+from topology.kubeapi.reflector import Reflector, Timing
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +37,10 @@ TAKE_OVER_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 STUCK = 60.0
 """Seconds without a turn after which the agent says that it is not alive."""
+
+
+TIMING = Timing(backoff_cap_s=10.0)
+"""A cluster's agents spread their return after an outage over so many seconds."""
 
 
 class BootIdError(Exception):
@@ -75,7 +79,9 @@ class AgentService:
         self._publisher: Publisher | None = None
         if api is not None:
             query = (("fieldSelector", f"spec.nodeName={settings.node}"),)
-            self._reflector = Reflector(api, PODS_PATH, self._pods, name="pods", query=query)
+            self._reflector = Reflector(
+                api, PODS_PATH, self._pods, name="pods", query=query, timing=TIMING
+            )
             spread = random.Random()  # noqa: S311 (spreads load, guards nothing)
             self._publisher = Publisher(
                 api, settings.node, time.monotonic, spread, settings.heartbeat

@@ -11,7 +11,7 @@ Rules:
 * A stream that says nothing for ``stall_timeout_s`` is dropped and resumed; the server sends a
   bookmark about once a minute.
 * Failures wait with exponential backoff and full jitter, which starts afresh after a watch that
-  lived for ``healthy_s``. The first 410 does not wait.
+  lived for ``healthy_s``. A 410 does not wait unless it follows another: the server is there.
 * Nothing ends the thread but :meth:`Reflector.stop`, and nothing reaches the sink after it.
 """
 
@@ -189,6 +189,7 @@ class Reflector:
         self._stream: Lines | None = None
         self._resume_from: str | None = None  # None: a list is due
         self._attempt = 0  # failures since a healthy watch; contact alone does not reset it
+        self._gone = False  # whether the last failure was a 410
         self._state = ReflectorState()
         self._thread = threading.Thread(target=self._run, name=f"reflector-{name}", daemon=True)
 
@@ -239,8 +240,10 @@ class Reflector:
         timing, self._attempt = self._timing, self._attempt + 1
         ceiling = timing.backoff_initial_s * timing.backoff_factor ** min(self._attempt - 1, 64)
         wait = self._rng.uniform(0.0, min(timing.backoff_cap_s, ceiling))
-        if isinstance(error, GoneError) and self._attempt == 1:
+        gone = isinstance(error, GoneError)
+        if gone and not self._gone:
             wait = 0.0
+        self._gone = gone
         text = str(error) or type(error).__name__
         failures = self._state.failures + 1
         self._note(failures=failures, last_failure=text, failure_status=status)

@@ -1,0 +1,199 @@
+"""Agents as real processes with bound tokens: killed, cut off, rebooted, the record ends right."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import agentidentity
+from tests.e2e.agents import Agent, run_plugin_pod
+from tests.e2e.cluster import PODS, RealCluster
+from tests.fakes.kubelet import GPU, FakeKubelet
+from topology import codec
+from topology.codec import Record
+from topology.machines import machine
+from topology.report import Report
+
+pytestmark = pytest.mark.e2e
+MACHINES = {"n1": "dgx1-v100", "n2": "a100-pcie-4-bridged", "n3": "l40s-4"}
+PROMPT = 5.0
+"""Seconds from a report to the bind of a pod that waited for it."""
+OUTAGE = 60.0
+NVLINK = {"link": "nvlink"}
+
+
+class Site:
+    """Three nodes, each with a fake kubelet and driver, and a real agent between them."""
+
+    def __init__(self, real: RealCluster, folder: Path, stack: ExitStack) -> None:
+        self.real = real
+        self.agents: dict[str, Agent] = {}
+        self.kubelets: dict[str, FakeKubelet] = {}
+        agentidentity.install(real.control_plane)
+        for name, kind in MACHINES.items():
+            topology = machine(kind).topology(name)
+            real.add_node(name, len(topology.gpus))
+            run_plugin_pod(real.api, name)
+            # Not pytest's folder: a path to a unix socket has at most 107 bytes.
+            socket = Path(tempfile.mkdtemp(prefix="agents-"))
+            stack.callback(shutil.rmtree, socket)
+            kubelet = self.kubelets[name] = stack.enter_context(FakeKubelet(socket))
+            kubelet.allocatable(*(str(gpu.uuid) for gpu in topology.gpus))
+            flags = ["--topology-manager-policy=none"]
+            self.agents[name] = stack.enter_context(
+                Agent(real.control_plane, topology, kubelet.socket, folder, flags)
+            )
+        for name in MACHINES:
+            real.until(lambda name=name: self.ready(name), 60, f"{name} is published")  # type: ignore[misc]
+
+    def record(self, node: str) -> Record | None:
+        """A node's record as it stands."""
+        found = self.real.record(node)
+        return codec.decode(found) if found else None
+
+    def report(self, node: str) -> Report:
+        """A node's report as it stands, an empty one where there is none."""
+        record = self.record(node)
+        return (record.report if record else None) or Report()
+
+    def ready(self, node: str) -> bool:
+        """Whether its record can be relied on."""
+        report = self.report(node)
+        return bool(report.conditions) and not report.not_ready
+
+    def holders(self, node: str) -> dict[str, int]:
+        """Devices by pod, as published."""
+        return {a.pod: len(a.device_ids) for a in self.report(node).allocations}
+
+    def admit(self, node: str, pod: str, *positions: int) -> None:
+        """The node's kubelet gives a pod its GPUs."""
+        gpus = self.agents[node].nvml.topology.gpus
+        ids = [str(gpus[p].uuid) for p in positions]
+        self.kubelets[node].show("default", pod, {"main": {GPU: ids}})
+
+    def end(self, node: str, pod: str) -> None:
+        """A pod has done its work."""
+        status = {"status": {"phase": "Succeeded"}}
+        self.real.patch(f"{PODS}/{pod}/status", status)
+        self.kubelets[node].hide(pod)
+
+    def bound_after(self, pod: str, node: str, published: Any, what: str) -> float:
+        """Wait for a record, then for a pod to be bound to its node; the seconds in between."""
+        self.real.until(published, 30, what)
+        since = time.monotonic()
+        assert self.real.node_of(pod, within=PROMPT) == node
+        return time.monotonic() - since
+
+
+@pytest.fixture(scope="module")
+def site(real: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with ExitStack() as stack:
+        yield Site(real, tmp_path_factory.mktemp("agents"), stack)
+
+
+def test_each_publishes_its_own(site: Site) -> None:
+    for name, kind in MACHINES.items():
+        record = site.record(name)
+        assert record is not None
+        expected = machine(kind).topology(name)
+        assert record.topology.gpus == expected.gpus
+        assert record.topology.links == expected.links
+        assert record.topology.allocator.policy == "best-effort"
+        stored = site.real.record(name)
+        node = site.real.api.get(f"/api/v1/nodes/{name}").json()
+        assert [o["uid"] for o in stored["metadata"]["ownerReferences"]] == [
+            node["metadata"]["uid"]
+        ]
+
+
+def test_another_nodes_record_is_refused_by_the_server(site: Site) -> None:
+    with agentidentity.client(site.real.control_plane, "n1") as client:
+        stored = site.real.record("n2")
+        for answer in (
+            client.put(f"{agentidentity.RECORDS}/n2", json=stored),
+            client.put(f"{agentidentity.RECORDS}/n2/status", json=stored),
+            client.delete(f"{agentidentity.RECORDS}/n2"),
+        ):
+            assert answer.status_code == 403, answer.text
+            assert "n1" in answer.text
+
+
+def test_an_agent_that_was_killed_catches_up(site: Site) -> None:
+    site.real.add_pod("early", 2, nodeName="n1")
+    site.admit("n1", "early", 0, 3)
+    site.real.until(lambda: site.holders("n1") == {"early": 2}, 10, "early is shown")
+    before = site.report("n1")
+    site.agents["n1"].kill()
+    site.real.add_pod("late", 1, nodeName="n1")
+    site.admit("n1", "late", 5)
+    site.end("n1", "early")
+    site.agents["n1"].start()
+    site.real.until(lambda: site.holders("n1") == {"late": 1}, 30, "late is shown, early is not")
+    after = site.report("n1")
+    assert after.boot_id == before.boot_id
+    assert after.sequence > before.sequence
+    site.end("n1", "late")
+    site.real.until(lambda: site.holders("n1") == {}, 10, "n1 is empty")
+
+
+def test_a_rebooted_node_with_other_gpus_lets_a_waiting_pod_in(site: Site) -> None:
+    site.real.add_pod("quad", 4, {**NVLINK, "gpu-model": "H100*"})
+    site.real.unschedulable("quad")
+    other = machine("hgx-h100-4").topology("n3")
+    agent = site.agents["n3"]
+    site.kubelets["n3"].allocatable(*(str(gpu.uuid) for gpu in other.gpus))
+    agent.reboot(other)
+
+    def published() -> bool:
+        record = site.record("n3")
+        return record is not None and record.topology.gpus == other.gpus and site.ready("n3")
+
+    seconds = site.bound_after("quad", "n3", published, "n3 has other GPUs")
+    print(f"bound {seconds:.2f} s after the report")
+    assert site.report("n3").boot_id == agent.boot_id
+    site.admit("n3", "quad", 0, 1, 2, 3)
+    site.real.until(lambda: site.holders("n3") == {"quad": 4}, 10, "quad is shown")
+
+
+def test_an_outage_of_the_api_server_ends_right(site: Site) -> None:
+    site.real.add_pod("all", 8, nodeName="n1")
+    site.real.add_pod("waits", 8, NVLINK | {"shape": "connected"})
+    site.real.unschedulable("waits")
+    before = site.report("n1").sequence
+    site.real.control_plane.stop_apiserver()
+    site.admit("n1", "all", *range(8))
+    time.sleep(OUTAGE)
+    site.real.control_plane.start_apiserver()
+    site.real.until(lambda: site.holders("n1") == {"all": 8}, 30, "all is shown")
+    assert site.report("n1").sequence > before
+    for name in MACHINES:
+        assert site.ready(name)
+    # The scheduler's own watches come back when they will, a minute later or so: not ours to wait.
+    site.real.restart_scheduler()
+    site.real.add_pod("probe", 0)
+    site.real.node_of("probe", within=60)
+    site.end("n1", "all")
+    seconds = site.bound_after("waits", "n1", lambda: site.holders("n1") == {}, "n1 is empty")
+    print(f"bound {seconds:.2f} s after the report")
+
+
+def test_a_lost_gpu_is_avoided_at_once(site: Site) -> None:
+    """On n2, pair 0-1 loses a GPU: whoever requires a pair is not sent there for it."""
+    agent = site.agents["n2"]
+    agent.nvml.lose(0)
+
+    def lost() -> bool:
+        return [h.reason for h in site.report("n2").health] == ["Lost"]
+
+    site.real.until(lost, 20, "the loss is published")
+    record = site.record("n2")
+    assert record is not None
+    assert len(record.topology.gpus) == 4
+    assert 'gpu_topology_agent_gpu_healthy{gpu="0"' in agent.metrics()
