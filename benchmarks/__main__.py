@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks import agentcost
 from benchmarks import latency as latency_
 from benchmarks import profile as profile_
 from benchmarks import promises as promises_
@@ -69,6 +70,24 @@ def singles(
     """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
     found = promises_.singles(pods, range(1, seeds + 1))
     Console(width=140).print(promises_.singles_table(found))
+    _write(json_file, found)
+
+
+@app.command()
+def agent(
+    seconds: Annotated[float, typer.Option(help="Seconds to watch each agent for.", min=5)] = 60,
+    agents: Annotated[int, typer.Option(help="Agents whose writes to count.", min=1)] = 5_000,
+    seed: Annotated[int, typer.Option(help="Seed of heartbeats and pods.")] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+) -> None:
+    """What a node agent costs its node, and what all of them cost the API server."""
+    found = agentcost.measure(seconds, agents, seed)
+    console = Console(width=120)
+    console.print(agentcost.cost_table(found))
+    console.print()
+    console.print(agentcost.writes_table(found))
     _write(json_file, found)
 
 

@@ -23,6 +23,7 @@ from topology.devices import (
     MigInstance,
     Nic,
     NodeName,
+    base_uuid,
 )
 from topology.devices import PodUid as Uid
 from topology.graph import MAX_GPUS, AllocatorFacts, NodeTopology, TopologyError
@@ -144,6 +145,12 @@ class _Condition(_Wire):
     last_transition_time: Text | None = None
 
 
+class _Summary(_Wire):
+    gpus: int
+    free: int
+    links: str
+
+
 class _Status(_Wire):
     boot_id: Text = Field("", alias="bootID")
     sequence: Annotated[int, Field(ge=0)] = 0
@@ -151,6 +158,7 @@ class _Status(_Wire):
     allocations: list[_Allocation] = []
     health: list[_Health] = []
     conditions: list[_Condition] = []
+    summary: _Summary | None = None
 
 
 class _Metadata(_Wire):
@@ -283,12 +291,15 @@ def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, ob
         "spec": _dump(spec),
     }
     if report is not None:
-        found["status"] = encode_report(report)
+        found["status"] = encode_report(report, topology)
     return found
 
 
-def encode_report(report: Report) -> dict[str, object]:
-    """The ``status`` object of a report, as JSON-ready values."""
+def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[str, object]:
+    """The ``status`` object of a report, as JSON-ready values.
+
+    With the topology it has the summary that ``kubectl get`` shows.
+    """
     status = _Status(
         bootID=report.boot_id,
         sequence=report.sequence,
@@ -325,8 +336,21 @@ def encode_report(report: Report) -> dict[str, object]:
             )
             for c in report.conditions
         ],
+        summary=None if topology is None else _summary(topology, report),
     )
     return _dump(status)
+
+
+def _summary(topology: NodeTopology, report: Report) -> _Summary:
+    """For people: a GPU is free of which no device is held and the kubelet would hand one out."""
+    held = {base_uuid(i) for a in report.allocations for i in a.device_ids}
+    offered = {base_uuid(i) for i in report.allocatable or ()}
+    free = [
+        gpu
+        for gpu in topology.gpus
+        if gpu.uuid not in held and (report.allocatable is None or gpu.uuid in offered)
+    ]
+    return _Summary(gpus=len(topology.gpus), free=len(free), links=topology.link_summary())
 
 
 def first_error(error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NewType
 
@@ -102,3 +103,12 @@ def positions(mask: Mask) -> list[int]:
         found.append(low.bit_length() - 1)
         mask ^= low
     return found
+
+
+def bus_id(text: str) -> str:
+    """A PCI address in its short form.
+
+    >>> bus_id("00000000:8A:00.0")
+    '0000:8a:00.0'
+    """
+    return re.sub(r"^0{4}(?=[0-9a-f]{4}:)", "", text.strip().lower())

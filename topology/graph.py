@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from topology.devices import (
     Bytes,
@@ -22,6 +21,9 @@ from topology.devices import (
 )
 from topology.links import GBps, Link, LinkKind, canonical_product
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 Rows = tuple[Mask, ...]
 """An adjacency: ``rows[p]`` is the mask of the positions joined to ``p``."""
 
@@ -30,6 +32,10 @@ MAX_GPUS = 64
 
 class TopologyError(ValueError):
     """A description of a node contradicts itself. The message names the field and the value."""
+
+
+UNKNOWN = "unknown"
+"""A Topology Manager policy that nobody could tell: it may do what any of them does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,17 @@ class AllocatorFacts:
     topology_manager_scope: str = "container"
     cpu_manager_policy: str | None = None
     memory_manager_policy: str | None = None
+
+
+@lru_cache(maxsize=256)
+def plugin_version(text: str | None) -> tuple[int, ...] | None:
+    """A version such as ``v0.20.1`` as numbers; None where it is unknown or unreadable.
+
+    >>> plugin_version("v0.20.1")
+    (0, 20, 1)
+    """
+    parts = (text or "").strip().removeprefix("v").split("-")[0].split(".")
+    return tuple(int(p) for p in parts) if all(p.isascii() and p.isdigit() for p in parts) else None
 
 
 @dataclass(frozen=True)
@@ -97,6 +114,8 @@ class Shape:
     @cached_property
     def graph(self) -> nx.Graph[int]:
         """The shape as a networkx graph: nodes carry ``gpu``, edges ``link`` and ``bandwidth``."""
+        import networkx as nx  # a quarter of a second and 20 MiB, which the agent never needs
+
         graph: nx.Graph[int] = nx.Graph()
         for p in range(self.size):
             label = f"{self.products[p]}/{self.memory[p]}/{self.nic[p].name}"
@@ -112,6 +131,8 @@ class Shape:
     @cached_property
     def fingerprint(self) -> str:
         """A hash that renumbering the GPUs does not change (Weisfeiler and Lehman's, 16 hex)."""
+        import networkx as nx
+
         digest: str = nx.weisfeiler_lehman_graph_hash(
             self.graph, node_attr="gpu", edge_attr="link", iterations=4, digest_size=8
         )
@@ -119,6 +140,8 @@ class Shape:
 
     def isomorphic(self, other: Shape) -> bool:
         """Whether the two shapes are one machine with its GPUs numbered differently."""
+        import networkx as nx
+
         return self.fingerprint == other.fingerprint and nx.is_isomorphic(
             self.graph,
             other.graph,
@@ -221,14 +244,18 @@ class NodeTopology:
         '8 × Tesla V100-SXM2-16GB, NVLink 1-2'
         """
         parts = [f"{n} × {p}" for p, n in sorted(Counter(g.product for g in self.gpus).items())]
+        return ", ".join(filter(None, [*parts, self.link_summary()]))
+
+    def link_summary(self) -> str:
+        """What joins the GPUs, in a word: NVLinks per pair, or PCIe classes; empty for one GPU."""
         counts = sorted({link.nvlinks for link in self.links if link.nvlinks})
         if counts:
             span = str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
-            parts.append(f"NVLink {span}")
-        elif len(self.gpus) > 1:
+            return f"NVLink {span}"
+        if len(self.gpus) > 1:
             kinds = sorted({link.pcie for link in self.links}, reverse=True)
-            parts.append("PCIe " + "/".join(k.label for k in kinds))
-        return ", ".join(parts)
+            return "PCIe " + "/".join(k.label for k in kinds)
+        return ""
 
 
 def _unique(what: str, values: Sequence[object]) -> None:

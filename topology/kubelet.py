@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from topology.allocators import MAX_SETS, Allocator, Call, allocator
 from topology.devices import Mask
-from topology.graph import AllocatorFacts, Shape
+from topology.graph import UNKNOWN, AllocatorFacts, Shape, plugin_version
 from topology.pools import Pool, choices, choices_count, common, gpus, only, total, width_for
 from topology.requests import Counts, Role, device_count
 
@@ -35,9 +35,6 @@ AFFINITY = "topology-affinity"
 """The Topology Manager may refuse the pod (TopologyAffinityError)."""
 TOO_FEW = "too-few-devices"
 """The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""
-
-UNKNOWN = "unknown"
-"""A Topology Manager policy that nobody could tell: it may do what any of them does."""
 
 TOO_MANY_NODES = "too-many-numa-nodes"
 """More NUMA nodes have GPUs than hints are followed for."""
@@ -394,14 +391,3 @@ def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
         return Admissions(None)
     ways = [Admission(s, s + m) for s in sets for m in choices(free - s, more, width)]
     return Admissions(tuple(sorted(ways)))
-
-
-@lru_cache(maxsize=256)
-def plugin_version(text: str | None) -> tuple[int, ...] | None:
-    """A version such as ``v0.20.1`` as numbers; None where it is unknown or unreadable.
-
-    >>> plugin_version("v0.20.1")
-    (0, 20, 1)
-    """
-    parts = (text or "").strip().removeprefix("v").split("-")[0].split(".")
-    return tuple(int(p) for p in parts) if all(p.isascii() and p.isdigit() for p in parts) else None

@@ -21,7 +21,7 @@ from tests.nodes import bridged, container, pcie, pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
 from topology.devices import DeviceId, NodeName, PodUid
 from topology.placement import Verdict
-from topology.report import Allocation, Report
+from topology.report import Allocation, Condition, Report
 from topology.requests import gpu_request
 
 NVLINK = {"link": "nvlink"}
@@ -41,12 +41,13 @@ def hold(
     *gpus: int,
     uid: str = "other",
     sequence: int = 2,
-    boot: str = "boot",
+    conditions: tuple[Condition, ...] = (),
 ) -> None:
     """The agent reports GPUs as held by a running pod."""
     devices = tuple(DeviceId(f"GPU-{i}") for i in gpus)
     allocation = Allocation(PodUid(uid), "x", uid, "main", "nvidia.com/gpu", devices)
-    report = Report("boot", sequence, allocations=(allocation,) if gpus else ())
+    allocations = (allocation,) if gpus else ()
+    report = Report("boot", sequence, allocations=allocations, conditions=conditions)
     if gpus:
         name = NodeName(node)
         holder = PodRecord(PodUid(uid), "x", uid, name, gpu_request(len(gpus)), "Running")
@@ -126,6 +127,22 @@ def test_case_10_stale_report_node_by_node(service: Running) -> None:
     assert answer["FailedAndUnresolvableNodes"] == {"bridged": "topology report is stale"}
     assert service.filter(pod(1), "bridged")["NodeNames"] == ["bridged"]
     hold(service, "bridged", sequence=3)
+    assert service.filter(pod(1, NVLINK), "bridged")["NodeNames"] == ["bridged"]
+
+
+def test_a_report_that_its_agent_does_not_vouch_for_promises_nothing(service: Running) -> None:
+    """The rows of a stale report: required pods go elsewhere, the others are let through."""
+    condition = Condition("Ready", False, "KubeletUnavailable", "no socket")
+    hold(service, "bridged", sequence=7, conditions=(condition,))
+    answer = service.filter(pod(1, NVLINK), "bridged", "switched")
+    assert answer["NodeNames"] == ["switched"]
+    assert answer["FailedAndUnresolvableNodes"] == {
+        "bridged": "the node's agent cannot see who holds its GPUs"
+    }
+    assert service.filter(pod(1), "bridged")["NodeNames"] == ["bridged"]
+    assert service.admin.get("/v1/nodes/bridged").json()["notReady"] == "no socket"
+    ready = Condition("Ready", True, "Watching")
+    hold(service, "bridged", sequence=8, conditions=(ready,))
     assert service.filter(pod(1, NVLINK), "bridged")["NodeNames"] == ["bridged"]
 
 

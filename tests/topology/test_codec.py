@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 import yaml
 
 from topology.codec import RecordError, decode, encode
-from topology.devices import DeviceId, GpuUuid, PodUid
+from topology.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
+from topology.graph import AllocatorFacts, NodeTopology
 from topology.machines import MACHINES, machine
-from topology.report import Allocation, Health, Report
+from topology.report import Allocation, Condition, Health, Report
 
 CRD = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
 
@@ -83,9 +85,30 @@ def test_the_example_of_the_design() -> None:
     wire = yaml.safe_load(EXAMPLE)
     jsonschema.validate(wire, schema())
     record = decode(wire, strict=True)
-    again = encode(record.topology, record.report)
-    wire["status"].pop("conditions")
-    assert again == wire
+    wire["status"]["summary"] = {"gpus": 2, "free": 0, "links": "NVLink 12"}
+    assert encode(record.topology, record.report) == wire
+
+
+def test_what_an_agent_adds_goes_there_and_back() -> None:
+    uuid = GpuUuid("GPU-5f")
+    parts = (MigInstance("MIG-1", "1g.10gb", Bytes(10 * MIB)),)
+    gpu = Gpu(0, uuid, "X", Bytes(MIB), mig_mode="enabled", mig_instances=parts)
+    topology = NodeTopology(
+        NodeName("n"), (gpu,), allocator=AllocatorFacts(topology_manager_policy="unknown")
+    )
+    now = "2026-01-31T12:00:00Z"
+    report = Report(
+        "b",
+        1,
+        health=(Health(uuid, True, "NVLink3Down", now, (3,), 2**53),),
+        conditions=(Condition("Ready", False, "NvmlUnavailable", "NVML: gone", now),),
+    )
+    wire = encode(topology, report)
+    jsonschema.validate(wire, schema())
+    record = decode(wire, strict=True)
+    assert (record.topology, record.report) == (topology, report)
+    assert report.not_ready == "NVML: gone"
+    assert replace(report, conditions=()).not_ready == ""
 
 
 def _without(path: str) -> Any:

@@ -14,8 +14,8 @@ from topology.belief import Availability, Holder, Pending, moments
 from topology.devices import GpuResource, Mask, PodUid
 from topology.emulation import EmulatedKubelet, Refused
 from topology.emulation.kubelet import TOPOLOGY_AFFINITY
-from topology.graph import AllocatorFacts, NodeTopology
-from topology.kubelet import AFFINITY, TOO_FEW, Kubelet, admissions, container_sets, plugin_version
+from topology.graph import AllocatorFacts, NodeTopology, plugin_version
+from topology.kubelet import AFFINITY, TOO_FEW, Kubelet, admissions, container_sets
 from topology.machines import machine
 from topology.pools import pack, total
 from topology.requests import ContainerRequest, Counts, GpuRequest, Role
@@ -207,6 +207,19 @@ def test_what_other_providers_hint_is_not_known() -> None:
     # A pod that asks for another plugin's devices as well brings hints of its own.
     both = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),), alone=False)
     assert both.ways == either.ways
+
+
+@pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_an_unknown_topology_manager_may_do_what_any_of_them_does(policy: str, scope: str) -> None:
+    unknown = Kubelet(DGX.shape, AllocatorFacts("best-effort", None, "unknown", scope))
+    one = Kubelet(DGX.shape, AllocatorFacts("best-effort", None, policy, scope))
+    counts = ((APP, 2), (APP, 1))
+    for free in (0xFF, 0x3F, 0x1E):
+        every, some = (admissions(k, free, counts) for k in (unknown, one))
+        assert set(some.ways or ()) <= set(every.ways or ())
+        assert set(some.hazards) <= set(every.hazards)
+        assert AFFINITY in every.hazards
 
 
 def test_devices_that_do_not_suffice_are_a_hazard() -> None:

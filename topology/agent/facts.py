@@ -15,8 +15,7 @@ from itertools import pairwise
 
 from topology.agent.observed import Unseen
 from topology.devices import DeviceId, GpuResource, base_uuid
-from topology.graph import AllocatorFacts
-from topology.kubelet import UNKNOWN, plugin_version
+from topology.graph import UNKNOWN, AllocatorFacts, plugin_version
 
 DEFAULT_RESOURCE = GpuResource()
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"

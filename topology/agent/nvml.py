@@ -17,9 +17,8 @@ from typing import Any, Self
 import pynvml
 
 from topology.agent.observed import NvlinkEnd, Remote, SeenGpu, SeenNode, Unseen, Vitals, Xid
-from topology.devices import Bytes, Fabric, GpuUuid, MigInstance
+from topology.devices import Bytes, Fabric, GpuUuid, MigInstance, bus_id
 from topology.links import LinkKind
-from topology.sources.inventory import bus_id
 
 ANCESTORS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: LinkKind.BOARD,
@@ -391,12 +390,11 @@ def _active(handle: Handle) -> frozenset[int] | None:
                 found.add(number)
             told = True
         except pynvml.NVMLError as error:
-            if getattr(error, "value", None) == _LOST:
+            code = getattr(error, "value", None)
+            if code == _LOST:
                 raise
-            if getattr(error, "value", None) not in _NO_SUCH_LINK:
-                return None
-            if number == 0 and not told:
-                continue
+            if code == pynvml.NVML_ERROR_INVALID_ARGUMENT or not told:
+                break  # past the GPU's last link, or it has none, or it may not be asked
     return frozenset(found) if told else None
 
 

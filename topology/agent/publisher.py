@@ -83,6 +83,8 @@ class Publisher:
         self._stored: dict[str, Any] | None = None
         self._spec: dict[str, object] | None = None
         self._report: Report | None = None
+        self._topology: NodeTopology | None = None
+        self._encoded: dict[str, object] | None = None
         self._sequence = 0
         self._boot = ""
         self._due = float("-inf")
@@ -107,6 +109,7 @@ class Publisher:
         except RecordError as error:
             log.warning("the record that stands there cannot be read", problem=str(error))
             return None
+        self._topology, self._encoded = record.topology, _spec(record.topology)
         if record.report is not None:
             self._boot, self._sequence = record.report.boot_id, record.report.sequence
         return record
@@ -123,7 +126,9 @@ class Publisher:
         """
         if self._clock() < self._not_before:
             return False
-        spec = None if topology is None else _spec(topology)
+        if topology is not None and topology != self._topology:
+            self._topology, self._encoded = topology, _spec(topology)
+        spec = None if topology is None else self._encoded
         try:
             for attempt in (1, 2):
                 try:
@@ -156,7 +161,7 @@ class Publisher:
         # A write that ended without an answer may have been committed: its number is used up.
         self._sequence = self._sequence + 1 if report.boot_id == self._boot else 1
         self._boot = report.boot_id
-        status = codec.encode_report(replace(report, sequence=self._sequence))
+        status = codec.encode_report(replace(report, sequence=self._sequence), self._topology)
         self._put("status", f"{self._path}/status", {"status": status})
         self._report = report
         spread = self._rng.uniform(1 - JITTER, 1 + JITTER)

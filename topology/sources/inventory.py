@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 
-from topology.devices import MIB, Bytes, Gpu, GpuUuid, NodeName
+from topology.devices import MIB, Bytes, Gpu, GpuUuid, NodeName, bus_id
 from topology.links import NVLINK_PORTS, NvlinkPort, canonical_product, nvlink_port
 from topology.machines import MACHINES
 from topology.sources.imported import Finding, SourceError, quoted
@@ -71,15 +71,6 @@ def read_inventory(lines: Sequence[str]) -> dict[int, Listed]:
         else:
             columns = []
     return found
-
-
-def bus_id(text: str) -> str:
-    """A PCI address in its short form.
-
-    >>> bus_id("00000000:8A:00.0")
-    '0000:8a:00.0'
-    """
-    return re.sub(r"^0{4}(?=[0-9a-f]{4}:)", "", text.strip().lower())
 
 
 def identify(

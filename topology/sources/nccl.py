@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from xml.parsers import expat
 
-from topology.devices import Bytes, Gpu, Nic, NodeName
+from topology.devices import Bytes, Gpu, Nic, NodeName, bus_id
 from topology.links import GBps, Link, LinkKind, Via
 from topology.sources.imported import (
     Finding,
@@ -26,7 +26,7 @@ from topology.sources.imported import (
     imported,
     quoted,
 )
-from topology.sources.inventory import Listed, bus_id, identify, known_port
+from topology.sources.inventory import Listed, identify, known_port
 
 MAX_DEVICES = 256
 """GPUs, and NICs: no real file comes near, and pairs are counted in squares."""

@@ -135,7 +135,7 @@ static const struct Fault *fault(const char *function, Device device) {
 }
 
 void doze(void) {
-    const struct timespec moment = {.tv_nsec = 5 * 1000 * 1000};
+    const struct timespec moment = {.tv_nsec = 50 * 1000 * 1000};
     pthread_mutex_unlock(&lock);
     nanosleep(&moment, NULL);
     pthread_mutex_lock(&lock);
