@@ -665,9 +665,9 @@ def test_there_is_one_extender_and_never_two() -> None:
     assert spec["strategy"] == {"type": "Recreate"}
 
 
-def arguments() -> dict[str, Any]:
-    """The container's arguments, as the command line itself reads them."""
-    command, *rest = container()["args"]
+def arguments(words: list[str] | None = None) -> dict[str, Any]:
+    """The extender's arguments, or these, as the command line itself reads them."""
+    command, *rest = words or container()["args"]
     group: Any = typer.main.get_command(cli.app)
     context = group.commands[command].make_context(command, list(rest))
     return dict(context.params)
@@ -846,6 +846,24 @@ def test_the_agent_knows_its_node_and_asks_for_nvml_only() -> None:
     assert agent_container()["image"] == container()["image"]
 
 
+@pytest.mark.parametrize("option", [None, *OPTIONS])
+def test_the_agents_arguments_exist(option: str | None, tmp_path: Path) -> None:
+    spec = agent_spec(with_option(option, tmp_path)) if option else agent_spec()
+    read = arguments(spec["containers"][0]["args"])
+    assert read["kubelet_insecure_tls"] is (option == "kubelet-insecure-tls")
+    assert read["metrics_port"] == 8890
+    mounts = {m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
+    assert str(read["pod_resources"].parent) in mounts
+
+
+def test_the_agents_page_names_flags_that_there_are() -> None:
+    page = (ROOT / "docs" / "agent.md").read_text()
+    group: Any = typer.main.get_command(cli.app)
+    known = {flag for option in group.commands["agent"].params for flag in option.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
+    assert named - known == {"--service-account-extend-token-expiration"}  # kube-apiserver's
+
+
 def test_the_agent_is_probed_on_the_port_that_it_opens() -> None:
     (port,) = agent_container()["ports"]
     assert port == {"name": "metrics", "containerPort": 8890}
@@ -881,6 +899,14 @@ def test_an_option_changes_what_it_says(tmp_path: Path) -> None:
     selector = plain.pop("nodeSelector")
     assert specs == {
         "every-node": plain,
+        "kubelet-insecure-tls": {
+            **plain,
+            "nodeSelector": selector,
+            "containers": [
+                {**own, "args": [*own["args"], "--kubelet-insecure-tls"]}
+                for own in plain["containers"]
+            ],
+        },
         "host-pid": {**plain, "nodeSelector": selector, "hostPID": True},
         "runtime-class": {**plain, "nodeSelector": selector, "runtimeClassName": "nvidia"},
     }

@@ -11,8 +11,17 @@ from math import comb
 from topology.allocators import MAX_SETS
 from topology.belief import Availability, Pending, blind, moments, pending_order
 from topology.devices import Mask, positions
-from topology.graph import Rows, Shape, has_ring, is_clique, is_connected, subsets, wide_rows
-from topology.kubelet import Kubelet, admissions
+from topology.graph import (
+    UNKNOWN,
+    Rows,
+    Shape,
+    has_ring,
+    is_clique,
+    is_connected,
+    subsets,
+    wide_rows,
+)
+from topology.kubelet import AFFINITY, Kubelet, admissions
 from topology.pools import Pool, gpus, total
 from topology.requests import Constraints, Counts, GpuRequest, Pattern, Role, memory_text
 
@@ -76,6 +85,9 @@ IN_PROGRESS = Rejection("another GPU placement on the node is in progress", reso
 NO_REPORT = Rejection("no topology report", resolvable=False)
 STALE = Rejection("topology report is stale", resolvable=False)
 NOT_READY = Rejection("the node's agent cannot see who holds its GPUs", resolvable=False)
+UNASKED = Rejection(
+    "not guaranteed: the node's Topology Manager policy is unknown", resolvable=True
+)
 DRA_ONLY = Rejection("GPUs are advertised through DRA only", resolvable=False)
 UNUSABLE = Rejection("topology record unusable", resolvable=False)
 
@@ -141,7 +153,8 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     verdict, rejection = Verdict.POSSIBLE, None
     if not every:
         verdict = Verdict.POSSIBLE if some else Verdict.IMPOSSIBLE
-        rejection = _weak_rejection(request, outlook, some, share)
+        unknown = AFFINITY in outlook.hazards and kubelet.facts.topology_manager_policy == UNKNOWN
+        rejection = UNASKED if unknown and some else _weak_rejection(request, outlook, some, share)
     else:
         later = now.bare(endings=True)
         after = _outlook(kubelet, later, request.counts, request.alone, endings=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.nodes import GIB, bridged, line, pcie, switched, waiting
 from topology.belief import Availability, Holder
 from topology.devices import Bytes
-from topology.graph import NodeTopology
+from topology.graph import AllocatorFacts, NodeTopology
 from topology.kubelet import Kubelet
 from topology.links import GBps, LinkKind
-from topology.placement import Verdict, assess, satisfies
+from topology.placement import UNASKED, Verdict, assess, satisfies
 from topology.pools import pack
 from topology.requests import (
     Constraints,
@@ -335,6 +337,18 @@ def test_unknown_links_meet_nothing() -> None:
     bare = NodeTopology(line().name, line().gpus)
     assert not satisfies(bare.shape, Constraints(link=LinkKind.NODE), 0b11)
     assert not satisfies(bare.shape, Constraints(min_bandwidth=GBps(1)), 0b11)
+
+
+def test_an_unknown_topology_manager_is_the_reason_that_is_given() -> None:
+    bare = bridged()
+    node = replace(bare, gpus=tuple(replace(g, numa_node=g.index // 2) for g in bare.gpus))
+    facts = AllocatorFacts("best-effort", topology_manager_policy="unknown")
+    request = gpu_request(2, NVLINK)
+    found = assess(Kubelet(node.shape, facts), Availability(0b1111), request)
+    assert (found.verdict, found.rejection) == (Verdict.POSSIBLE, UNASKED)
+    known = replace(facts, topology_manager_policy="none")
+    found = assess(Kubelet(node.shape, known), Availability(0b1111), request)
+    assert found.verdict is Verdict.GUARANTEED
 
 
 def test_too_many_outcomes_are_judged_without_listing() -> None:
