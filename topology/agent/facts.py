@@ -23,6 +23,9 @@ POLICY_OPTION = re.compile(r"(?:^|-|_)allocation[-_]policy$", re.IGNORECASE)
 """The plugin's option for shared devices, by any of the names it has had."""
 CONFIG_OPTION = re.compile(r"^(--)?config[-_]file$", re.IGNORECASE)
 PACKED_SINCE = (0, 20)
+OTHER_PROGRAMS = ("gpu-feature-discovery", "config-manager", "mps-control-daemon")
+"""What else the plugin's image runs, by the words of its command."""
+TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +63,27 @@ class Plugin:
 
 
 def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
-    """The facts of a KubeletConfiguration; what it leaves out has the kubelet's default."""
+    """The facts of a KubeletConfiguration; what it leaves out has the kubelet's default.
 
-    def word(key: str, default: str) -> str:
-        value = configuration.get(key)
-        return value if isinstance(value, str) and value else default
+    A word that we do not know is as good as none, and one for the Topology Manager may be anything.
+    """
+
+    def word(key: str, *known: str) -> str | None:
+        value = configuration.get(key) or known[0]
+        return value if value in known else None
 
     return KubeletFacts(
-        word("topologyManagerPolicy", "none"),
-        word("topologyManagerScope", "container"),
-        word("cpuManagerPolicy", "none"),
-        word("memoryManagerPolicy", "None"),
+        word("topologyManagerPolicy", *TOPOLOGY_MANAGER_POLICIES) or UNKNOWN,
+        word("topologyManagerScope", "container", "pod") or "container",
+        word("cpuManagerPolicy", "none", "static"),
+        word("memoryManagerPolicy", "None", "Static"),
     )
 
 
-def plugin_of(image: str, args: Sequence[str], environment: Mapping[str, str]) -> Plugin | None:
+def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) -> Plugin | None:
     """NVIDIA's device plugin in a container, told by its image's name; None for any other.
+
+    ``words`` are its command and arguments: the same image runs other programs, too.
 
     >>> plugin_of("registry.example/nvidia/k8s-device-plugin:v0.17.1-ubi9", (), {}).version
     'v0.17.1'
@@ -84,9 +92,11 @@ def plugin_of(image: str, args: Sequence[str], environment: Mapping[str, str]) -
     name = path if path and "/" not in tag else image.partition("@")[0]
     if name.rpartition("/")[2] != "k8s-device-plugin" or "rocm" in name:
         return None
+    if any(other in word for word in words for other in OTHER_PROGRAMS):
+        return None
     version = tag.split("-")[0] if path and "/" not in tag else ""
     options = dict(environment)
-    for here, after in pairwise([*args, ""]):
+    for here, after in pairwise([*words, ""]):
         key, equals, value = here.partition("=")
         if key.startswith("-"):
             options[key.lstrip("-")] = value if equals else after
@@ -121,13 +131,18 @@ def allocator_of(
     plugin: Plugin | None,
     kubelet: KubeletFacts,
     chosen: str | None = None,
+    doubt: str = "",
 ) -> tuple[AllocatorFacts, tuple[Unseen, ...]]:
     """The allocator's facts, and which of them nobody could tell.
 
-    ``chosen`` is an operator's word for the plugin's policy.
+    ``chosen`` is an operator's word for the plugin's policy. ``doubt`` says why the plugin sees
+    other links than the record has, where it does: what it prefers cannot be told then.
     """
     unseen = []
     policy = chosen or _policy(resources, plugin)
+    if policy == "best-effort" and doubt:
+        policy = "any"
+        unseen.append(Unseen("device plugin's preference", doubt))
     if policy is None:
         cause = (
             "no container of NVIDIA's device plugin on this node"

@@ -22,6 +22,7 @@ HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 LOST = "Lost"
 REMAP_FAILED = "RowRemapFailed"
 REMAP_PENDING = "RowRemapPending"
+LINK_DOWN = "NVLinkDown"
 XID = "Xid"
 
 
@@ -38,6 +39,11 @@ class _Gpu:
     recovery: str | None = None
     lost: bool = False
 
+    @property
+    def sick(self) -> bool:
+        """Whether one of its reasons makes it so."""
+        return any(map(_sickening, self.reasons))
+
 
 class HealthBook:
     """The faults of a node's GPUs. Times are given as text and only passed on."""
@@ -46,7 +52,7 @@ class HealthBook:
         self._gpus: dict[GpuUuid, _Gpu] = {}
         self._nobodys: list[int] = []
         for health in former:
-            reasons = [r for r in health.reason.split(", ") if r and not r.startswith("NVLink")]
+            reasons = [r for r in health.reason.split(", ") if r and r != LINK_DOWN]
             self._gpus[health.uuid] = _Gpu(
                 reasons,
                 health.since,
@@ -97,8 +103,8 @@ class HealthBook:
         return tuple(
             Health(
                 uuid,
-                healthy=not any(map(_sickening, gpu.reasons)),
-                reason=", ".join([*gpu.reasons, *(f"NVLink{n}Down" for n in sorted(gpu.down))]),
+                healthy=not gpu.sick,
+                reason=", ".join([*gpu.reasons, *([LINK_DOWN] if gpu.down else [])]),
                 since=gpu.since,
                 links_down=tuple(sorted(gpu.down)),
                 energy=gpu.baseline,
@@ -120,7 +126,10 @@ class HealthBook:
             gpu.down.clear()
             gpu.since, gpu.baseline, gpu.known = "", None, frozenset()
         gpu.lost = False
-        gpu.energy, gpu.recovery = vital.energy, vital.recovery
+        gpu.energy = vital.energy
+        gpu.recovery = vital.recovery or gpu.recovery
+        if gpu.since and gpu.baseline is None:
+            gpu.baseline = gpu.energy
         if vital.remap_failed:
             self._blame(gpu, REMAP_FAILED, now)
         if vital.remap_pending:
@@ -134,6 +143,8 @@ class HealthBook:
 
     def _blame(self, gpu: _Gpu, reason: str, now: str) -> None:
         if reason not in gpu.reasons:
+            if _sickening(reason) and not gpu.sick:
+                gpu.since = ""  # since when it is as healthy as it is
             gpu.reasons.append(reason)
             self._mark(gpu, now)
 

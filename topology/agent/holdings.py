@@ -8,6 +8,7 @@ another of the same name meanwhile. So, per name:
   the entry that still holds what it held.
 * One entry is the new pod's once the kubelet has acknowledged that pod (``status.startTime`` is set
   after admission) or it holds something else than the old one did.
+* Before anybody was ever listed, an entry is nobody's until its pod is acknowledged.
 
 Ordinary init containers never appear, though they hold devices until the pod ends. Containers get
 their devices one after the other, so an entry can show half a pod.
@@ -79,43 +80,56 @@ Holdings = Mapping[PodUid, Entry]
 
 
 def join(
-    entries: Sequence[Entry], pods: Mapping[PodUid, NodePod], before: Holdings
+    entries: Sequence[Entry], pods: Mapping[PodUid, NodePod], before: Holdings | None
 ) -> tuple[dict[PodUid, Entry], list[Entry]]:
-    """Entries by pod UID, and those with devices whose pod nobody knows.
+    """Entries by pod UID, and those with devices of which nobody can tell whose they are.
 
-    ``before`` is the last join: whoever was listed under a UID is known by it until it goes.
+    ``before`` is the last join: whoever was listed under a UID is known by it until it goes. None
+    is the first one: then an entry may be of somebody who has left the API server already, and
+    belongs to a pod only once the kubelet has acknowledged that pod.
     """
     listed: defaultdict[PodName, list[Entry]] = defaultdict(list)
     for entry in entries:
         listed[entry.key].append(entry)
     present = {pod.key: pod for pod in pods.values()}
-    former: dict[PodName, PodUid] = {}
-    for uid, entry in before.items():
+    former: defaultdict[PodName, list[PodUid]] = defaultdict(list)
+    for uid, entry in (before or {}).items():
         if uid not in pods:
-            former[entry.key] = uid
+            former[entry.key].append(uid)
     found: dict[PodUid, Entry] = {}
     strangers: list[Entry] = []
     for key, group in listed.items():
-        pod, old = present.get(key), former.get(key)
-        for entry in _oldest_first(group, before.get(old) if old else None):
-            if old is not None and (pod is None or _is_old(entry, group, pod, before[old])):
-                found[old], old = entry, None
-            elif pod is not None:
+        rest = group
+        pod = present.get(key)
+        known = former[key]
+        if pod is not None and before is None and not pod.acknowledged:
+            strangers += [entry for entry in rest if entry.held]
+            continue
+        # How many of them can be former pods': all but the present one's, if it is sure to be here.
+        most = len(rest) - (1 if pod is not None and pod.acknowledged else 0)
+        for uid in known[:]:
+            same = next((e for e in rest if before and e.held == before[uid].held), None)
+            if same is not None and most > 0:
+                found[uid], rest = same, _without(rest, same)
+                known.remove(uid)
+                most -= 1
+        for entry in rest:
+            if pod is not None and (len(rest) == 1 or not known or most <= 0):
                 found[pod.uid], pod = entry, None
+            elif known and most > 0:
+                found[known.pop(0)] = entry
+                most -= 1
             elif entry.held:
                 strangers.append(entry)
+            rest = _without(rest, entry)
     return found, strangers
 
 
-def _oldest_first(group: list[Entry], former: Entry | None) -> list[Entry]:
-    """The entry that holds what the former pod held comes first."""
-    return sorted(group, key=lambda e: former is None or e.held != former.held)
-
-
-def _is_old(entry: Entry, group: list[Entry], pod: NodePod, former: Entry) -> bool:
-    if len(group) > 1:
-        return True
-    return entry.held == former.held and not pod.acknowledged
+def _without(entries: list[Entry], entry: Entry) -> list[Entry]:
+    """The rest, one equal entry taken out."""
+    rest = list(entries)
+    rest.remove(entry)
+    return rest
 
 
 def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = None) -> bool:

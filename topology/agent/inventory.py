@@ -52,6 +52,22 @@ def topology_of(
     return topology, tuple(sorted(set(unseen)))
 
 
+def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
+    """Why the device plugin sees other direct links than the record has; empty where it does not.
+
+    It looks for itself at each call, and trusts what is up at that moment.
+    """
+    alone, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
+    indices = {gpu.uuid: gpu.index for gpu in trusted.gpus}
+    ours = {(k.a, k.b): k.nvlinks for k in trusted.links if k.via is Via.DIRECT}
+    uuids = {gpu.index: gpu.uuid for gpu in alone.gpus}
+    for link in alone.links:
+        a, b = sorted((indices[uuids[link.a]], indices[uuids[link.b]]))
+        if link.via is Via.DIRECT and link.nvlinks != ours.get((a, b), 0):
+            return "it sees NVLinks that have dropped before, or that peers may not use"
+    return ""
+
+
 def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
     """What is seen now, with GPUs of a former look in the same boot that have gone since.
 
@@ -138,8 +154,9 @@ def _link(
         return bare
     speed = _one_way(a, ends_a)
     if there or back:
-        one_sided = not (there and back)
-        return Link(*pair, pcie, max(there, back), Via.DIRECT, speed, one_sided)
+        # A link is up if it is at both ends; one end alone may be all that a driver shows.
+        both = min(there, back)
+        return Link(*pair, pcie, both or max(there, back), Via.DIRECT, speed, not both)
     if switched:
         return Link(*pair, pcie, switched, Via.SWITCH, speed)
     if usable is None:

@@ -5,9 +5,10 @@ Rules:
 * Whoever is bound here and wants GPUs is news due: the kubelet is asked often until the pod is
   shown whole, then rarely again. So is a pod that ends until it is shown no more.
 * After the kubelet's socket was away or has become another, living pods that held devices and show
-  none go on holding them for a while: a kubelet lists nobody for a moment after its start.
-* A list with a pod whose UID is not known yet is kept back for a moment: the API server's word may
-  be on its way.
+  none go on holding them: a kubelet lists nobody for a moment after its start. If that lasts, the
+  record says that it cannot be relied on.
+* A list with devices of which nobody can tell whose they are is kept back for a moment: the API
+  server's word may be on its way.
 * What cannot be vouched for is not published as if it could: the record says that it is not Ready,
   and the extender promises nothing there.
 * In one boot nothing is forgotten: health, lost GPUs and who held what come from the record itself
@@ -16,7 +17,6 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ from typing import Protocol
 import structlog
 
 from topology.agent.facts import NOTHING_KNOWN, KubeletFacts, Plugin, allocator_of, resources_of
-from topology.agent.health import HealthBook
+from topology.agent.health import LOST, HealthBook
 from topology.agent.holdings import (
     Entry,
     Held,
@@ -35,7 +35,7 @@ from topology.agent.holdings import (
     unsettled,
     vanished,
 )
-from topology.agent.inventory import keep_lost, topology_of
+from topology.agent.inventory import keep_lost, plugins_doubt, topology_of
 from topology.agent.nvmlwatch import NvmlState
 from topology.agent.observed import Unseen, Xid
 from topology.agent.pci import PciTree
@@ -67,8 +67,10 @@ class Pace:
     seldom: float = 2.0
     held: float = 2.0
     idle: float = 10.0
+    restless: float = 1.0
     restart: float = 10.0
-    """How long after a kubelet's restart its list may be kept back, and is asked for often."""
+    """How long after a kubelet's restart it is asked often (``restless``); who is alive and shown
+    no more after that makes the record say that it cannot be relied on."""
     stranger: float = 1.0
     """How long a list is kept back for a pod whose UID is not known."""
     silence: float = 10.0
@@ -102,6 +104,9 @@ class Driver(Protocol):
     def xids(self) -> list[Xid]:
         """The errors since."""
 
+    def expect(self, gpus: int) -> None:
+        """How many GPUs there ought to be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -115,7 +120,6 @@ class Surroundings:
     plugin: Plugin | None = None
     labels: dict[str, str] = field(default_factory=dict)
     kubelet: KubeletFacts = NOTHING_KNOWN
-    owner: dict[str, str] | None = None
     synced: bool = True
     alone: bool = False
     unseen: tuple[Unseen, ...] = ()
@@ -170,19 +174,27 @@ class NodeAgent:
         self._hardware: NodeTopology | None = None
         self._hardware_unseen: tuple[Unseen, ...] = ()
         self._looked_at: tuple[object, ...] = ()
+        self._contradiction = ""
+        self._doubt = ""
         self._rounds = -1
         self._joined: dict[PodUid, Entry] = {}
+        self._before: dict[PodUid, Entry] | None = None
         self._strangers: list[Entry] = []
         self._somebody_holds = False
         self._entries: list[Entry] = []
         self._allocatable: dict[str, frozenset[DeviceId]] | None = None
-        self._answered = float("-inf")
+        self._allocatable_at = float("-inf")
+        self._want_allocatable = False
         self._asked = float("-inf")
         self._silent_since: float | None = None
         self._silence = "the kubelet has not answered yet"
+        self._was_down = False
+        self._leave_alone_until = float("-inf")
         self._restarts = 0
         self._restless_until = clock() + pace.restart
-        self._doubted_since: float | None = None
+        self._vanished: frozenset[PodUid] = frozenset()
+        self._vanished_since: float | None = None
+        self._nameless_since: dict[Entry, float] = {}
         self._hurry = False
         self._accepted = False
         self._due: frozenset[PodUid] = frozenset()
@@ -233,74 +245,104 @@ class NodeAgent:
         return self._health.expected()
 
     def news(self) -> None:
-        """The next turn asks the kubelet, whatever its pace."""
+        """Something has happened that the kubelet may know of: ask it soon."""
         self._due_since = self._clock()
-        self._asked = min(self._asked, self._clock() - self._pace.soon / 2)
         self._hurry = True
 
     # The kubelet.
 
     def _next_question(self) -> float:
+        return max(self._asked + self._pause(), self._leave_alone_until)
+
+    def _pause(self) -> float:
+        """How long after the last question the next one is due."""
         pace, now = self._pace, self._clock()
         if self._hurry:
-            return self._asked + pace.soon / 2
-        if self._silent_since is not None or self._doubted_since is not None:
-            return self._asked + pace.later
-        if self._due:
+            return pace.soon / 2
+        if self._silent_since is not None:
+            return pace.later
+        if self._due or self._doubtful:
             waited = now - self._due_since
             if waited < pace.hasty:
-                return self._asked + pace.soon
-            return self._asked + (pace.later if waited < pace.patient else pace.seldom)
+                return pace.soon
+            return pace.later if waited < pace.patient else pace.seldom
         calm = pace.held if self._somebody_holds else pace.idle
-        return self._asked + (min(pace.held, calm) if now < self._restless_until else calm)
+        return min(pace.restless, calm) if now < self._restless_until else calm
+
+    @property
+    def _doubtful(self) -> bool:
+        """Whether part of the last list is not taken for true yet."""
+        return bool(self._vanished or self._nameless_since)
 
     def _ask_kubelet(self, around: Surroundings) -> None:
         started = self._asked = self._clock()
         hurried, self._hurry = self._hurry, False
         try:
             entries = self._kubelet.entries()
-            changed = entries != self._entries
-            old = started - self._answered >= self._pace.idle or self._allocatable is None
-            restless = started < self._restless_until
-            if changed or old or (restless and not hurried):
+            if entries != self._entries or self._allocatable_is_due(started, around):
                 self._allocatable = self._kubelet.allocatable()
-                self._answered = started
-        except KubeletBusyError:
-            self._asked = started + self._pace.later  # leave it alone for a moment
+                self._allocatable_at, self._want_allocatable = started, False
+        except KubeletBusyError as error:
+            self._hurry = hurried
+            self._leave_alone_until = started + self._pace.later
+            self._fall_silent(started, str(error))
             return
         except KubeletDownError as error:
             self.kubelet_failures += 1
-            self._silence = str(error)
-            if self._silent_since is None:
-                self._silent_since = started
-                log.warning("kubelet does not answer", cause=self._silence)
+            self._was_down = True
+            self._fall_silent(started, str(error))
             return
-        if self._silent_since is not None or self._kubelet.restarts != self._restarts:
-            self._restarts = self._kubelet.restarts
+        if self._was_down or self._kubelet.restarts != self._restarts:
+            self._was_down, self._restarts = False, self._kubelet.restarts
             self._restless_until = started + self._pace.restart
-            self._silent_since = None
             self._on_kubelet_restart()
-        self._silence = ""
+        self._silent_since, self._silence = None, ""
         self._entries = entries
         self._accept(entries, around, started)
 
+    def _allocatable_is_due(self, now: float, around: Surroundings) -> bool:
+        """Whether what may be handed out has to be asked for although nobody came or went."""
+        since = now - self._allocatable_at
+        if self._allocatable is None or self._want_allocatable or since >= self._pace.idle:
+            return True
+        unserved = any(
+            resource not in self._allocatable
+            for uid in self._due
+            if uid in around.pods
+            for _, resource in around.pods[uid].wants
+        )
+        return (unserved or now < self._restless_until) and since >= self._pace.restless
+
+    def _fall_silent(self, now: float, cause: str) -> None:
+        if self._silent_since is None:
+            self._silent_since = now
+            log.warning("kubelet does not answer", cause=cause)
+        self._silence = cause
+
     def _accept(self, entries: Sequence[Entry], around: Surroundings, now: float) -> None:
-        """Take the list for true, or keep it back for a while."""
+        """Take the list for true, but for what it may be wrong about."""
         if not around.synced:
             return
-        joined, strangers = join(entries, around.pods, self._joined)
-        gone = vanished(joined, self._joined, around.pods) if now < self._restless_until else ()
+        joined, strangers = join(entries, around.pods, self._before)
+        gone: frozenset[PodUid] = frozenset()
+        if now < self._restless_until or self._vanished:
+            gone = vanished(joined, self._joined, around.pods)
         kept = {uid: self._joined[uid] for uid in gone}
         if not _ids(kept.values()).isdisjoint(_ids([*joined.values(), *strangers])):
             kept = {}  # somebody else has their devices: they are gone indeed
-        nameless = bool(strangers) and not around.alone
-        if not (kept or nameless):
-            self._doubted_since = None
-        elif self._doubted_since is None:
-            self._doubted_since = now
-        if nameless and now - (self._doubted_since or now) < self._pace.stranger:
+        self._vanished = frozenset(kept)
+        if not kept:
+            self._vanished_since = None
+        elif self._vanished_since is None:
+            self._vanished_since = now
+        nameless = [] if around.alone else strangers
+        since = self._nameless_since
+        self._nameless_since = {e: since.get(e, now) for e in nameless}
+        if any(now - at < self._pace.stranger for at in self._nameless_since.values()):
             return
+        self._nameless_since = dict.fromkeys(nameless, float("-inf"))
         self._joined, self._strangers = {**joined, **kept}, strangers
+        self._before = self._joined
         self._somebody_holds = bool(_ids([*self._joined.values(), *strangers]))
         self._accepted = True
 
@@ -315,7 +357,10 @@ class NodeAgent:
         state = self._driver.state()
         sick = [self._health.xid(xid, self._now()) for xid in self._driver.xids()]
         if any(sick):
-            self.news()  # the kubelet's allocatable may have changed with it
+            # The plugin hears of it, too, and the kubelet then hands out less.
+            self._restless_until = max(self._restless_until, self._clock() + self._pace.restart)
+            self._want_allocatable = True
+            self.news()
         if state.seen is None:
             return
         if state.rounds != self._rounds:
@@ -326,14 +371,18 @@ class NodeAgent:
         if looked_at == self._looked_at:
             return
         self._looked_at = looked_at
+        self._contradiction, self._doubt = "", ""
         try:
             found, unseen = topology_of(self._node, state.seen, self._pci(), self._health.down())
             self._hardware = keep_lost(found, self._hardware)
+            self._doubt = plugins_doubt(state.seen, self._hardware)
         except TopologyError as error:
             log.exception("the driver contradicts itself")
-            unseen = (Unseen("topology", f"the driver contradicts itself: {error}"),)
+            self._contradiction = f"the driver contradicts itself: {error}"
+            unseen = (Unseen("topology", self._contradiction),)
         self._hardware_unseen = unseen
         if self._hardware is not None:
+            self._driver.expect(len(self._hardware.gpus))
             here = {gpu.uuid for gpu in state.seen.gpus} | {v.uuid for v in state.vitals}
             self._health.gone(
                 (g.uuid for g in self._hardware.gpus if g.uuid not in here), self._now()
@@ -345,10 +394,10 @@ class NodeAgent:
         split = {gpu.uuid for gpu in state.seen.gpus if gpu.mig_instances} if state.seen else set()
         for vital in state.vitals:
             busy = bool(vital.processes) or (vital.memory_used or 0) > NOBODYS_MEMORY
-            if busy and vital.uuid not in held | split and not self._due:
-                self._nobodys[vital.uuid] += 1
-            else:
+            if not busy or vital.uuid in held | split:
                 self._nobodys.pop(vital.uuid, None)
+            elif not self._due:  # else it may be of a pod that comes or goes
+                self._nobodys[vital.uuid] += 1
 
     # The record.
 
@@ -356,7 +405,9 @@ class NodeAgent:
         state = self._driver.state()
         allocatable = self._allocatable or {}
         resources = resources_of(allocatable, around.labels)
-        facts, unknown = allocator_of(resources, around.plugin, around.kubelet, self._policy)
+        lost = any(LOST in health.reason for health in self._health.report())
+        doubt = "it fails over a GPU that is lost" if lost else self._doubt
+        facts, unknown = allocator_of(resources, around.plugin, around.kubelet, self._policy, doubt)
         topology = None
         if self._hardware is not None and not (state.seen is None and not self._looked_at):
             topology = replace(self._hardware, resources=resources, allocator=facts)
@@ -374,7 +425,7 @@ class NodeAgent:
             allocations(self._joined, self._strangers),
             self._health.report(),
             (
-                self._ready(state),
+                self._ready(state, lost=lost and all(r.strategy == "none" for r in resources)),
                 self._unaccounted(shared),
                 self._condition(
                     COMPLETE,
@@ -386,32 +437,36 @@ class NodeAgent:
         )
         return Picture(topology, report, (*blind, *unseen), self._due, frozenset(self._joined))
 
-    def _ready(self, state: NvmlState) -> Condition:
+    def _ready(self, state: NvmlState, *, lost: bool) -> Condition:
+        now, silent = self._clock(), self._silent_since
+        problem: tuple[str, str] | None = None
         if state.problem:
-            return self._condition(READY, False, "NvmlUnavailable", f"NVML: {state.problem}")
-        silent = self._silent_since
-        if not self._accepted and not (silent is None and self._silence == ""):
-            return self._condition(READY, False, "KubeletUnavailable", self._silence)
-        if not self._accepted:
-            message = "the node's pods are not known yet"
-            return self._condition(READY, False, "Starting", message)
-        if silent is not None and self._clock() - silent > self._pace.silence:
-            return self._condition(READY, False, "KubeletUnavailable", self._silence)
+            problem = "NvmlUnavailable", f"NVML: {state.problem}"
+        elif self._contradiction:
+            problem = "HardwareContradictory", self._contradiction
+        elif silent is not None and (not self._accepted or now - silent > self._pace.silence):
+            problem = "KubeletUnavailable", self._silence
+        elif not self._accepted:
+            problem = "Starting", "the node's pods are not known yet"
+        elif self._vanished_since is not None and now - self._vanished_since > self._pace.restart:
+            problem = "PodsMissing", "the kubelet does not show pods that are alive"
+        elif lost:
+            problem = "GpuLost", "a GPU is lost: the device plugin may refuse every pod"
+        if problem is not None:
+            return self._condition(READY, False, *problem)
         return self._condition(READY, True, "Watching", "")
 
     def _unaccounted(self, mps: bool) -> Condition:
         gpus = self._hardware.gpus if self._hardware else ()
-        index = {gpu.uuid: gpu.index for gpu in gpus}
-        vitals = {v.uuid: v for v in self._driver.state().vitals}
-        found = []
-        for uuid, rounds in sorted(self._nobodys.items()):
-            if rounds < NOBODYS_ROUNDS or mps:
-                continue  # the MPS server computes on every GPU
-            pids = [str(pid) for pid, _ in vitals[uuid].processes or ()] if uuid in vitals else []
-            what = f"processes {', '.join(pids)}" if pids else "memory in use"
-            found.append(f"GPU {index.get(uuid, uuid)}: {what}")
+        # Without process ids: they change at each look, and each change would be a write. The MPS
+        # server computes on every GPU.
+        found = [
+            f"GPU {gpu.index}"
+            for gpu in gpus
+            if self._nobodys.get(gpu.uuid, 0) >= NOBODYS_ROUNDS and not mps
+        ]
         reason = "HeldByNoPod" if found else "AllAccountedFor"
-        return self._condition(UNACCOUNTED_USE, bool(found), reason, "; ".join(found))
+        return self._condition(UNACCOUNTED_USE, bool(found), reason, ", ".join(found))
 
     def _condition(self, kind: str, status: bool, reason: str, message: str) -> Condition:
         known = self._conditions.get(kind)
@@ -423,23 +478,6 @@ class NodeAgent:
 
 def _ids(entries: Iterable[Entry]) -> set[DeviceId]:
     return {i for entry in entries for held in entry.held for i in held.device_ids}
-
-
-class Wakeup:
-    """A note that there is news, for one waiting thread."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def note(self) -> None:
-        """There is news."""
-        self._event.set()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for news at most so long; whether there was some."""
-        news = self._event.wait(max(0.0, seconds))
-        self._event.clear()
-        return news
 
 
 def take_over(agent: NodeAgent, publisher: Publisher) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +21,9 @@ from topology.agent.publisher import Counts
 from topology.devices import GpuUuid, base_uuid
 
 PREFIX = "gpu_topology_agent"
+MOST_CLIENTS = 16
+CLIENT_TIMEOUT = 10
+"""Seconds that a client may say nothing."""
 SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -105,6 +109,9 @@ class Metrics(Collector):
         expected = _labelled(
             "nvlinks_expected", "NVLinks that were up at some time of this boot.", ["gpu", "uuid"]
         )
+        ecc = _labelled(
+            "gpu_uncorrected_ecc_errors", "Since the driver was loaded.", ["gpu", "uuid"]
+        )
         labels = ["gpu", "uuid", "namespace", "pod", "container"]
         used = _labelled("gpu_memory_used_bytes", "Memory in use.", labels)
         utilisation = _labelled("gpu_utilization_ratio", "Time in use, 0 to 1.", labels)
@@ -120,7 +127,9 @@ class Metrics(Collector):
                 used.add_metric([at, vital.uuid, *whose], vital.memory_used)
             if vital.utilisation is not None:
                 utilisation.add_metric([at, vital.uuid, *whose], vital.utilisation)
-        yield from (active, expected, used, utilisation)
+            if vital.uncorrected_ecc is not None:
+                ecc.add_metric([at, vital.uuid], vital.uncorrected_ecc)
+        yield from (active, expected, used, utilisation, ecc)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -136,10 +145,35 @@ class PortError(Exception):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """So many clients at once and no more: the port may be reached by anybody."""
+
     daemon_threads = True
+    _places = threading.BoundedSemaphore(MOST_CLIENTS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
 
 class _Quiet(WSGIRequestHandler):
+    timeout = CLIENT_TIMEOUT
+
     def log_message(self, *_: Any) -> None:
         """Scrapes are no news."""
 
@@ -166,7 +200,8 @@ class MetricsServer:
             return [text]
 
         try:
-            self._server = make_server(host, port, app, _Server, _Quiet)
+            server = _Server6 if ":" in host else _Server
+            self._server = make_server(host, port, app, server, _Quiet)
         except OSError as error:
             raise PortError(f"{host}:{port}: {error.strerror}") from error
         self.port = self._server.server_port

@@ -15,12 +15,13 @@ from topology.agent.facts import NOTHING_KNOWN, KubeletFacts
 from topology.agent.kubeletconfig import ConfigurationUnseenError, from_file, from_kubelet
 from topology.agent.observed import Unseen
 from topology.devices import NodeName
-from topology.kubeapi.apiserver import ApiFailure
+from topology.kubeapi.apiserver import ApiError, ApiFailure
 
 log = structlog.get_logger(__name__)
 
 PERIOD = 300.0
 RETRY = 15.0
+"""Seconds between two looks, and at most after one that failed; the first come sooner."""
 TIMEOUT = 5.0
 NODES_PATH = "/api/v1/nodes"
 
@@ -109,6 +110,8 @@ class NodeWatch:
         self._on_news = on_news
         self._state = NodeState()
         self._poke = threading.Event()
+        self._forget = False
+        self._address: str | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="node", daemon=True)
 
@@ -122,7 +125,8 @@ class NodeWatch:
         self._poke.set()
 
     def poke(self) -> None:
-        """Ask again soon: the kubelet may have been set up anew."""
+        """Ask again now: the kubelet may have been set up anew, so what it told is void."""
+        self._forget = True
         self._poke.set()
 
     @property
@@ -131,32 +135,38 @@ class NodeWatch:
         return self._state
 
     def look(self) -> bool:
-        """Ask once; whether the Node itself could be had, where there is an API server at all."""
+        """Ask once; whether everything could be had."""
         unseen: list[Unseen] = []
         node: _Node | None = None
         if self._api is not None:
             try:
                 node = _decode(self._api.get(f"{NODES_PATH}/{self._node}", timeout=TIMEOUT))
-            except (ApiFailure, msgspec.DecodeError) as error:
-                unseen.append(Unseen("Node", str(error)))
+            except ApiError as error:
+                unseen.append(Unseen("Node", f"{error.status} {error.reason}"))
+            except (ApiFailure, msgspec.DecodeError):
+                # A fixed text: one that differed at each try would be written at each try.
+                unseen.append(Unseen("Node", "the API server does not answer"))
         facts, why = self._kubelet_facts(node)
         unseen += why
         known = self._state
         found = NodeState(
             node.metadata.uid if node else known.uid,
             (node.metadata.labels or {}) if node else known.labels,
-            facts.over(known.kubelet),
+            facts if self._forget else facts.over(known.kubelet),
             tuple(unseen),
         )
+        self._forget = self._forget and bool(why)
         if found != known:
             self._state = found
             self._on_news()
-        return node is not None or self._api is None
+        return not unseen
 
     def _kubelet_facts(self, node: _Node | None) -> tuple[KubeletFacts, list[Unseen]]:
         facts, causes = self._sources.told, []
         attempts: list[Callable[[], KubeletFacts]] = []
-        if self._api is not None and (address := self._sources.address or _address(node)):
+        self._address = self._sources.address or _address(node) or self._address
+        address = self._address
+        if self._api is not None and address is not None:
             attempts.append(lambda: self._ask(address))
         attempts += [lambda path=path: from_file(path) for path in self._sources.files]  # type: ignore[misc]
         for attempt in attempts:
@@ -178,14 +188,15 @@ class NodeWatch:
         )
 
     def _run(self) -> None:
+        failures = 0
         while not self._stopping:
             try:
                 well = self.look()
             except Exception:
                 log.exception("look at the Node failed")
                 well = False
-            well = well and self._state.kubelet.topology_manager_policy is not None
-            self._poke.wait(PERIOD if well else RETRY)
+            failures = 0 if well else failures + 1
+            self._poke.wait(PERIOD if well else min(RETRY, 2.0 ** min(failures - 1, 10)))
             self._poke.clear()
 
 

@@ -258,12 +258,14 @@ class Nvml:
             pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
             pynvml.NVML_VOLATILE_ECC,
         )
+        retired = ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus)  # before Ampere
         processes = _processes(ask)
+        pending = [bool(p) for p in (rows and rows[2], retired) if p is not None]
         return Vitals(
             uuid,
             active_links=_active(handle),
             uncorrected_ecc=ecc,
-            remap_pending=None if rows is None else bool(rows[2]),
+            remap_pending=any(pending) if pending else None,
             remap_failed=None if rows is None else bool(rows[3]),
             energy=ask(pynvml.nvmlDeviceGetTotalEnergyConsumption),
             recovery=_recovery(ask),

@@ -66,6 +66,7 @@ class NvmlWatch:
         self._state = NvmlState()
         self._xids: list[Xid] = []
         self._busy_since: float | None = None
+        self._expected = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
@@ -87,6 +88,10 @@ class NvmlWatch:
             return NvmlState(state.seen, state.vitals, state.rounds, "a call hangs", asked=True)
         return state
 
+    def expect(self, gpus: int) -> None:
+        """How many GPUs there ought to be: with fewer, NVML is opened anew ever so often."""
+        self._expected = gpus
+
     def xids(self) -> list[Xid]:
         """The errors that came since this was last asked."""
         with self._lock:
@@ -99,6 +104,7 @@ class NvmlWatch:
                 self._busy()
                 with self._open() as nvml:
                     self._watch(nvml)
+                continue  # at once: no Xid is heard in between
             except NvmlDownError as error:
                 self._fail(str(error))
             except Exception as error:
@@ -121,13 +127,15 @@ class NvmlWatch:
             while not self._stopping.is_set() and (left := due - self._clock()) > 0:
                 pause = min(left, self._cadence.slice)
                 if not listening:
+                    self._busy_since = None
                     self._stopping.wait(pause)
                     continue
+                self._busy()
                 try:
                     xid = nvml.wait(pause)
                 except EventsFailedError:
-                    listening = False
-                    break
+                    listening = False  # until the next look: what fails at once must not spin
+                    continue
                 if xid is not None:
                     log.warning("Xid", number=xid.number, gpu=xid.uuid)
                     with self._lock:
@@ -138,7 +146,7 @@ class NvmlWatch:
             self._busy()
             before, vitals = vitals, nvml.vitals()
             listening = listening or nvml.listen()
-            missing = any(v.lost for v in vitals) or not vitals
+            missing = any(v.lost for v in vitals) or len(vitals) < max(1, self._expected)
             if missing and self._clock() - opened >= self._cadence.reopen:
                 return
             if _shape(vitals) != _shape(before) or self._clock() - looked >= self._cadence.look:

@@ -68,10 +68,12 @@ class PodResources:
         answer: ListPodResourcesResponse = self._call(
             "List", ListPodResourcesRequest(), ListPodResourcesResponse.FromString
         )
-        return [
+        found = [
             Entry(pod.namespace, pod.name, tuple(h for c in pod.containers for h in _held(c)))
             for pod in answer.pod_resources
         ]
+        # The kubelet lists them in any order, another each time.
+        return sorted(found, key=lambda e: (e.namespace, e.name, tuple(map(repr, e.held))))
 
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
         """The GPU devices of each resource that the kubelet hands out from, held ones included.

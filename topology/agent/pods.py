@@ -77,13 +77,14 @@ class NodePods:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._pods: dict[PodUid, NodePod] = {}
-        self._plugins: dict[PodUid, Plugin] = {}
+        self._plugins: dict[PodUid, list[Plugin]] = {}
 
     def snapshot(self) -> tuple[dict[PodUid, NodePod], Plugin | None]:
-        """The pods now, and the device plugin among them."""
+        """The pods now, and the device plugin among them; None also where several disagree."""
         with self._lock:
-            plugins = [self._plugins[uid] for uid in sorted(self._plugins)]
-            return dict(self._pods), plugins[-1] if plugins else None
+            plugins = [p for found in self._plugins.values() for p in found]
+            agreed = bool(plugins) and all(p == plugins[0] for p in plugins)
+            return dict(self._pods), plugins[0] if agreed else None
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
@@ -115,16 +116,16 @@ class NodePods:
             log.warning("pod cannot be read", problem=str(error))
             return False
         uid = PodUid(pod.metadata.uid)
-        found, plugin = _node_pod(uid, pod), _plugin(pod)
+        found = _node_pod(uid, pod)
+        plugins = [] if found.ended or found.deleting else _plugins(pod)
         with self._lock:
-            if self._pods.get(uid) == found and self._plugins.get(uid) == plugin:
+            if self._pods.get(uid) == found and self._plugins.get(uid, []) == plugins:
                 return False
             self._pods[uid] = found
-            if plugin is not None and not found.ended:
-                self._plugins[uid] = plugin
-            else:
-                self._plugins.pop(uid, None)
-        return bool(found.wants or pod.spec.resource_claims or plugin)
+            was = self._plugins.pop(uid, [])
+            if plugins:
+                self._plugins[uid] = plugins
+        return bool(found.wants or pod.spec.resource_claims or plugins != was)
 
     def _forget(self, uid: PodUid) -> None:
         self._pods.pop(uid, None)
@@ -150,11 +151,12 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
     )
 
 
-def _plugin(pod: _Pod) -> Plugin | None:
+def _plugins(pod: _Pod) -> list[Plugin]:
+    found = []
     for container in pod.spec.containers:
         environment = {e.name: e.value for e in container.env or () if e.value is not None}
-        command = [*(container.command or ()), *(container.args or ())]
-        found = plugin_of(container.image, command, environment)
-        if found is not None:
-            return found
-    return None
+        words = [*(container.command or ()), *(container.args or ())]
+        plugin = plugin_of(container.image, words, environment)
+        if plugin is not None:
+            found.append(plugin)
+    return found

@@ -2,9 +2,9 @@
 
 Every write is a PUT of the whole over the version we last saw, so what stands there is exactly what
 we mean, whatever a former self or anybody else left. A conflict (409) means that somebody wrote:
-the object is read again and overwritten. A missing object (404) is created. Everything else waits
-with exponential backoff and full jitter, so that the agents of a cluster do not come back all at
-once after an outage.
+the object is read again and overwritten. A missing object (404) is created. After any other failure
+a write waits with exponential backoff and full jitter, so that the agents of a cluster do not come
+back all at once after an outage.
 
 Our own object is not watched: the API server has no index for it, and would hold every write of
 every agent against every agent's watch. A foreign change is overwritten with our next write, a
@@ -115,8 +115,8 @@ class Publisher:
         return record
 
     def next_write(self) -> float:
-        """When the next write is due with no news, by the clock."""
-        return max(self._due, self._not_before)
+        """When the next write is due with no news, by the clock: a heartbeat, or another try."""
+        return self._not_before if self._failures else self._due
 
     def write(self, topology: NodeTopology | None, report: Report) -> bool:
         """Write what has changed or is due; whether all of it stands there now.
@@ -128,6 +128,11 @@ class Publisher:
             return False
         if topology is not None and topology != self._topology:
             self._topology, self._encoded = topology, _spec(topology)
+        elif topology is None and self._boot != report.boot_id:
+            # What stands there is another boot's hardware, and nobody may take it for this one's.
+            self._topology = NodeTopology(self._node, ())
+            self._encoded = _spec(self._topology)
+            topology = self._topology
         spec = None if topology is None else self._encoded
         try:
             for attempt in (1, 2):
@@ -173,6 +178,9 @@ class Publisher:
         except NotFoundError:
             self._stored = None
         self._spec = self._report = None
+        status = (self._stored or {}).get("status") or {}
+        if status.get("bootID") == self._boot and isinstance(status.get("sequence"), int):
+            self._sequence = max(self._sequence, status["sequence"])  # whoever wrote it
 
     def _create(self, spec: dict[str, object]) -> None:
         body = {

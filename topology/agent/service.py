@@ -15,13 +15,14 @@ from pathlib import Path
 import structlog
 
 from topology.agent import pci
-from topology.agent.loop import NodeAgent, Pace, Picture, Surroundings, Wakeup, take_over
+from topology.agent.loop import NodeAgent, Pace, Picture, Surroundings, take_over
 from topology.agent.metrics import Metrics, MetricsServer
 from topology.agent.nodewatch import KubeletSources, NodeWatch
 from topology.agent.nvmlwatch import Cadence, NvmlWatch
 from topology.agent.podresources import PodResources
 from topology.agent.pods import PODS_PATH, NodePods
 from topology.agent.publisher import Publisher
+from topology.agent.wakeup import Wakeup
 from topology.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Timing
@@ -73,7 +74,7 @@ class AgentService:
         self._metrics = metrics or Metrics()
         self._wakeup = Wakeup()
         self._pod_news = threading.Event()
-        self._stopping = threading.Event()
+        self._stopping = False
         self._pods = NodePods(self._note_pods)
         self._reflector: Reflector | None = None
         self._publisher: Publisher | None = None
@@ -105,6 +106,11 @@ class AgentService:
         self._turned = time.monotonic()
         self._bound: dict[PodUid, float] = {}
 
+    @property
+    def looks(self) -> int:
+        """How often the driver has been looked at."""
+        return self._nvml.state().rounds
+
     def alive(self) -> bool:
         """Whether the loop has turned lately."""
         return time.monotonic() - self._turned < STUCK
@@ -114,8 +120,8 @@ class AgentService:
         return MetricsServer(self._metrics, self.alive, host, port)
 
     def stop(self) -> None:
-        """End :meth:`run` soon; safe in a signal handler."""
-        self._stopping.set()
+        """End :meth:`run` soon; safe in a signal handler, so nothing here takes a lock."""
+        self._stopping = True
         self._wakeup.note()
 
     def once(self, patience: float = 20.0, *, write: bool = False) -> Picture:
@@ -128,14 +134,14 @@ class AgentService:
             started = time.monotonic()
             taken_over = self._publisher is None
             while True:
-                taken_over = taken_over or self._take_over()
-                picture = self._agent.turn()
                 late = time.monotonic() - started > patience
-                done = self._answered(picture) or late
-                if done and not write:
-                    return picture
-                if done and taken_over and self._write(picture):
-                    return picture
+                taken_over = taken_over or self._take_over() or not write
+                if taken_over:
+                    told = self._told()
+                    picture = self._agent.turn()
+                    done = (told and self._agent.heard) or late
+                    if done and (not write or self._write(picture)):
+                        return picture
                 if late and time.monotonic() - started > 2 * patience:
                     problem = self._publisher.problem if self._publisher else ""
                     raise TimeoutError(problem or "the API server does not answer")
@@ -149,11 +155,12 @@ class AgentService:
         started = time.monotonic()
         taken_over = self._publisher is None
         try:
-            while not self._stopping.is_set():
+            while not self._stopping:
                 self._turned = time.monotonic()
                 try:
+                    # What is seen before is not lost: it waits where it was noted.
                     taken_over = taken_over or self._take_over()
-                    pause = self._round(started, taken_over)
+                    pause = self._round(started) if taken_over else TAKE_OVER_PAUSE
                 except Exception:
                     # One bad round must not end all later ones.
                     log.exception("round failed")
@@ -162,18 +169,17 @@ class AgentService:
         finally:
             self._end()
 
-    def _round(self, started: float, taken_over: bool) -> float:
+    def _round(self, started: float) -> float:
         """One turn and what it wants written; how long nothing is due."""
         if self._pod_news.is_set():
             self._pod_news.clear()
             self._agent.news()
+        told = self._told()  # before the turn: what is told during it is not in the picture
         picture = self._agent.turn()
         self._tell(picture)
-        if not taken_over:
-            return TAKE_OVER_PAUSE
         early = time.monotonic() - started < FIRST_LOOK
         due = self._agent.next_turn()
-        if self._publisher is not None and (self._answered(picture) or not early):
+        if self._publisher is not None and ((told and self._agent.heard) or not early):
             if self._write(picture):
                 self._note_latency(picture)
             due = min(due, self._publisher.next_write())
@@ -192,11 +198,10 @@ class AgentService:
             }
         return self._publisher.write(picture.topology, picture.report)
 
-    def _answered(self, picture: Picture) -> bool:
-        """Whether everybody has said something, be it that they cannot."""
-        state = self._nvml.state()
+    def _told(self) -> bool:
+        """Whether NVML and the API server have said something, be it that they cannot."""
         known = self._api is None or bool(self._node.state.uid)
-        return state.asked and known and self._agent.heard
+        return self._nvml.state().asked and known
 
     def _take_over(self) -> bool:
         return self._publisher is not None and take_over(self._agent, self._publisher)

@@ -39,7 +39,7 @@ PLUGIN = {
     },
 }
 QUICK = Cadence(vitals=0.1, look=1.0, reopen=0.5, hung=1.0, slice=0.05)
-BRISK = Pace(idle=0.5, restart=2.0, silence=1.0)
+BRISK = Pace(held=0.3, idle=0.5, restless=0.2, restart=2.0, silence=1.0)
 
 
 class Node:
@@ -141,7 +141,7 @@ class Node:
         """Wait until something holds."""
         deadline = time.monotonic() + within
         while not condition():
-            assert time.monotonic() < deadline, f"not within {within} s: {what} {self.record()}"
+            assert time.monotonic() < deadline, f"not within {within} s: {what} {self.report()}"
             time.sleep(0.02)
 
 

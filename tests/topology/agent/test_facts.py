@@ -115,6 +115,35 @@ def test_an_operators_word_wins() -> None:
     assert (facts.policy, unseen) == ("packed", ())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["gpu-feature-discovery"],
+        ["config-manager"],
+        ["mps-control-daemon"],
+        ["bash", "-c", "until ready; do :; done; exec gpu-feature-discovery --oneshot"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_else_the_image_runs_is_no_plugin(words: list[str]) -> None:
+    assert plugin_of("k8s-device-plugin:v0.17.1", words, {}) is None
+    assert plugin_of("k8s-device-plugin:v0.17.1", ["nvidia-device-plugin"], {}) is not None
+
+
+def test_what_the_plugin_prefers_cannot_be_told_in_doubt() -> None:
+    facts, unseen = allocator_of(WHOLE, NVIDIA, KNOWN, doubt="it sees more")
+    assert facts.policy == "any"
+    assert [str(u) for u in unseen] == ["device plugin's preference: it sees more"]
+    assert allocator_of(SHARED, NVIDIA, KNOWN, doubt="it sees more")[0].policy == "distributed"
+
+
+def test_a_word_that_we_do_not_know_is_as_good_as_none() -> None:
+    found = kubelet_facts(
+        {"topologyManagerPolicy": "new", "cpuManagerPolicy": "new", "memoryManagerPolicy": "new"}
+    )
+    assert found == KubeletFacts("unknown", "container", None, None)
+
+
 def test_flags_and_environment_of_a_container_are_read() -> None:
     plugin = plugin_of(
         "k8s-device-plugin:v0.20.0",

@@ -99,7 +99,7 @@ def test_a_dropped_link_stays_down_though_it_comes_back() -> None:
     health.look([vital(energy=30)], LATER)
     assert health.down() == {A: {1}}
     assert health.expected() == {A: 2}
-    assert health.report() == (Health(A, True, "NVLink1Down", NOON, (1,), 20),)
+    assert health.report() == (Health(A, True, "NVLinkDown", NOON, (1,), 20),)
 
 
 def test_a_reset_raises_a_dropped_link() -> None:
@@ -115,7 +115,7 @@ def test_a_link_that_was_never_up_is_not_down() -> None:
 
 
 def test_a_new_self_remembers_what_the_former_said() -> None:
-    said = (Health(A, False, "Xid79, RowRemapPending, NVLink1Down", NOON, (1,), 100),)
+    said = (Health(A, False, "Xid79, RowRemapPending, NVLinkDown", NOON, (1,), 100),)
     health = HealthBook(said)
     assert health.report() == said
     health.look([vital(energy=500)], LATER)
@@ -125,4 +125,27 @@ def test_a_new_self_remembers_what_the_former_said() -> None:
 def test_a_reset_while_the_agent_was_away_is_noticed() -> None:
     health = HealthBook((Health(A, False, "Xid79", NOON, (), 100),))
     health.look([vital(energy=7)], LATER)
+    assert health.report() == ()
+
+
+def test_since_is_since_when_it_is_as_healthy_as_it_is() -> None:
+    health = book(vital(remap_pending=True))
+    health.xid(Xid(A, 79), LATER)
+    assert health.report()[0].since == LATER
+    health.xid(Xid(A, 95), NOON)
+    assert health.report()[0].since == LATER
+
+
+def test_an_xid_before_the_first_look_has_its_counter_from_that_look() -> None:
+    health = HealthBook()
+    health.xid(Xid(A, 79), NOON)
+    health.look([vital(energy=50)], NOON)
+    assert health.report()[0].energy == 50
+
+
+def test_a_look_without_the_recovery_action_forgets_nothing() -> None:
+    health = book(vital(recovery="reset"))
+    health.xid(Xid(A, 79), NOON)
+    health.look([vital()], LATER)
+    health.look([vital(recovery="none")], LATER)
     assert health.report() == ()

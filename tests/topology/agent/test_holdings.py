@@ -86,6 +86,23 @@ def test_one_name_two_pods(
     assert (uids(found), strangers) == (expected, [])
 
 
+def test_the_first_list_may_be_of_somebody_who_has_left_already() -> None:
+    """A pod deleted by force before the agent started, and its successor of the same name."""
+    entries = [entry("a", "G1")]
+    assert join(entries, pods(pod("new", "a")), None) == ({}, entries)
+    found, strangers = join(entries, pods(pod("new", "a", acknowledged=True)), None)
+    assert (uids(found), strangers) == ({"new": ("G1",)}, [])
+
+
+def test_three_pods_of_one_name() -> None:
+    before = {PodUid("1"): entry("a", "G1"), PodUid("2"): entry("a", "G2")}
+    entries = [entry("a", "G1"), entry("a", "G2"), entry("a", "G3")]
+    found, strangers = join(entries, pods(pod("3", "a", acknowledged=True)), before)
+    assert (uids(found), strangers) == ({"1": ("G1",), "2": ("G2",), "3": ("G3",)}, [])
+    found, strangers = join(entries[:2], pods(pod("3", "a")), before)
+    assert (uids(found), strangers) == ({"1": ("G1",), "2": ("G2",)}, [])
+
+
 def test_a_pod_is_whole_with_every_containers_devices() -> None:
     two = NodePod(PodUid("1"), "ns", "a", {("main", GPU): 2, ("side", GPU): 1})
     half = entry("a", "G1", "G2")

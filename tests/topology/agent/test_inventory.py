@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from topology.agent.inventory import keep_lost, topology_of
+from topology.agent.inventory import keep_lost, plugins_doubt, topology_of
 from topology.agent.observed import NvlinkEnd, Remote, SeenGpu, SeenNode
 from topology.agent.pci import PciTree
 from topology.devices import MIB, Bytes, Fabric, GpuUuid, NodeName
@@ -49,6 +49,25 @@ def test_direct_links_count_once() -> None:
 def test_links_that_one_end_alone_shows_are_one_sided() -> None:
     seen = pair(gpu(0, *to(1, 0, 3)), gpu(1))
     assert link_of(seen) == (2, Via.DIRECT, True, [])
+
+
+def test_a_link_that_is_down_at_one_end_is_down() -> None:
+    seen = pair(gpu(0, *to(1, 0), *to(1, 3, active=False)), gpu(1, *to(0, 1, 2)))
+    assert link_of(seen) == (1, Via.DIRECT, False, [])
+    whole = pair(gpu(0, *to(1, 0, 3)), gpu(1, *to(0, 1, 2)))
+    assert link_of(whole, down={GpuUuid("GPU-0"): frozenset({3})})[0] == 1
+
+
+def test_the_plugin_may_see_links_that_do_not_count() -> None:
+    """It looks for itself, and knows neither what has flapped nor what peers may use."""
+    flapped = pair(gpu(0, *to(1, 0, 3)), gpu(1, *to(0, 1, 2)))
+    down = {GpuUuid("GPU-0"): frozenset({3}), GpuUuid("GPU-1"): frozenset({2})}
+    trusted, _ = topology_of(NODE, flapped, PciTree(), down)
+    assert plugins_doubt(flapped, trusted)
+    denied = pair(gpu(0, *to(1, 0)), gpu(1, *to(0, 0)), p2p=False)
+    assert plugins_doubt(denied, topology_of(NODE, denied, PciTree())[0])
+    well = pair(gpu(0, *to(1, 0)), gpu(1, *to(0, 0)))
+    assert plugins_doubt(well, topology_of(NODE, well, PciTree())[0]) == ""
 
 
 def test_a_switch_counts_the_smaller_attachment() -> None:
