@@ -26,6 +26,8 @@ Object = dict[str, Any]
 Clients = dict[str, httpx.Client]
 Call = Callable[[httpx.Client, str], httpx.Response]
 
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
 
 @pytest.fixture(scope="module")
 def plane(
@@ -36,8 +38,28 @@ def plane(
         with control_plane.client() as admin:
             for name in NODES:
                 create_node(admin, name, 8)
-        agentidentity.install(control_plane)
+            agentidentity.install(control_plane)
+            grant(admin, "wider", ["patch", "delete"], ["gputopologies", "gputopologies/status"])
         yield control_plane
+
+
+def grant(admin: httpx.Client, name: str, verbs: list[str], resources: list[str]) -> None:
+    """Give the agents' account more than it needs: what the policy refuses it, RBAC did not."""
+    role = {"apiGroups": ["gpu-topology.io"], "resources": resources, "verbs": verbs}
+    subject = {"kind": "ServiceAccount", "name": "gpu-topology-agent", "namespace": NAMESPACE}
+    reference = {"kind": "ClusterRole", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
+    meta = {"metadata": {"name": name}}
+    for kind, body in (
+        ("clusterroles", {"rules": [role]}),
+        ("clusterrolebindings", {"roleRef": reference, "subjects": [subject]}),
+    ):
+        admin.post(f"{RBAC}/{kind}", json={**meta, **body}).raise_for_status()
+
+
+def withdraw(admin: httpx.Client, name: str) -> None:
+    """Take it back."""
+    for kind in ("clusterrolebindings", "clusterroles"):
+        admin.delete(f"{RBAC}/{kind}/{name}").raise_for_status()
 
 
 @pytest.fixture(scope="module")
@@ -245,36 +267,26 @@ def test_a_collection_is_not_deleted(admin: httpx.Client, clients: Clients) -> N
     answer = clients["n1"].delete(RECORDS)
     assert answer.status_code == 403
     assert POLICY not in answer.text
-    role = {"apiGroups": ["gpu-topology.io"], "resources": ["gputopologies"]}
-    subject = {"kind": "ServiceAccount", "name": "gpu-topology-agent", "namespace": NAMESPACE}
-    rbac = "/apis/rbac.authorization.k8s.io/v1"
-    meta = {"metadata": {"name": "too-much"}}
-    reference = {"kind": "ClusterRole", "name": "too-much", "apiGroup": "rbac.authorization.k8s.io"}
-    admin.post(
-        f"{rbac}/clusterroles", json={**meta, "rules": [{**role, "verbs": ["deletecollection"]}]}
-    ).raise_for_status()
-    admin.post(
-        f"{rbac}/clusterrolebindings", json={**meta, "roleRef": reference, "subjects": [subject]}
-    ).raise_for_status()
+    grant(admin, "too-much", ["deletecollection"], ["gputopologies"])
     try:
         until(lambda: may(clients["n1"], RECORD, "deletecollection"), 10, "the right is there")
         answer = clients["n1"].delete(RECORDS)
         refused(answer, "deletes its own GPUTopology by name")
         assert admin.get(f"{RECORDS}/n1").status_code == 200
     finally:
-        for kind in ("clusterrolebindings", "clusterroles"):
-            admin.delete(f"{rbac}/{kind}/too-much").raise_for_status()
+        withdraw(admin, "too-much")
 
 
 # --- what else it may -------------------------------------------------------------------------
 
 RECORD = "gpu-topology.io/gputopologies"
 RIGHTS = {
-    "pods": {"get", "list", "watch"},
+    "pods": {"list", "watch"},
     "nodes": {"get"},
     "nodes/configz": {"get"},
-    RECORD: {"get", "create", "update", "patch", "delete"},
-    f"{RECORD}/status": {"get", "update", "patch"},
+    # With what the fixture grants besides.
+    RECORD: {"get", "create", "update"} | {"patch", "delete"},
+    f"{RECORD}/status": {"update"} | {"patch", "delete"},
 }
 NONE = {
     *("secrets", "configmaps", "events", "pods/exec", "pods/status", "nodes/proxy"),
