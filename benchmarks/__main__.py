@@ -13,6 +13,8 @@ from benchmarks import agentcost
 from benchmarks import latency as latency_
 from benchmarks import profile as profile_
 from benchmarks import promises as promises_
+from benchmarks.protocol import comparison, openb
+from benchmarks.protocol.policies import POLICIES
 
 app = typer.Typer(
     help="Measure the service.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -89,6 +91,42 @@ def agent(
     console.print()
     console.print(agentcost.writes_table(found))
     _write(json_file, found)
+
+
+@app.command()
+def compare(
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Workloads of the openb trace; repeatable.")
+    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Policies; repeatable.")] = None,
+    seeds: Annotated[int, typer.Option(help="How many of the shared orders.", min=1, max=5)] = 5,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+    tsv_file: Annotated[
+        Path | None, typer.Option("--tsv", help="Write every experiment there, too.")
+    ] = None,
+) -> None:
+    """FGD's paper again: published figures, ours and the difference (node model of the paper)."""
+    workloads = _known("--workload", workload or ["default"], openb.WORKLOADS)
+    policies = _known("--policy", policy or list(POLICIES), tuple(POLICIES))
+    try:
+        openb.shared()
+    except openb.TraceMissingError as error:
+        raise typer.BadParameter(str(error)) from error
+    found = comparison.compare(workloads, policies, openb.SEEDS[:seeds])
+    Console(width=120).print(comparison.table(found))
+    _write(json_file, found)
+    if tsv_file is not None:
+        tsv_file.parent.mkdir(parents=True, exist_ok=True)
+        tsv_file.write_text(comparison.tsv(found))
+
+
+def _known(flag: str, given: list[str], known: tuple[str, ...]) -> list[str]:
+    for word in given:
+        if word not in known:
+            raise typer.BadParameter(f"{flag}: allowed are {', '.join(known)}, not {word!r}")
+    return given
 
 
 @app.command()

@@ -1,0 +1,144 @@
+"""Nodes, pods and what a policy is asked, as arrays.
+
+CPU and GPU are in thousandths (``milli``), memory in MiB. A node has up to eight GPUs; those that
+it does not have are 0 free for ever. A pod asks for a share of one GPU, or for whole ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+WHOLE = 1000
+MOST_GPUS = 8
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class PodKind:
+    """What a pod asks; equal pods are one kind. ``milli`` is per GPU, ``models`` empty is any."""
+
+    cpu: int
+    memory: int
+    gpus: int
+    milli: int
+    models: frozenset[str] = frozenset()
+
+    @property
+    def gpu_milli(self) -> int:
+        """All that it asks of GPUs."""
+        return self.gpus * self.milli
+
+    @property
+    def class_(self) -> int:
+        """Its class for GpuClustering: 0 for a share, else how many GPUs."""
+        return 0 if self.is_share else self.gpus
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it takes part of one GPU."""
+        return self.gpus == 1 and self.milli < WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """What a node has when it is empty."""
+
+    cpu: int
+    memory: int
+    gpus: int
+    model: str
+
+
+class Nodes:
+    """The state of all nodes, or of some of them (:meth:`some`): one row each."""
+
+    def __init__(
+        self, cpu: Ints, memory: Ints, gpu: Ints, count: Ints, model: Ints, classes: Bools
+    ) -> None:
+        self.cpu = cpu
+        self.memory = memory
+        self.gpu = gpu
+        """Free milli, a column per GPU."""
+        self.count = count
+        """How many GPUs there are."""
+        self.model = model
+        self.classes = classes
+        """Which classes of pods run there, a column per class."""
+
+    @classmethod
+    def empty(cls, kinds: Sequence[NodeKind], models: Sequence[str]) -> Nodes:
+        """Nodes on which nothing runs."""
+        gpu = np.zeros((len(kinds), MOST_GPUS), dtype=np.int64)
+        for row, kind in enumerate(kinds):
+            gpu[row, : kind.gpus] = WHOLE
+        return cls(
+            np.array([k.cpu for k in kinds], dtype=np.int64),
+            np.array([k.memory for k in kinds], dtype=np.int64),
+            gpu,
+            np.array([k.gpus for k in kinds], dtype=np.int64),
+            np.array([models.index(k.model) for k in kinds], dtype=np.int64),
+            np.zeros((len(kinds), MOST_GPUS + 1), dtype=np.bool_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.cpu)
+
+    def some(self, rows: Ints) -> Nodes:
+        """These rows, as they are now."""
+        return Nodes(
+            self.cpu[rows],
+            self.memory[rows],
+            self.gpu[rows],
+            self.count[rows],
+            self.model[rows],
+            self.classes[rows],
+        )
+
+    @property
+    def free_gpu(self) -> Ints:
+        """All free milli of each node."""
+        found: Ints = self.gpu.sum(axis=1)
+        return found
+
+    @property
+    def whole(self) -> Ints:
+        """How many GPUs of each node are wholly free."""
+        found: Ints = (self.gpu == WHOLE).sum(axis=1)
+        return found
+
+    @property
+    def unused(self) -> Bools:
+        """Whether no GPU of the node is in use."""
+        found: Bools = self.whole == self.count
+        return found
+
+    def take(self, row: int, pod: PodKind, gpus: Sequence[int]) -> None:
+        """A pod runs on these GPUs from now on."""
+        self.cpu[row] -= pod.cpu
+        self.memory[row] -= pod.memory
+        for gpu in gpus:
+            self.gpu[row, gpu] -= pod.milli
+        if pod.gpus:
+            self.classes[row, pod.class_] = True
+
+
+def feasible(nodes: Nodes, pod: PodKind, allowed: Bools) -> Bools:
+    """On which nodes the pod can run; ``allowed`` says so of each model."""
+    fits: Bools = (nodes.cpu >= pod.cpu) & (nodes.memory >= pod.memory)
+    if pod.gpus:
+        fits = fits & allowed[nodes.model] & ((nodes.gpu >= pod.milli).sum(axis=1) >= pod.gpus)
+    return fits
+
+
+def best_fit(nodes: Nodes, pod: PodKind) -> Ints:
+    """The GPU with the least free milli that suffices, a column per node; for shares."""
+    room = np.where(nodes.gpu >= pod.milli, nodes.gpu, WHOLE + 1)
+    found: Ints = room.argmin(axis=1)
+    return found
