@@ -1,8 +1,14 @@
-"""FGD's fragmentation: how much of a node's idle GPU the usual pods could not use.
+"""What a node's idle resources are good for, by the pods that usually come.
+
+**Fragmentation** is FGD's: how much of a node's idle GPU the usual pods could not use.
 
 Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): F_n(M) = Σ_m p_m · F_n(m) over typical
 pods m with popularity p_m. Where m cannot run on n, or asks for no GPU, all that is idle counts;
 else what is idle on GPUs with less left than m asks of one.
+
+**Worth** is ours, the idea of :mod:`topology.scoring` in this model: how many more of each usual
+pod would fit, alone, times the GPU it asks for. Fragmentation sees that a node has run out of CPU
+for a pod only when it has; worth falls with every CPU that idle GPUs will need.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from benchmarks.protocol.model import Bools, Floats, Ints, PodKind
+from benchmarks.protocol.model import WHOLE, Bools, Floats, Ints, PodKind
 
 COVERED = 0.95
 
@@ -49,4 +55,18 @@ class Typical:
         useless = (gpu[:, None, :] * short).sum(axis=2)
         lost = np.where(runs, useless, idle[:, None])
         found: Floats = lost @ self._popularity
+        return found
+
+    def worth(self, cpu: Ints, gpu: Ints, model: Ints) -> Floats:
+        """W of each row, given as to :meth:`fragmentation`; in milli.
+
+        Σ_m p_m · g_m · k_m: popularity, GPU milli of one, and how many fit with nothing else there.
+        """
+        share = (self._gpus == 1) & (self._milli < WHOLE)
+        parts = (gpu[:, None, :] // np.maximum(self._milli, 1)[None, :, None]).sum(axis=2)
+        wholes = (gpu == WHOLE).sum(axis=1)[:, None] // np.maximum(self._gpus, 1)[None, :]
+        room = np.where(share[None, :], parts, wholes)
+        room = np.minimum(room, cpu[:, None] // np.maximum(self._cpu, 1)[None, :])
+        room = np.where(self._allowed[model] & (self._gpus > 0)[None, :], room, 0)
+        found: Floats = room @ (self._popularity * self._gpus * self._milli)
         return found

@@ -1,4 +1,4 @@
-"""The policies of FGD's paper, each a score per node and a GPU for a share.
+"""The policies of FGD's paper and ours, each a score per node and a GPU for a share.
 
 A policy is one function of the nodes on which a pod can run. Scores are compared as they are given,
 whole numbers where the published simulator has whole numbers: what they tie decides much. To add a
@@ -77,18 +77,48 @@ def clustering(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
 
 def fgd(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
     """Fragmentation gradient descent: where the fragmentation grows least, over every GPU."""
-    before = typical.fragmentation(nodes.cpu, nodes.gpu, nodes.model)
-    cpu = nodes.cpu - pod.cpu
+
+    def idle(cpu: Ints, gpu: Ints, model: Ints) -> Floats:
+        return -typical.fragmentation(cpu, gpu, model)
+
+    return _descend(nodes, pod, idle, lambda gained: np.floor(100 / (1 + np.exp(-gained / 1000))))
+
+
+def damage(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
+    """Ours: where the worth for the usual pods falls least and nothing is left useless."""
+
+    def value(cpu: Ints, gpu: Ints, model: Ints) -> Floats:
+        worth = typical.worth(cpu, gpu, model)
+        return WORTH_PART * worth - (1 - WORTH_PART) * typical.fragmentation(cpu, gpu, model)
+
+    return _descend(nodes, pod, value, lambda gained: np.floor(gained / STEP))
+
+
+WORTH_PART = 0.1
+"""Worth counts every pod that could come, fragmentation one: so it is some ten times as large."""
+STEP = 40.0
+"""Milli that are no difference: FGD's floored sigmoid has as coarse a step where it is steepest."""
+
+
+def _descend(
+    nodes: Nodes,
+    pod: PodKind,
+    value: Callable[[Ints, Ints, Ints], Floats],
+    score: Callable[[Floats], Floats],
+) -> Answer:
+    """Scores of what each node's value gains by the pod, on its best GPU if it wants a share."""
     n = len(nodes)
+    before = value(nodes.cpu, nodes.gpu, nodes.model)
+    cpu = nodes.cpu - pod.cpu
     if not pod.is_share:
-        after = typical.fragmentation(cpu, _after_whole(nodes.gpu, pod.gpus), nodes.model)
-        return Answer(_sigmoid(before - after), np.zeros(n, dtype=np.int64))
+        after = value(cpu, _after_whole(nodes.gpu, pod.gpus), nodes.model)
+        return Answer(score(after - before), np.zeros(n, dtype=np.int64))
     rows, columns = np.nonzero(nodes.gpu >= pod.milli)
     gpu = nodes.gpu[rows]
     gpu[np.arange(len(rows)), columns] -= pod.milli
-    after = typical.fragmentation(cpu[rows], gpu, nodes.model[rows])
-    scores = np.full((n, MOST_GPUS), -1.0)
-    scores[rows, columns] = _sigmoid(before[rows] - after)
+    after = value(cpu[rows], gpu, nodes.model[rows])
+    scores = np.full((n, MOST_GPUS), -np.inf)
+    scores[rows, columns] = score(after - before[rows])
     return Answer(scores.max(axis=1), scores.argmax(axis=1))
 
 
@@ -99,11 +129,6 @@ def _after_whole(gpu: Ints, count: int) -> Ints:
     return np.where(taken, 0, gpu)
 
 
-def _sigmoid(gained: Floats) -> Floats:
-    found: Floats = np.floor(100 / (1 + np.exp(-gained / 1000)))
-    return found
-
-
 POLICIES: dict[str, Policy] = {
     "Random": random_,
     "DotProd": dot_product,
@@ -111,4 +136,5 @@ POLICIES: dict[str, Policy] = {
     "GpuPacking": packing,
     "BestFit": best_fit_node,
     "FGD": fgd,
+    "Damage": damage,
 }

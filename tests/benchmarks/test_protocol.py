@@ -66,6 +66,30 @@ def test_a_model_that_is_not_allowed_is_no_place() -> None:
     assert feasible(state, picky, np.array([True, False])).tolist() == [False, True]
 
 
+def worth(pods: Sequence[PodKind], *free: int, cpu: int = 16_000) -> float:
+    state = nodes(free, cpu=cpu)
+    return float(Typical(pods, ["T4"]).worth(state.cpu, state.gpu, state.model)[0])
+
+
+def test_worth_is_what_still_fits() -> None:
+    assert worth([ONE], 1000, 300) == 1000
+    assert worth([HALF], 1000, 600) == 3 * 500
+    assert worth([TWO], 1000, 1000) == 2000
+    assert worth([TWO], 1000, 600) == 0
+    assert worth([HALF], 1000, 1000, cpu=3_500) == 3 * 500
+    assert worth([CPU], 1000, 1000) == 0
+
+
+def test_damage_sees_cpu_run_short_before_it_has() -> None:
+    """Either node will do now; on the second every GPU left will want the CPU."""
+    hungry = PodKind(4_000, 0, 1, WHOLE)
+    state = Nodes.empty([NodeKind(32_000, 64_000, 2, "T4"), NodeKind(8_000, 64_000, 2, "T4")],
+                        ["T4"])  # fmt: skip
+    assert best("Damage", state, PodKind(2_000, 0, 0, 0), [hungry]) == 0
+    scores = POLICIES["FGD"](state, PodKind(2_000, 0, 0, 0), Typical([hungry], ["T4"])).scores
+    assert scores[0] == scores[1]
+
+
 def best(policy: str, state: Nodes, pod: PodKind, typical: Sequence[PodKind] = (ONE,)) -> int:
     return int(POLICIES[policy](state, pod, Typical(typical, ["T4"])).scores.argmax())
 
@@ -154,7 +178,21 @@ def trace() -> bool:
     return True
 
 
-@pytest.mark.skipif(not trace(), reason="needs the openb trace ($GPU_TOPOLOGY_SHARED)")
+needs_trace = pytest.mark.skipif(not trace(), reason="needs the openb trace ($GPU_TOPOLOGY_SHARED)")
+
+
+@needs_trace
+def test_ours_gives_more_gpus_out_than_fgd() -> None:
+    pods, order = openb.pods("default"), openb.order("default", 42)
+    ours, theirs = (
+        simulate(openb.nodes(), pods, order, POLICIES[name], 42).allocated(130)
+        for name in ("Damage", "FGD")
+    )
+    assert ours > theirs + 0.15
+    assert ours > 95.5
+
+
+@needs_trace
 @pytest.mark.parametrize(("policy", "name"), [("BestFit", "05-BestFit"), ("FGD", "06-FGD")])
 def test_a_published_figure_comes_out(policy: str, name: str) -> None:
     """The default workload in the order of seed 42, against that very seed's published figure."""
