@@ -110,6 +110,13 @@ class Node:
         """The kubelet gives a pod its GPUs."""
         self.kubelet.show("default", name, {"main": {GPU: [self.gpus[i] for i in gpus]}})
 
+    def restart_kubelet(self) -> list[Any]:
+        """The kubelet comes back and knows nobody; returns whom it knew."""
+        self.kubelet.stop()
+        shown = self.kubelet.forget()
+        self.kubelet.start()
+        return shown
+
     def record(self) -> dict[str, Any]:
         """The object as it stands; empty where there is none."""
         found = [r for r in self.api.items(RECORDS) if r["metadata"]["name"] == "n"]
