@@ -202,8 +202,6 @@ class NodeAgent:
         self._nobodys: defaultdict[GpuUuid, int] = defaultdict(int)
         self._conditions: dict[str, Condition] = {}
         self.kubelet_failures = 0
-        self.picture: Picture | None = None
-        """What the last turn made of it all."""
 
     def remember(self, topology: NodeTopology, report: Report | None) -> None:
         """Take over from a former self, whose record this is; of another boot nothing counts."""
@@ -218,6 +216,7 @@ class NodeAgent:
             held[a.pod_uid].append(Held(a.container, a.resource, a.device_ids))
             names[a.pod_uid] = (a.namespace, a.pod)
         self._joined = {uid: Entry(*names[uid], tuple(parts)) for uid, parts in held.items() if uid}
+        self._before = self._joined
 
     def turn(self) -> Picture:
         """Look at what is due and return the record as it should stand now."""
@@ -227,8 +226,7 @@ class NodeAgent:
         self._look_at_hardware(around)
         served = None if self._allocatable is None else self._allocatable.keys()
         self._due_changed(unsettled(self._joined, around.pods, served))
-        self.picture = self._compose(around)
-        return self.picture
+        return self._compose(around)
 
     def next_turn(self) -> float:
         """When the next turn is due with no news, by the clock."""

@@ -170,6 +170,22 @@ def test_pods_of_one_name_are_told_apart(node: Node) -> None:
     assert node.report().allocations[0].pod_uid == new
 
 
+def test_a_new_self_knows_whose_devices_the_former_saw(node: Node) -> None:
+    """A pod deleted by force, held by the kubelet still, and its successor waits for admission."""
+    node.start()
+    node.until(node.ready)
+    old = node.pod("a")["metadata"]["uid"]
+    node.admit("a", 0)
+    node.until(node.holders)
+    node.api.remove(f"{PODS}/a")
+    node.pod("a")
+    node.stop()
+    before = len(node.reports())
+    node.start()
+    node.until(lambda: len(node.reports()) > before)
+    assert [a.pod_uid for a in node.report().allocations] == [old]
+
+
 def test_shared_gpus_and_dra_claims_are_recognised(node: Node) -> None:
     node.kubelet.allocatable(*(f"{uuid}::{n}" for uuid in node.gpus for n in range(2)))
     node.kubelet.show("default", "a", {"main": {GPU: [f"{node.gpus[0]}::1"]}})
