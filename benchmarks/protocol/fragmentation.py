@@ -35,12 +35,14 @@ class Typical:
             chosen.append((kind, count))
             if sum(n for _, n in chosen) >= COVERED * total:
                 break
-        weight = sum(n for _, n in chosen)
+        self._weight = sum(n for _, n in chosen)
         self.size = len(chosen)
         self._cpu = np.array([k[0] for k, _ in chosen], dtype=np.int64)
         self._gpus = np.array([k[1] for k, _ in chosen], dtype=np.int64)
         self._milli = np.array([k[2] for k, _ in chosen], dtype=np.int64)
-        self._popularity = np.array([n / weight for _, n in chosen])
+        # Whole numbers, divided at the end: equal nodes are equal to the last bit, and what is lost
+        # is never more than what is idle.
+        self._count = np.array([n for _, n in chosen], dtype=np.float64)
         self._allowed = np.array(
             [[not k[3] or model in k[3] for k, _ in chosen] for model in models], dtype=np.bool_
         )
@@ -54,7 +56,7 @@ class Typical:
         idle = gpu.sum(axis=1)
         useless = (gpu[:, None, :] * short).sum(axis=2)
         lost = np.where(runs, useless, idle[:, None])
-        found: Floats = lost @ self._popularity
+        found: Floats = (lost @ self._count) / self._weight
         return found
 
     def worth(self, cpu: Ints, gpu: Ints, model: Ints) -> Floats:
@@ -68,5 +70,5 @@ class Typical:
         room = np.where(share[None, :], parts, wholes)
         room = np.minimum(room, cpu[:, None] // np.maximum(self._cpu, 1)[None, :])
         room = np.where(self._allowed[model] & (self._gpus > 0)[None, :], room, 0)
-        found: Floats = room @ (self._popularity * self._gpus * self._milli)
+        found: Floats = (room @ (self._count * self._gpus * self._milli)) / self._weight
         return found
