@@ -1,6 +1,7 @@
-"""State from a cluster file: GPUTopology objects, Pods and MachineGroups in one YAML.
+"""State from a cluster file: GPUTopology objects, Pods, Nodes and MachineGroups in one YAML.
 
-For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
+Of Nodes it keeps what they can allocate, which the simulation reads; the extender asks
+kube-scheduler. For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
 never go stale; a bind is a note in memory; whoever drives it plays the kubelet and feeds reports.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,13 +19,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from scheduler_extender.annotations import MANAGED
+from scheduler_extender.annotations import MANAGED, quantity
 from scheduler_extender.cluster import Cluster
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
-from scheduler_extender.wire import Pod
+from scheduler_extender.wire import Node, Pod
 from topology.codec import API_VERSION, Record, RecordError, decode, first_error
-from topology.devices import PodUid
+from topology.devices import NodeName, PodUid
 from topology.machines import UnknownMachine, machine
 from topology.report import Report
 
@@ -37,11 +38,21 @@ class ClusterFileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Allocatable:
+    """What pods can have of a node: CPU in milli, memory in bytes, and how many pods."""
+
+    cpu: int
+    memory: int
+    pods: int = 110
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What a cluster file describes."""
+    """What a cluster file describes; ``allocatable`` is by node, where the file says it."""
 
     records: tuple[Record, ...]
     pods: tuple[PodRecord, ...]
+    allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)
 
 
 class _MachineGroup(BaseModel):
@@ -51,6 +62,8 @@ class _MachineGroup(BaseModel):
     machine: str
     count: Annotated[int, Field(ge=1, le=100_000)]
     name_prefix: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*)$", max_length=240)]
+    cpu: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
+    memory: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
 
 
 def load(path: Path) -> ClusterFile:
@@ -70,6 +83,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     """Read a cluster file's text; ``name`` stands before every error."""
     records: list[Record] = []
     pods: list[PodRecord] = []
+    allocatable: dict[NodeName, Allocatable] = {}
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
             continue
@@ -82,12 +96,18 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
             if kind == "GPUTopology":
                 records.append(_record(item, where))
             elif kind == "MachineGroup":
-                records += _group(item, where)
+                group, has = _group(item, where)
+                records += group
+                if has is not None:
+                    allocatable |= {record.topology.name: has for record in group}
             elif kind == "Pod":
                 pods += _pod(item, where)
+            elif kind == "Node":
+                allocatable |= _node(item, where)
             else:
                 raise ClusterFileError(
-                    f"{where}: kind: allowed are GPUTopology, MachineGroup, Pod, List, not {kind!r}"
+                    f"{where}: kind: allowed are GPUTopology, MachineGroup, Node, Pod, List, "
+                    f"not {kind!r}"
                 )
     seen: set[str] = set()
     for record in records:
@@ -96,7 +116,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         seen.add(record.topology.name)
     if not records:
         raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
-    return ClusterFile(tuple(records), tuple(pods))
+    return ClusterFile(tuple(records), tuple(pods), allocatable)
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
@@ -124,7 +144,7 @@ def _record(item: Mapping[str, Any], where: str) -> Record:
     return record if record.report is not None else replace(record, report=Report())
 
 
-def _group(item: Mapping[str, Any], where: str) -> list[Record]:
+def _group(item: Mapping[str, Any], where: str) -> tuple[list[Record], Allocatable | None]:
     try:
         group = _MachineGroup.model_validate(item)
         kind = machine(group.machine)
@@ -134,7 +154,35 @@ def _group(item: Mapping[str, Any], where: str) -> list[Record]:
         raise ClusterFileError(f"{where}: machine: {error}") from error
     width = max(2, len(str(group.count - 1)))
     names = (f"{group.name_prefix}{i:0{width}}" for i in range(group.count))
-    return [Record(kind.topology(name, group=group.name_prefix), Report()) for name in names]
+    records = [Record(kind.topology(name, group=group.name_prefix), Report()) for name in names]
+    if group.cpu is None and group.memory is None:
+        return records, None
+    given = {"cpu": group.cpu, "memory": group.memory}
+    return records, _allocatable({k: v for k, v in given.items() if v is not None}, where)
+
+
+def _node(item: Mapping[str, Any], where: str) -> dict[NodeName, Allocatable]:
+    try:
+        node = msgspec.convert(item, Node)
+    except msgspec.ValidationError as error:
+        raise ClusterFileError(f"{where}: node: {error}") from error
+    if not node.metadata.name:
+        raise ClusterFileError(f"{where}: node: metadata.name is missing")
+    amounts = node.status.allocatable
+    return {} if not amounts else {NodeName(node.metadata.name): _allocatable(amounts, where)}
+
+
+def _allocatable(amounts: Mapping[str, str | int], where: str) -> Allocatable:
+    """Read quantities; what is absent is no limit."""
+    found = {}
+    for name, most in (("cpu", 10**9), ("memory", 10**18), ("pods", 10**6)):
+        try:
+            found[name] = quantity(str(amounts.get(name, most)))
+        except ValueError as error:
+            raise ClusterFileError(f"{where}: {name}: {error}") from error
+        if not 0 <= found[name] <= most:
+            raise ClusterFileError(f"{where}: {name}: {amounts[name]} is not between 0 and {most}")
+    return Allocatable(int(found["cpu"] * 1000), int(found["memory"]), int(found["pods"]))
 
 
 def _pod(item: Mapping[str, Any], where: str) -> list[PodRecord]:

@@ -8,7 +8,7 @@ of an admission.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -90,6 +90,18 @@ class EmulatedKubelet:
             if isinstance(refusal, PluginCrash):
                 raise Refused(UNEXPECTED_ADMISSION) from refusal
             raise
+
+    def restore(
+        self,
+        uid: PodUid,
+        namespace: str,
+        name: str,
+        request: GpuRequest,
+        given: Mapping[str, Sequence[Device]],
+    ) -> None:
+        """Take a pod and the devices of its containers as given, as if from a checkpoint."""
+        containers = {container: list(devices) for container, devices in given.items()}
+        self._pods[uid] = _Pod(namespace, name, request, containers)
 
     def end(self, uid: PodUid) -> None:
         """The pod ends; its devices come free when the next container asks for some."""

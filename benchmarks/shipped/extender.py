@@ -1,0 +1,108 @@
+"""Ours: the shipping verbs over the shipping cluster, behind kube-scheduler's own filters.
+
+Scores are added up as kube-scheduler does with the configuration in ``manifests/scheduler``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.shipped.fleet import Fleet, SimPod
+from benchmarks.shipped.jobs import Job
+from benchmarks.shipped.policy import NO_ROOM, Choice
+from benchmarks.shipped.scheduler import DEFAULT, InTree
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.wire import BindingArgs
+from topology.devices import PodUid
+
+WEIGHT = 5
+"""``extenders[0].weight`` of the shipped scheduler configuration."""
+
+
+class Extender:
+    """filter, prioritize and bind of :mod:`scheduler_extender.verbs`."""
+
+    placing_may_help = True
+
+    def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
+        """Tell a new cluster of every node and pod there is."""
+        self._fleet = fleet
+        self._in_tree = InTree(fleet, rng)
+        self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        self._pods: dict[PodUid, PodRecord] = {}
+        for row, node in enumerate(fleet.nodes):
+            for pod in node.pods:
+                self._cluster.put_pod(pod)
+            self._cluster.put_record(node.topology, fleet.report(row))
+
+    def choose(self, pod: SimPod) -> Choice | str:
+        """A node that keeps the pod's promise, by the scores of both; bound, and reserved."""
+        rows = self._in_tree.offered(pod)
+        if not len(rows):
+            return NO_ROOM
+        if pod.request is None:
+            scores = self._in_tree.scores(pod, rows, DEFAULT, most=False)
+            return Choice(self._in_tree.best(rows, scores))
+        fleet = self._fleet
+        manifest = pod.ask.pod(pod.name, pod.uid, pod.resource)
+        answer = verbs.filter_nodes(self._cluster, manifest, [fleet.names[row] for row in rows])
+        names = answer.node_names or []
+        if not names:
+            reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
+            return reasons.most_common(1)[0][0]
+        passed = np.array([fleet.row[name] for name in names], dtype=np.int64)
+        row = int(passed[0])
+        if len(passed) > 1:
+            ours = [r["Score"] for r in verbs.prioritize(self._cluster, manifest, names)]
+            scores = np.array(ours, dtype=np.int64) * WEIGHT * 10
+            scores += self._in_tree.scores(pod, passed, DEFAULT, most=False)
+            row = self._in_tree.best(passed, scores)
+        record = pod_record(manifest, MANAGED)
+        assert record is not None  # noqa: S101 (it asks for GPUs)
+        self._pods[pod.uid] = record
+        args = BindingArgs(pod.name, "default", pod.uid, fleet.names[row])
+        try:
+            verbs.bind(self._cluster, self, args, lambda: "")
+        except BindError as error:
+            self._pods.pop(pod.uid, None)
+            return str(error)
+        return Choice(row)
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        """The pod at the API server."""
+        return self._pods.get(uid)
+
+    def write(self, binding: Binding) -> None:
+        """The API server takes the Binding, and the watch brings it back."""
+        known = self._cluster.reservation(binding.uid)
+        assert known is not None  # noqa: S101 (bind reserves first)
+        self._pods[binding.uid] = known
+        self._cluster.put_pod(known)
+
+    def admitted(self, pod: SimPod, row: int) -> None:
+        """The agent reports what the kubelet gave."""
+        if pod.request is not None:
+            self._report(row)
+
+    def left(self, pod: SimPod, row: int) -> None:
+        """The pod ends, the agent reports it, and somebody deletes it."""
+        if pod.request is None:
+            return
+        record = self._pods.pop(pod.uid)
+        self._cluster.put_pod(replace(record, phase="Succeeded"))
+        self._report(row)
+        self._cluster.drop_pod(pod.uid)
+
+    def _report(self, row: int) -> None:
+        self._cluster.put_record(self._fleet.nodes[row].topology, self._fleet.report(row))
+
+

@@ -1,0 +1,206 @@
+"""The nodes as they are: what kube-scheduler counts, and what the kubelets really hold."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.shipped.clusters import Node
+from benchmarks.shipped.jobs import SHARED_GPU, WHOLE_GPU, Ask
+from scheduler_extender.cluster import kubelet_of
+from topology.devices import Mask, PodUid, base_uuid
+from topology.emulation import EmulatedKubelet
+from topology.graph import Shape
+from topology.kubelet import Kubelet
+from topology.report import Report
+from topology.requests import ContainerRequest, GpuRequest
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class State:
+    """What a policy may know of a node's GPUs; nodes that are alike share one.
+
+    ``free`` are GPUs of which nobody holds a device; ``left`` counts devices, which are parts of
+    GPUs where ``replicas`` is above 1.
+    """
+
+    shape: Shape
+    free: Mask
+    left: int
+    replicas: int
+    kubelet: Kubelet
+
+    @property
+    def total(self) -> int:
+        """All devices of the node."""
+        return self.shape.size * self.replicas
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.shape, self.free, self.left, self.replicas))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class SimPod:
+    """One pod of a job; ``request`` is None where it asks for no GPU."""
+
+    uid: PodUid
+    name: str
+    ask: Ask
+    resource: str
+    request: GpuRequest | None
+
+
+class Fleet:
+    """All nodes of a cluster; arrays have one entry per node."""
+
+    def __init__(self, nodes: Sequence[Node], rng: random.Random) -> None:
+        self.nodes = tuple(nodes)
+        self.names = [str(node.topology.name) for node in nodes]
+        self.row = {name: i for i, name in enumerate(self.names)}
+        self.served = [node.topology.resources[0] for node in nodes]
+        self.kubelets = [
+            EmulatedKubelet(n.topology, rng, served.name)
+            for n, served in zip(nodes, self.served, strict=True)
+        ]
+        self.cpu_total = _ints(n.allocatable.cpu for n in nodes)
+        self.memory_total = _ints(n.allocatable.memory // 2**20 for n in nodes)
+        self.devices_total = _ints(
+            len(n.topology.gpus) * s.replicas for n, s in zip(nodes, self.served, strict=True)
+        )
+        self.cpu = self.cpu_total.copy()
+        self.memory = self.memory_total.copy()
+        self.devices = self.devices_total.copy()
+        self.slots = _ints(n.allocatable.pods for n in nodes)
+        self.serves = {
+            name: np.array([s.name == name for s in self.served], dtype=np.bool_)
+            for name in (WHOLE_GPU, SHARED_GPU)
+        }
+        self._replicas = _ints(s.replicas for s in self.served)
+        self.gpus = int(sum(len(n.topology.gpus) for n in nodes))
+        self._states: dict[tuple[int, Mask, int], int] = {}
+        self._shapes: dict[Kubelet, int] = {}
+        self.states: list[State] = []
+        self.state: Ints = np.zeros(len(nodes), dtype=np.int64)
+        self._kind = [self._kind_of(i) for i in range(len(nodes))]
+        for row, node in enumerate(nodes):
+            self._restore(row, node)
+            self._refresh(row)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def shared(self) -> bool:
+        """Whether some node serves parts of GPUs."""
+        return bool(self.serves[SHARED_GPU].any())
+
+    def resource(self, ask: Ask) -> str:
+        """The extended resource that a pod asks for: a share is a replica where there are any."""
+        return SHARED_GPU if ask.share is not None and self.shared else WHOLE_GPU
+
+    def fitting(self, pod: SimPod) -> Bools:
+        """Where the pod fits by CPU, memory, devices and the count of pods."""
+        ask = pod.ask
+        fits: Bools = (self.cpu >= ask.cpu) & (self.memory >= ask.memory) & (self.slots > 0)
+        if ask.gpus:
+            fits = fits & self.serves[pod.resource] & (self.devices >= ask.gpus)
+        return fits
+
+    def admit(self, row: int, pod: SimPod, mask: Mask | None) -> Mask:
+        """The pod starts on a node; its GPUs come back.
+
+        ``mask`` are the GPUs that a plugin of the policy's own gives; None leaves them to the stock
+        plugin. Raises :class:`~topology.emulation.Refused`.
+        """
+        held = 0
+        if pod.request is not None:
+            kubelet = self.kubelets[row]
+            if mask is None:
+                kubelet.admit(pod.uid, "default", pod.name, pod.request)
+            else:
+                devices = [(p, 0) for p in range(mask.bit_length()) if mask >> p & 1]
+                given = {pod.request.containers[0].name: devices}
+                kubelet.restore(pod.uid, "default", pod.name, pod.request, given)
+            held = sum(1 << p for p in kubelet.held(pod.uid))
+            self.devices[row] -= pod.ask.gpus
+        self._count(row, pod, -1)
+        self._refresh(row)
+        return held
+
+    def end(self, row: int, pod: SimPod) -> None:
+        """The pod has ended and let go."""
+        if pod.request is not None:
+            self.kubelets[row].end(pod.uid)
+            self.devices[row] += pod.ask.gpus
+        self._count(row, pod, 1)
+        self._refresh(row)
+
+    def report(self, row: int) -> Report:
+        """What the node's agent publishes now."""
+        return self.kubelets[row].report()
+
+    @property
+    def used(self) -> float:
+        """Devices held, in GPUs."""
+        return float(((self.devices_total - self.devices) / self._replicas).sum())
+
+    def _count(self, row: int, pod: SimPod, sign: int) -> None:
+        self.cpu[row] += sign * pod.ask.cpu
+        self.memory[row] += sign * pod.ask.memory
+        self.slots[row] += sign
+
+    def _kind_of(self, row: int) -> int:
+        kubelet = kubelet_of(self.nodes[row].topology, self.served[row])
+        return self._shapes.setdefault(kubelet, len(self._shapes))
+
+    def _refresh(self, row: int) -> None:
+        replicas = self.served[row].replicas
+        left = [0] * len(self.nodes[row].topology.gpus)
+        for p, _ in self.kubelets[row].free():
+            left[p] += 1
+        free = sum(1 << p for p, n in enumerate(left) if n == replicas)
+        key = (self._kind[row], free, sum(left))
+        if key not in self._states:
+            kubelet = list(self._shapes)[self._kind[row]]
+            self._states[key] = len(self.states)
+            self.states.append(State(kubelet.shape, free, sum(left), replicas, kubelet))
+        self.state[row] = self._states[key]
+
+    def _restore(self, row: int, node: Node) -> None:
+        """Whoever held GPUs when the cluster was written down holds them to the end."""
+        at, resource = node.topology.position_of_uuid, self.served[row].name
+        given: dict[PodUid, dict[str, list[tuple[int, int]]]] = {}
+        names: dict[PodUid, tuple[str, str]] = {}
+        for a in node.report.allocations:
+            if a.resource == resource:
+                devices = [(at[base_uuid(d)], int(d.partition("::")[2] or 0)) for d in a.device_ids]
+                given.setdefault(a.pod_uid, {}).setdefault(a.container, []).extend(devices)
+                names[a.pod_uid] = (a.namespace, a.pod)
+        kubelet = self.kubelets[row]
+        for uid, containers in given.items():
+            held = tuple(ContainerRequest(c, len(d)) for c, d in containers.items())
+            kubelet.restore(uid, *names[uid], GpuRequest(resource, held), containers)
+            self.devices[row] -= sum(len(d) for d in containers.values())
+        for pod in node.pods:
+            request = pod.request
+            mine = isinstance(request, GpuRequest) and request.resource == resource
+            if mine and pod.uid not in given and isinstance(request, GpuRequest):
+                kubelet.admit(pod.uid, pod.namespace, pod.name, request)
+                self.devices[row] -= request.effective_count
+            self.slots[row] -= 1
+
+
+def _ints(values: Iterable[int]) -> Ints:
+    return np.array(list(values), dtype=np.int64)

@@ -1,0 +1,246 @@
+"""Jobs: what arrives, when, for how long, and what it asks. From a file of one's own, too.
+
+A file of jobs is CSV with a header, or JSON Lines; both have these fields, all but the first
+optional:
+
+``arrival``
+    Seconds from the start.
+``duration``
+    Seconds that it runs once all its pods run, at full speed. 3600 where absent.
+``gpus``, ``pods``
+    GPUs of each pod (0 to 1024; 1 where absent), and how many equal pods the job has (1).
+``share``
+    Part of one GPU, above 0 and up to 1, for jobs with one GPU per pod.
+``cpu``, ``memory``
+    Of each pod, as Kubernetes quantities: ``500m``, ``16Gi``. 0 where absent.
+``model``
+    Product names or globs, comma-separated, one of which each GPU must match.
+``name``
+    For people; need not be unique.
+``annotations``
+    Keys of ours without the prefix. In JSON an object, ``{"link": "nvlink"}``; in CSV a text,
+    ``link=nvlink shape=ring``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse, quantity
+from scheduler_extender.wire import Pod
+from topology.codec import first_error
+from topology.devices import MIB
+from topology.requests import GpuRequest
+
+WHOLE_GPU = "nvidia.com/gpu"
+SHARED_GPU = "nvidia.com/gpu.shared"
+
+
+class JobsError(ValueError):
+    """Jobs cannot be read; the message names the place, the field, the value and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one pod asks; equal asks are one object of study. ``cpu`` in milli, ``memory`` in MiB.
+
+    ``share`` is None for whole GPUs. ``annotations`` are without the prefix, sorted.
+    """
+
+    gpus: int = 1
+    share: float | None = None
+    cpu: int = 0
+    memory: int = 0
+    annotations: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.gpus, self.share, self.cpu, self.memory, self.annotations))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def pod(self, name: str, uid: str, resource: str) -> Pod:
+        """The Pod that kube-scheduler sends to an extender."""
+        template = _template(self, resource)
+        metadata = msgspec.structs.replace(template.metadata, name=name, uid=uid)
+        return msgspec.structs.replace(template, metadata=metadata)
+
+    def request(self, resource: str) -> GpuRequest | None:
+        """What our annotations make of it; None without GPUs. Raises :class:`JobsError`."""
+        found = parse(_template(self, resource))
+        if isinstance(found, Malformed):
+            raise JobsError(found.reason)
+        return found
+
+    @property
+    def text(self) -> str:
+        """For people: ``2 GPUs link=nvlink``."""
+        count = f"{self.gpus} GPU{'s' if self.gpus != 1 else ''}"
+        part = f"{self.share:g} of a GPU" if self.share is not None else count
+        return " ".join([part, *(f"{k}={v}" for k, v in self.annotations)])
+
+
+@cache
+def _template(ask: Ask, resource: str) -> Pod:
+    limits = {resource: str(ask.gpus)} if ask.gpus else {}
+    manifest = {
+        "metadata": {
+            "namespace": "default",
+            "annotations": {PREFIX + key: value for key, value in ask.annotations},
+        },
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+    }
+    return msgspec.convert(manifest, Pod)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``pods`` equal pods that ``arrive`` together and run ``runs`` seconds at full speed."""
+
+    name: str
+    arrives: float
+    runs: float
+    ask: Ask
+    pods: int = 1
+
+    @property
+    def gpus(self) -> float:
+        """GPUs of all its pods, a share as a part of one."""
+        return self.pods * (self.ask.gpus if self.ask.share is None else self.ask.share)
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    arrival: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+    duration: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] = 3600.0
+    gpus: Annotated[int, Field(ge=0, le=1024)] = 1
+    pods: Annotated[int, Field(ge=1, le=100_000)] = 1
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    cpu: Annotated[str, Field(max_length=32)] = "0"
+    memory: Annotated[str, Field(max_length=32)] = "0"
+    model: str = ""
+    name: Annotated[str, Field(max_length=200)] = ""
+    annotations: dict[str, str] = {}
+
+    @field_validator("cpu", "memory", mode="before")
+    @classmethod
+    def _number(cls, value: object) -> object:
+        return str(value) if isinstance(value, (int, float)) else value
+
+    @field_validator("cpu", "memory")
+    @classmethod
+    def _quantity(cls, value: str) -> str:
+        if quantity(value) < 0:
+            raise ValueError("allowed are quantities from 0")
+        return value
+
+    @field_validator("annotations", mode="before")
+    @classmethod
+    def _pairs(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [word.partition("=") for word in value.split()]
+        if not all(key and sep for key, sep, _ in pairs):
+            raise ValueError("allowed are words such as link=nvlink, with spaces between")
+        return {key: text for key, _, text in pairs}
+
+    @model_validator(mode="after")
+    def _share_of_one(self) -> _Row:
+        if self.share is not None and self.gpus != 1:
+            raise ValueError(f"share: allowed with gpus 1 only, not {self.gpus}")
+        return self
+
+
+def read(path: Path) -> list[Job]:
+    """The jobs of a CSV or JSON Lines file by arrival. Raises :class:`JobsError`."""
+    if path.suffix not in (".csv", ".jsonl"):
+        raise JobsError(f"{path}: allowed are files that end in .csv or .jsonl")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise JobsError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise JobsError(f"{path}: not UTF-8 text: {error.reason}") from error
+    rows = _csv(text) if path.suffix == ".csv" else _jsonl(text, path)
+    jobs = [_job(row, f"{path}: line {line}") for line, row in rows]
+    if not jobs:
+        raise JobsError(f"{path}: no job in it")
+    return sorted(jobs, key=lambda job: job.arrives)
+
+
+def _csv(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    reader = csv.DictReader(text.splitlines())
+    for row in reader:
+        given = {key or "?": value for key, value in row.items() if value not in (None, "")}
+        yield reader.line_num, given
+
+
+def _jsonl(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for line, words in enumerate(text.splitlines(), 1):
+        if not words.strip():
+            continue
+        try:
+            row = json.loads(words)
+        except ValueError as error:
+            raise JobsError(f"{path}: line {line}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise JobsError(f"{path}: line {line}: an object is needed, not {words[:40]}")
+        yield line, row
+
+
+def _job(given: Mapping[str, Any], where: str) -> Job:
+    try:
+        row = _Row.model_validate(given)
+    except ValidationError as error:
+        raise JobsError(f"{where}: {first_error(error)}") from error
+    annotations = dict(row.annotations)
+    if row.model:
+        annotations["gpu-model"] = row.model
+    for key in annotations:
+        if key not in KEYS:
+            raise JobsError(f"{where}: annotations: {key!r}: allowed are {', '.join(KEYS)}")
+    ask = Ask(
+        row.gpus,
+        row.share,
+        int(quantity(row.cpu) * 1000),
+        -(-int(quantity(row.memory)) // MIB),
+        tuple(sorted(annotations.items())),
+    )
+    try:
+        ask.request(WHOLE_GPU)
+    except JobsError as error:
+        raise JobsError(f"{where}: {error}") from error
+    return Job(row.name, row.arrival, row.duration, ask, row.pods)
+
+
+def write(jobs: Iterable[Job], path: Path) -> None:
+    """The jobs as JSON Lines that :func:`read` reads as the same."""
+    lines = []
+    for job in jobs:
+        ask = job.ask
+        row: dict[str, Any] = {
+            "name": job.name,
+            "arrival": job.arrives,
+            "duration": job.runs,
+            "gpus": ask.gpus,
+            "pods": job.pods,
+            "cpu": f"{ask.cpu}m",
+            "memory": f"{ask.memory}Mi",
+            "annotations": dict(ask.annotations),
+        }
+        if ask.share is not None:
+            row["share"] = ask.share
+        lines.append(json.dumps(row))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + os.linesep)

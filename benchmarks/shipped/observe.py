@@ -1,0 +1,100 @@
+"""What is looked at while a simulation runs: curves against arrivals, and maps of some nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.shipped.fleet import Fleet, State
+from benchmarks.shipped.jobs import WHOLE_GPU, Job
+from topology import scoring
+from topology.scoring import Kind, Mix
+
+if TYPE_CHECKING:
+    from benchmarks.shipped.simulation import Simulation
+
+POINTS = 120
+STRIPS = 24
+NODES = 12
+MOST_KINDS = 8
+
+
+class Observer:
+    """Takes notes at evenly spaced arrivals.
+
+    Fragmentation is the share of the free GPUs that the usual requests could not be promised: 1 −
+    worth / free, with the worth of :mod:`topology.scoring` and the workload's own mix.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._every = max(1, len(jobs) // POINTS)
+        self._strip_every = max(1, len(jobs) // STRIPS)
+        self._mix = mix_of(jobs)
+        self._worth: dict[State, float] = {}
+        self._arrived = 0.0
+        self.curve: list[dict[str, float]] = []
+        self.strip: list[dict[str, Any]] = []
+
+    def arrived(self, simulation: Simulation, number: int, job: Job) -> None:
+        """A job has arrived, and whoever could start has."""
+        fleet = simulation.fleet
+        self._arrived += job.gpus
+        if number % self._every == self._every - 1:
+            self.curve.append(
+                {
+                    "time": simulation.now,
+                    "arrived": 100 * self._arrived / fleet.gpus,
+                    "allocated": 100 * fleet.used / fleet.gpus,
+                    "fragmented": 100 * self.fragmentation(fleet),
+                    "waiting": simulation.waiting,
+                }
+            )
+        if number % self._strip_every == self._strip_every - 1:
+            self.strip.append({"time": simulation.now, "free": self._maps(fleet)})
+
+    def fragmentation(self, fleet: Fleet) -> float:
+        """The share of free GPUs that are of no use to the usual requests; 0 where none is free."""
+        states, counts = np.unique(fleet.state, return_counts=True)
+        free = worth = 0.0
+        for i, n in zip(states, counts, strict=True):
+            state = fleet.states[i]
+            free += n * state.free.bit_count()
+            if state not in self._worth:
+                self._worth[state] = self._worth_of(state)
+            worth += n * self._worth[state]
+        return max(0.0, 1 - worth / free) if free else 0.0
+
+    def _worth_of(self, state: State) -> float:
+        """Capped by what is free: on a larger node, kinds that do not divide it add up to less."""
+        if state.replicas > 1 or not state.free:
+            return float(state.free.bit_count())
+        return min(
+            scoring.worth(state.kubelet, state.free, self._mix), float(state.free.bit_count())
+        )
+
+    @staticmethod
+    def _maps(fleet: Fleet) -> list[int]:
+        step = max(1, len(fleet) // NODES)
+        return [fleet.states[i].free for i in fleet.state[::step][:NODES]]
+
+
+def mapped(fleet: Fleet) -> list[tuple[str, int]]:
+    """Names and GPUs of the nodes whose maps are kept."""
+    step = max(1, len(fleet) // NODES)
+    return [(fleet.names[r], fleet.states[fleet.state[r]].shape.size)
+            for r in range(0, len(fleet), step)][:NODES]
+
+
+def mix_of(jobs: Sequence[Job]) -> Mix:
+    """The requests that ask for most of a workload's GPU time, weighed by it."""
+    counts: Counter[Kind] = Counter()
+    for job in jobs:
+        request = job.ask.request(WHOLE_GPU) if job.ask.gpus else None
+        if request is not None:
+            counts[Kind(request.count, request.constraints)] += int(job.gpus * job.runs)
+    top = counts.most_common(MOST_KINDS)
+    whole = sum(n for _, n in top)
+    return tuple((kind, n / whole) for kind, n in top)

@@ -1,0 +1,121 @@
+"""What a policy is: who chooses a node for a pod, and GPUs where it brings its own plugin."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from benchmarks.shipped.fleet import Fleet, Ints, SimPod, State
+from benchmarks.shipped.jobs import Job
+from benchmarks.shipped.scheduler import WITH_GPUS, InTree
+from topology.devices import Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A node, and the GPUs where the policy brings its own plugin; None leaves them to NVIDIA's."""
+
+    row: int
+    gpus: Mask | None = None
+
+
+class Policy(Protocol):
+    """Places one pod at a time. One object lives for one simulation."""
+
+    placing_may_help: bool
+    """Whether a pod that is refused may pass after another has been placed."""
+
+    def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
+        """The simulation starts; the jobs are there for what a policy would know of the past."""
+        ...
+
+    def choose(self, pod: SimPod) -> Choice | str:
+        """Where the pod goes, or why it waits."""
+        ...
+
+    def admitted(self, pod: SimPod, row: int) -> None:
+        """The kubelet has admitted the pod, and the agent has reported it."""
+        ...
+
+    def left(self, pod: SimPod, row: int) -> None:
+        """The pod has ended, or was taken back; or the kubelet refused it."""
+        ...
+
+
+NO_ROOM = "no node has room"
+
+
+class Base:
+    """A policy that keeps no state of its own behind kube-scheduler's filters."""
+
+    placing_may_help = False
+
+    def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
+        """Look at the fleet from now on."""
+        self.fleet = fleet
+        self.rng = rng
+        self.in_tree = InTree(fleet, rng)
+
+    def choose(self, pod: SimPod) -> Choice | str:
+        """The best of the offered nodes; pods without GPUs are kube-scheduler's."""
+        rows = self.in_tree.offered(pod)
+        if not len(rows):
+            return NO_ROOM
+        if not pod.ask.gpus:
+            scores = self.in_tree.scores(pod, rows, WITH_GPUS, most=False)
+            return Choice(self.in_tree.best(rows, scores))
+        return self.among(pod, rows)
+
+    def among(self, pod: SimPod, rows: Ints) -> Choice | str:
+        """The choice among nodes on which the pod fits by count."""
+        raise NotImplementedError
+
+    def admitted(self, pod: SimPod, row: int) -> None:
+        """Nothing to remember."""
+
+    def left(self, pod: SimPod, row: int) -> None:
+        """Nothing to remember."""
+
+
+class ByState(Base):
+    """A policy that looks at each state of a node's GPUs once; ties fall to any node.
+
+    Override :meth:`score`, and :meth:`gpus` for a plugin of its own.
+    """
+
+    def score(self, pod: SimPod, state: State) -> Any:
+        """What can be compared, larger is better; None where the pod must not go."""
+        raise NotImplementedError
+
+    def gpus(self, pod: SimPod, state: State) -> Mask | None:
+        """The GPUs that the pod gets; None leaves them to NVIDIA's plugin."""
+        return None
+
+    def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
+        """Forget what was seen."""
+        super().begin(fleet, jobs, rng)
+        self._seen: dict[tuple[object, int], Any] = {}
+
+    def among(self, pod: SimPod, rows: Ints) -> Choice | str:
+        """The best state; any node in it."""
+        states = self.fleet.state[rows]
+        best: Any = None
+        chosen: list[int] = []
+        for i in np.unique(states):
+            key = (pod.request, int(i))
+            if key not in self._seen:
+                self._seen[key] = self.score(pod, self.fleet.states[i])
+            score = self._seen[key]
+            if score is None or (best is not None and score < best):
+                continue
+            if best is None or score > best:
+                best, chosen = score, []
+            chosen.append(int(i))
+        if not chosen:
+            return f"{type(self).__name__} refuses every node"
+        row = int(self.rng.choice(rows[np.isin(states, chosen)]))
+        return Choice(row, self.gpus(pod, self.fleet.states[self.fleet.state[row]]))

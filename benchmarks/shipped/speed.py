@@ -1,0 +1,52 @@
+"""What bad links cost a job: a model with three numbers, none of them measured here.
+
+A job that runs at full speed spends a share ``communication`` of its time sending over its weakest
+hop. At ``full`` GB/s and more nothing is lost; below, that share grows as the hop narrows:
+slowdown = 1 − c + c · max(1, full / hop). With the numbers below a ring whose weakest hop is one
+NVLink of a V100 (50 GB/s both ways) loses nothing, one across sockets (5) takes 1.45 times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from topology.devices import Mask
+from topology.graph import Shape, best_ring
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """``full`` and ``network`` (between nodes) in GB/s, both ways; ``communication`` a share."""
+
+    communication: float = 0.05
+    full: float = 50.0
+    network: float = 25.0
+
+    def slowdown(self, hop: float) -> float:
+        """How many times as long a job takes whose weakest hop has so many GB/s; 0 is no hop.
+
+        >>> round(Speed().slowdown(5.0), 2), Speed().slowdown(100.0), Speed().slowdown(0.0)
+        (1.45, 1.0, 1.0)
+        """
+        if not hop or not self.communication:
+            return 1.0
+        return 1 - self.communication + self.communication * max(1.0, self.full / hop)
+
+
+def weakest_hop(shapes: Sequence[Shape], masks: Sequence[Mask], speed: Speed) -> float:
+    """GB/s of the weakest hop of the best rings through a job's GPUs; 0 where it has one GPU.
+
+    Several pods are joined by the network, whichever node they are on.
+    """
+    hops = [_ring(s, m) for s, m in zip(shapes, masks, strict=True) if m.bit_count() > 1]
+    if len(masks) > 1:
+        hops.append(speed.network)
+    return min(hops, default=0.0)
+
+
+@cache
+def _ring(shape: Shape, mask: Mask) -> float:
+    # A hop of which nothing is known is at least the slowest there is.
+    return float(best_ring(shape, mask)) or 1.0
