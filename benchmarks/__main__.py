@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +12,10 @@ from benchmarks import agentcost
 from benchmarks import latency as latency_
 from benchmarks import profile as profile_
 from benchmarks import promises as promises_
+from benchmarks.output import write_json, write_text
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
+from benchmarks.shipped.command import simulate
 
 app = typer.Typer(
     help="Measure the service.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -41,7 +42,7 @@ def latency(
     parameters = latency_.Parameters(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
     figures = latency_.measure(parameters)
     Console(width=120).print(latency_.table(figures))
-    _write(json_file, figures)
+    write_json(json_file, figures)
 
 
 @app.command()
@@ -58,7 +59,7 @@ def promises(
     console.print(promises_.promises_table(found))
     console.print()
     console.print(promises_.reasons_table(found))
-    _write(json_file, found)
+    write_json(json_file, found)
 
 
 @app.command()
@@ -72,7 +73,7 @@ def singles(
     """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
     found = promises_.singles(pods, range(1, seeds + 1))
     Console(width=140).print(promises_.singles_table(found))
-    _write(json_file, found)
+    write_json(json_file, found)
 
 
 @app.command()
@@ -90,7 +91,7 @@ def agent(
     console.print(agentcost.cost_table(found))
     console.print()
     console.print(agentcost.writes_table(found))
-    _write(json_file, found)
+    write_json(json_file, found)
 
 
 @app.command()
@@ -116,10 +117,8 @@ def compare(
         raise typer.BadParameter(str(error)) from error
     found = comparison.compare(workloads, policies, openb.SEEDS[:seeds])
     Console(width=120).print(comparison.table(found))
-    _write(json_file, found)
-    if tsv_file is not None:
-        tsv_file.parent.mkdir(parents=True, exist_ok=True)
-        tsv_file.write_text(comparison.tsv(found))
+    write_json(json_file, found)
+    write_text(tsv_file, comparison.tsv(found))
 
 
 def _known(flag: str, given: list[str], known: tuple[str, ...]) -> list[str]:
@@ -144,13 +143,10 @@ def profile(
     console.print(profile_.parts_table(found))
     console.print()
     console.print(profile_.cluster_table(found))
-    _write(json_file, found)
+    write_json(json_file, found)
 
 
-def _write(path: Path | None, figures: object) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(figures, indent=2) + "\n")
+app.command()(simulate)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """State from a cluster file: GPUTopology objects, Pods, Nodes and MachineGroups in one YAML.
 
-Of Nodes it keeps what they can allocate, which the simulation reads; the extender asks
-kube-scheduler. For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
+For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
 never go stale; a bind is a note in memory; whoever drives it plays the kubelet and feeds reports.
+Of Node objects only what they can allocate is kept: the simulation reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""As shipped: jobs over time on a cluster whose parts are the real ones, or play them by the letter.
+"""As shipped: jobs over time on a cluster of real parts, or of what plays them by the letter.
 
 The extender's verbs are the shipping ones; kube-scheduler's in-tree filters and scores, the
 kubelets and NVIDIA's device plugin are emulated (:mod:`topology.emulation`). Whoever a policy

@@ -1,4 +1,4 @@
-"""A node's GPUs as a tree of cells, each half of the one above, split where the links are weakest."""
+"""A node's GPUs as a tree of cells, each split in two where the links are weakest."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _halves(shape: Shape, cell: Mask) -> tuple[Mask, Mask]:
         inside = _bandwidth(shape, half) + _bandwidth(shape, cell & ~half)
         if best is None or inside > best[0]:
             best = (inside, half)
-    assert best is not None  # noqa: S101 (a cell has two members or more)
+    assert best is not None
     return best[1], cell & ~best[1]
 
 

@@ -34,8 +34,8 @@ class Node:
 
     topology: NodeTopology
     allocatable: Allocatable = ENDLESS
-    report: Report = Report()
-    pods: tuple[PodRecord, ...] = field(default=())
+    report: Report = field(default_factory=Report)
+    pods: tuple[PodRecord, ...] = ()
 
 
 def cluster(source: str, adds: Sequence[str] = ()) -> tuple[Node, ...]:

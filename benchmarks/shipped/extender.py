@@ -67,7 +67,7 @@ class Extender:
             scores += self._in_tree.scores(pod, passed, DEFAULT, most=False)
             row = self._in_tree.best(passed, scores)
         record = pod_record(manifest, MANAGED)
-        assert record is not None  # noqa: S101 (it asks for GPUs)
+        assert record is not None
         self._pods[pod.uid] = record
         args = BindingArgs(pod.name, "default", pod.uid, fleet.names[row])
         try:
@@ -84,7 +84,7 @@ class Extender:
     def write(self, binding: Binding) -> None:
         """The API server takes the Binding, and the watch brings it back."""
         known = self._cluster.reservation(binding.uid)
-        assert known is not None  # noqa: S101 (bind reserves first)
+        assert known is not None
         self._pods[binding.uid] = known
         self._cluster.put_pod(known)
 
@@ -104,5 +104,3 @@ class Extender:
 
     def _report(self, row: int) -> None:
         self._cluster.put_record(self._fleet.nodes[row].topology, self._fleet.report(row))
-
-

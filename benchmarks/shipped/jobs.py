@@ -47,7 +47,7 @@ SHARED_GPU = "nvidia.com/gpu.shared"
 
 
 class JobsError(ValueError):
-    """Jobs cannot be read; the message names the place, the field, the value and what is allowed."""
+    """Jobs cannot be read; the message names place, field, value and what is allowed."""
 
 
 @dataclass(frozen=True)

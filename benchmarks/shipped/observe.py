@@ -25,8 +25,8 @@ MOST_KINDS = 8
 class Observer:
     """Takes notes at evenly spaced arrivals.
 
-    Fragmentation is the share of the free GPUs that the usual requests could not be promised: 1 −
-    worth / free, with the worth of :mod:`topology.scoring` and the workload's own mix.
+    Fragmentation is the share of the free GPUs that the usual requests could not be promised: one
+    less worth / free, with the worth of :mod:`topology.scoring` and the workload's own mix.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -84,8 +84,10 @@ class Observer:
 def mapped(fleet: Fleet) -> list[tuple[str, int]]:
     """Names and GPUs of the nodes whose maps are kept."""
     step = max(1, len(fleet) // NODES)
-    return [(fleet.names[r], fleet.states[fleet.state[r]].shape.size)
-            for r in range(0, len(fleet), step)][:NODES]
+    return [
+        (fleet.names[r], fleet.states[fleet.state[r]].shape.size)
+        for r in range(0, len(fleet), step)
+    ][:NODES]
 
 
 def mix_of(jobs: Sequence[Job]) -> Mix:

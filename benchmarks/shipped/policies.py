@@ -1,7 +1,7 @@
 """The policies by name, side by side under one interface (:mod:`benchmarks.shipped.policy`).
 
-To add one, write in a file of your own a class that is a :class:`~benchmarks.shipped.policy.ByState`
-with a ``score``, or a function like those of :mod:`benchmarks.protocol.policies`, and name it:
+To add one, write in a file of your own a :class:`~benchmarks.shipped.policy.ByState` with a
+``score``, or a function like those of :mod:`benchmarks.protocol.policies`, and name it:
 ``--policy path/to/file.py:NAME``.
 """
 

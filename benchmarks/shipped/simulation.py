@@ -39,7 +39,7 @@ class Rules:
 
     queue: str = "backfill"
     gang: bool = True
-    speed: Speed = Speed()
+    speed: Speed = field(default_factory=Speed)
 
 
 @dataclass(slots=True)

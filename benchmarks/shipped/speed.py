@@ -2,7 +2,7 @@
 
 A job that runs at full speed spends a share ``communication`` of its time sending over its weakest
 hop. At ``full`` GB/s and more nothing is lost; below, that share grows as the hop narrows:
-slowdown = 1 − c + c · max(1, full / hop). With the numbers below a ring whose weakest hop is one
+slowdown = 1 + c · (max(1, full / hop) - 1). With the numbers below a ring whose weakest hop is one
 NVLink of a V100 (50 GB/s both ways) loses nothing, one across sockets (5) takes 1.45 times as long.
 """
 
@@ -32,7 +32,7 @@ class Speed:
         """
         if not hop or not self.communication:
             return 1.0
-        return 1 - self.communication + self.communication * max(1.0, self.full / hop)
+        return 1 + self.communication * (max(1.0, self.full / hop) - 1)
 
 
 def weakest_hop(shapes: Sequence[Shape], masks: Sequence[Mask], speed: Speed) -> float:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from statistics import mean, stdev
@@ -38,7 +38,7 @@ class Play:
     workload: Workload
     policy: str
     seed: int
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
     adds: tuple[str, ...] = ()
     noted: bool = False
     """Whether curves and maps go into the figures."""
@@ -53,7 +53,7 @@ class Sweep:
     loads: tuple[float | None, ...]
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
     adds: tuple[str, ...] = ()
     shard: tuple[int, int] = (0, 1)
     """Which part of how many is played: every so-manieth simulation."""

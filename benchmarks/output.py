@@ -1,0 +1,18 @@
+"""Figures into files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def write_json(path: Path | None, figures: object) -> None:
+    """Write figures as JSON, unless there is no path."""
+    write_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path | None, text: str) -> None:
+    """Write a text, unless there is no path; folders are made."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,168 @@
+"""``python -m benchmarks simulate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from benchmarks.output import write_json, write_text
+from benchmarks.shipped import sweep as sweeps
+from benchmarks.shipped.clusters import ClusterError
+from benchmarks.shipped.jobs import JobsError
+from benchmarks.shipped.policies import POLICIES, UnknownPolicyError
+from benchmarks.shipped.simulation import QUEUES, Rules
+from benchmarks.shipped.sources import DEMANDS, Workload
+from benchmarks.shipped.speed import Speed
+
+TOPOLOGICAL = ("gpu-topology", "LeastAllocated", "MostAllocated", "Preserve", "Buddy")
+TRACES = ("philly", "openb", "synthetic")
+
+
+def simulate(
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A cluster file (as /v1/snapshot writes), groups such as "
+            "dgx1-v100=16,l40s-8=4, or openb; repeatable, each is a cluster.  [default: "
+            "dgx1-v100=16]"
+        ),
+    ] = None,
+    add: Annotated[
+        list[str] | None, typer.Option(help="machine=count beside each cluster; repeatable.")
+    ] = None,
+    jobs: Annotated[
+        str,
+        typer.Option(help="A .csv or .jsonl of jobs, philly, openb, openb:WORKLOAD or synthetic."),
+    ] = "synthetic",
+    count: Annotated[
+        int, typer.Option(help="Jobs on end, from a place that the seed draws; 0 is all.", min=0)
+    ] = 2000,
+    load: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="GPU time asked / there until the last arrival; repeatable. 0 leaves arrivals as "
+            "they are.  [default: 0.9 for traces, 0 for files]",
+            min=0,
+            max=100,
+        ),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{', '.join(POLICIES)}, all, or path/to/file.py:NAME; repeatable.  [default: "
+            f"{', '.join(TOPOLOGICAL)}]"
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 1.", min=1, max=10_000)] = 3,
+    queue: Annotated[
+        str, typer.Option(help=f"{', '.join(QUEUES)}: see docs/simulation.md.")
+    ] = "backfill",
+    gang: Annotated[bool, typer.Option(help="All pods of a job or none; else one by one.")] = True,
+    demand: Annotated[
+        str, typer.Option(help=f"What jobs without annotations ask: {', '.join(DEMANDS)}.")
+    ] = "nvlink",
+    pod_gpus: Annotated[
+        int | None,
+        typer.Option(help="Most GPUs of a pod.  [default: the largest node's]", min=1),
+    ] = None,
+    communication: Annotated[
+        float, typer.Option(help="Share of its time that a job communicates.", min=0, max=1)
+    ] = Speed().communication,
+    full_speed: Annotated[
+        float, typer.Option(help="GB/s of the weakest hop that slow nobody down.", min=0.001)
+    ] = Speed().full,
+    network: Annotated[
+        float, typer.Option(help="GB/s between nodes, both ways.", min=0.001)
+    ] = Speed().network,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            help="PART/PARTS, from 0: every so-manieth simulation. `report` puts shards together.",
+            envvar="GPU_TOPOLOGY_SHARD",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes.  [default: one per core]", min=1)
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write figures, parameters and curves there.")
+    ] = None,
+    tsv_file: Annotated[
+        Path | None, typer.Option("--tsv", help="Write every simulation there.")
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write a report with plots there.")
+    ] = None,
+) -> None:
+    """Jobs over time under several policies: promises, bandwidth, waiting, fragmentation."""
+    _one_of("--queue", queue, QUEUES)
+    _one_of("--demand", demand, DEMANDS)
+    named = list(POLICIES) if policy == ["all"] else (policy or list(TOPOLOGICAL))
+    trace = jobs.partition(":")[0] in TRACES
+    loads = load if load is not None else [0.9 if trace else 0.0]
+    what = sweeps.Sweep(
+        tuple(cluster or ["dgx1-v100=16"]),
+        Workload(jobs, count or None, None, demand, pod_gpus),
+        tuple(x or None for x in loads),
+        tuple(dict.fromkeys(named)),
+        tuple(range(1, seeds + 1)),
+        Rules(queue, gang, Speed(communication, full_speed, network)),
+        tuple(add or ()),
+        _shard(shard),
+    )
+    try:
+        what.check()
+    except (ClusterError, JobsError, UnknownPolicyError) as error:
+        raise typer.BadParameter(str(error)) from error
+    columns = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), transient=True) as progress:
+        task = progress.add_task("", total=len(what.plays()))
+        found = sweeps.run(
+            what, workers=workers, done=lambda n, _: progress.update(task, completed=n)
+        )
+    console = Console(width=None if Console().is_terminal else 160)
+    console.print(sweeps.table(found))
+    console.print(
+        f"\n{found['mode']}: {_words(what)}; ± is 95 % over seeds", highlight=False, style="dim"
+    )
+    write_json(json_file, found)
+    write_text(tsv_file, sweeps.tsv(found))
+    if html_file is not None:
+        from benchmarks.report import page
+
+        write_text(html_file, page([found]))
+
+
+def _words(what: sweeps.Sweep) -> str:
+    count = what.workload.count
+    jobs = (
+        f"{count:,} jobs of {what.workload.source}" if count else f"jobs of {what.workload.source}"
+    )
+    return f"{jobs}, {len(what.seeds)} seeds, queue {what.rules.queue}"
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 0, 1
+    part, _, parts = text.partition("/")
+    if not (part.isascii() and part.isdigit() and parts.isascii() and parts.isdigit()):
+        raise typer.BadParameter(f"--shard: allowed is PART/PARTS such as 0/8, not {text!r}")
+    if not int(part) < int(parts):
+        raise typer.BadParameter(f"--shard: PART is from 0 to {int(parts) - 1}, not {part}")
+    return int(part), int(parts)
+
+
+def _one_of(flag: str, word: str, known: tuple[str, ...]) -> None:
+    if word not in known:
+        raise typer.BadParameter(f"{flag}: allowed are {', '.join(known)}, not {word!r}")
