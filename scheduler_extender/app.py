@@ -20,7 +20,7 @@ import structlog
 from fastapi import FastAPI, HTTPException
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -28,6 +28,7 @@ from scheduler_extender import preemption, verbs, wire
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.cluster import Cluster
 from scheduler_extender.filecluster import FileBinder
+from scheduler_extender.snapshot import cluster_file
 from scheduler_extender.verbs import Binder, BindError
 from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise
 from topology import codec
@@ -250,7 +251,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def create_admin_app(service: Service) -> FastAPI:
-    """The app for people and Prometheus: /v1/nodes, /v1/explain, /metrics, and health."""
+    """The app for people and Prometheus: /v1/nodes, /v1/explain, /v1/snapshot, /metrics, and health."""
     app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
     cluster = service.cluster
 
@@ -299,6 +300,11 @@ def create_admin_app(service: Service) -> FastAPI:
             for name, decision in decisions.items()
         ]
         return found
+
+    @app.get("/v1/snapshot")
+    def snapshot() -> StreamingResponse:
+        """A cluster file of this very state."""
+        return StreamingResponse(cluster_file(cluster), media_type="application/yaml")
 
     @app.get("/metrics")
     def metrics() -> Response:

@@ -134,6 +134,19 @@ class Table:
             self.unresolvable.pop(name, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that is known of one node at one moment; ``ghosts`` counts pods that ended unseen."""
+
+    name: NodeName
+    topology: NodeTopology | None
+    report: Report | None
+    problem: str | None
+    stale: bool
+    pods: tuple[PodRecord, ...]
+    ghosts: int
+
+
 class Cluster:
     """What is known of all nodes. ``clock`` gives seconds and only has to run forward."""
 
@@ -376,6 +389,27 @@ class Cluster:
         with self._lock:
             node = self._nodes.get(name) or _Node()
             return [*node.pods.values(), *node.in_flight.values()]
+
+    def known(self) -> tuple[list[Known], list[PodRecord]]:
+        """Every node and every pod without one, all of one moment."""
+        with self._lock:
+            self._expire()
+            nodes = [
+                Known(
+                    name,
+                    node.topology,
+                    node.report,
+                    node.problem,
+                    node.stale,
+                    (*node.pods.values(), *node.in_flight.values()),
+                    len(node.ghosts),
+                )
+                for name, node in sorted(self._nodes.items())
+            ]
+            unbound = [
+                p for p in self._pods.values() if p.node is None and p.uid not in self._in_flight
+            ]
+            return nodes, unbound
 
     def view(self, name: NodeName, resource: str) -> Availability | str:
         """What is free on a node for ``resource``, or the text of what is wrong with its record."""

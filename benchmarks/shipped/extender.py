@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.shipped.fleet import Fleet, SimPod
+from benchmarks.shipped.fleet import Fleet, Ints, SimPod
 from benchmarks.shipped.jobs import Job
-from benchmarks.shipped.policy import NO_ROOM, Choice
-from benchmarks.shipped.scheduler import DEFAULT, InTree
+from benchmarks.shipped.policy import Base, Choice
+from benchmarks.shipped.scheduler import DEFAULT
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cluster import Cluster, Settings
@@ -28,15 +28,14 @@ WEIGHT = 5
 """``extenders[0].weight`` of the shipped scheduler configuration."""
 
 
-class Extender:
+class Extender(Base):
     """filter, prioritize and bind of :mod:`scheduler_extender.verbs`."""
 
     placing_may_help = True
 
     def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
         """Tell a new cluster of every node and pod there is."""
-        self._fleet = fleet
-        self._in_tree = InTree(fleet, rng)
+        super().begin(fleet, jobs, rng)
         self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
         self._pods: dict[PodUid, PodRecord] = {}
         for row, node in enumerate(fleet.nodes):
@@ -44,15 +43,9 @@ class Extender:
                 self._cluster.put_pod(pod)
             self._cluster.put_record(node.topology, fleet.report(row))
 
-    def choose(self, pod: SimPod) -> Choice | str:
+    def among(self, pod: SimPod, rows: Ints) -> Choice | str:
         """A node that keeps the pod's promise, by the scores of both; bound, and reserved."""
-        rows = self._in_tree.offered(pod)
-        if not len(rows):
-            return NO_ROOM
-        if pod.request is None:
-            scores = self._in_tree.scores(pod, rows, DEFAULT, most=False)
-            return Choice(self._in_tree.best(rows, scores))
-        fleet = self._fleet
+        fleet = self.fleet
         manifest = pod.ask.pod(pod.name, pod.uid, pod.resource)
         answer = verbs.filter_nodes(self._cluster, manifest, [fleet.names[row] for row in rows])
         names = answer.node_names or []
@@ -64,8 +57,8 @@ class Extender:
         if len(passed) > 1:
             ours = [r["Score"] for r in verbs.prioritize(self._cluster, manifest, names)]
             scores = np.array(ours, dtype=np.int64) * WEIGHT * 10
-            scores += self._in_tree.scores(pod, passed, DEFAULT, most=False)
-            row = self._in_tree.best(passed, scores)
+            scores += self.in_tree.scores(pod, passed, DEFAULT, most=False)
+            row = self.in_tree.best(passed, scores)
         record = pod_record(manifest, MANAGED)
         assert record is not None
         self._pods[pod.uid] = record
@@ -103,4 +96,4 @@ class Extender:
         self._cluster.drop_pod(pod.uid)
 
     def _report(self, row: int) -> None:
-        self._cluster.put_record(self._fleet.nodes[row].topology, self._fleet.report(row))
+        self._cluster.put_record(self.fleet.nodes[row].topology, self.fleet.report(row))

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.shipped.fleet import Fleet, Ints, SimPod, State
 from benchmarks.shipped.jobs import Job
-from benchmarks.shipped.scheduler import WITH_GPUS, InTree
+from benchmarks.shipped.scheduler import DEFAULT, InTree
 from topology.devices import Mask
 
 
@@ -61,14 +61,17 @@ class Base:
         self.in_tree = InTree(fleet, rng)
 
     def choose(self, pod: SimPod) -> Choice | str:
-        """The best of the offered nodes; pods without GPUs are kube-scheduler's."""
-        rows = self.in_tree.offered(pod)
-        if not len(rows):
-            return NO_ROOM
-        if not pod.ask.gpus:
-            scores = self.in_tree.scores(pod, rows, WITH_GPUS, most=False)
-            return Choice(self.in_tree.best(rows, scores))
-        return self.among(pod, rows)
+        """The best of the nodes offered; pods without GPUs are kube-scheduler's."""
+        found: Choice | str = NO_ROOM
+        for rows in self.in_tree.samples(pod):
+            if pod.ask.gpus:
+                found = self.among(pod, rows)
+            else:
+                scores = self.in_tree.scores(pod, rows, DEFAULT, most=False)
+                found = Choice(self.in_tree.best(rows, scores))
+            if isinstance(found, Choice):
+                break
+        return found
 
     def among(self, pod: SimPod, rows: Ints) -> Choice | str:
         """The choice among nodes on which the pod fits by count."""

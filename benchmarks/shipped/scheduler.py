@@ -9,7 +9,7 @@ next pod begins with the next node.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -33,15 +33,21 @@ class InTree:
         self._rng = rng
         self._next = 0
 
-    def offered(self, pod: SimPod) -> Ints:
-        """The nodes that pass the filters, as many as are looked for, in the order looked at."""
-        n = len(self._fleet)
+    def samples(self, pod: SimPod) -> Iterator[Ints]:
+        """The nodes that pass the filters, as many at a time as are looked for.
+
+        Who refuses a sample gets the next one: kube-scheduler's later tries begin where the last
+        one ended, and here nothing happens in between.
+        """
+        n, limit, looked = len(self._fleet), sample_size(len(self._fleet)), 0
         fits = np.flatnonzero(np.roll(self._fleet.fitting(pod), -self._next))
-        limit = sample_size(n)
-        looked = n if len(fits) <= limit else int(fits[limit - 1]) + 1
-        rows: Ints = (fits[:limit] + self._next) % n
-        self._next = (self._next + looked) % n
-        return rows
+        start = self._next
+        for first in range(0, len(fits), limit):
+            rows: Ints = (fits[first : first + limit] + start) % n
+            last = first + limit >= len(fits)
+            looked = n if last else int(fits[first + limit - 1]) + 1
+            self._next = (start + looked) % n
+            yield rows
 
     def scores(self, pod: SimPod, rows: Ints, weights: Mapping[str, int], *, most: bool) -> Ints:
         """Both plugins' scores added up, 0 to 200 a node; ``most`` is MostAllocated."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -121,7 +121,7 @@ class Simulation:
             job.ask: job.ask.request(self.fleet.resource(job.ask)) if job.ask.gpus else None
             for job in jobs
         }
-        self._queues: dict[Kind, deque[_Attempt]] = {}
+        self._queues: dict[Kind, list[tuple[int, _Attempt]]] = {}
         self._waiting = 0
         self._vain: set[Kind] = set()
         self._running: list[tuple[float, int, _Attempt]] = []
@@ -145,8 +145,7 @@ class Simulation:
             elif self._rules.queue == "none":
                 self._try(attempt)
             else:
-                self._queues.setdefault(attempt.kind, deque()).append(attempt)
-                self._waiting += 1
+                self._wait(attempt)
                 self._pass()
             if self._observer is not None:
                 self._observer.arrived(self, number, job)
@@ -179,26 +178,28 @@ class Simulation:
     def _pass(self) -> None:
         """Try who waits, oldest first, until nobody fits."""
         while self._waiting:
-            heads = [q[0] for q in self._queues.values() if q]
+            heads = [queue[0] for queue in self._queues.values() if queue]
             if self._rules.queue == "fifo":
-                heads = [min(heads, key=lambda a: a.number)]
-            heads = [a for a in heads if a.kind not in self._vain]
+                heads = [min(heads)]
+            heads = [head for head in heads if head[1].kind not in self._vain]
             if not heads:
                 return
-            attempt = min(heads, key=lambda a: a.number)
+            _, attempt = min(heads)
             kind = attempt.kind
             placed = self._try(attempt)
             if placed or attempt.kind != kind:
-                self._queues[kind].popleft()
+                heapq.heappop(self._queues[kind])
                 self._waiting -= 1
                 if self._policy.placing_may_help:
                     self._vain.clear()
             if not placed:
                 self._vain.add(attempt.kind)
-                if attempt.kind != kind:
-                    # Some of its pods have a place: it comes first among those like it.
-                    self._queues.setdefault(attempt.kind, deque()).appendleft(attempt)
-                    self._waiting += 1
+                if attempt.kind != kind:  # some of its pods have a place now
+                    self._wait(attempt)
+
+    def _wait(self, attempt: _Attempt) -> None:
+        heapq.heappush(self._queues.setdefault(attempt.kind, []), (attempt.number, attempt))
+        self._waiting += 1
 
     def _try(self, attempt: _Attempt) -> bool:
         """Place what has no place yet; whether the job runs now."""
@@ -254,10 +255,12 @@ class Simulation:
 
     def _impossible(self) -> set[Kind]:
         """Kinds of jobs that do not fit on the cluster as it was at the start, each tried alone."""
-        kinds = {(job.ask, job.pods): job for job in self._jobs}
+        trial = Simulation(self._nodes, self._jobs, self._make, 0)
         found: set[Kind] = set()
-        for kind, job in kinds.items():
-            alone = Simulation(self._nodes, [job], self._make, 0, Rules("none"), None)
-            if not alone._try(_Attempt(0, Outcome(job))):
+        for kind, job in {(job.ask, job.pods): job for job in self._jobs}.items():
+            attempt = _Attempt(0, Outcome(job))
+            if trial._try(attempt):
+                trial._leave(attempt)
+            else:
                 found.add(kind)
         return found

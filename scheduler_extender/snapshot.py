@@ -1,0 +1,47 @@
+"""The cluster as we know it now, as a cluster file that replays this very state.
+
+One YAML document per node and pod, each written as JSON on one line, so that a large file is read
+fast. What cannot be replayed is said in comments: nodes whose record is missing or unusable, stale
+ones (a file never goes stale), and pods that ended unseen between two reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+
+from scheduler_extender.cluster import Cluster, Known
+from scheduler_extender.ledger import manifest_of
+from topology import codec
+
+
+def cluster_file(cluster: Cluster) -> Iterator[bytes]:
+    """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
+    nodes, waiting = cluster.known()
+    return _pieces(nodes, [_document(manifest_of(pod)) for pod in waiting])
+
+
+def _pieces(nodes: list[Known], waiting: list[bytes]) -> Iterator[bytes]:
+    yield b"# A gpu-topology cluster file: check and simulate take it as --cluster.\n"
+    for node in nodes:
+        for note in _notes(node):
+            yield f"# {node.name}: {' '.join(note.split())}\n".encode()
+        if node.topology is not None:
+            yield _document(codec.encode(node.topology, node.report))
+        for pod in node.pods:
+            yield _document(manifest_of(pod))
+    yield from waiting
+
+
+def _notes(node: Known) -> Iterator[str]:
+    if node.topology is None:
+        yield f"left out, {node.problem or 'no topology report'}"
+    if node.stale:
+        yield "its report was stale"
+    if node.ghosts:
+        yield f"{node.ghosts} pods ended between two reports, and are left out"
+
+
+def _document(manifest: object) -> bytes:
+    return b"---\n" + orjson.dumps(manifest) + b"\n"
