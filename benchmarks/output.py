@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+
+STDOUT = Path("-")
 
 
 def write_json(path: Path | None, figures: object) -> None:
@@ -12,7 +15,9 @@ def write_json(path: Path | None, figures: object) -> None:
 
 
 def write_text(path: Path | None, text: str) -> None:
-    """Write a text, unless there is no path; folders are made."""
-    if path is not None:
+    """Write a text, unless there is no path; folders are made, and ``-`` is standard output."""
+    if path == STDOUT:
+        sys.stdout.write(text)
+    elif path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

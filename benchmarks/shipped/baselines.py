@@ -121,14 +121,18 @@ class Preserve(ByState):
     """
 
     def score(self, pod: SimPod, state: State) -> Any:
-        """The best set's."""
+        """The best set's; parts of GPUs go where least is left."""
+        if state.replicas > 1:
+            return -state.left, 0.0
         found = _preserve(state.shape, state.free, pod.ask.gpus, _sensitive(pod))
         return None if found is None else found[0]
 
     def gpus(self, pod: SimPod, state: State) -> Mask | None:
         """The best set."""
+        if state.replicas > 1:
+            return None
         found = _preserve(state.shape, state.free, pod.ask.gpus, _sensitive(pod))
-        return None if found is None or state.replicas > 1 else found[1]
+        return None if found is None else found[1]
 
 
 MOST_SETS = 20_000
@@ -171,11 +175,15 @@ class Buddy(ByState):
     """
 
     def score(self, pod: SimPod, state: State) -> Any:
-        """The smaller the cell that is taken or split, the better."""
+        """The smaller the cell that is taken or split, the better; parts go where least is left."""
+        if state.replicas > 1:
+            return -state.left
         found = free_cell(cells(state.shape), state.free, pod.ask.gpus)
         return None if found is None else -found[0]
 
     def gpus(self, pod: SimPod, state: State) -> Mask | None:
         """GPUs of that cell."""
+        if state.replicas > 1:
+            return None
         found = free_cell(cells(state.shape), state.free, pod.ask.gpus)
-        return None if found is None or state.replicas > 1 else found[1]
+        return None if found is None else found[1]

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from benchmarks.output import write_json, write_text
+from benchmarks.output import STDOUT, write_json, write_text
 from benchmarks.shipped import sweep as sweeps
 from benchmarks.shipped.clusters import ClusterError
 from benchmarks.shipped.jobs import JobsError
@@ -96,7 +96,10 @@ def simulate(
         int | None, typer.Option(help="Processes.  [default: one per core]", min=1)
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write figures, parameters and curves there.")
+        Path | None,
+        typer.Option(
+            "--json", help="Write figures, parameters and curves there; - is standard output."
+        ),
     ] = None,
     tsv_file: Annotated[
         Path | None, typer.Option("--tsv", help="Write every simulation there.")
@@ -126,12 +129,20 @@ def simulate(
     except (ClusterError, JobsError, UnknownPolicyError) as error:
         raise typer.BadParameter(str(error)) from error
     columns = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), transient=True) as progress:
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        transient=True,
+        console=Console(stderr=True),
+    ) as progress:
         task = progress.add_task("", total=len(what.plays()))
         found = sweeps.run(
             what, workers=workers, done=lambda n, _: progress.update(task, completed=n)
         )
-    console = Console(width=None if Console().is_terminal else 160)
+    # Figures on standard output are for a program: words go beside them.
+    console = Console(stderr=STDOUT in (json_file, tsv_file, html_file))
+    console = console if console.is_terminal else Console(stderr=console.stderr, width=160)
     console.print(sweeps.table(found))
     console.print(
         f"\n{found['mode']}: {_words(what)}; ± is 95 % over seeds", highlight=False, style="dim"

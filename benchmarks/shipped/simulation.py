@@ -257,8 +257,9 @@ class Simulation:
         """Kinds of jobs that do not fit on the cluster as it was at the start, each tried alone."""
         trial = Simulation(self._nodes, self._jobs, self._make, 0)
         found: set[Kind] = set()
-        for kind, job in {(job.ask, job.pods): job for job in self._jobs}.items():
-            attempt = _Attempt(0, Outcome(job))
+        kinds = {(job.ask, job.pods): job for job in self._jobs}
+        for number, (kind, job) in enumerate(kinds.items()):
+            attempt = _Attempt(number, Outcome(job))
             if trial._try(attempt):
                 trial._leave(attempt)
             else:

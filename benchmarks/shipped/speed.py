@@ -41,7 +41,7 @@ def weakest_hop(shapes: Sequence[Shape], masks: Sequence[Mask], speed: Speed) ->
     Several pods are joined by the network, whichever node they are on.
     """
     hops = [_ring(s, m) for s, m in zip(shapes, masks, strict=True) if m.bit_count() > 1]
-    if len(masks) > 1:
+    if len(masks) > 1 and any(masks):
         hops.append(speed.network)
     return min(hops, default=0.0)
 
