@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from benchmarks import agentcost
 from benchmarks import latency as latency_
 from benchmarks import profile as profile_
 from benchmarks import promises as promises_
+from benchmarks import scale as scale_
 from benchmarks.output import write_json, write_text
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
@@ -143,6 +145,33 @@ def profile(
     console.print(profile_.parts_table(found))
     console.print()
     console.print(profile_.cluster_table(found))
+    write_json(json_file, found)
+
+
+@app.command()
+def scale(
+    nodes: Annotated[
+        list[int] | None, typer.Option(help="Cluster sizes; repeatable.", min=1, max=100_000)
+    ] = None,
+    pods: Annotated[int, typer.Option(help="Pods at each size.", min=10)] = 2_000,
+    large: Annotated[
+        bool, typer.Option(help="Then 100,000 pods on 5,000 nodes, as shipped.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of states, jobs and ties.")] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+) -> None:
+    """What a pod costs the simulation as the cluster grows from 100 to 65,000 nodes."""
+    what = scale_.Parameters(pods=pods, seed=seed)
+    what = replace(what, nodes=tuple(nodes or what.nodes), large=what.large if large else None)
+    found = scale_.measure(what)
+    console = Console(width=120)
+    console.print(scale_.table(found))
+    for line in scale_.growth(found["rows"]):
+        console.print(line, highlight=False)
+    if found["large"] is not None:
+        console.print(scale_.large_line(found["large"]), highlight=False)
     write_json(json_file, found)
 
 

@@ -1,0 +1,174 @@
+"""What a pod costs a simulation as the cluster grows, in both modes; and one large run.
+
+Clusters are half full of pods of random sizes on random GPUs, so nodes are in hundreds of states,
+and nodes in one state share its answers. Then pods come and go. CPU time per pod, start-up left
+out. *Stock* is the simulation itself with kube-scheduler's own scores and no extender: what ours
+costs more is the service's verbs.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.protocol import policies as protocol
+from benchmarks.protocol.model import NodeKind, PodKind
+from benchmarks.protocol.simulation import simulate as arrive
+from benchmarks.shipped import sources
+from benchmarks.shipped.clusters import ENDLESS, Node
+from benchmarks.shipped.policies import policy
+from benchmarks.shipped.simulation import Simulation
+from benchmarks.shipped.sources import SIZES, Workload
+from scheduler_extender.ledger import PodRecord
+from topology.devices import DeviceId, NodeName, PodUid
+from topology.graph import NodeTopology
+from topology.machines import machine
+from topology.report import Allocation, Report
+from topology.requests import gpu_request
+
+KINDS = ("dgx1-v100", "hgx-h100-8", "a100-pcie-4-bridged", "l40s-8")
+OURS, STOCK = "gpu-topology", "MostAllocated"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Cluster sizes, pods to measure at each, and the large run (nodes and pods, or None)."""
+
+    nodes: tuple[int, ...] = (100, 1_000, 5_000, 20_000, 65_000)
+    pods: int = 2_000
+    seed: int = 1
+    large: tuple[int, int] | None = (5_000, 100_000)
+
+
+def measure(what: Parameters) -> dict[str, Any]:
+    """The figures, with every parameter."""
+    rows = [_row(size, what) for size in what.nodes]
+    large = None if what.large is None else _large(*what.large, what.seed)
+    given = {"nodes": what.nodes, "pods": what.pods, "seed": what.seed, "large": what.large}
+    return {"benchmark": "scale", "parameters": given, "rows": rows, "large": large}
+
+
+def _row(size: int, what: Parameters) -> dict[str, Any]:
+    nodes = half_full(size, random.Random(what.seed))
+    jobs = sources.jobs(Workload("synthetic", what.pods), nodes, what.seed)
+    row: dict[str, Any] = {"nodes": size}
+    for name in (STOCK, OURS):
+        simulation = Simulation(nodes, jobs, lambda name=name: policy(name), what.seed)  # type: ignore[misc]
+        row["states"] = len(simulation.fleet.states)
+        gc.collect()
+        gc.freeze()  # what was built stays: the collector need not walk over it for every pod
+        started = time.process_time()
+        simulation.run()
+        row[f"{name}_ms"] = 1000 * (time.process_time() - started) / len(jobs)
+    for name in ("FGD", "Damage"):
+        row[f"{name}_ms"] = _protocol(size, name, what)
+    return row
+
+
+def _protocol(size: int, name: str, what: Parameters) -> float:
+    """Milliseconds per pod while a cluster fills from empty, in the papers' node model."""
+    rng = random.Random(what.seed)
+    kinds = [NodeKind(96_000, 768_000, 8, "V100") for _ in range(size)]
+    pods = [
+        PodKind(8_000 * count, 61_440 * count, count, 1000 if whole else 500)
+        for count, whole in (
+            (rng.choices([s for s, _ in SIZES], [w for _, w in SIZES])[0], rng.random() < 0.7)
+            for _ in range(what.pods)
+        )
+        for count in [1 if not whole else count]
+    ]
+    gc.collect()
+    started = time.process_time()
+    arrive(kinds, pods, range(len(pods)), protocol.POLICIES[name], what.seed)
+    return 1000 * (time.process_time() - started) / len(pods)
+
+
+def _large(nodes: int, pods: int, seed: int) -> dict[str, Any]:
+    machines = [Node(machine("dgx1-v100").topology(f"node-{i:05}")) for i in range(nodes)]
+    jobs = sources.jobs(Workload("synthetic", pods, 0.9), machines, seed)
+    gc.collect()
+    gc.freeze()
+    started, wall = time.process_time(), time.perf_counter()
+    result = Simulation(machines, jobs, lambda: policy(OURS), seed).run()
+    asking = [o for o in result.outcomes if o.kept is not None]
+    return {
+        "nodes": nodes,
+        "pods": sum(job.pods for job in jobs),
+        "placed": sum(o.placed for o in result.outcomes),
+        "promises": len(asking),
+        "kept": sum(bool(o.kept) for o in asking),
+        "cpu_seconds": time.process_time() - started,
+        "wall_seconds": time.perf_counter() - wall,
+        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def half_full(size: int, rng: random.Random) -> list[Node]:
+    """So many nodes of four kinds, half of whose GPUs running pods hold."""
+    found = []
+    for i in range(size):
+        topology = machine(KINDS[i % len(KINDS)]).topology(f"node-{i:05}")
+        found.append(_half_full(topology, rng))
+    return found
+
+
+def _half_full(topology: NodeTopology, rng: random.Random) -> Node:
+    free = rng.sample(range(len(topology.gpus)), len(topology.gpus))
+    left = max(0, round(rng.gauss(len(free) / 2, len(free) / 4)))
+    pods: list[PodRecord] = []
+    held: list[Allocation] = []
+    while len(free) > left:
+        count = min(rng.choice((1, 1, 2, 4)), len(free))
+        taken, free = free[:count], free[count:]
+        name, uid = f"old-{len(pods)}", PodUid(f"{topology.name}/{len(pods)}")
+        ids = tuple(DeviceId(topology.gpus[p].uuid) for p in taken)
+        node = NodeName(topology.name)
+        pods.append(PodRecord(uid, "old", name, node, gpu_request(count), phase="Running"))
+        held.append(Allocation(uid, "old", name, "main", "nvidia.com/gpu", ids))
+    return Node(topology, ENDLESS, Report("boot", 1, allocations=tuple(held)), tuple(pods))
+
+
+def table(found: dict[str, Any]) -> Table:
+    """Milliseconds of CPU per pod, and how they grow between one size and the next."""
+    result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    columns = ("nodes", "states", "stock ms", "ours ms", "ours / stock", "FGD ms", "Damage ms")
+    for name in columns:
+        result.add_column(name, justify="right")
+    for row in found["rows"]:
+        result.add_row(
+            f"{row['nodes']:,}",
+            str(row["states"]),
+            f"{row[f'{STOCK}_ms']:.2f}",
+            f"{row[f'{OURS}_ms']:.2f}",
+            f"{row[f'{OURS}_ms'] / row[f'{STOCK}_ms']:.1f}",
+            f"{row['FGD_ms']:.2f}",
+            f"{row['Damage_ms']:.2f}",
+        )
+    return result
+
+
+def growth(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """How the cost per pod grows where nodes grow; under 1.00 is sub-linear."""
+    lines = []
+    for a, b in pairwise(rows):
+        times = b["nodes"] / a["nodes"]
+        cost = b[f"{OURS}_ms"] / a[f"{OURS}_ms"]
+        lines.append(f"{a['nodes']:,} → {b['nodes']:,}: nodes × {times:g}, cost × {cost:.2f}")
+    return lines
+
+
+def large_line(large: dict[str, Any]) -> str:
+    """The large run in a sentence."""
+    return (
+        f"{large['pods']:,} pods on {large['nodes']:,} nodes as shipped: "
+        f"{large['cpu_seconds']:.0f} s of CPU, {large['memory_mib']} MiB, "
+        f"{large['kept']:,} of {large['promises']:,} promises kept"
+    )
