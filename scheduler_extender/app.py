@@ -251,7 +251,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def create_admin_app(service: Service) -> FastAPI:
-    """The app for people and Prometheus: /v1/nodes, /v1/explain, /v1/snapshot, /metrics, and health."""
+    """For people and Prometheus: /v1/nodes, /v1/explain, /v1/snapshot, /metrics, and health."""
     app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
     cluster = service.cluster
 

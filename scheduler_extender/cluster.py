@@ -42,7 +42,7 @@ from topology.placement import (
 )
 from topology.report import Report
 from topology.requests import GpuRequest
-from topology.scoring import Merit
+from topology.scoring import Kinds, Merit, Prospect
 
 REMEMBERED_REQUESTS = 128
 REMEMBERED_STATES = 100_000
@@ -102,14 +102,16 @@ class _Node:
 class Table:
     """The remembered answers to one request, as the three parts of a filter answer.
 
-    ``by_state`` holds the answer to each state that some node was in, ``merits`` what speaks for a
-    state under the current mix.
+    ``by_state`` holds the answer to each state that some node was in, ``prospects`` what speaks for
+    a state, over ``kinds``, and ``merits`` the same under the current weights of the kinds.
     """
 
     decisions: dict[str, Decision] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
     by_state: dict[int, Decision] = field(default_factory=dict)
     merits: dict[int, Merit] = field(default_factory=dict)
+    prospects: dict[int, Prospect] = field(default_factory=dict)
+    kinds: Kinds = ()
     passed: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
@@ -447,6 +449,8 @@ class Cluster:
         known, by_state, nodes = table.decisions, table.by_state, self._nodes
         if len(by_state) > REMEMBERED_STATES:
             by_state.clear()
+            table.prospects.clear()
+            table.merits.clear()
         for name in names:
             if name not in known and name in nodes:
                 node = nodes[NodeName(name)]
@@ -480,15 +484,26 @@ class Cluster:
             }
 
     def _merit(self, name: NodeName, request: GpuRequest, table: Table) -> Merit:
+        mix = self._mix.current
+        kinds = scoring.kinds_of(mix)
+        if table.kinds != kinds:
+            table.kinds = kinds
+            table.prospects.clear()
+        state = table.states[name]
+        if state not in table.prospects:
+            table.prospects[state] = self._prospect(name, request, table)
+        return table.prospects[state].weighed(mix)
+
+    def _prospect(self, name: NodeName, request: GpuRequest, table: Table) -> Prospect:
         assessed, node = table.decisions[name].assessment, self._nodes[name]
         if assessed is None or node.topology is None:
-            return scoring.UNKNOWN
+            return Prospect(scoring.UNKNOWN)
         served = node.topology.resource(request.resource)
         view = self._view(node, request.resource)
         if served is None or isinstance(view, str):
-            return scoring.UNKNOWN
+            return Prospect(scoring.UNKNOWN)
         kubelet = kubelet_of(node.topology, served)
-        return scoring.merit(kubelet, view, request, assessed, self._mix.current)
+        return scoring.prospect(kubelet, view, request, assessed, table.kinds)
 
     def _observe(self, pod: PodRecord) -> None:
         """Count a pod that is seen for the first time into the mix of requests."""

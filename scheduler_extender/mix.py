@@ -49,4 +49,8 @@ class RequestMix:
         top = sorted(weights.items(), key=lambda item: (-item[1], repr(item[0])))[:MAX_KINDS]
         whole = sum(weight for _, weight in top)
         self._weights = {k: w for k, w in self._weights.items() if w > 0.01}
-        return tuple((kind, round(weight / whole, 2)) for kind, weight in top)
+        # In an order of their own: what is remembered of kinds outlives a change of weights.
+        return tuple(
+            (kind, round(weight / whole, 2))
+            for kind, weight in sorted(top, key=lambda item: repr(item[0]))
+        )

@@ -28,7 +28,7 @@ over outcomes) in the best that any offered node's hardware could give the reque
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import comb, isinf
 
@@ -50,14 +50,22 @@ MAX_MOMENTS = 16
 MAX_RINGS = 128
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kind:
     """A kind of request, as far as worth is concerned."""
 
     count: int
     constraints: Constraints = NO_CONSTRAINTS
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.count, self.constraints)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
+Kinds = tuple[Kind, ...]
 Mix = tuple[tuple[Kind, float], ...]
 """Kinds of requests and how often each comes; the weights add up to 1."""
 
@@ -91,20 +99,47 @@ class Merit:
 UNKNOWN = Merit(Verdict.POSSIBLE, known=False)
 
 
-@lru_cache(maxsize=65536)
-def merit(
-    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, mix: Mix
-) -> Merit:
-    """What speaks for placing the request on a node in this state."""
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """A merit before kinds are weighed, so that it outlives a change of their weights.
+
+    ``losses`` are the GPUs' worth of each kind that the placement takes away (:func:`losses`).
+    """
+
+    merit: Merit
+    losses: tuple[float, ...] = ()
+
+    def weighed(self, mix: Mix) -> Merit:
+        """The merit under these weights; ``mix`` has the kinds that the prospect was made of."""
+        return replace(self.merit, damage=_weighed(self.losses, mix)) if self.losses else self.merit
+
+
+def prospect(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, kinds: Kinds
+) -> Prospect:
+    """What speaks for placing the request on a node in this state, whatever the weights."""
     share = assessed.share if assessed.verdict is not Verdict.NEVER else 0.0
-    return Merit(
+    unweighed = Merit(
         assessed.verdict,
-        damage(kubelet, now, request, mix),
+        0.0,
         _mean_ring(kubelet.shape, assessed.sets),
         _best_ring_of_size(kubelet.shape, request.count),
         1.0 if assessed.verdict.holds else share,
         now.devices_left - request.effective_count,
     )
+    return Prospect(unweighed, losses(kubelet, now, request, kinds))
+
+
+def merit(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, mix: Mix
+) -> Merit:
+    """What speaks for placing the request on a node in this state."""
+    return prospect(kubelet, now, request, assessed, kinds_of(mix)).weighed(mix)
+
+
+def kinds_of(mix: Mix) -> Kinds:
+    """The kinds of a mix, in its order."""
+    return tuple(kind for kind, _ in mix)
 
 
 def scores(request: GpuRequest, merits: Iterable[Merit]) -> dict[Merit, int]:
@@ -142,23 +177,41 @@ def _spread(merits: list[Merit], low: int, high: int) -> dict[Merit, int]:
     return {m: rank[cost(m)] for m in merits}
 
 
-@lru_cache(maxsize=65536)
 def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -> float:
     """The worth that a placement is expected to take away, in GPUs."""
+    return _weighed(losses(kubelet, now, request, kinds_of(mix)), mix)
+
+
+def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
+    return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=True))
+
+
+@lru_cache(maxsize=65536)
+def losses(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, kinds: Kinds
+) -> tuple[float, ...]:
+    """How many GPUs' worth of each kind a placement is expected to take away, unweighed."""
     belief = moments(kubelet, now.bare(endings=False)) or (Moment(now.free),)
     belief = tuple(m for m in belief if total(m.free, kubelet.width) >= request.effective_count)
     step = -(-len(belief) // MAX_MOMENTS) or 1
-    lost = [_damage_at(kubelet, m.free, request, mix) for m in belief[::step]]
-    return sum(lost) / len(lost) if lost else 0.0
+    lost = [_losses_at(kubelet, m.free, request, kinds) for m in belief[::step]]
+    return tuple(sum(of_kind) / len(lost) for of_kind in zip(*lost, strict=True)) or (0.0,) * len(
+        kinds
+    )
 
 
 @lru_cache(maxsize=65536)
-def _damage_at(kubelet: Kubelet, free: Pool, request: GpuRequest, mix: Mix) -> float:
+def _losses_at(
+    kubelet: Kubelet, free: Pool, request: GpuRequest, kinds: Kinds
+) -> tuple[float, ...]:
     ways = _ways(kubelet, free, request)
     if not ways:
-        return 0.0
-    after = sum(worth(kubelet, free - way.taken, mix) for way in ways) / len(ways)
-    return worth(kubelet, free, mix) - after
+        return (0.0,) * len(kinds)
+    found = []
+    for kind in kinds:
+        after = sum(promises(kubelet, free - way.taken, kind) for way in ways) / len(ways)
+        found.append(kind.count * (promises(kubelet, free, kind) - after))
+    return tuple(found)
 
 
 def _ways(kubelet: Kubelet, free: Pool, request: GpuRequest) -> tuple[Admission, ...]:
@@ -169,7 +222,6 @@ def _ways(kubelet: Kubelet, free: Pool, request: GpuRequest) -> tuple[Admission,
     return ways
 
 
-@lru_cache(maxsize=65536)
 def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
     """GPUs' worth of guaranteed placements that still fit, weighted by how often each kind comes.
 
