@@ -451,8 +451,8 @@ class Cluster:
             by_state.clear()
             table.prospects.clear()
             table.merits.clear()
-        for name in names:
-            if name not in known and name in nodes:
+        for name in [n for n in names if n not in known]:
+            if name in nodes:
                 node = nodes[NodeName(name)]
                 state = node.states.get(request.resource) or self._state(node, request.resource)
                 decision = by_state.get(state)
@@ -469,19 +469,18 @@ class Cluster:
         with self._lock:
             names = list(names)
             table = self.table(request, names)
-            states, passed = table.states, table.passed
-            some = {states[name]: name for name in names if name in passed}
+            states, passed = list(map(table.states.get, names)), table.passed
+            # Nodes in one state have one answer: any of them stands for all.
+            some = {s: n for s, n in dict(zip(states, names, strict=True)).items() if n in passed}
             for state, name in some.items():
-                if state not in table.merits:
+                if state not in table.merits and state is not None:
                     table.merits[state] = self._merit(NodeName(name), request, table)
-            merits = {state: table.merits[state] for state in some}
+            merits = {state: table.merits[state] for state in some if state is not None}
             by_merit = scoring.scores(request, {*merits.values(), scoring.UNKNOWN})
-            score_of: dict[int | None, int] = {s: by_merit[m] for s, m in merits.items()}
+            score_of: dict[int | None, int] = dict.fromkeys(states, 0)
+            score_of |= {state: by_merit[m] for state, m in merits.items()}
             score_of[None] = by_merit[scoring.UNKNOWN]
-            return {
-                name: score_of[state] if name in passed or state is None else 0
-                for name, state in zip(names, map(states.get, names), strict=True)
-            }
+            return dict(zip(names, map(score_of.__getitem__, states), strict=True))
 
     def _merit(self, name: NodeName, request: GpuRequest, table: Table) -> Merit:
         mix = self._mix.current
