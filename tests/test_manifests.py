@@ -1111,3 +1111,24 @@ def test_the_document_names_every_option_and_every_part_of_the_host() -> None:
         assert f"`{name}`" in text
     for volume in agent_spec()["volumes"]:
         assert f"`{volume['hostPath']['path']}`" in text
+
+
+# --- a sweep of simulations -------------------------------------------------------------------
+
+
+def test_the_sweep_is_an_indexed_job_that_may_do_nothing_else() -> None:
+    found = {o["kind"]: o for o in objects(ROOT / "manifests" / "sweep")}
+    assert sorted(found) == ["ConfigMap", "Job"]
+    for each in found.values():
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    job = found["Job"]["spec"]
+    assert (job["completionMode"], job["completions"]) == ("Indexed", job["parallelism"])
+    pod = job["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["volumes"][0]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
+    (only,) = pod["containers"]
+    assert f"/{job['completions']}" in next(a for a in only["args"] if a.startswith("--shard="))
+    # The image that the args are for is a stage of the Dockerfile.
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert stages == ["base", "benchmarks", "service"]  # the last is what `docker build .` builds
+    assert only["image"].startswith("gpu-topology-benchmarks:")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -145,7 +145,9 @@ def simulate(
     console = console if console.is_terminal else Console(stderr=console.stderr, width=160)
     console.print(sweeps.table(found))
     console.print(
-        f"\n{found['mode']}: {_words(what)}; ± is 95 % over seeds", highlight=False, style="dim"
+        f"\n{found['mode']}: {_words(what, found)}; ± is 95 % over seeds",
+        highlight=False,
+        style="dim",
     )
     write_json(json_file, found)
     write_text(tsv_file, sweeps.tsv(found))
@@ -155,10 +157,9 @@ def simulate(
         write_text(html_file, page([found]))
 
 
-def _words(what: sweeps.Sweep) -> str:
-    count = what.workload.count
+def _words(what: sweeps.Sweep, found: dict[str, Any]) -> str:
     jobs = (
-        f"{count:,} jobs of {what.workload.source}" if count else f"jobs of {what.workload.source}"
+        f"{max((one['jobs'] for one in found['runs']), default=0):,} jobs of {what.workload.source}"
     )
     return f"{jobs}, {len(what.seeds)} seeds, queue {what.rules.queue}"
 

@@ -37,6 +37,11 @@ class UnknownPolicyError(ValueError):
     """There is no such policy; the message says which there are."""
 
 
+def label(name: str) -> str:
+    """What a policy is called in tables: of ``path/to/file.py:NAME`` the last word."""
+    return name.rpartition(".py:")[2]
+
+
 def policy(name: str) -> Policy:
     """A new policy by name, or ``path/to/file.py:NAME``. Raises :class:`UnknownPolicyError`."""
     if name in POLICIES:

@@ -81,6 +81,10 @@ class Sweep:
         """Raise what is wrong with it before anything runs."""
         for name in self.policies:
             policies.policy(name)
+        labels = [policies.label(name) for name in self.policies]
+        for name in labels:
+            if labels.count(name) > 1:
+                raise policies.UnknownPolicyError(f"two policies are called {name}")
         for cluster in self.clusters:
             nodes = _cluster(cluster, self.adds)
             jobs = sources.jobs(replace(self.workload, load=self.loads[0]), nodes, self.seeds[0])
@@ -107,7 +111,7 @@ def play(what: Play) -> dict[str, Any]:
     row: dict[str, Any] = {
         "cluster": what.cluster,
         "load": what.workload.load,
-        "policy": what.policy,
+        "policy": policies.label(what.policy),
         "seed": what.seed,
         "nodes": len(nodes),
         "gpus": gpus,
@@ -226,7 +230,10 @@ def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for other in parts[1:]:
         if other["parameters"] != first["parameters"]:
             raise ValueError("shards of different sweeps: their parameters differ")
-    order = [(p.cluster, p.workload.load, p.seed, p.policy) for p in _whole(first["parameters"])]
+    order = [
+        (p.cluster, p.workload.load, p.seed, policies.label(p.policy))
+        for p in _whole(first["parameters"])
+    ]
     runs = {(r["cluster"], r["load"], r["seed"], r["policy"]): r for p in parts for r in p["runs"]}
     ordered = [runs[key] for key in order if key in runs]
     return {**first, "runs": ordered, "rows": rows(ordered)}
@@ -301,7 +308,7 @@ def tsv(found: dict[str, Any]) -> str:
         {**{k: v for k, v in one.items() if not isinstance(v, (dict, list))}, **fixed}
         for one in found["runs"]
     ]
-    lines = ["\t".join(flat[0])]
+    lines = ["\t".join(flat[0])] if flat else []
     for one in flat:
         cells = (f"{v:.6g}" if isinstance(v, float) else str(v) for v in one.values())
         lines.append("\t".join(cells))

@@ -10,9 +10,12 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from benchmarks.__main__ import app
 from benchmarks.protocol import openb
 from benchmarks.shipped import sources, sweep
 from benchmarks.shipped.baselines import Preserve
@@ -628,3 +631,69 @@ def test_intervals_are_students() -> None:
 def test_choice_and_outcome_say_nothing_of_what_never_was() -> None:
     assert Choice(1).gpus is None
     assert not Outcome(Job("", 0, 1, Ask(1))).placed
+
+
+# --- what people start with -----------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[2]
+runner = CliRunner()
+
+
+@pytest.mark.parametrize("jobs", ["jobs.csv", "jobs.jsonl"])
+def test_the_examples_of_the_docs(jobs: str, tmp_path: Path) -> None:
+    folder = ROOT / "examples" / "simulation"
+    args = ["simulate", "--cluster", str(folder / "cluster.yaml"), "--jobs", str(folder / jobs)]
+    args += ["--policy", "gpu-topology", "--policy", f"{folder / 'policy.py'}:Tidy"]
+    args += ["--seeds", "1", "--workers", "1", "--json", str(tmp_path / "found.json")]
+    done = runner.invoke(app, args)
+    assert done.exit_code == 0, done.output
+    assert "Tidy" in done.output
+    found = json.loads((tmp_path / "found.json").read_text())
+    ours, tidy = found["runs"]
+    assert (ours["jobs"], ours["placed"], ours["kept"]) == (7, 7, 1.0)
+    assert tidy["policy"] == "Tidy"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--cluster", "dgx9=1"], "not in the catalogue"),
+        (["--jobs", "none.csv"], "none.csv"),
+        (["--policy", "Best"], "allowed are gpu-topology"),
+        (["--policy", "FGD", "--policy", "x.py:FGD"], "x.py"),
+        (["--queue", "lifo"], "allowed are backfill, fifo, none"),
+        (["--demand", "all"], "allowed are none, nvlink, preferred"),
+        (["--shard", "3/3"], "PART is from 0 to 2"),
+        (["--shard", "a/3"], "allowed is PART/PARTS"),
+        (["--communication", "2"], "less than or equal to 1"),
+        (["--jobs", "openb:nope"], "nope"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_code_2(args: list[str], words: str) -> None:
+    done = runner.invoke(app, ["simulate", *args], env={"COLUMNS": "400"})
+    assert done.exit_code == 2
+    (line,) = [line for line in done.output.splitlines() if "Error" in line]
+    assert words in line
+
+
+def test_a_shard_without_simulations_is_no_failure() -> None:
+    args = ["simulate", "--cluster", "t4-1=1", "--count", "3", "--seeds", "1"]
+    done = runner.invoke(app, [*args, "--policy", "Random", "--shard", "1/2", "--tsv", "-"])
+    assert done.exit_code == 0, done.output
+
+
+def test_the_sweeps_job_runs_what_it_says() -> None:
+    folder = ROOT / "manifests" / "sweep"
+    job = yaml.safe_load((folder / "job.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    parts = job["spec"]["completions"]
+    assert f"--shard=$(JOB_COMPLETION_INDEX)/{parts}" in container["args"]
+    args = [
+        arg.replace("$(JOB_COMPLETION_INDEX)", "3").replace("/sweep/", f"{folder}/")
+        for arg in container["args"]
+    ]
+    args += ["--count", "10", "--seeds", "1"]
+    done = runner.invoke(app, args)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert len(found["runs"]) == len(range(3, 3 * len(POLICIES), parts))
