@@ -128,6 +128,8 @@ def simulate(
         what.check()
     except (ClusterError, JobsError, UnknownPolicyError) as error:
         raise typer.BadParameter(str(error)) from error
+    # Figures on standard output are for a program, and a Pod's log mixes both outputs.
+    quiet = STDOUT in (json_file, tsv_file, html_file)
     columns = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn())
     with Progress(
         *columns,
@@ -135,14 +137,13 @@ def simulate(
         TimeRemainingColumn(),
         transient=True,
         console=Console(stderr=True),
+        disable=quiet,
     ) as progress:
         task = progress.add_task("", total=len(what.plays()))
         found = sweeps.run(
             what, workers=workers, done=lambda n, _: progress.update(task, completed=n)
         )
-    # Figures on standard output are for a program: words go beside them.
-    console = Console(stderr=STDOUT in (json_file, tsv_file, html_file))
-    console = console if console.is_terminal else Console(stderr=console.stderr, width=160)
+    console = Console(quiet=quiet, width=None if Console().is_terminal else 160)
     console.print(sweeps.table(found))
     console.print(
         f"\n{found['mode']}: {_words(what, found)}; ± is 95 % over seeds",

@@ -695,5 +695,5 @@ def test_the_sweeps_job_runs_what_it_says() -> None:
     args += ["--count", "10", "--seeds", "1"]
     done = runner.invoke(app, args)
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    found = json.loads(done.output)  # both outputs, as `kubectl logs` has them
     assert len(found["runs"]) == len(range(3, 3 * len(POLICIES), parts))
