@@ -1,0 +1,90 @@
+"""What a page is made of, before it is HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading with its unit; figures stand on the right."""
+
+    name: str
+    unit: str = ""
+    figures: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure or a name; ``mark`` is a CSS class: ``best`` of its column, or ``far`` off."""
+
+    text: str
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Cells; ``ours`` is emphasised, and a rule is drawn above one that ``opens`` a group."""
+
+    cells: Sequence[Cell]
+    ours: bool = False
+    opens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows, and what must be known to read them."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An entry of a legend."""
+
+    text: str
+    colour: str
+    dashed: bool = False
+    ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One drawing. ``says`` is it in words for who cannot see it."""
+
+    caption: str
+    drawing: Markup
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Drawings of one kind, small multiples of one another."""
+
+    title: str
+    text: str
+    panels: Sequence[Panel]
+    keys: Sequence[Key] = ()
+    small: bool = False
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One sweep or one comparison."""
+
+    mode: str
+    title: str
+    lead: Sequence[str]
+    played: Sequence[tuple[str, Sequence[str]]]
+    table: Table
+    keys: Sequence[Key]
+    figures: Sequence[Figure]
+    parameters: Sequence[tuple[str, str]]
+    command: str
+    warnings: Sequence[str] = field(default=())
