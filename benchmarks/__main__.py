@@ -15,6 +15,7 @@ from benchmarks import promises as promises_
 from benchmarks.output import write_json, write_text
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
+from benchmarks.report.command import report
 from benchmarks.shipped.command import simulate
 
 app = typer.Typer(
@@ -147,6 +148,7 @@ def profile(
 
 
 app.command()(simulate)
+app.command()(report)
 
 
 if __name__ == "__main__":
