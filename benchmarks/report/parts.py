@@ -27,19 +27,26 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells; ``ours`` is emphasised, and a rule is drawn above one that ``opens`` a group."""
+    """Cells; ``ours`` is emphasised."""
 
     cells: Sequence[Cell]
     ours: bool = False
-    opens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that are compared with one another."""
+
+    heading: str
+    rows: Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, and what must be known to read them."""
+    """Groups of rows, and what must be known to read them."""
 
     columns: Sequence[Column]
-    rows: Sequence[Row]
+    groups: Sequence[Group]
     note: str
 
 

@@ -10,8 +10,8 @@ import re
 import warnings
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import matplotlib
@@ -35,6 +35,8 @@ WIDTH = 360
 HEIGHT = 230
 ROW = 22
 """Height of a row of dots."""
+STEP = (1, 2, 2.5, 5, 10)
+"""Steps of ticks, times a power of ten."""
 
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -62,12 +64,11 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A policy's points, with half-widths of intervals where it has them."""
+    """A policy's points; NaN is a gap."""
 
     policy: str
     x: Sequence[float]
     y: Sequence[float]
-    half: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,38 @@ class Dot:
     policy: str
     mean: float
     half: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named axis from ``least`` to ``most``, never beyond ``floor`` and ``ceiling``.
+
+    ``at`` is where to draw a line.
+    """
+
+    name: str
+    floor: float = -inf
+    ceiling: float = inf
+    at: float | None = None
+    least: float = 0.0
+    most: float = 1.0
+
+    def around(self, dots: Sequence[Dot]) -> Axis:
+        """The axis that shows all of these, but of wide intervals only a part.
+
+        An interval is shown as far from the means as these are from one another.
+        """
+        if not dots:
+            return self
+        means = [dot.mean for dot in dots] + ([] if self.at is None else [self.at])
+        room = max(max(means) - min(means), 0.02 * max(map(abs, means)), 0.02)
+        low = min([*means, *(dot.mean - dot.half for dot in dots)])
+        high = max([*means, *(dot.mean + dot.half for dot in dots)])
+        least = max(self.floor, low, min(means) - room)
+        most = min(self.ceiling, high, max(means) + room)
+        if most - least < room:
+            least, most = max(self.floor, least - room), min(self.ceiling, most + room)
+        return replace(self, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +135,9 @@ def lines(given: Sequence[Line], x: str, y: str, palette: Palette) -> Markup:
     def draw(axes: Axes) -> None:
         for line in _ours_last(given):
             _line(axes, line, palette)
-        axes.set_ylim(0, 100)
+        axes.set_ylim(0, 101)
         axes.yaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
-        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEP))
         axes.set_xlim(0, max((max(line.x, default=1) for line in given), default=1))
         axes.set_xlabel(x)
         axes.set_ylabel(y)
@@ -124,9 +157,11 @@ def waits(given: Sequence[Line], palette: Palette) -> Markup:
         axes.xaxis.set_major_locator(FixedLocator(_ticks(most)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _TIMES[round(value)]))
-        at_once = min(line.y[max(0, bisect(line.x, 1.0) - 1)] for line in given)
-        axes.set_ylim(max(0, 10 * ((at_once - 2) // 10)), 100.5)
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        least = min(line.y[max(0, bisect(line.x, 1.0) - 1)] for line in given) - 1
+        step = 20 if least < 50 else 10 if least < 80 else 5
+        bottom = max(0, int(least // step * step))
+        axes.set_ylim(bottom, 100.5)
+        axes.yaxis.set_major_locator(FixedLocator(range(bottom, 101, step)))
         axes.set_xlabel("waited no longer than")
         axes.set_ylabel("jobs, %")
 
@@ -152,58 +187,42 @@ def _ticks(most: float) -> list[int]:
     return [t for t in chosen if most < 7 * 86400 or t not in (600, 6 * 3600)]
 
 
-def dots(
-    given: Sequence[Dot],
-    x: str,
-    palette: Palette,
-    *,
-    within: tuple[float, float] = (0, float("inf")),
-    at: float | None = None,
-) -> Markup:
-    """A row per policy: mean and interval. What an interval has beyond the axis ends in an arrow.
-
-    ``within`` are the least and most that there can be, ``at`` is where to draw a line.
-    """
-    means = [dot.mean for dot in given] + ([] if at is None else [at])
-    room = max(max(means) - min(means), 0.02 * abs(max(means)), 1e-9)
-    least = max(within[0], min([dot.mean - dot.half for dot in given] + means), min(means) - room)
-    most = min(within[1], max([dot.mean + dot.half for dot in given] + means), max(means) + room)
-    pad = 0.06 * (most - least) or 0.05 * abs(most) or 1.0
+def dots(given: Sequence[Dot], axis: Axis, palette: Palette) -> Markup:
+    """A row per policy: mean and interval; an arrow where the interval goes on beyond the axis."""
+    pad = 0.06 * (axis.most - axis.least)
 
     def draw(axes: Axes) -> None:
-        axes.set_xlim(least - pad, most + pad)
-        if at is not None:
-            axes.axvline(at, color=palette.paint(OURS), linewidth=1)
+        axes.set_xlim(axis.least - pad, axis.most + pad)
+        if axis.at is not None:
+            axes.axvline(axis.at, color=palette.paint(OURS), linewidth=1)
         for row, dot in enumerate(given):
-            colour, ours = palette.paint(dot.policy), dot.policy == OURS
-            _interval(axes, row, dot, (least, most), colour)
+            colour = palette.paint(dot.policy)
+            _interval(axes, row, dot, axis, colour)
             axes.plot(
                 [dot.mean],
                 [row],
                 "o",
                 color=colour,
-                markersize=9 if ours else 7,
+                markersize=11 if dot.policy == OURS else 9,
                 markeredgecolor=SURFACE,
                 clip_on=False,
                 zorder=3,
             )
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_xlabel(x)
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=STEP))
+        axes.set_xlabel(axis.name)
         _policies(axes, [dot.policy for dot in given])
 
     return _drawn(draw, 52 + ROW * len(given))
 
 
-def _interval(axes: Axes, row: int, dot: Dot, within: tuple[float, float], colour: str) -> None:
-    least, most = within
-    left, right = max(dot.mean - dot.half, least), min(dot.mean + dot.half, most)
-    axes.plot([left, right], [row, row], color=colour, linewidth=2.2, alpha=0.55)
-    for end, reached, arrow in (
-        (left, dot.mean - dot.half, "<"),
-        (right, dot.mean + dot.half, ">"),
-    ):
-        if abs(end - reached) > 1e-9:
-            axes.plot([end], [row], arrow, color=colour, markersize=5, clip_on=False)
+def _interval(axes: Axes, row: int, dot: Dot, axis: Axis, colour: str) -> None:
+    low, high = dot.mean - dot.half, dot.mean + dot.half
+    ends = [max(low, axis.least), min(high, axis.most)]
+    axes.plot(ends, [row, row], color=colour, linewidth=2.2, alpha=0.55)
+    if low < axis.least != axis.floor:
+        axes.plot(ends[:1], [row], "<", color=colour, markersize=6)
+    if high > axis.most != axis.ceiling:
+        axes.plot(ends[1:], [row], ">", color=colour, markersize=6)
 
 
 def stacks(given: Sequence[Bars]) -> Markup:
@@ -243,27 +262,13 @@ def stacks(given: Sequence[Bars]) -> Markup:
 
 
 def against(given: Sequence[Line], x: str, y: str, palette: Palette) -> Markup:
-    """Means with intervals against a few values; policies stand a little beside one another."""
+    """Means, from 0, against a few values."""
 
     def draw(axes: Axes) -> None:
-        every = sorted({value for line in given for value in line.x})
-        gap = min(b - a for a, b in pairwise(every))
-        top = max(max(line.y) for line in given)
-        for place, line in enumerate(given):
-            beside = gap * 0.05 * (place - (len(given) - 1) / 2)
-            moved = Line(line.policy, [value + beside for value in line.x], line.y)
-            _line(axes, moved, palette, dot="o")
-            axes.errorbar(
-                moved.x,
-                line.y,
-                yerr=line.half,
-                fmt="none",
-                ecolor=palette.paint(line.policy),
-                alpha=0.45,
-                elinewidth=1.5,
-            )
-        axes.set_ylim(0, 1.5 * top or 1)
-        axes.xaxis.set_major_locator(FixedLocator(every))
+        for line in _ours_last(given):
+            _line(axes, line, palette, dot="o")
+        axes.set_ylim(0, 1.1 * max(max(line.y) for line in given) or 1)
+        axes.xaxis.set_major_locator(FixedLocator(sorted({v for line in given for v in line.x})))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_xlabel(x)
         axes.set_ylabel(y)
@@ -292,7 +297,7 @@ def pairs(given: Sequence[Pair], x: str, palette: Palette, bound: float | None) 
                 )
             axes.plot([pair.ours], [row], "o", color=colour, markersize=5.5)
         axes.margins(x=0.08)
-        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEP))
         axes.set_xlabel(x)
         _policies(axes, [pair.policy for pair in given])
 

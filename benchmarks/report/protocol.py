@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.protocol.comparison import TOLERANCE
 from benchmarks.report import plots, wording
 from benchmarks.report.colours import BOUND, Palette
-from benchmarks.report.parts import Cell, Column, Figure, Panel, Row, Section, Table
+from benchmarks.report.parts import Cell, Column, Figure, Group, Panel, Row, Section, Table
 
 MODE = "protocol"
 
@@ -99,41 +99,36 @@ def _played(
 
 def _table(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> Table:
     columns = (
-        Column("workload", figures=False),
         Column("policy", figures=False),
         Column("published", "%"),
         Column("ours", "%"),
         Column("difference", "points"),
     )
-    found = []
+    groups = []
     for workload in workloads:
         here = _of(rows, workload)
         best = max((f"{row['ours']:.2f}" for row in here), key=float, default="")
         bounds = [r for r in rows if (r["workload"], r["policy"]) == (workload, BOUND)]
-        for place, row in enumerate([*here, *bounds]):
-            difference, published = _difference(row), row.get("published")
-            ours = f"{row['ours']:.2f}"
-            far = difference is not None and abs(difference) > TOLERANCE
-            found.append(
-                Row(
-                    [
-                        Cell("" if place else workload),
-                        Cell(row["policy"]),
-                        Cell("–" if published is None else f"{published:.2f}"),
-                        Cell(ours, "best" if ours == best and row["policy"] != BOUND else ""),
-                        Cell(
-                            "–" if difference is None else f"{difference:+.2f}",
-                            "far" if far else "",
-                        ),
-                    ],
-                    opens=not place,
-                )
-            )
+        lines = [_row(row, best) for row in here] + [_row(row, "") for row in bounds]
+        groups.append(Group(workload, lines))
     note = (
         "Means over orders. “Ours” is what this code gets for a policy, whoever it is by. Marked "
         f"is the best of a workload; differences above {TOLERANCE:g} points are coloured."
     )
-    return Table(columns, found, note)
+    return Table(columns, groups, note)
+
+
+def _row(row: dict[str, Any], best: str) -> Row:
+    difference, published, ours = _difference(row), row.get("published"), f"{row['ours']:.2f}"
+    far = difference is not None and abs(difference) > TOLERANCE
+    return Row(
+        [
+            Cell(row["policy"]),
+            Cell("–" if published is None else f"{published:.2f}"),
+            Cell(ours, "best" if ours == best else ""),
+            Cell("–" if difference is None else f"{difference:+.2f}", "far" if far else ""),
+        ]
+    )
 
 
 def _figure(rows: Sequence[dict[str, Any]], workloads: Sequence[str], palette: Palette) -> Figure:

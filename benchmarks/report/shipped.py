@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.report import maps, plots, wording
 from benchmarks.report.colours import OURS, STEPS, Palette, variables
-from benchmarks.report.parts import Cell, Column, Figure, Key, Panel, Row, Section, Table
+from benchmarks.report.parts import Cell, Column, Figure, Group, Key, Panel, Row, Section, Table
 from benchmarks.shipped.figures import QUANTILES
 from benchmarks.shipped.sweep import spread
 
@@ -101,8 +101,14 @@ def _title(given: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
     clusters, loads = given["clusters"], given["loads"]
     where = clusters[0] if len(clusters) == 1 else f"{len(clusters)} clusters"
     how = f" at {len(loads)} loads" if len(loads) > 1 else ""
-    jobs = wording.several(runs[0]["jobs"], "job")
-    return f"{jobs} of {given['workload']['source']} on {where}{how}"
+    return f"{_jobs_of(runs[0]['jobs'], given)} on {where}{how}"
+
+
+def _jobs_of(count: int, given: dict[str, Any]) -> str:
+    source = given["workload"]["source"]
+    if source == "synthetic":
+        return wording.several(count, "synthetic job")
+    return f"{wording.several(count, 'job')} of {source}"
 
 
 def _missing(given: dict[str, Any], runs: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -175,25 +181,29 @@ def _lead_of_several(found: Sequence[Case]) -> Iterator[str]:
         rivals = [row["kept"][0] for row in case.others if row["kept"] is not None]
         if case.ours is not None and case.ours["kept"] is not None and rivals:
             asked.append((case.ours["kept"][0], max(rivals)))
-    count = wording.several(len(found), "case")
     if asked:
-        ours, best = ([pair[i] * 100 for pair in asked] for i in (0, 1))
-        below = sum(a < b for a, b in asked)
+        ours = [wording.percent(share) for share in sorted(share for share, _ in asked)]
+        best = [wording.percent(share) for share in sorted(share for _, share in asked)]
+        below = sum(mine < theirs for mine, theirs in asked)
         yield (
-            f"In {count} of cluster and load, {OURS} kept {wording.span(ours, '.1f')} % of the "
-            f"promises to the jobs it placed, the best other policy of each case "
-            f"{wording.span(best, '.1f')} %"
+            f"In {wording.several(len(asked), 'case')} of cluster and load, {OURS} kept "
+            f"{wording.ends(ours)} of the promises to the jobs it placed, the best other policy "
+            f"of each case {wording.ends(best)}"
             + (f"; it kept fewer than that one in {below}." if below else ".")
         )
     fastest = [row for row in map(_fastest, found) if row is not None]
     if fastest:
         ratios = [row["completion_against_ours"] for row in fastest]
         told = Counter(_told(row["completion_against_ours"], row["seeds"]) for row in fastest)
+        counts = (
+            f"longer than under ours in {told['longer']}, shorter in {told['shorter']}, not told "
+            f"apart by the seeds in {told['']}"
+        )
+        one = all(row["seeds"] < 2 for row in fastest)
         yield (
             f"From arrival to end a job took {wording.span([r[0] for r in ratios], '.3f')} times "
-            "as long under the fastest other policy of each case: longer than under ours in "
-            f"{told['longer']}, shorter in {told['shorter']}, not told apart by the seeds in "
-            f"{told['']}."
+            "as long under the fastest other policy of each case"
+            f"{' (one seed: no intervals)' if one else f': {counts}'}."
         )
 
 
@@ -224,7 +234,7 @@ def _left(row: dict[str, Any]) -> int:
 
 
 def _played(given: dict[str, Any], found: Sequence[Case]) -> Iterator[tuple[str, list[str]]]:
-    workload, rules = given["workload"], given["rules"]
+    rules = given["rules"]
     size = {case.cluster: case.runs[0] for case in found}
     beside = f" and {', '.join(given['adds'])} beside" if given["adds"] else ""
     yield (
@@ -239,35 +249,33 @@ def _played(given: dict[str, Any], found: Sequence[Case]) -> Iterator[tuple[str,
     loads = ", ".join(wording.load(load) for load in given["loads"])
     scaled = any(load is not None for load in given["loads"])
     meant = " (GPU time asked / there until the last job has come)" if scaled else ""
-    yield "Jobs", [f"{wording.several(jobs, 'job')} of {workload['source']}; {loads}{meant}"]
-    for cluster in size:
-        asks = next((run["asks"] for c in found for run in c.runs if _asks(run, cluster)), None)
-        if asks:
-            where = f" of {cluster}" if len(size) > 1 else ""
-            yield f"Asked{where}, by GPU time", list(_asked(asks))
+    yield "Jobs", [f"{_jobs_of(jobs, given)}; {loads}{meant}"]
+    asks = {cluster: _asked(found, cluster) for cluster in size}
+    if len(set(asks.values())) == 1:
+        yield "Asked, by GPU time", list(next(iter(asks.values())))
+    else:
+        words = [f"{cluster}: {'; '.join(asked)}" for cluster, asked in asks.items() if asked]
+        yield "Asked, by GPU time", words
     rule = "all pods of a job start or none" if rules["gang"] else "pods start one by one"
     yield "Queue", [f"{rules['queue']}; {rule}"]
     every = "all policies play the same jobs under one seed" if len(given["policies"]) > 1 else ""
     yield "Seeds", ["; ".join(filter(None, [wording.seeds(given["seeds"]), every]))]
 
 
-def _asks(run: dict[str, Any], cluster: str) -> bool:
-    return bool(run["cluster"] == cluster and run.get("asks"))
-
-
-def _asked(asks: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _asked(found: Sequence[Case], cluster: str) -> tuple[str, ...]:
+    """What was asked on a cluster, as the first run that was noted has it."""
+    runs = (run for case in found if case.cluster == cluster for run in case.runs)
+    asks: list[dict[str, Any]] = next((run["asks"] for run in runs if run.get("asks")), [])
     whole = sum(ask["gpu_hours"] for ask in asks) or 1.0
+    words = []
     for ask in asks[:ASKS]:
         share = wording.percent(ask["gpu_hours"] / whole)
-        yield f"{share}: {ask['ask']} ({wording.several(ask['jobs'], 'job')})"
-    if len(asks) > ASKS:
-        rest = asks[ASKS:]
+        words.append(f"{share}: {ask['ask']} ({wording.several(ask['jobs'], 'job')})")
+    if rest := asks[ASKS:]:
         share = wording.percent(sum(ask["gpu_hours"] for ask in rest) / whole)
-        yield f"{share}: {len(rest)} other kinds ({wording.several(_jobs(rest), 'job')})"
-
-
-def _jobs(asks: Sequence[dict[str, Any]]) -> int:
-    return sum(int(ask["jobs"]) for ask in asks)
+        jobs = sum(ask["jobs"] for ask in rest)
+        words.append(f"{share}: {len(rest)} other kinds ({wording.several(jobs, 'job')})")
+    return tuple(words)
 
 
 # The table.
@@ -299,22 +307,22 @@ def _table(found: Sequence[Case]) -> Table:
     if all(case.ours is None for case in found):
         shown = [one for one in shown if one.name != "completion_against_ours"]
     unplaced = any(_left(row) for case in found for row in case.rows)
-    first = [Column("cluster", figures=False), Column("load"), Column("policy", figures=False)]
     last = [Column("never placed", "jobs")] if unplaced else []
-    rows = []
+    groups = []
     for case in found:
         best = {one.name: _best(case, one) for one in shown}
-        for place, row in enumerate(case.rows):
-            where = ("–" if case.load is None else f"{case.load:g}") if not place else ""
-            names = [Cell(case.cluster if not place else ""), Cell(where), Cell(row["policy"])]
+        rows = []
+        for row in case.rows:
             cells = [
                 Cell(text, "best" if text != "–" and _mean(row, one) == best[one.name] else "")
                 for one in shown
                 for text in [spread(row[one.name], one.form, one.unit)]
             ]
             left = [Cell(f"{_left(row):,}")] if unplaced else []
-            rows.append(Row([*names, *cells, *left], row["policy"] == OURS, not place))
-    return Table([*first, *(one.column for one in shown), *last], rows, _note(found))
+            rows.append(Row([Cell(row["policy"]), *cells, *left], row["policy"] == OURS))
+        groups.append(Group(case.name, rows))
+    columns = [Column("policy", figures=False), *(one.column for one in shown), *last]
+    return Table(columns, groups, _note(found))
 
 
 def _longest(found: Sequence[Case], name: str) -> float:
@@ -362,39 +370,48 @@ def _caption(case: Case, found: Sequence[Case]) -> str:
     return case.name if len(found) > 1 else ""
 
 
+ARROWS = "Means over seeds and 95 %; where an arrow is, it goes on."
+
+
 def _promises(found: Sequence[Case], palette: Palette) -> Figure:
-    panels = []
-    for case in found:
-        rows = [row for row in case.rows if row["kept"] is not None]
-        given = [
-            plots.Dot(row["policy"], 100 * row["kept"][0], 100 * row["kept"][1]) for row in rows
-        ]
-        if given:
-            drawing = plots.dots(given, "promises kept, %", palette, within=(0, 100))
-            panels.append(Panel(_caption(case, found), drawing, _said(given, "%")))
-    return Figure("Promises kept", "Of the placed jobs that asked for anything.", panels)
+    given = {case.name: _dots(case, "kept", 0.01) for case in found}
+    text = f"Of the placed jobs that asked for anything. {ARROWS}"
+    axis = plots.Axis("promises kept, %", 0, 100)
+    return Figure("Promises kept", text, _dotted(given, axis, palette))
 
 
 def _completions(found: Sequence[Case], palette: Palette) -> Figure:
-    panels = []
-    for case in found:
-        ours, name = case.ours is not None, "completion"
-        name = "completion_against_ours" if ours else "completion"
-        size, unit = (1.0, "× ours") if ours else wording.unit(_longest(found, name))
-        given = [
-            plots.Dot(row["policy"], row[name][0] / size, row[name][1] / size)
-            for row in case.rows
-            if row[name] is not None
-        ]
-        if given:
-            at = 1.0 if ours else None
-            drawing = plots.dots(given, f"completion, {unit}", palette, at=at)
-            panels.append(Panel(_caption(case, found), drawing, _said(given, unit)))
-    return Figure("Completion", "From arrival to end; left is faster. Seed by seed.", panels)
+    if any(case.ours is not None for case in found):
+        given = {case.name: _dots(case, "completion_against_ours", 1.0) for case in found}
+        axis = plots.Axis("completion, × ours", 0, at=1.0)
+    else:
+        size, unit = wording.unit(_longest(found, "completion"))
+        given = {case.name: _dots(case, "completion", size) for case in found}
+        axis = plots.Axis(f"completion, {unit}", 0)
+    text = f"From arrival to end, left is faster. {ARROWS}"
+    return Figure("Completion", text, _dotted(given, axis, palette))
 
 
-def _said(given: Sequence[plots.Dot], unit: str) -> str:
-    return "; ".join(f"{d.policy} {spread([d.mean, d.half], '.3g')} {unit}" for d in given)
+def _dots(case: Case, name: str, size: float) -> list[plots.Dot]:
+    return [
+        plots.Dot(row["policy"], row[name][0] / size, row[name][1] / size)
+        for row in case.rows
+        if row[name] is not None
+    ]
+
+
+def _dotted(given: dict[str, list[plots.Dot]], axis: plots.Axis, palette: Palette) -> list[Panel]:
+    """A panel per case, all on one axis."""
+    axis = axis.around([dot for dots in given.values() for dot in dots])
+    return [
+        Panel(
+            name if len(given) > 1 else "",
+            plots.dots(dots, axis, palette),
+            "; ".join(f"{d.policy} {spread([d.mean, d.half], '.3g')}" for d in dots),
+        )
+        for name, dots in given.items()
+        if dots
+    ]
 
 
 def _loads(found: Sequence[Case], palette: Palette) -> Figure | None:
@@ -418,13 +435,12 @@ def _loads(found: Sequence[Case], palette: Palette) -> Figure | None:
                     policy,
                     [r["load"] for r in mine],
                     [r["completion"][0] / size for r in mine],
-                    [r["completion"][1] / size for r in mine],
                 )
             )
         drawing = plots.against(given, "load", f"completion, {unit}", palette)
         caption = cluster if len(clusters) > 1 else ""
         panels.append(Panel(caption, drawing, "The means stand in the table."))
-    text = "Mean over seeds and 95 %, which is mostly what jobs the seed draws."
+    text = "Means over seeds. How far they differ from seed to seed stands in the table."
     return Figure("Completion against load", text, panels)
 
 
@@ -512,7 +528,7 @@ def _curves(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:
             "Fragmentation",
             "fragmented",
             "of free GPUs, %",
-            "Free GPUs that the usual requests could not be promised, of the free ones.",
+            "Free GPUs that the usual requests could not be promised. No line where none is free.",
         ),
     )
     for title, name, axis, text in kinds:
@@ -522,18 +538,29 @@ def _curves(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:
                 plots.Line(
                     run["policy"],
                     [point["arrived"] / 100 for point in run["curve"]],
-                    [point[name] for point in run["curve"]],
+                    [_at(point, name) for point in run["curve"]],
                 )
                 for run in case.noted
             ]
             if given:
                 x = "GPUs asked for so far / GPUs of the cluster"
                 drawing = plots.lines(given, x, axis, palette)
-                means = "; ".join(f"{line.policy} {mean(line.y):.0f} %" for line in given)
+                means = "; ".join(f"{line.policy} {_mean_of(line.y)}" for line in given)
                 panels.append(Panel(_caption(case, found), drawing, f"On average {means}"))
         seed = next((run["seed"] for case in found for run in case.noted), None)
         if panels:
             yield Figure(title, f"{text} At arrivals under seed {seed}.", panels)
+
+
+def _at(point: dict[str, Any], name: str) -> float:
+    """A point of a curve; what of free GPUs is no use is not known where none is free."""
+    nothing_free = name == "fragmented" and point["allocated"] >= 100
+    return float("nan") if nothing_free else float(point[name])
+
+
+def _mean_of(values: Sequence[float]) -> str:
+    known = [value for value in values if value == value]
+    return f"{mean(known):.0f} %" if known else "–"
 
 
 def _maps(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:

@@ -72,6 +72,15 @@ def span(values: Sequence[float], form: str) -> str:
     return least if least == most else f"{least} to {most}"
 
 
+def ends(words: Sequence[str]) -> str:
+    """The first and the last of sorted words, or the one that they are.
+
+    >>> ends(["81 %", "90 %", "100 %"]), ends(["100 %", "100 %"])
+    ('81 % to 100 %', '100 %')
+    """
+    return words[0] if words[0] == words[-1] else f"{words[0]} to {words[-1]}"
+
+
 def load(value: float | None) -> str:
     """A load in words.
 
