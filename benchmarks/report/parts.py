@@ -43,11 +43,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Groups of rows, and what must be known to read them."""
+    """Groups of rows, and what must be known to read them; small ones stand beside one another."""
 
     columns: Sequence[Column]
     groups: Sequence[Group]
     note: str
+    small: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,9 +149,10 @@ def waits(given: Sequence[Line], palette: Palette) -> Markup:
     """Which share of the jobs, in percent, had waited no longer than so many seconds."""
 
     def draw(axes: Axes) -> None:
-        for line in _ours_last(given):
-            _line(axes, line, palette)
         most = max(line.x[-1] for line in given)
+        for line in _ours_last(given):
+            to_the_end = Line(line.policy, [*line.x, max(60.0, most)], [*line.y, line.y[-1]])
+            _line(axes, to_the_end, palette)
         axes.set_xscale("symlog", linthresh=60, linscale=0.6)
         axes.set_xlim(0, max(60.0, most))
         axes.xaxis.set_major_locator(FixedLocator(_ticks(most)))
@@ -262,12 +263,14 @@ def stacks(given: Sequence[Bars]) -> Markup:
 
 
 def against(given: Sequence[Line], x: str, y: str, palette: Palette) -> Markup:
-    """Means, from 0, against a few values."""
+    """Means against a few values."""
 
     def draw(axes: Axes) -> None:
         for line in _ours_last(given):
             _line(axes, line, palette, dot="o")
-        axes.set_ylim(0, 1.1 * max(max(line.y) for line in given) or 1)
+        if min(min(line.y) for line in given) < max(max(line.y) for line in given) / 2:
+            axes.set_ylim(bottom=0)
+        axes.margins(y=0.1)
         axes.xaxis.set_major_locator(FixedLocator(sorted({v for line in given for v in line.x})))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_xlabel(x)

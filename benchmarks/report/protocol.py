@@ -53,7 +53,7 @@ def _lead(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> Iterator[
         yield (
             f"{within} of {wording.several(len(known), 'published figure')} are met within "
             f"{TOLERANCE:g} points; the furthest is {row['policy']} on {row['workload']}, "
-            f"{furthest:+.2f}."
+            f"{wording.signed(furthest)}."
         )
     new = dict.fromkeys(r["policy"] for r in rows if r["policy"] != BOUND and _new(rows, r))
     for policy in new:
@@ -61,7 +61,8 @@ def _lead(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> Iterator[
         if margins:
             yield (
                 f"{policy}, of which nothing was published, gives out "
-                f"{wording.span(margins, '+.2f')} points against the best published policy here."
+                f"{wording.ends([wording.signed(m) for m in sorted(margins)])} points against the "
+                "best published policy here."
             )
     gaps = [
         bound - max(row["ours"] for row in _of(rows, w))
@@ -93,8 +94,8 @@ def _played(
     )
     yield "Workloads", [", ".join(workloads)]
     counts = [row["seeds"] for row in rows if row.get("seeds")]
-    most = f"{wording.several(max(counts), 'order')} of arrivals; " if counts else ""
-    yield "Seeds", [f"{most}{wording.seeds(given['seeds'])}"]
+    most = f": {wording.several(max(counts), 'order')} of arrivals" if counts else ""
+    yield "Seeds", [f"{wording.seeds(given['seeds'])}{most}; published figures are means of ten"]
 
 
 def _table(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> Table:
@@ -112,10 +113,10 @@ def _table(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> Table:
         lines = [_row(row, best) for row in here] + [_row(row, "") for row in bounds]
         groups.append(Group(workload, lines))
     note = (
-        "Means over orders. “Ours” is what this code gets for a policy, whoever it is by. Marked "
+        "“Ours” is what this code gets for a policy, whoever it is by. Marked "
         f"is the best of a workload; differences above {TOLERANCE:g} points are coloured."
     )
-    return Table(columns, groups, note)
+    return Table(columns, groups, note, small=True)
 
 
 def _row(row: dict[str, Any], best: str) -> Row:
@@ -126,7 +127,7 @@ def _row(row: dict[str, Any], best: str) -> Row:
             Cell(row["policy"]),
             Cell("–" if published is None else f"{published:.2f}"),
             Cell(ours, "best" if ours == best else ""),
-            Cell("–" if difference is None else f"{difference:+.2f}", "far" if far else ""),
+            Cell("–" if difference is None else wording.signed(difference), "far" if far else ""),
         ]
     )
 

@@ -219,14 +219,25 @@ def _lead_without_ours(found: Sequence[Case]) -> Iterator[str]:
 
 
 def _unplaced(found: Sequence[Case]) -> Iterator[str]:
-    missing = [(_left(row), row["policy"]) for case in found for row in case.rows]
-    if any(count for count, _ in missing):
-        of = {policy: sum(n for n, other in missing if other == policy) for _, policy in missing}
-        words = [f"{count:,} under {policy}" for policy, count in of.items()]
-        yield (
-            f"Jobs never placed: {wording.among(words)}. Promises and times are those of the jobs "
-            "that were."
+    left: Counter[str] = Counter()
+    jobs: Counter[str] = Counter()
+    for case in found:
+        for row in case.rows:
+            left[row["policy"]] += _left(row)
+            jobs[row["policy"]] += row["jobs"]
+    if not left.total():
+        return
+    words = [f"{left[OURS]:,} of {jobs[OURS]:,} under {OURS}"] if OURS in left else []
+    others = [count for policy, count in left.items() if policy != OURS]
+    if others:
+        whole = "" if words else f" of {max(jobs.values()):,}"
+        words.append(
+            f"{wording.span(others, ',')}{whole} under {'the others' if words else 'each'}"
         )
+    yield (
+        f"Jobs never placed: {wording.among(words)}. Promises and times are those of the jobs "
+        "that were."
+    )
 
 
 def _left(row: dict[str, Any]) -> int:
@@ -274,7 +285,9 @@ def _asked(found: Sequence[Case], cluster: str) -> tuple[str, ...]:
     if rest := asks[ASKS:]:
         share = wording.percent(sum(ask["gpu_hours"] for ask in rest) / whole)
         jobs = sum(ask["jobs"] for ask in rest)
-        words.append(f"{share}: {len(rest)} other kinds ({wording.several(jobs, 'job')})")
+        words.append(
+            f"{share}: {wording.several(len(rest), 'other kind')} ({wording.several(jobs, 'job')})"
+        )
     return tuple(words)
 
 
@@ -335,8 +348,9 @@ def _mean(row: dict[str, Any], one: _Shown) -> str | None:
 
 
 def _best(case: Case, one: _Shown) -> str | None:
+    """The best mean as it is written; None where all are written alike."""
     rows = [row for row in case.rows if row[one.name] is not None]
-    if one.best is None or len(rows) < 2:
+    if one.best is None or len({_mean(row, one) for row in rows}) < 2:
         return None
     best = one.best(row[one.name][0] for row in rows)
     return f"{best / one.unit:{one.form}}"
@@ -360,7 +374,7 @@ def _note(found: Sequence[Case]) -> str:
 def _figures(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:
     for make in (_promises, _completions, _loads, _waits, _hops):
         figure = make(found, palette)
-        if figure is not None and figure.panels:
+        if figure.panels:
             yield figure
     yield from _curves(found, palette)
     yield from _maps(found, palette)
@@ -370,12 +384,15 @@ def _caption(case: Case, found: Sequence[Case]) -> str:
     return case.name if len(found) > 1 else ""
 
 
-ARROWS = "Means over seeds and 95 %; where an arrow is, it goes on."
+def _intervals(found: Sequence[Case]) -> str:
+    if all(row["seeds"] < 2 for case in found for row in case.rows):
+        return "One seed."
+    return "Means over seeds and 95 %; where an arrow is, it goes on."
 
 
 def _promises(found: Sequence[Case], palette: Palette) -> Figure:
     given = {case.name: _dots(case, "kept", 0.01) for case in found}
-    text = f"Of the placed jobs that asked for anything. {ARROWS}"
+    text = f"Of the placed jobs that asked for anything. {_intervals(found)}"
     axis = plots.Axis("promises kept, %", 0, 100)
     return Figure("Promises kept", text, _dotted(given, axis, palette))
 
@@ -388,7 +405,7 @@ def _completions(found: Sequence[Case], palette: Palette) -> Figure:
         size, unit = wording.unit(_longest(found, "completion"))
         given = {case.name: _dots(case, "completion", size) for case in found}
         axis = plots.Axis(f"completion, {unit}", 0)
-    text = f"From arrival to end, left is faster. {ARROWS}"
+    text = f"From arrival to end, left is faster. {_intervals(found)}"
     return Figure("Completion", text, _dotted(given, axis, palette))
 
 
@@ -414,41 +431,46 @@ def _dotted(given: dict[str, list[plots.Dot]], axis: plots.Axis, palette: Palett
     ]
 
 
-def _loads(found: Sequence[Case], palette: Palette) -> Figure | None:
+def _loads(found: Sequence[Case], palette: Palette) -> Figure:
+    """Promises, waiting and completion against the load, for each cluster with several loads."""
+    wait, wait_unit = wording.unit(_longest(found, "wait"))
+    completion, completion_unit = wording.unit(_longest(found, "completion"))
+    kinds = (
+        ("Promises kept", "kept", 0.01, "%"),
+        ("Wait", "wait", wait, wait_unit),
+        ("Completion", "completion", completion, completion_unit),
+    )
     panels = []
-    size, unit = wording.unit(_longest(found, "completion"))
     clusters = dict.fromkeys(case.cluster for case in found)
     for cluster in clusters:
-        rows = [
-            row
-            for case in found
-            for row in case.rows
-            if case.cluster == cluster and row["load"] is not None and row["completion"]
-        ]
-        if len({row["load"] for row in rows}) < 2:
-            continue
-        given = []
-        for policy in dict.fromkeys(row["policy"] for row in rows):
-            mine = sorted((r for r in rows if r["policy"] == policy), key=lambda r: r["load"])
-            given.append(
-                plots.Line(
-                    policy,
-                    [r["load"] for r in mine],
-                    [r["completion"][0] / size for r in mine],
-                )
-            )
-        drawing = plots.against(given, "load", f"completion, {unit}", palette)
-        caption = cluster if len(clusters) > 1 else ""
-        panels.append(Panel(caption, drawing, "The means stand in the table."))
+        rows = [row for case in found for row in case.rows if case.cluster == cluster]
+        for title, name, size, unit in kinds:
+            given = list(_against_load(rows, name, size))
+            several = len({load for line in given for load in line.x}) > 1
+            if several and any(any(line.y) for line in given):
+                caption = f"{title}, {cluster}" if len(clusters) > 1 else title
+                drawing = plots.against(given, "load", f"{title.lower()}, {unit}", palette)
+                panels.append(Panel(caption, drawing, "The means stand in the table."))
     text = "Means over seeds. How far they differ from seed to seed stands in the table."
-    return Figure("Completion against load", text, panels)
+    return Figure("Against load", text, panels)
+
+
+def _against_load(rows: Sequence[dict[str, Any]], name: str, size: float) -> Iterator[plots.Line]:
+    for policy in dict.fromkeys(row["policy"] for row in rows):
+        points = sorted(
+            (row["load"], row[name][0] / size)
+            for row in rows
+            if row["policy"] == policy and row["load"] is not None and row[name] is not None
+        )
+        if points:
+            yield plots.Line(policy, [x for x, _ in points], [y for _, y in points])
 
 
 def _waits(found: Sequence[Case], palette: Palette) -> Figure:
     panels = []
     for case in found:
         given = list(_quantiles(case))
-        if given:
+        if any(line.x[-1] >= 1 for line in given):
             drawing = plots.waits(given, palette)
             half = "; ".join(
                 f"{line.policy} {wording.duration(line.x[45])} at 90 %" for line in given

@@ -81,6 +81,15 @@ def ends(words: Sequence[str]) -> str:
     return words[0] if words[0] == words[-1] else f"{words[0]} to {words[-1]}"
 
 
+def signed(value: float) -> str:
+    """Points more or less, with a sign as wide as a figure.
+
+    >>> signed(0.126)
+    '+0.13'
+    """
+    return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+
+
 def load(value: float | None) -> str:
     """A load in words.
 
