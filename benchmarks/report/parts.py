@@ -72,7 +72,10 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Drawings of one kind, small multiples of one another."""
+    """Drawings of one kind, small multiples of one another.
+
+    ``lined``: the section's legend is needed to read it, on paper right there.
+    """
 
     title: str
     text: str
@@ -80,6 +83,7 @@ class Figure:
     keys: Sequence[Key] = ()
     small: bool = False
     folded: bool = False
+    lined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,18 +51,16 @@ def _lead(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> Iterator[
         within = sum(far <= TOLERANCE for far, _, _ in known)
         _, furthest, row = max(known, key=lambda one: one[0])
         yield (
-            f"{within} of {wording.several(len(known), 'published figure')} are met within "
-            f"{TOLERANCE:g} points; the furthest is {row['policy']} on {row['workload']}, "
-            f"{wording.signed(furthest)}."
+            f"Published figures met within {TOLERANCE:g} points: {within} of {len(known)}; the "
+            f"furthest is {row['policy']} on {row['workload']}, {wording.signed(furthest)}."
         )
     new = dict.fromkeys(r["policy"] for r in rows if r["policy"] != BOUND and _new(rows, r))
     for policy in new:
         margins = [m for w in workloads if (m := _margin(rows, w, policy)) is not None]
         if margins:
             yield (
-                f"{policy}, of which nothing was published, gives out "
-                f"{wording.ends([wording.signed(m) for m in sorted(margins)])} points against the "
-                "best published policy here."
+                f"{policy}, of which nothing was published, differs from the best published "
+                f"policy here by {wording.ends([wording.signed(m) for m in sorted(margins)])} points."
             )
     gaps = [
         bound - max(row["ours"] for row in _of(rows, w))

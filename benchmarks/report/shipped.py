@@ -452,7 +452,7 @@ def _loads(found: Sequence[Case], palette: Palette) -> Figure:
                 drawing = plots.against(given, "load", f"{title.lower()}, {unit}", palette)
                 panels.append(Panel(caption, drawing, "The means stand in the table."))
     text = "Means over seeds. How far they differ from seed to seed stands in the table."
-    return Figure("Against load", text, panels)
+    return Figure("Against load", text, panels, lined=True)
 
 
 def _against_load(rows: Sequence[dict[str, Any]], name: str, size: float) -> Iterator[plots.Line]:
@@ -477,7 +477,7 @@ def _waits(found: Sequence[Case], palette: Palette) -> Figure:
             )
             panels.append(Panel(_caption(case, found), drawing, half))
     text = "Share of the placed jobs that had started by then. Quantiles, averaged over seeds."
-    return Figure("Waiting", text, panels)
+    return Figure("Waiting", text, panels, lined=True)
 
 
 def _quantiles(case: Case) -> Iterator[plots.Line]:
@@ -571,7 +571,7 @@ def _curves(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:
                 panels.append(Panel(_caption(case, found), drawing, f"On average {means}"))
         seed = next((run["seed"] for case in found for run in case.noted), None)
         if panels:
-            yield Figure(title, f"{text} At arrivals under seed {seed}.", panels)
+            yield Figure(title, f"{text} At arrivals under seed {seed}.", panels, lined=True)
 
 
 def _at(point: dict[str, Any], name: str) -> float:
