@@ -58,9 +58,10 @@ def _lead(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> Iterator[
     for policy in new:
         margins = [m for w in workloads if (m := _margin(rows, w, policy)) is not None]
         if margins:
+            by = wording.ends([wording.signed(margin) for margin in sorted(margins)])
             yield (
                 f"{policy}, of which nothing was published, differs from the best published "
-                f"policy here by {wording.ends([wording.signed(m) for m in sorted(margins)])} points."
+                f"policy here by {by} points."
             )
     gaps = [
         bound - max(row["ours"] for row in _of(rows, w))

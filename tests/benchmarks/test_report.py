@@ -447,7 +447,7 @@ def test_files_with_bad_names_come_out_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "<script>alert(1)<"
     folder.mkdir()
     cluster, jobs = folder / "script>.yaml", folder / "script>.jsonl"
-    cluster.write_text("kind: MachineGroup\nmachine: l40s-4\ncount: 2\nname: n\n")
+    cluster.write_text("kind: MachineGroup\nmachine: l40s-4\ncount: 2\nnamePrefix: n-\n")
     lines = [
         json.dumps({"name": NASTY, "arrival": i, "gpus": 2, "annotations": {"gpu-model": "<b>,*"}})
         for i in range(8)
