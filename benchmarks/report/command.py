@@ -42,4 +42,4 @@ def report(
         write_text(out, text)
     except OSError as error:
         raise typer.BadParameter(f"--out: {out}: {error.strerror}") from error
-    Console().print(f"{out}: {len(text) / 1e6:.1f} MB", highlight=False)
+    Console().print(f"{out}: {len(text) / 1000:,.0f} kB", highlight=False)

@@ -364,6 +364,13 @@ def test_the_modes_are_never_in_one_section(whole: dict[str, Any]) -> None:
     assert "gpu-topology" not in shown.sections[0]
 
 
+def test_a_comparison_with_other_figures_is_another_section() -> None:
+    other = changed(COMPARED, lambda found: found["rows"][0].update(ours=95.5))
+    shown = Page(page([COMPARED, other, COMPARED]))
+    assert [shown.figures_of(place, "FGD")[1] for place in (0, 1)] == ["94.50", "95.50"]
+    assert len(shown.sections) == 2
+
+
 # Sentences.
 
 
@@ -462,10 +469,12 @@ def test_files_with_bad_names_come_out_escaped(tmp_path: Path) -> None:
     jobs.write_text("\n".join(lines))
     figures, out = tmp_path / "figures.json", tmp_path / "report.html"
     words = ["simulate", "--cluster", str(cluster), "--jobs", str(jobs), "--seeds", "1"]
-    words += ["--policy", "MostAllocated", "--json", str(figures)]
+    at_once = tmp_path / "at-once.html"
+    words += ["--policy", "MostAllocated", "--json", str(figures), "--html", str(at_once)]
     assert (said := CliRunner().invoke(app, words)).exit_code == 0, said.output
     said = CliRunner().invoke(app, ["report", str(figures), "--out", str(out)])
     assert said.exit_code == 0, said.output
+    assert out.read_text() == at_once.read_text()
     shown = Page(out.read_text())
     assert shown.outside() == []
     assert str(cluster) in shown.text
