@@ -17,6 +17,7 @@ from benchmarks import scale as scale_
 from benchmarks.output import write_json, write_text
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
+from benchmarks.report.command import report
 from benchmarks.shipped.command import simulate
 
 app = typer.Typer(
@@ -176,6 +177,7 @@ def scale(
 
 
 app.command()(simulate)
+app.command()(report)
 
 
 if __name__ == "__main__":

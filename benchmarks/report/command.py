@@ -1,0 +1,45 @@
+"""``python -m benchmarks report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.output import write_text
+from benchmarks.report import ReportError, page
+from benchmarks.report.reading import read
+
+
+def report(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="What simulate --json and compare --json wrote. Shards of one sweep are put "
+            "together, every other file is a section of its own.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Write the page there.")] = Path("report.html"),
+) -> None:
+    """One HTML page of figures and plots, complete in itself."""
+    if out.resolve() in {path.resolve() for path in files}:
+        raise typer.BadParameter(f"--out: {out} is one of the files to report on")
+    found = []
+    for path in files:
+        try:
+            found.append(read(path))
+        except ReportError as error:
+            raise typer.BadParameter(f"{path}: {error}") from error
+    try:
+        text = page(found)
+    except ReportError as error:
+        names = ", ".join(str(files[place]) for place in error.files)
+        raise typer.BadParameter(f"{names}: {error}") from error
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise typer.BadParameter(f"--out: {out}: {error.strerror}") from error
+    Console().print(f"{out}: {len(text) / 1000:,.0f} kB", highlight=False)

@@ -1,0 +1,102 @@
+"""What a page is made of, before it is HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading with its unit; figures stand on the right."""
+
+    name: str
+    unit: str = ""
+    figures: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A figure or a name; ``mark`` is a CSS class: ``best`` of its column, or ``far`` off."""
+
+    text: str
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Cells; ``ours`` is emphasised."""
+
+    cells: Sequence[Cell]
+    ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that are compared with one another."""
+
+    heading: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Groups of rows, and what must be known to read them; small ones stand beside one another."""
+
+    columns: Sequence[Column]
+    groups: Sequence[Group]
+    note: str
+    small: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An entry of a legend."""
+
+    text: str
+    colour: str
+    dashed: bool = False
+    ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One drawing. ``says`` is it in words for who cannot see it."""
+
+    caption: str
+    drawing: Markup
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Drawings of one kind, small multiples of one another.
+
+    ``lined``: the section's legend is needed to read it, on paper right there.
+    """
+
+    title: str
+    text: str
+    panels: Sequence[Panel]
+    keys: Sequence[Key] = ()
+    small: bool = False
+    folded: bool = False
+    lined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One sweep or one comparison."""
+
+    mode: str
+    title: str
+    lead: Sequence[str]
+    played: Sequence[tuple[str, Sequence[str]]]
+    table: Table
+    keys: Sequence[Key]
+    figures: Sequence[Figure]
+    parameters: Sequence[tuple[str, str]]
+    command: str
+    warnings: Sequence[str] = field(default=())
