@@ -100,6 +100,13 @@ def compare(
     ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Policies; repeatable.")] = None,
     seeds: Annotated[int, typer.Option(help="How many of the shared orders.", min=1, max=5)] = 5,
+    bound: Annotated[
+        bool,
+        typer.Option(help="Also what no policy could exceed: 4 to 45 s of CPU per order."),
+    ] = True,
+    per_seed: Annotated[
+        bool, typer.Option("--per-seed", help="Print a row per order instead of the means.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures there, too.")
     ] = None,
@@ -114,8 +121,8 @@ def compare(
         openb.shared()
     except openb.TraceMissingError as error:
         raise typer.BadParameter(str(error)) from error
-    found = comparison.compare(workloads, policies, openb.SEEDS[:seeds])
-    Console(width=120).print(comparison.table(found))
+    found = comparison.compare(workloads, policies, openb.SEEDS[:seeds], bound)
+    Console(width=120).print((comparison.table_by_seed if per_seed else comparison.table)(found))
     _write(json_file, found)
     if tsv_file is not None:
         tsv_file.parent.mkdir(parents=True, exist_ok=True)
