@@ -102,7 +102,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="How many of the shared orders.", min=1, max=5)] = 5,
     bound: Annotated[
         bool,
-        typer.Option(help="Also what no policy could exceed: 4 to 45 s of CPU per order."),
+        typer.Option(help="Also what no policy could exceed: 3 to 35 s of CPU per order."),
     ] = True,
     per_seed: Annotated[
         bool, typer.Option("--per-seed", help="Print a row per order instead of the means.")

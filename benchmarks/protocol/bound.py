@@ -56,8 +56,8 @@ def upper_bound(
 ) -> float:
     """GPU allocation in percent of capacity that no policy exceeds when ``percent`` has arrived.
 
-    The figure that it bounds is :meth:`~benchmarks.protocol.simulation.Outcome.allocated`. Takes 5
-    to 40 s for the openb trace.
+    The figure that it bounds is :meth:`~benchmarks.protocol.simulation.Outcome.allocated`. Takes 3
+    to 35 s for the openb trace.
 
     Only one of two shares has room on a GPU, and the first that comes is not to be turned away:
 
