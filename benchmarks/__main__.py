@@ -15,6 +15,7 @@ from benchmarks import profile as profile_
 from benchmarks import promises as promises_
 from benchmarks import scale as scale_
 from benchmarks.output import write_json, write_text
+from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
 from benchmarks.report.command import report
@@ -102,8 +103,18 @@ def compare(
     workload: Annotated[
         list[str] | None, typer.Option(help="Workloads of the openb trace; repeatable.")
     ] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Policies; repeatable.")] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(POLICIES)}, or path/to/file.py:FUNCTION; repeatable."),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many of the shared orders.", min=1, max=5)] = 5,
+    bound: Annotated[
+        bool,
+        typer.Option(help="Also what no policy could exceed: 3 to 35 s of CPU per order."),
+    ] = True,
+    per_seed: Annotated[
+        bool, typer.Option("--per-seed", help="Print a row per order instead of the means.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures there, too.")
     ] = None,
@@ -113,13 +124,15 @@ def compare(
 ) -> None:
     """FGD's paper again: published figures, ours and the difference (node model of the paper)."""
     workloads = _known("--workload", workload or ["default"], openb.WORKLOADS)
-    policies = _known("--policy", policy or list(POLICIES), tuple(POLICIES))
+    policies = list(dict.fromkeys(policy or POLICIES))
     try:
+        for name in policies:
+            find_policy(name, POLICIES)
         openb.shared()
-    except openb.TraceMissingError as error:
+    except (UnknownPolicyError, openb.TraceMissingError) as error:
         raise typer.BadParameter(str(error)) from error
-    found = comparison.compare(workloads, policies, openb.SEEDS[:seeds])
-    Console(width=120).print(comparison.table(found))
+    found = comparison.compare(workloads, policies, openb.SEEDS[:seeds], bound)
+    Console(width=120).print((comparison.table_by_seed if per_seed else comparison.table)(found))
     write_json(json_file, found)
     write_text(tsv_file, comparison.tsv(found))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from statistics import mean
 from typing import Any
@@ -12,23 +12,36 @@ from typing import Any
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.ownpolicy import find_policy, label
 from benchmarks.protocol import openb
+from benchmarks.protocol.bound import upper_bound
 from benchmarks.protocol.policies import POLICIES
 from benchmarks.protocol.simulation import simulate
 
 TOLERANCE = 0.3
 """Points within which a figure counts as reproduced."""
 
+BOUND = "upper bound"
+"""Stands in place of a policy where no policy can give out more."""
+
 
 def experiment(workload: str, policy: str, seed: int) -> dict[str, Any]:
-    """One arrival sequence under one policy."""
-    pods = openb.pods(workload)
-    started = time.process_time()
-    outcome = simulate(openb.nodes(), pods, openb.order(workload, seed), POLICIES[policy], seed)
-    return {
+    """One arrival sequence under one policy, or what no policy exceeds."""
+    nodes, pods, order = openb.nodes(), openb.pods(workload), openb.order(workload, seed)
+    found = {
         "workload": workload,
-        "policy": policy,
+        "policy": label(policy),
         "seed": seed,
+        "published": openb.published_by_seed(130).get((workload, policy, seed)),
+    }
+    started = time.process_time()
+    if policy == BOUND:
+        return found | {
+            "allocation_at_130": upper_bound(nodes, [pods[i] for i in order], 130),
+            "cpu_seconds": time.process_time() - started,
+        }
+    outcome = simulate(nodes, pods, order, find_policy(policy, POLICIES), seed)
+    return found | {
         "pods": len(outcome.curve),
         "placed": outcome.placed,
         "allocation_at_100": outcome.allocated(100),
@@ -39,17 +52,19 @@ def experiment(workload: str, policy: str, seed: int) -> dict[str, Any]:
 
 
 def compare(
-    workloads: Sequence[str], policies: Sequence[str], seeds: Sequence[int]
+    workloads: Sequence[str], policies: Sequence[str], seeds: Sequence[int], bound: bool = False
 ) -> dict[str, Any]:
     """Every experiment of the three, on the cores there are; rows with the published figures."""
-    jobs = [(w, p, s) for w in workloads for p in policies for s in seeds]
+    rows = [*policies, *([BOUND] if bound else [])]
+    jobs = [(w, p, s) for w in workloads for p in rows for s in seeds]
     found: list[dict[str, Any]] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool, Progress(transient=True) as progress:
         task = progress.add_task("experiments", total=len(jobs))
         for future in as_completed([pool.submit(experiment, *job) for job in jobs]):
             found.append(future.result())
             progress.advance(task)
-    found.sort(key=lambda r: jobs.index((r["workload"], r["policy"], r["seed"])))
+    order = [(w, label(p), s) for w, p, s in jobs]
+    found.sort(key=lambda r: order.index((r["workload"], r["policy"], r["seed"])))
     return {
         "benchmark": "compare",
         "parameters": {
@@ -57,6 +72,7 @@ def compare(
             "workloads": list(workloads),
             "policies": list(policies),
             "seeds": list(seeds),
+            "bound": bound,
         },
         "experiments": found,
         "rows": list(_rows(found)),
@@ -84,17 +100,35 @@ def _rows(experiments: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def table(figures: dict[str, Any]) -> Table:
     """The rows for a terminal: GPU allocation in percent when 130 % has arrived."""
-    columns = ("workload", "policy", "seeds", "published", "ours", "difference")
+    return _table(
+        "seeds",
+        ((r, str(r["seeds"]), r["published"], r["ours"]) for r in figures["rows"]),
+    )
+
+
+def table_by_seed(figures: dict[str, Any]) -> Table:
+    """Every experiment beside what was published for its very order."""
+    return _table(
+        "seed",
+        (
+            (e, str(e["seed"]), e["published"], e["allocation_at_130"])
+            for e in figures["experiments"]
+        ),
+    )
+
+
+def _table(third: str, rows: Iterable[tuple[dict[str, Any], str, float | None, float]]) -> Table:
+    columns = ("workload", "policy", third, "published", "ours", "difference")
     found = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in figures["rows"]:
-        difference = row["difference"]
+    for row, cell, published, ours in rows:
+        difference = None if published is None else ours - published
         far = difference is not None and abs(difference) > TOLERANCE
         found.add_row(
             row["workload"],
             row["policy"],
-            str(row["seeds"]),
-            "–" if row["published"] is None else f"{row['published']:.2f}",
-            f"{row['ours']:.2f}",
+            cell,
+            "–" if published is None else f"{published:.2f}",
+            f"{ours:.2f}",
             "–" if difference is None else f"{difference:+.2f}",
             style="yellow" if far else "",
         )
@@ -102,10 +136,15 @@ def table(figures: dict[str, Any]) -> Table:
 
 
 def tsv(figures: dict[str, Any]) -> str:
-    """Every experiment as tab-separated values, with a line of names."""
-    names = list(figures["experiments"][0])
+    """Every experiment as tab-separated values, with a line of names; empty where there is none."""
+    names = list(dict.fromkeys(name for row in figures["experiments"] for name in row))
     lines = ["\t".join(names)]
     for row in figures["experiments"]:
-        cells = (f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values())
-        lines.append("\t".join(cells))
+        lines.append("\t".join(_cell(row.get(name)) for name in names))
     return "\n".join(lines) + "\n"
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -82,6 +82,15 @@ def published(percent: int) -> dict[tuple[str, str], float]:
     }
 
 
+def published_by_seed(percent: int) -> dict[tuple[str, str, int], float]:
+    """The same seed by seed, by workload, policy and seed; only the default workload has them."""
+    path = shared() / "fgd_expected" / "default_alloc_per_seed.tsv"
+    return {
+        ("default", row["sc_policy"].partition("-")[2], int(row["seed"])): float(row[str(percent)])
+        for row in csv.DictReader(path.read_text().splitlines(), delimiter="\t")
+    }
+
+
 def _rows(path: Path) -> Iterator[dict[str, str]]:
     with path.open(newline="") as file:
         yield from csv.DictReader(file)

@@ -94,6 +94,11 @@ def damage(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
     return _descend(nodes, pod, value, lambda gained: np.floor(gained / STEP))
 
 
+def worth(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
+    """The formula of :mod:`topology.scoring` alone: :func:`damage` without fragmentation."""
+    return _descend(nodes, pod, typical.worth, lambda gained: np.floor(WORTH_PART * gained / STEP))
+
+
 WORTH_PART = 0.1
 """Worth counts every pod that could come, fragmentation one: so it is some ten times as large."""
 STEP = 40.0
@@ -136,5 +141,6 @@ POLICIES: dict[str, Policy] = {
     "GpuPacking": packing,
     "BestFit": best_fit_node,
     "FGD": fgd,
+    "Worth": worth,
     "Damage": damage,
 }

@@ -17,10 +17,11 @@ from rich.progress import (
 )
 
 from benchmarks.output import STDOUT, write_json, write_text
+from benchmarks.ownpolicy import UnknownPolicyError
 from benchmarks.shipped import sweep as sweeps
 from benchmarks.shipped.clusters import ClusterError
 from benchmarks.shipped.jobs import JobsError
-from benchmarks.shipped.policies import POLICIES, UnknownPolicyError
+from benchmarks.shipped.policies import POLICIES
 from benchmarks.shipped.simulation import QUEUES, Rules
 from benchmarks.shipped.sources import DEMANDS, Workload
 from benchmarks.shipped.speed import Speed

@@ -8,10 +8,8 @@ To add one, write in a file of your own a :class:`~benchmarks.shipped.policy.ByS
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
+from benchmarks.ownpolicy import find_policy
 from benchmarks.protocol import policies as published
 from benchmarks.shipped.baselines import Buddy, Preserve, Published, Stock
 from benchmarks.shipped.extender import Extender
@@ -33,37 +31,11 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 """By the names that ``--policy`` takes."""
 
 
-class UnknownPolicyError(ValueError):
-    """There is no such policy; the message says which there are."""
-
-
-def label(name: str) -> str:
-    """What a policy is called in tables: of ``path/to/file.py:NAME`` the last word."""
-    return name.rpartition(".py:")[2]
-
-
 def policy(name: str) -> Policy:
-    """A new policy by name, or ``path/to/file.py:NAME``. Raises :class:`UnknownPolicyError`."""
-    if name in POLICIES:
-        return POLICIES[name]()
-    path, _, attribute = name.rpartition(":")
-    if not path.endswith(".py"):
-        raise UnknownPolicyError(
-            f"{name!r}: allowed are {', '.join(POLICIES)} and path/to/file.py:NAME"
-        )
-    if not Path(path).is_file():
-        raise UnknownPolicyError(f"{name!r}: there is no file {path}")
-    found = getattr(_module(path), attribute, None)
-    if found is None:
-        raise UnknownPolicyError(f"{name!r}: {path} has no {attribute}")
-    return found() if isinstance(found, type) else Published(found)
+    """A new policy by name, or ``path/to/file.py:NAME``.
 
-
-@cache
-def _module(path: str) -> object:
-    spec = spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None:
-        raise UnknownPolicyError(f"{path}: not a Python file")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    Raises :class:`~benchmarks.ownpolicy.UnknownPolicyError`.
+    """
+    found = find_policy(name, POLICIES)
+    made: Policy = found() if name in POLICIES or isinstance(found, type) else Published(found)
+    return made

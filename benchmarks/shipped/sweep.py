@@ -19,6 +19,7 @@ from typing import Any
 from rich.table import Table
 from scipy.stats import t as student
 
+from benchmarks.ownpolicy import UnknownPolicyError, label
 from benchmarks.shipped import clusters, policies, sources
 from benchmarks.shipped.figures import figures
 from benchmarks.shipped.jobs import WHOLE_GPU, Job
@@ -81,10 +82,10 @@ class Sweep:
         """Raise what is wrong with it before anything runs."""
         for name in self.policies:
             policies.policy(name)
-        labels = [policies.label(name) for name in self.policies]
+        labels = [label(name) for name in self.policies]
         for name in labels:
             if labels.count(name) > 1:
-                raise policies.UnknownPolicyError(f"two policies are called {name}")
+                raise UnknownPolicyError(f"two policies are called {name}")
         for cluster in self.clusters:
             nodes = _cluster(cluster, self.adds)
             jobs = sources.jobs(replace(self.workload, load=self.loads[0]), nodes, self.seeds[0])
@@ -111,7 +112,7 @@ def play(what: Play) -> dict[str, Any]:
     row: dict[str, Any] = {
         "cluster": what.cluster,
         "load": what.workload.load,
-        "policy": policies.label(what.policy),
+        "policy": label(what.policy),
         "seed": what.seed,
         "nodes": len(nodes),
         "gpus": gpus,
@@ -231,8 +232,7 @@ def merge(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if other["parameters"] != first["parameters"]:
             raise ValueError("shards of different sweeps: their parameters differ")
     order = [
-        (p.cluster, p.workload.load, p.seed, policies.label(p.policy))
-        for p in _whole(first["parameters"])
+        (p.cluster, p.workload.load, p.seed, label(p.policy)) for p in _whole(first["parameters"])
     ]
     runs = {(r["cluster"], r["load"], r["seed"], r["policy"]): r for p in parts for r in p["runs"]}
     ordered = [runs[key] for key in order if key in runs]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.protocol import openb
+from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.fragmentation import Typical
 from benchmarks.protocol.model import MOST_GPUS, WHOLE, NodeKind, Nodes, PodKind, feasible
 from benchmarks.protocol.policies import POLICIES
@@ -193,12 +193,41 @@ def test_ours_gives_more_gpus_out_than_fgd() -> None:
 
 
 @needs_trace
-@pytest.mark.parametrize(("policy", "name"), [("BestFit", "05-BestFit"), ("FGD", "06-FGD")])
-def test_a_published_figure_comes_out(policy: str, name: str) -> None:
+@pytest.mark.parametrize("policy", ["BestFit", "FGD"])
+def test_a_published_figure_comes_out(policy: str) -> None:
     """The default workload in the order of seed 42, against that very seed's published figure."""
-    path = openb.shared() / "fgd_expected" / "default_alloc_per_seed.tsv"
-    rows = list(csv.DictReader(path.read_text().splitlines(), delimiter="\t"))
-    published = next(float(r["130"]) for r in rows if (r["sc_policy"], r["seed"]) == (name, "42"))
+    published = openb.published_by_seed(130)["default", policy, 42]
     pods = openb.pods("default")
     outcome = simulate(openb.nodes(), pods, openb.order("default", 42), POLICIES[policy], 42)
     assert outcome.allocated(130) == pytest.approx(published, abs=0.4)
+
+
+@needs_trace
+def test_a_row_per_seed_and_the_bound_in_every_form() -> None:
+    found = [comparison.experiment("default", name, 42) for name in ("DotProd", comparison.BOUND)]
+    figures = {"experiments": found}
+    assert [row["published"] for row in found] == [90.54, None]
+    assert found[0]["allocation_at_130"] < found[1]["allocation_at_130"] < 100
+    lines = [line.split("\t") for line in comparison.tsv(figures).splitlines()]
+    assert [line[1] for line in lines[1:]] == ["DotProd", "upper bound"]
+    assert {len(line) for line in lines} == {len(found[0])}
+    assert comparison.table_by_seed(figures).row_count == 2
+
+
+OF_ONES_OWN = """
+from benchmarks.protocol.model import best_fit
+from benchmarks.protocol.policies import Answer
+
+def fullest(nodes, pod, typical):
+    return Answer(-nodes.free_gpu.astype(float), best_fit(nodes, pod))
+"""
+
+
+def test_a_policy_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OF_ONES_OWN)
+    mine = find_policy(f"{path}:fullest", POLICIES)
+    outcome = simulate([NODE] * 3, [ONE] * 3, range(3), mine, seed=1)
+    assert (outcome.placed, label(f"{path}:fullest")) == (3, "fullest")
+    with pytest.raises(UnknownPolicyError, match="allowed are Random"):
+        find_policy("fullest", POLICIES)

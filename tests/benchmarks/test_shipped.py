@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
+from benchmarks.ownpolicy import UnknownPolicyError
 from benchmarks.protocol import openb
 from benchmarks.shipped import sources, sweep
 from benchmarks.shipped.baselines import Preserve
@@ -23,7 +24,7 @@ from benchmarks.shipped.buddy import cells, free_cell
 from benchmarks.shipped.clusters import ClusterError, Node, cluster
 from benchmarks.shipped.fleet import Fleet, SimPod
 from benchmarks.shipped.jobs import Ask, Job, JobsError, read, write
-from benchmarks.shipped.policies import POLICIES, UnknownPolicyError, policy
+from benchmarks.shipped.policies import POLICIES, policy
 from benchmarks.shipped.policy import ByState, Choice
 from benchmarks.shipped.scheduler import DEFAULT, WITH_GPUS, InTree, sample_size
 from benchmarks.shipped.simulation import QUEUES, Outcome, Result, Rules, Simulation

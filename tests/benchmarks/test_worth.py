@@ -1,0 +1,82 @@
+"""Protocol mode scores by the shipping formula: where both models can say a thing, they agree.
+
+That is whole GPUs that need no links, or shares of one size, on nodes with CPU to spare.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.protocol.fragmentation import Typical
+from benchmarks.protocol.model import WHOLE, NodeKind, Nodes, PodKind
+from benchmarks.protocol.policies import POLICIES, STEP, WORTH_PART
+from tests.nodes import pcie
+from topology import scoring
+from topology.belief import Availability
+from topology.graph import AllocatorFacts
+from topology.kubelet import Kubelet
+from topology.pools import pack
+from topology.requests import gpu_request
+from topology.scoring import Kind, Mix
+
+sizes = st.sampled_from([1, 2, 4, 8])
+usual = st.lists(sizes, min_size=1, max_size=19)
+"""Fewer than twenty, so that none is too rare to be typical."""
+free_gpus = st.lists(st.booleans(), min_size=1, max_size=8)
+
+
+def papers(free: list[int]) -> Nodes:
+    """A node with so much left of its GPUs, in the papers' model."""
+    found = Nodes.empty([NodeKind(10**6, 10**6, len(free), "T4")], ["T4"])
+    found.gpu[0, : len(free)] = free
+    return found
+
+
+def worth(typical: Typical, nodes: Nodes) -> float:
+    return float(typical.worth(nodes.cpu, nodes.gpu, nodes.model)[0])
+
+
+def mix(counts: list[int]) -> Mix:
+    return tuple((Kind(k), n / len(counts)) for k, n in Counter(counts).items())
+
+
+@given(free_gpus, usual, sizes)
+def test_whole_gpus(free: list[bool], counts: list[int], wanted: int) -> None:
+    kubelet = Kubelet(pcie(len(free)).shape, AllocatorFacts("best-effort"))
+    pool = pack(map(int, free), kubelet.width)
+    typical = Typical([PodKind(1, 1, k, WHOLE) for k in counts], ["T4"])
+    nodes = papers([WHOLE * f for f in free])
+    before = worth(typical, nodes)
+    assert before == pytest.approx(WHOLE * scoring.worth(kubelet, pool, mix(counts)))
+    if sum(free) < wanted:
+        return
+    pod = PodKind(1, 1, wanted, WHOLE)
+    score = POLICIES["Worth"](nodes, pod, typical).scores[0]
+    nodes.take(0, pod, np.flatnonzero(free)[:wanted].tolist())
+    damage = scoring.damage(kubelet, Availability(pool), gpu_request(wanted), mix(counts))
+    assert before - worth(typical, nodes) == pytest.approx(WHOLE * damage)
+    assert score == pytest.approx(-WORTH_PART * WHOLE * damage / STEP, abs=1 + 1e-6)
+
+
+@given(st.sampled_from([2, 4, 5, 8]), st.data())
+def test_shares_of_one_size_are_replicas(replicas: int, data: st.DataObject) -> None:
+    """A replica is a device there and a part of a GPU here, so worth differs by that part."""
+    left = data.draw(st.lists(st.integers(0, replicas), min_size=1, max_size=8))
+    part = WHOLE // replicas
+    kubelet = Kubelet(pcie(len(left)).shape, AllocatorFacts("packed"), replicas)
+    pool = pack(left, kubelet.width)
+    share = PodKind(1, 1, 1, part)
+    typical = Typical([share], ["T4"])
+    nodes = papers([part * n for n in left])
+    before = worth(typical, nodes)
+    assert before == pytest.approx(part * scoring.worth(kubelet, pool, mix([1])))
+    if any(left):
+        nodes.take(0, share, [next(i for i, n in enumerate(left) if n)])
+        now = Availability(pool, width=kubelet.width)
+        damage = scoring.damage(kubelet, now, gpu_request(1), mix([1]))
+        assert before - worth(typical, nodes) == pytest.approx(part * damage)
