@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.ownpolicy import UnknownPolicyError, find_policy, label
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.fragmentation import Typical
 from benchmarks.protocol.model import MOST_GPUS, WHOLE, NodeKind, Nodes, PodKind, feasible
