@@ -312,13 +312,15 @@ def _table(found: Sequence[Case]) -> Table:
         _Shown(Column("promises kept", "%"), "kept", ".1f", 0.01, max),
         _Shown(Column("weakest hop", "GB/s"), "hop", ".1f", 1, max),
         _Shown(Column("wait", wait_unit), "wait", ".2f", wait, min),
+        _Shown(Column("of those asking", wait_unit), "wait_asking", ".2f", wait, min),
         _Shown(Column("completion", completion_unit), "completion", ".2f", completion, min),
         _Shown(Column("completion", "× ours"), "completion_against_ours", ".3f", 1, min),
+        _Shown(Column("several GPUs", "× ours"), "completion_several_against_ours", ".3f", 1, min),
         _Shown(Column("allocated", "%"), "allocated", ".1f"),
         _Shown(Column("fragmented", "%"), "fragmented", ".1f", 1, min),
     ]
     if all(case.ours is None for case in found):
-        shown = [one for one in shown if one.name != "completion_against_ours"]
+        shown = [one for one in shown if not one.name.endswith("_against_ours")]
     unplaced = any(_left(row) for case in found for row in case.rows)
     last = [Column("never placed", "jobs")] if unplaced else []
     groups = []
@@ -363,8 +365,9 @@ def _note(found: Sequence[Case]) -> str:
         f"{spread_}Marked is the best mean of a column; intervals may overlap. Allocation is not "
         "marked: jobs over slow links hold their GPUs longer, and that counts as allocated. "
         "Promises are those of placed jobs with annotations; the weakest hop is that of jobs with "
-        "several GPUs; completion is from arrival to end; fragmented are free GPUs of no use to "
-        "the usual requests."
+        "several GPUs; those asking are jobs with annotations; completion is from arrival to end, "
+        "then beside ours seed by seed, of all jobs and of those with several GPUs; fragmented are "
+        "free GPUs of no use to the usual requests."
     )
 
 

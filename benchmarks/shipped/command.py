@@ -144,10 +144,11 @@ def simulate(
         found = sweeps.run(
             what, workers=workers, done=lambda n, _: progress.update(task, completed=n)
         )
-    console = Console(quiet=quiet, width=None if Console().is_terminal else 160)
+    console = Console(quiet=quiet, width=None if Console().is_terminal else 190)
     console.print(sweeps.table(found))
     console.print(
-        f"\n{found['mode']}: {_words(what, found)}; ± is 95 % over seeds",
+        f"\n{found['mode']}: {_words(what, found)}; ± is 95 % over seeds. Of those asking: jobs "
+        "with annotations; several GPUs: completion of such jobs × ours",
         highlight=False,
         style="dim",
     )

@@ -258,8 +258,10 @@ def table(found: dict[str, Any]) -> Table:
         ("promises kept", "right"),
         ("weakest hop GB/s", "right"),
         ("wait h", "right"),
+        ("of those asking", "right"),
         ("completion h", "right"),
         ("× ours", "right"),
+        ("several GPUs", "right"),
         ("allocated %", "right"),
         ("fragmented %", "right"),
     )
@@ -278,8 +280,10 @@ def table(found: dict[str, Any]) -> Table:
             spread(row["kept"], ".1%"),
             spread(row["hop"], ".1f"),
             spread(row["wait"], ".2f", 3600),
+            spread(row["wait_asking"], ".2f", 3600),
             spread(row["completion"], ".2f", 3600),
             spread(row["completion_against_ours"], ".3f"),
+            spread(row["completion_several_against_ours"], ".3f"),
             spread(row["allocated"], ".1f"),
             spread(row["fragmented"], ".1f"),
         )
