@@ -179,8 +179,9 @@ def scale(
     """What a pod costs the simulation as the cluster grows from 100 to 65,000 nodes."""
     what = scale_.Parameters(pods=pods, seed=seed)
     what = replace(what, nodes=tuple(nodes or what.nodes), large=what.large if large else None)
-    found = scale_.measure(what)
     console = Console(width=120)
+    with Console(stderr=True).status("") as status:
+        found = scale_.measure(what, status.update)
     console.print(scale_.table(found))
     for line in scale_.growth(found["rows"]):
         console.print(line, highlight=False)

@@ -8,17 +8,17 @@ costs more is the service's verbs.
 
 from __future__ import annotations
 
-import gc
 import random
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from rich.table import Table
 
+from benchmarks.collector import no_collector
 from benchmarks.protocol import policies as protocol
 from benchmarks.protocol.model import NodeKind, PodKind
 from benchmarks.protocol.simulation import simulate as arrive
@@ -48,10 +48,16 @@ class Parameters:
     large: tuple[int, int] | None = (5_000, 100_000)
 
 
-def measure(what: Parameters) -> dict[str, Any]:
-    """The figures, with every parameter."""
-    rows = [_row(size, what) for size in what.nodes]
-    large = None if what.large is None else _large(*what.large, what.seed)
+def measure(what: Parameters, begin: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
+    """The figures, with every parameter. ``begin`` hears what is measured next."""
+    rows = []
+    for size in what.nodes:
+        begin(f"{what.pods:,} pods on {size:,} nodes")
+        rows.append(_row(size, what))
+    large = None
+    if what.large is not None:
+        begin(f"{what.large[1]:,} pods on {what.large[0]:,} nodes")
+        large = _large(*what.large, what.seed)
     given = {"nodes": what.nodes, "pods": what.pods, "seed": what.seed, "large": what.large}
     return {"benchmark": "scale", "parameters": given, "rows": rows, "large": large}
 
@@ -63,11 +69,10 @@ def _row(size: int, what: Parameters) -> dict[str, Any]:
     for name in (STOCK, OURS):
         simulation = Simulation(nodes, jobs, lambda name=name: policy(name), what.seed)  # type: ignore[misc]
         row["states"] = len(simulation.fleet.states)
-        gc.collect()
-        gc.freeze()  # what was built stays: the collector need not walk over it for every pod
-        started = time.process_time()
-        simulation.run()
-        row[f"{name}_ms"] = 1000 * (time.process_time() - started) / len(jobs)
+        with no_collector():
+            started = time.process_time()
+            simulation.run()
+            row[f"{name}_ms"] = 1000 * (time.process_time() - started) / len(jobs)
     for name in ("FGD", "Damage"):
         row[f"{name}_ms"] = _protocol(size, name, what)
     return row
@@ -85,7 +90,6 @@ def _protocol(size: int, name: str, what: Parameters) -> float:
         )
         for count in [1 if not whole else count]
     ]
-    gc.collect()
     started = time.process_time()
     arrive(kinds, pods, range(len(pods)), protocol.POLICIES[name], what.seed)
     return 1000 * (time.process_time() - started) / len(pods)
@@ -94,10 +98,9 @@ def _protocol(size: int, name: str, what: Parameters) -> float:
 def _large(nodes: int, pods: int, seed: int) -> dict[str, Any]:
     machines = [Node(machine("dgx1-v100").topology(f"node-{i:05}")) for i in range(nodes)]
     jobs = sources.jobs(Workload("synthetic", pods, 0.9), machines, seed)
-    gc.collect()
-    gc.freeze()
     started, wall = time.process_time(), time.perf_counter()
-    result = Simulation(machines, jobs, lambda: policy(OURS), seed).run()
+    with no_collector():
+        result = Simulation(machines, jobs, lambda: policy(OURS), seed).run()
     asking = [o for o in result.outcomes if o.kept is not None]
     return {
         "nodes": nodes,

@@ -516,6 +516,17 @@ class Cluster:
             self._expire()
             return self._decide(self._nodes.get(name), request)
 
+    def state(self, name: NodeName, resource: str) -> int:
+        """A number for all that a known node's answers over ``resource`` depend on.
+
+        Nodes with one number answer every request alike; it holds until the node changes
+        (:meth:`on_change`). Raises :class:`KeyError` for a node that nobody told us of.
+        """
+        with self._lock:
+            self._expire()
+            node = self._nodes[name]
+            return node.states.get(resource) or self._state(node, resource)
+
     def _state(self, node: _Node, resource: str) -> int:
         """A number for everything that a node's answers over ``resource`` depend on."""
         topology = node.topology

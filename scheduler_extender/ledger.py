@@ -373,9 +373,12 @@ class _Books:
 
     def count(self, devices: Iterable[str]) -> Pool:
         """Device ids as a pool; one that the node does not have (any more) counts nothing."""
+        position_of = self._topology.position_of_uuid
+        found = [position_of.get(base_uuid(device)) for device in devices]
+        if self._width == 1:
+            return sum(1 << p for p in {p for p in found if p is not None})
         counts = [0] * len(self._topology.gpus)
-        for device in devices:
-            position = self._topology.position_of_uuid.get(base_uuid(device))
+        for position in found:
             if position is not None:
                 counts[position] = min(counts[position] + 1, self._replicas)
         return pack(counts, self._width)

@@ -40,8 +40,11 @@ def filter_nodes(cluster: Cluster, pod: Pod, names: Sequence[str]) -> FilterResu
     with cluster.locked():
         table = cluster.table(request, names)
         passed, failed, unresolvable = table.passed, table.failed, table.unresolvable
+        fits = [n for n in names if n in passed]
+        if len(fits) == len(names):
+            return FilterResult(node_names=fits)
         result = FilterResult(
-            node_names=[n for n in names if n in passed],
+            node_names=fits,
             failed={n: failed[n] for n in names if n in failed},
             unresolvable={n: unresolvable[n] for n in names if n in unresolvable},
         )

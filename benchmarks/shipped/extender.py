@@ -22,10 +22,11 @@ from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs
-from topology.devices import PodUid
+from topology.devices import NodeName, PodUid
 
 WEIGHT = 5
 """``extenders[0].weight`` of the shipped scheduler configuration."""
+REFUSED = -1
 
 
 class Extender(Base):
@@ -38,25 +39,40 @@ class Extender(Base):
         super().begin(fleet, jobs, rng)
         self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
         self._pods: dict[PodUid, PodRecord] = {}
+        self._changed = set(fleet.names)
+        self._states = {name: np.zeros(len(fleet), dtype=np.int64) for name in fleet.resources}
+        self._cluster.on_change(self._changed.add)
         for row, node in enumerate(fleet.nodes):
             for pod in node.pods:
                 self._cluster.put_pod(pod)
             self._cluster.put_record(node.topology, fleet.report(row))
 
     def among(self, pod: SimPod, rows: Ints) -> Choice | str:
-        """A node that keeps the pod's promise, by the scores of both; bound, and reserved."""
+        """A node that keeps the pod's promise, by the scores of both; bound, and reserved.
+
+        Of the nodes that the cluster calls one state only one is named to the verbs, which answer
+        alike for all of them; neither answer depends on how many nodes are named.
+        """
         fleet = self.fleet
         manifest = pod.ask.pod(pod.name, pod.uid, pod.resource)
-        answer = verbs.filter_nodes(self._cluster, manifest, [fleet.names[row] for row in rows])
-        names = answer.node_names or []
-        if not names:
+        self._refresh()
+        _, first, back = np.unique(
+            self._states[pod.resource][rows], return_index=True, return_inverse=True
+        )
+        names = fleet.name_of[rows[first]].tolist()
+        answer = verbs.filter_nodes(self._cluster, manifest, names)
+        passing = answer.node_names or []
+        if not passing:
             reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
             return reasons.most_common(1)[0][0]
-        passed = np.array([fleet.row[name] for name in names], dtype=np.int64)
+        score_of = dict.fromkeys(names, REFUSED)
+        for found in verbs.prioritize(self._cluster, manifest, passing):
+            score_of[str(found["Host"])] = int(str(found["Score"]))
+        ours = np.array([score_of[name] for name in names], dtype=np.int64)[back]
+        passed = rows[ours != REFUSED]
         row = int(passed[0])
         if len(passed) > 1:
-            ours = [r["Score"] for r in verbs.prioritize(self._cluster, manifest, names)]
-            scores = np.array(ours, dtype=np.int64) * WEIGHT * 10
+            scores = ours[ours != REFUSED] * WEIGHT * 10
             scores += self.in_tree.scores(pod, passed, DEFAULT, most=False)
             row = self.in_tree.best(passed, scores)
         record = pod_record(manifest, MANAGED)
@@ -69,6 +85,14 @@ class Extender(Base):
             self._pods.pop(pod.uid, None)
             return str(error)
         return Choice(row)
+
+    def _refresh(self) -> None:
+        """Ask the cluster for the states of nodes that have changed."""
+        for name in self._changed:
+            row = self.fleet.row(name)
+            for resource, states in self._states.items():
+                states[row] = self._cluster.state(NodeName(name), resource)
+        self._changed.clear()
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
         """The pod at the API server."""

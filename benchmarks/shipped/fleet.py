@@ -68,7 +68,8 @@ class Fleet:
     def __init__(self, nodes: Sequence[Node], rng: random.Random) -> None:
         self.nodes = tuple(nodes)
         self.names = [str(node.topology.name) for node in nodes]
-        self.row = {name: i for i, name in enumerate(self.names)}
+        self.name_of = np.array(self.names, dtype=object)
+        self._row = {name: i for i, name in enumerate(self.names)}
         self.served = [node.topology.resources[0] for node in nodes]
         self.kubelets = [
             EmulatedKubelet(n.topology, rng, served.name)
@@ -100,6 +101,15 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    def row(self, name: str) -> int:
+        """A node's entry."""
+        return self._row[name]
+
+    @property
+    def resources(self) -> set[str]:
+        """The extended resources that nodes serve."""
+        return {served.name for served in self.served}
 
     @property
     def shared(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from rich.table import Table
 from scipy.stats import t as student
 
+from benchmarks.collector import no_collector
 from benchmarks.ownpolicy import UnknownPolicyError, label
 from benchmarks.shipped import clusters, policies, sources
 from benchmarks.shipped.figures import figures
@@ -108,7 +109,9 @@ def play(what: Play) -> dict[str, Any]:
         nodes, jobs, lambda: policies.policy(what.policy), what.seed, what.rules, observer
     )
     gpus, maps = simulation.fleet.gpus, mapped(simulation.fleet)
-    found = figures(simulation.run(), observer, gpus)
+    with no_collector():
+        result = simulation.run()
+    found = figures(result, observer, gpus)
     row: dict[str, Any] = {
         "cluster": what.cluster,
         "load": what.workload.load,
