@@ -23,6 +23,7 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.ledger import PodRecord
+from scheduler_extender.mix import REFRESH
 from scheduler_extender.wire import Pod
 from topology import belief, kubelet, placement, scoring
 from topology.allocators import best_effort
@@ -126,8 +127,11 @@ def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
         cluster.forget_answers()
         cold = _timed(ask)
         warm = min(_timed(ask) for _ in range(5))
+        _ask_for_more(cluster, request, verb)
+        weights = _timed(ask)
         # Other constraints over the same states: what may be handed out is known already.
-        found[verb] = {"cold": cold, "warm": warm, "new": _timed(others[verb])}
+        new = _timed(others[verb])
+        found[verb] = {"cold": cold, "warm": warm, "weights": weights, "new": new}
     views = {cluster.view(NodeName(name), "nvidia.com/gpu") for name in names}
     forget()
     worst = 0.0
@@ -140,6 +144,12 @@ def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
     found["distinct views"] = len(views)
     found["worst verdict"] = worst
     return found
+
+
+def _ask_for_more(cluster: Cluster, request: GpuRequest, name: str) -> None:
+    """So many waiting pods that the mix of requests is weighed anew; no node changes."""
+    for i in range(REFRESH):
+        cluster.put_pod(PodRecord(PodUid(f"{name}-{i}"), "default", f"{name}-{i}", None, request))
 
 
 def _history(kind: str, rng: random.Random) -> tuple[str, list[tuple[tuple[str, int], ...]], int]:
@@ -193,11 +203,12 @@ def cluster_table(found: dict[str, Any]) -> Table:
     cluster = found["cluster"]
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     table.title = f"{found['nodes']} nodes in {cluster['distinct views']} distinct states, ms"
-    for column in ("verb", "cold", "new constraints", "warm", "cold / warm"):
+    for column in ("verb", "cold", "new constraints", "new weights", "warm", "cold / warm"):
         table.add_column(column, justify="left" if column == "verb" else "right")
     for verb in ("filter", "prioritize"):
         cold, warm = cluster[verb]["cold"], cluster[verb]["warm"]
-        new = cluster[verb]["new"]
-        table.add_row(verb, f"{cold:.1f}", f"{new:.1f}", f"{warm:.2f}", f"{cold / warm:.0f}")
-    table.add_row("slowest single verdict", f"{cluster['worst verdict']:.1f}", "", "", "")
+        new, weights = cluster[verb]["new"], cluster[verb]["weights"]
+        cells = (f"{cold:.1f}", f"{new:.1f}", f"{weights:.2f}", f"{warm:.2f}")
+        table.add_row(verb, *cells, f"{cold / warm:.0f}")
+    table.add_row("slowest single verdict", f"{cluster['worst verdict']:.1f}")
     return table
