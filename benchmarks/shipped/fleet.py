@@ -120,12 +120,13 @@ class Fleet:
         """The extended resource that a pod asks for: a share is a replica where there are any."""
         return SHARED_GPU if ask.share is not None and self.shared else WHOLE_GPU
 
-    def fitting(self, pod: SimPod) -> Bools:
-        """Where the pod fits by CPU, memory, devices and the count of pods."""
-        ask = pod.ask
-        fits: Bools = (self.cpu >= ask.cpu) & (self.memory >= ask.memory) & (self.slots > 0)
+    def fitting(self, pod: SimPod, rows: Ints | None = None) -> Bools:
+        """Where the pod fits by CPU, memory, devices and the count of pods; of all or some rows."""
+        ask, at = pod.ask, slice(None) if rows is None else rows
+        fits: Bools = self.cpu[at] >= ask.cpu
+        fits = fits & (self.memory[at] >= ask.memory) & (self.slots[at] > 0)
         if ask.gpus:
-            fits = fits & self.serves[pod.resource] & (self.devices >= ask.gpus)
+            fits = fits & self.serves[pod.resource][at] & (self.devices[at] >= ask.gpus)
         return fits
 
     def admit(self, row: int, pod: SimPod, mask: Mask | None) -> Mask:

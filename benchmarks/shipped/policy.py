@@ -33,8 +33,11 @@ class Policy(Protocol):
         """The simulation starts; the jobs are there for what a policy would know of the past."""
         ...
 
-    def choose(self, pod: SimPod) -> Choice | str:
-        """Where the pod goes, or why it waits."""
+    def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | str:
+        """Where the pod goes, or why it waits.
+
+        ``only`` are the nodes that have changed since a pod that asks the same was refused by all.
+        """
         ...
 
     def admitted(self, pod: SimPod, row: int) -> None:
@@ -60,10 +63,10 @@ class Base:
         self.rng = rng
         self.in_tree = InTree(fleet, rng)
 
-    def choose(self, pod: SimPod) -> Choice | str:
+    def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | str:
         """The best of the nodes offered; pods without GPUs are kube-scheduler's."""
         found: Choice | str = NO_ROOM
-        for rows in self.in_tree.samples(pod):
+        for rows in self.in_tree.samples(pod, only):
             if pod.ask.gpus:
                 found = self.among(pod, rows)
             else:

@@ -33,12 +33,18 @@ class InTree:
         self._rng = rng
         self._next = 0
 
-    def samples(self, pod: SimPod) -> Iterator[Ints]:
+    def samples(self, pod: SimPod, only: Ints | None = None) -> Iterator[Ints]:
         """The nodes that pass the filters, as many at a time as are looked for.
 
         Who refuses a sample gets the next one: kube-scheduler's later tries begin where the last
-        one ended, and here nothing happens in between.
+        one ended, and here nothing happens in between. ``only`` are the nodes to look at, where
+        all others are known to be refused.
         """
+        if only is not None:
+            fitting = only[self._fleet.fitting(pod, only)]
+            if len(fitting):
+                yield fitting
+            return
         n, limit, looked = len(self._fleet), sample_size(len(self._fleet)), 0
         fits = np.flatnonzero(np.roll(self._fleet.fitting(pod), -self._next))
         start = self._next

@@ -18,8 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+import numpy as np
+
 from benchmarks.shipped.clusters import Node
-from benchmarks.shipped.fleet import Fleet, SimPod
+from benchmarks.shipped.fleet import Fleet, Ints, SimPod
 from benchmarks.shipped.jobs import Ask, Job
 from benchmarks.shipped.observe import Observer
 from benchmarks.shipped.policy import Policy
@@ -123,7 +125,8 @@ class Simulation:
         }
         self._queues: dict[Kind, list[tuple[int, _Attempt]]] = {}
         self._waiting = 0
-        self._vain: set[Kind] = set()
+        self._changes: list[int] = []
+        self._refused_at: dict[Kind, int] = {}
         self._running: list[tuple[float, int, _Attempt]] = []
         self._names = count(1)
         self._reasons: Counter[str] = Counter()
@@ -165,13 +168,13 @@ class Simulation:
             self.now = self._running[0][0]
             while self._running and self._running[0][0] == self.now:
                 self._leave(heapq.heappop(self._running)[2])
-            self._vain.clear()
             self._pass()
 
     def _leave(self, attempt: _Attempt) -> None:
         for pod, row, _ in attempt.pods:
             self.fleet.end(row, pod)
             self._policy.left(pod, row)
+            self._changes.append(row)
 
     # The queue.
 
@@ -181,7 +184,8 @@ class Simulation:
             heads = [queue[0] for queue in self._queues.values() if queue]
             if self._rules.queue == "fifo":
                 heads = [min(heads)]
-            heads = [head for head in heads if head[1].kind not in self._vain]
+            now = len(self._changes)
+            heads = [head for head in heads if self._refused_at.get(head[1].kind) != now]
             if not heads:
                 return
             _, attempt = min(heads)
@@ -190,10 +194,8 @@ class Simulation:
             if placed or attempt.kind != kind:
                 heapq.heappop(self._queues[kind])
                 self._waiting -= 1
-                if self._policy.placing_may_help:
-                    self._vain.clear()
             if not placed:
-                self._vain.add(attempt.kind)
+                self._refused_at[attempt.kind] = len(self._changes)
                 if attempt.kind != kind:  # some of its pods have a place now
                     self._wait(attempt)
 
@@ -204,26 +206,38 @@ class Simulation:
     def _try(self, attempt: _Attempt) -> bool:
         """Place what has no place yet; whether the job runs now."""
         job = attempt.outcome.job
-        before = len(attempt.pods)
+        before, changes = len(attempt.pods), len(self._changes)
+        only = self._worth_a_look(attempt)
         while len(attempt.pods) < job.pods:
-            found = self._place(job)
+            found = self._place(job, only)
             if found is None:
                 if self._rules.gang or self._rules.queue == "none":
                     for pod, row, _ in reversed(attempt.pods[before:]):
                         self.fleet.end(row, pod)
                         self._policy.left(pod, row)
-                    del attempt.pods[before:]
+                    del attempt.pods[before:], self._changes[changes:]  # all is as it was
                 return False
             attempt.pods.append(found)
+            only = None
         self._start(attempt)
         return True
 
-    def _place(self, job: Job) -> tuple[SimPod, int, Mask] | None:
+    def _worth_a_look(self, attempt: _Attempt) -> Ints | None:
+        """The nodes that have changed since all refused a last pod that asks the same.
+
+        None is all of them. Two pods may need one node that has changed and one that has not.
+        """
+        refused = self._refused_at.get(attempt.kind)
+        if refused is None or attempt.kind[1] != 1:
+            return None
+        return np.unique(np.array(self._changes[refused:], dtype=np.int64))
+
+    def _place(self, job: Job, only: Ints | None) -> tuple[SimPod, int, Mask] | None:
         number = next(self._names)
         name, uid = f"pod-{number}", PodUid(f"{number:032x}")
         ask = job.ask
         pod = SimPod(uid, name, ask, self.fleet.resource(ask), self._requests[ask])
-        choice = self._policy.choose(pod)
+        choice = self._policy.choose(pod, only)
         if isinstance(choice, str):
             self._reasons[choice] += 1
             return None
@@ -234,6 +248,8 @@ class Simulation:
             self._policy.left(pod, choice.row)
             return None
         self._policy.admitted(pod, choice.row)
+        if self._policy.placing_may_help:
+            self._changes.append(choice.row)
         return pod, choice.row, mask
 
     def _start(self, attempt: _Attempt) -> None:
