@@ -186,7 +186,8 @@ def scale(
     for line in scale_.growth(found["rows"]):
         console.print(line, highlight=False)
     if found["large"] is not None:
-        console.print(scale_.large_line(found["large"]), highlight=False)
+        for line in scale_.large_lines(found["large"]):
+            console.print(line, highlight=False)
     write_json(json_file, found)
 
 
