@@ -51,14 +51,14 @@ class Parameters:
 
 def measure(what: Parameters, begin: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
     """The figures, with every parameter. ``begin`` hears what is measured next."""
+    large = None
+    if what.large is not None:  # first, while the process has never been larger
+        begin(f"{what.large[1]:,} pods on {what.large[0]:,} nodes")
+        large = _large(*what.large, what.seed)
     rows = []
     for size in what.nodes:
         begin(f"{what.pods:,} pods on {size:,} nodes")
         rows.append(_row(size, what))
-    large = None
-    if what.large is not None:
-        begin(f"{what.large[1]:,} pods on {what.large[0]:,} nodes")
-        large = _large(*what.large, what.seed)
     given = {"nodes": what.nodes, "pods": what.pods, "seed": what.seed, "large": what.large}
     return {"benchmark": "scale", "parameters": given, "rows": rows, "large": large}
 
