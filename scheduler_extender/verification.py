@@ -91,14 +91,17 @@ def _verify(
     reported: Container[PodUid],
 ) -> list[Surprise]:
     kubelet = Kubelet(topology.shape, topology.allocator, served.replicas)
+    known = set(before.allocations) if before.boot_id == after.boot_id else set()
+    new = {a.pod_uid or f"{a.namespace}/{a.pod}" for a in set(after.allocations) - known}
+    changed = [pod for pod in pods if pod.uid in new]
     try:
         then = balance(topology, before, pods, served.name, reported=reported, ghosts=ghosts)
-        now = balance(topology, after, pods, served.name)
+        now = balance(topology, after, changed, served.name)
     except ContradictionError:
         return []
     same_boot = before.boot_id == after.boot_id
     found = []
-    for pod in pods:
+    for pod in changed:
         got = now.shown.get(pod.uid)
         if got is None or pod.uid in now.waiting or isinstance(pod.request, Malformed):
             continue

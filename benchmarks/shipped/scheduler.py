@@ -45,14 +45,14 @@ class InTree:
             if len(fitting):
                 yield fitting
             return
-        n, limit, looked = len(self._fleet), sample_size(len(self._fleet)), 0
-        fits = np.flatnonzero(np.roll(self._fleet.fitting(pod), -self._next))
-        start = self._next
+        n, limit, start = len(self._fleet), sample_size(len(self._fleet)), self._next
+        fits = np.flatnonzero(self._fleet.fitting(pod))
+        ahead = int(np.searchsorted(fits, start))
+        fits = np.concatenate([fits[ahead:], fits[:ahead]])
         for first in range(0, len(fits), limit):
-            rows: Ints = (fits[first : first + limit] + start) % n
+            rows: Ints = fits[first : first + limit]
             last = first + limit >= len(fits)
-            looked = n if last else int(fits[first + limit - 1]) + 1
-            self._next = (start + looked) % n
+            self._next = start if last else (int(rows[-1]) + 1) % n
             yield rows
 
     def scores(self, pod: SimPod, rows: Ints, weights: Mapping[str, int], *, most: bool) -> Ints:
