@@ -1080,10 +1080,20 @@ def test_images_name_no_registry() -> None:
     assert container()["image"] == f"gpu-topology:{project['version']}"
 
 
+def service_stages() -> list[str]:
+    """The Dockerfile's lines that make the service's image: the stage base, and the last."""
+    lines = [
+        line
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    starts = [i for i, line in enumerate(lines) if line.startswith("FROM ")]
+    return lines[: starts[1]] + lines[starts[-1] :]
+
+
 def test_the_dockerfile_installs_hashed_packages_and_then_ours() -> None:
-    text = (ROOT / "Dockerfile").read_text()
-    steps = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert steps[0] == "FROM python:3.12-slim"
+    steps = service_stages()
+    assert steps[0] == "FROM python:3.12-slim AS base"
     installs = [line for line in steps if "pip install" in line]
     assert len(installs) == 2
     assert installs[0].endswith("--require-hashes -r requirements/run.txt")
@@ -1097,9 +1107,11 @@ def test_the_dockerfile_installs_hashed_packages_and_then_ours() -> None:
 
 
 def test_the_image_runs_as_the_user_that_the_pod_asks_for() -> None:
-    (user,) = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    (user,) = re.findall(r"^USER (\d+):(\d+)$", "\n".join(service_stages()), re.MULTILINE)
     whole = pod_spec()["securityContext"]
     assert user == (str(whole["runAsUser"]), str(whole["runAsGroup"]))
+    users = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert set(users) == {user}  # the simulation's image, too
 
 
 # --- documents --------------------------------------------------------------------------------

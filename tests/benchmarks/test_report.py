@@ -201,8 +201,10 @@ def test_every_policy_and_figure_stands_in_its_row(whole: dict[str, Any]) -> Non
             spread(row["kept"], ".1f", 0.01),
             spread(row["hop"], ".1f"),
             spread(row["wait"], ".2f", wait),
+            spread(row["wait_asking"], ".2f", wait),
             spread(row["completion"], ".2f", completion),
             spread(row["completion_against_ours"], ".3f"),
+            spread(row["completion_several_against_ours"], ".3f"),
             spread(row["allocated"], ".1f"),
             spread(row["fragmented"], ".1f"),
         ]
@@ -418,7 +420,7 @@ def test_a_sweep_without_promises_waiting_or_several_gpus(whole: dict[str, Any])
         found = rewritten(found, policy, **nothing, waits=[], hops={}, curve=[], fragmented=None)
         found = rewritten(found, policy, placed=0, completion_several=None)
     shown = Page(page([found]))
-    assert shown.figures_of(0, "gpu-topology") == ["–"] * 7 + ["120"]
+    assert shown.figures_of(0, "gpu-topology") == ["–"] * 9 + ["120"]
 
 
 # Comparisons.
