@@ -39,6 +39,8 @@ def find_policy(name: str, known: Mapping[str, Any]) -> Any:
     found = getattr(_module(path), attribute, None)
     if found is None:
         raise UnknownPolicyError(f"{name!r}: {path} has no {attribute}")
+    if not callable(found):
+        raise UnknownPolicyError(f"{name!r}: a class or a function is needed, not {found!r}")
     return found
 
 
@@ -47,5 +49,8 @@ def _module(path: str) -> object:
     spec = spec_from_file_location(Path(path).stem, path)
     assert spec is not None and spec.loader is not None  # noqa: PT018 (it is a .py file)
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UnknownPolicyError(f"{path}: {type(error).__name__}: {error}") from error
     return module

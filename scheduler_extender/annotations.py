@@ -230,7 +230,7 @@ def render(request: GpuRequest) -> dict[str, str]:
         "link": wanted.link.name.lower() if wanted.link else "",
         "min-nvlinks": str(wanted.min_nvlinks or ""),
         "shape": "" if wanted.pattern is Pattern.PAIRWISE else wanted.pattern.value,
-        "min-bandwidth": f"{wanted.min_bandwidth:g}" if wanted.min_bandwidth else "",
+        "min-bandwidth": _plain(wanted.min_bandwidth) if wanted.min_bandwidth else "",
         "min-gpu-memory": str(wanted.min_gpu_memory or ""),
         "gpu-model": ",".join(wanted.models),
         "same-numa": "true" if wanted.same_numa else "",
@@ -238,6 +238,11 @@ def render(request: GpuRequest) -> dict[str, str]:
         "policy": "" if request.policy is Policy.REQUIRED else request.policy.value,
     }
     return {PREFIX + key: value for key, value in values.items() if value}
+
+
+def _plain(number: float) -> str:
+    """Without an exponent, which :func:`parse` would refuse."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
 def containers_of(request: GpuRequest) -> dict[str, Any]:

@@ -147,6 +147,7 @@ class Known:
     stale: bool
     pods: tuple[PodRecord, ...]
     ghosts: int
+    dra_only: bool
 
 
 class Cluster:
@@ -403,8 +404,9 @@ class Cluster:
                     node.report,
                     node.problem,
                     node.stale,
-                    (*node.pods.values(), *node.in_flight.values()),
+                    tuple(_as_known(pod, node) for pod in _all_pods(node)),
                     len(node.ghosts),
+                    node.dra_only,
                 )
                 for name, node in sorted(self._nodes.items())
             ]
@@ -563,6 +565,7 @@ class Cluster:
                 report=replace(node.report, allocations=kept),
                 pods={uid: pod for uid, pod in node.pods.items() if uid not in gone},
                 in_flight={uid: pod for uid, pod in node.in_flight.items() if uid not in gone},
+                ghosts=dict(node.ghosts),  # what is supposed here must not prune the real ones
                 views={},
                 states={},
             )
@@ -669,6 +672,16 @@ class Cluster:
 def kubelet_of(topology: NodeTopology, served: GpuResource) -> Kubelet:
     """How a node hands out one of its resources."""
     return Kubelet(topology.shape, topology.allocator, served.replicas)
+
+
+def _all_pods(node: _Node) -> list[PodRecord]:
+    return [*node.pods.values(), *node.in_flight.values()]
+
+
+def _as_known(pod: PodRecord, node: _Node) -> PodRecord:
+    """A pod that an earlier report has shown runs, whatever its own status says so far."""
+    seen = pod.uid in node.reported and pod.phase == "Pending"
+    return replace(pod, phase="Running") if seen else pod
 
 
 def _unknown(request: GpuRequest, why: Rejection) -> Decision:

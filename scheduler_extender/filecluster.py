@@ -126,7 +126,7 @@ def _documents(text: str, name: str) -> Iterator[Any]:
         # As /v1/snapshot writes it; JSON is YAML, and read many times faster as what it is.
         try:
             yield from [json.loads(line) for line in lines[1::2]]
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         else:
             return

@@ -114,6 +114,9 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
     if request is not None:
         annotations = render(request)
         spec = containers_of(request)
+        if not request.alone:
+            first = (spec["containers"] or spec["initContainers"])[0]
+            first["resources"]["limits"]["example.com/another-device"] = "1"
     if pod.promised != NO_CONSTRAINTS:
         verdict = Verdict.GUARANTEED if pod.steady else Verdict.EXPECTED
         annotations[PLACEMENT] = json.dumps({"verdict": verdict.value})
@@ -122,6 +125,10 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     if annotations:
         metadata["annotations"] = annotations
+    status: dict[str, Any] = {"phase": pod.phase}
+    if pod.unschedulable:
+        unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        status["conditions"] = [unscheduled]
     if pod.deleting:
         metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
     return {
@@ -129,7 +136,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": metadata,
         "spec": spec,
-        "status": {"phase": pod.phase},
+        "status": status,
     }
 
 

@@ -27,16 +27,23 @@ def _pieces(nodes: list[Known], waiting: list[bytes]) -> Iterator[bytes]:
     for node in nodes:
         for note in _notes(node):
             yield f"# {node.name}: {' '.join(note.split())}\n".encode()
-        if node.topology is not None:
+        if node.topology is not None and not _unusable(node):
             yield _document(codec.encode(node.topology, node.report))
         for pod in node.pods:
             yield _document(manifest_of(pod))
     yield from waiting
 
 
+def _unusable(node: Known) -> str:
+    """Why the service promises nothing on the node, where a file could not say so."""
+    if node.topology is None or node.report is None:
+        return node.problem or "no topology report"
+    return "its GPUs are served by DRA only" if node.dra_only else ""
+
+
 def _notes(node: Known) -> Iterator[str]:
-    if node.topology is None:
-        yield f"left out, {node.problem or 'no topology report'}"
+    if _unusable(node):
+        yield f"left out, {_unusable(node)}"
     if node.stale:
         yield "its report was stale"
     if node.ghosts:

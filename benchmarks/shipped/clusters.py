@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -46,7 +47,7 @@ def cluster(source: str, adds: Sequence[str] = ()) -> tuple[Node, ...]:
     """
     if source == "openb":
         nodes = list(_openb())
-    elif "=" in source and not Path(source).exists():
+    elif "=" in source and not _is_file(source):
         nodes = [n for word in source.split(",") for n in _group(word, "")]
     else:
         nodes = list(_file(Path(source)))
@@ -54,11 +55,18 @@ def cluster(source: str, adds: Sequence[str] = ()) -> tuple[Node, ...]:
         nodes += _group(word, f"new{number}-")
     if len(nodes) > MAX_NODES:
         raise ClusterError(f"{source}: {len(nodes)} nodes; at most {MAX_NODES:,} are allowed")
-    names = [node.topology.name for node in nodes]
-    for name in names if len(set(names)) < len(names) else ():
-        if names.count(name) > 1:
+    names = Counter(node.topology.name for node in nodes)
+    for name, times in names.items():
+        if times > 1:
             raise ClusterError(f"{source}: node {name} is there twice")
     return tuple(nodes)
+
+
+def _is_file(source: str) -> bool:
+    try:
+        return Path(source).exists()
+    except OSError:  # longer than any file's name
+        return False
 
 
 def _group(word: str, prefix: str) -> Iterator[Node]:

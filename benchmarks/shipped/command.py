@@ -81,10 +81,11 @@ def simulate(
         float, typer.Option(help="Share of its time that a job communicates.", min=0, max=1)
     ] = Speed().communication,
     full_speed: Annotated[
-        float, typer.Option(help="GB/s of the weakest hop that slow nobody down.", min=0.001)
+        float,
+        typer.Option(help="GB/s that slow nobody down.", min=0.001, max=1e6),
     ] = Speed().full,
     network: Annotated[
-        float, typer.Option(help="GB/s between nodes, both ways.", min=0.001)
+        float, typer.Option(help="GB/s between nodes, both ways.", min=0.001, max=1e6)
     ] = Speed().network,
     shard: Annotated[
         str | None,
@@ -112,13 +113,18 @@ def simulate(
     """Jobs over time under several policies: promises, bandwidth, waiting, fragmentation."""
     _one_of("--queue", queue, QUEUES)
     _one_of("--demand", demand, DEMANDS)
-    named = list(POLICIES) if policy == ["all"] else (policy or list(TOPOLOGICAL))
+    named: list[str] = []
+    for name in policy or TOPOLOGICAL:
+        named += POLICIES if name == "all" else [name]
     trace = jobs.partition(":")[0] in TRACES
+    for each in load or ():
+        if 0 < each < 0.001:
+            raise typer.BadParameter(f"--load: allowed are 0 and 0.001 to 100, not {each}")
     loads = load if load is not None else [0.9 if trace else 0.0]
     what = sweeps.Sweep(
-        tuple(cluster or ["dgx1-v100=16"]),
+        tuple(dict.fromkeys(cluster or ["dgx1-v100=16"])),
         Workload(jobs, count or None, None, demand, pod_gpus),
-        tuple(x or None for x in loads),
+        tuple(dict.fromkeys(x or None for x in loads)),
         tuple(dict.fromkeys(named)),
         tuple(range(1, seeds + 1)),
         Rules(queue, gang, Speed(communication, full_speed, network)),
@@ -129,6 +135,8 @@ def simulate(
         what.check()
     except (ClusterError, JobsError, UnknownPolicyError) as error:
         raise typer.BadParameter(str(error)) from error
+    for path in (json_file, tsv_file, html_file):
+        _writable(path)
     # Figures on standard output are for a program, and a Pod's log mixes both outputs.
     quiet = STDOUT in (json_file, tsv_file, html_file)
     columns = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn())
@@ -141,9 +149,12 @@ def simulate(
         disable=quiet,
     ) as progress:
         task = progress.add_task("", total=len(what.plays()))
-        found = sweeps.run(
-            what, workers=workers, done=lambda n, _: progress.update(task, completed=n)
-        )
+        try:
+            found = sweeps.run(
+                what, workers=workers, done=lambda n, _: progress.update(task, completed=n)
+            )
+        except UnknownPolicyError as error:
+            raise typer.BadParameter(str(error)) from error
     console = Console(quiet=quiet, width=None if Console().is_terminal else 190)
     console.print(sweeps.table(found))
     console.print(
@@ -154,10 +165,22 @@ def simulate(
     )
     write_json(json_file, found)
     write_text(tsv_file, sweeps.tsv(found))
-    if html_file is not None:
+    if html_file is not None and found["runs"]:
         from benchmarks.report import page
 
         write_text(html_file, page([found]))
+
+
+def _writable(path: Path | None) -> None:
+    """Refuse a file that cannot be written before hours are spent on what goes into it."""
+    if path is None or path == STDOUT:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}") from error
 
 
 def _words(what: sweeps.Sweep, found: dict[str, Any]) -> str:
@@ -174,7 +197,8 @@ def _shard(text: str | None) -> tuple[int, int]:
     if not (part.isascii() and part.isdigit() and parts.isascii() and parts.isdigit()):
         raise typer.BadParameter(f"--shard: allowed is PART/PARTS such as 0/8, not {text!r}")
     if not int(part) < int(parts):
-        raise typer.BadParameter(f"--shard: PART is from 0 to {int(parts) - 1}, not {part}")
+        last = max(0, int(parts) - 1)
+        raise typer.BadParameter(f"--shard: PARTS is 1 or more, PART from 0 to {last}, not {text}")
     return int(part), int(parts)
 
 

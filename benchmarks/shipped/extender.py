@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.shipped.fleet import Fleet, Ints, SimPod
 from benchmarks.shipped.jobs import Job
-from benchmarks.shipped.policy import Base, Choice
+from benchmarks.shipped.policy import Base, Choice, ForGood
 from benchmarks.shipped.scheduler import DEFAULT
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
@@ -64,7 +64,8 @@ class Extender(Base):
         passing = answer.node_names or []
         if not passing:
             reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
-            return reasons.most_common(1)[0][0]
+            reason = reasons.most_common(1)[0][0]
+            return reason if answer.failed else ForGood(reason)
         score_of = dict.fromkeys(names, REFUSED)
         for found in verbs.prioritize(self._cluster, manifest, passing):
             score_of[str(found["Host"])] = int(str(found["Score"]))
@@ -109,6 +110,10 @@ class Extender(Base):
         """The agent reports what the kubelet gave."""
         if pod.request is not None:
             self._report(row)
+
+    def refused(self, pod: SimPod, row: int) -> None:
+        """The pod has failed on the node, and is deleted."""
+        self.left(pod, row)
 
     def left(self, pod: SimPod, row: int) -> None:
         """The pod ends, the agent reports it, and somebody deletes it."""

@@ -15,8 +15,8 @@ from benchmarks.shipped.simulation import Outcome, Result
 QUANTILES = tuple(q / 50 for q in range(51))
 
 
-def figures(result: Result, observer: Observer, gpus: int) -> dict[str, Any]:
-    """JSON-ready figures of one simulation on so many GPUs.
+def figures(result: Result, observer: Observer, gpus: float, held: float) -> dict[str, Any]:
+    """JSON-ready figures of one simulation on so many GPUs, some of them held all the time.
 
     ``kept`` is the share of the placed jobs with annotations whose GPUs satisfy them. ``hop`` is
     the mean weakest hop of jobs with more than one GPU, in GB/s; ``hops`` counts them by hop and
@@ -44,7 +44,7 @@ def figures(result: Result, observer: Observer, gpus: int) -> dict[str, Any]:
         "waits": [round(float(w), 1) for w in np.quantile(waits, QUANTILES)] if waits else [],
         "completion": mean(o.completion for o in placed) if placed else None,
         "completion_several": mean(o.completion for o in several) if several else None,
-        "allocated": 100 * _held(placed, last) / (gpus * last) if last else None,
+        "allocated": 100 * (held * last + _held(placed, last)) / (gpus * last) if last else None,
         "fragmented": mean(c["fragmented"] for c in observer.curve) if observer.curve else None,
         "ended": result.ended,
         "reasons": dict(result.reasons.most_common(8)),
@@ -54,7 +54,7 @@ def figures(result: Result, observer: Observer, gpus: int) -> dict[str, Any]:
 
 def _held(placed: Sequence[Outcome], last: float) -> float:
     """GPU seconds held until ``last``."""
-    return sum(o.job.gpus * (min(o.ended, last) - o.started) for o in placed if o.started < last)
+    return sum(o.gpus * (min(o.ended, last) - o.started) for o in placed if o.started < last)
 
 
 def _hops(several: Sequence[Outcome]) -> dict[str, dict[str, int]]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.shipped.clusters import Node
+from benchmarks.shipped.clusters import ClusterError, Node
 from benchmarks.shipped.jobs import SHARED_GPU, WHOLE_GPU, Ask
 from scheduler_extender.cluster import kubelet_of
-from topology.devices import Mask, PodUid, base_uuid
-from topology.emulation import EmulatedKubelet
+from topology.devices import GpuResource, GpuUuid, Mask, PodUid, base_uuid
+from topology.emulation import EmulatedKubelet, Refused
 from topology.graph import Shape
 from topology.kubelet import Kubelet
+from topology.placement import satisfies
 from topology.report import Report
-from topology.requests import ContainerRequest, GpuRequest
+from topology.requests import Constraints, ContainerRequest, GpuRequest, Role
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -70,7 +71,7 @@ class Fleet:
         self.names = [str(node.topology.name) for node in nodes]
         self.name_of = np.array(self.names, dtype=object)
         self._row = {name: i for i, name in enumerate(self.names)}
-        self.served = [node.topology.resources[0] for node in nodes]
+        self.served = [_served(node) for node in nodes]
         self.kubelets = [
             EmulatedKubelet(n.topology, rng, served.name)
             for n, served in zip(nodes, self.served, strict=True)
@@ -89,7 +90,8 @@ class Fleet:
             for name in (WHOLE_GPU, SHARED_GPU)
         }
         self._replicas = _ints(s.replicas for s in self.served)
-        self.gpus = int(sum(len(n.topology.gpus) for n in nodes))
+        self._reports = [node.report for node in nodes]
+        self._models: dict[tuple[str, ...], Bools] = {}
         self._states: dict[tuple[int, Mask, int], int] = {}
         self._shapes: dict[Kubelet, int] = {}
         self.states: list[State] = []
@@ -98,6 +100,9 @@ class Fleet:
         for row, node in enumerate(nodes):
             self._restore(row, node)
             self._refresh(row)
+        self.gpus = float((self.devices_total / self._replicas).sum())
+        self.held = self.used
+        """GPUs that somebody held at the start."""
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -127,7 +132,22 @@ class Fleet:
         fits = fits & (self.memory[at] >= ask.memory) & (self.slots[at] > 0)
         if ask.gpus:
             fits = fits & self.serves[pod.resource][at] & (self.devices[at] >= ask.gpus)
+            fits = fits & self._has_models(pod)[at]
         return fits
+
+    def _has_models(self, pod: SimPod) -> Bools:
+        """Nodes with GPUs of the models that the pod asks for: what a node selector would say."""
+        models = pod.request.constraints.models if pod.request else ()
+        if models not in self._models:
+            wanted = Constraints(models=models)
+            fits = {
+                shape: any(satisfies(shape, wanted, 1 << p) for p in range(shape.size))
+                for shape in {node.topology.shape for node in self.nodes}
+            }
+            self._models[models] = np.array(
+                [fits[node.topology.shape] for node in self.nodes], dtype=np.bool_
+            )
+        return self._models[models]
 
     def admit(self, row: int, pod: SimPod, mask: Mask | None) -> Mask:
         """The pod starts on a node; its GPUs come back.
@@ -141,6 +161,12 @@ class Fleet:
             if mask is None:
                 kubelet.admit(pod.uid, "default", pod.name, pod.request)
             else:
+                free = self.states[self.state[row]].free
+                if mask & ~free or mask.bit_count() != pod.ask.gpus:
+                    raise ValueError(
+                        f"GPUs {mask:#b} for {pod.ask.text} on {self.names[row]}: "
+                        f"{pod.ask.gpus} of the free ones {free:#b} are needed"
+                    )
                 devices = [(p, 0) for p in range(mask.bit_length()) if mask >> p & 1]
                 given = {pod.request.containers[0].name: devices}
                 kubelet.restore(pod.uid, "default", pod.name, pod.request, given)
@@ -159,8 +185,18 @@ class Fleet:
         self._refresh(row)
 
     def report(self, row: int) -> Report:
-        """What the node's agent publishes now."""
-        return self.kubelets[row].report()
+        """What the node's agent publishes now; what it said of health and the like stays true."""
+        base = self._reports[row]
+        return replace(
+            self.kubelets[row].report(),
+            allocatable=base.allocatable,
+            health=base.health,
+            conditions=base.conditions,
+        )
+
+    def replicas(self, row: int) -> int:
+        """How many devices one GPU of the node is."""
+        return self.served[row].replicas
 
     @property
     def used(self) -> float:
@@ -191,26 +227,75 @@ class Fleet:
 
     def _restore(self, row: int, node: Node) -> None:
         """Whoever held GPUs when the cluster was written down holds them to the end."""
-        at, resource = node.topology.position_of_uuid, self.served[row].name
+        at, served = node.topology.position_of_uuid, self.served[row]
+        kubelet = self.kubelets[row]
+        if node.report.allocatable is not None:
+            kept = {at.get(base_uuid(device)) for device in node.report.allocatable}
+            gone = [p for p in range(len(node.topology.gpus)) if p not in kept]
+            kubelet.withhold(gone)
+            self.devices_total[row] -= len(gone) * served.replicas
         given: dict[PodUid, dict[str, list[tuple[int, int]]]] = {}
         names: dict[PodUid, tuple[str, str]] = {}
         for a in node.report.allocations:
-            if a.resource == resource:
-                devices = [(at[base_uuid(d)], int(d.partition("::")[2] or 0)) for d in a.device_ids]
-                given.setdefault(a.pod_uid, {}).setdefault(a.container, []).extend(devices)
-                names[a.pod_uid] = (a.namespace, a.pod)
-        kubelet = self.kubelets[row]
+            if a.resource == served.name:
+                uid = a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")
+                # The node may have lost a GPU that a pod still holds.
+                devices = [d for d in map(partial(_device, at), a.device_ids) if d is not None]
+                given.setdefault(uid, {}).setdefault(a.container, []).extend(devices)
+                names[uid] = (a.namespace, a.pod)
+        requests = {p.uid: p.request for p in node.pods if isinstance(p.request, GpuRequest)}
         for uid, containers in given.items():
-            held = tuple(ContainerRequest(c, len(d)) for c, d in containers.items())
-            kubelet.restore(uid, *names[uid], GpuRequest(resource, held), containers)
-            self.devices[row] -= sum(len(d) for d in containers.values())
+            request = requests.get(uid)
+            if request is None:
+                held = tuple(ContainerRequest(c, len(d)) for c, d in containers.items())
+                request = GpuRequest(served.name, held)
+            kubelet.restore(uid, *names[uid], request, containers)
+        for uid, containers in given.items():
+            self._hide(row, uid, requests.get(uid), containers, names[uid])
         for pod in node.pods:
-            request = pod.request
-            mine = isinstance(request, GpuRequest) and request.resource == resource
-            if mine and pod.uid not in given and isinstance(request, GpuRequest):
-                kubelet.admit(pod.uid, pod.namespace, pod.name, request)
-                self.devices[row] -= request.effective_count
+            request = requests.get(pod.uid)
+            if request is not None and request.resource == served.name and pod.uid not in given:
+                try:
+                    kubelet.admit(pod.uid, pod.namespace, pod.name, request)
+                except Refused as refusal:
+                    raise ClusterError(
+                        f"{node.topology.name}: its pods hold more GPUs than it has: {refusal}"
+                    ) from refusal
             self.slots[row] -= 1
+        self.devices[row] = len(kubelet.free())
+
+    def _hide(
+        self,
+        row: int,
+        uid: PodUid,
+        request: GpuRequest | None,
+        containers: dict[str, list[tuple[int, int]]],
+        name: tuple[str, str],
+    ) -> None:
+        """Give a pod what its init containers hold, which no report shows."""
+        init = [c.name for c in request.containers if c.role is Role.INIT] if request else []
+        shown = sum(len(devices) for devices in containers.values())
+        if request is not None and init and request.effective_count > shown:
+            more = self.kubelets[row].free()[: request.effective_count - shown]
+            self.kubelets[row].restore(uid, *name, request, {**containers, init[0]: more})
+
+
+def _served(node: Node) -> GpuResource:
+    """The resource that jobs ask for: whole GPUs, or parts of them."""
+    by_name = {served.name: served for served in node.topology.resources}
+    if not node.topology.gpus or not by_name.keys() & {WHOLE_GPU, SHARED_GPU}:
+        raise ClusterError(
+            f"{node.topology.name}: GPUs served as {WHOLE_GPU} or {SHARED_GPU} are needed, "
+            f"not {', '.join(by_name) or 'none'}"
+        )
+    return by_name.get(WHOLE_GPU) or by_name[SHARED_GPU]
+
+
+def _device(at: Mapping[GpuUuid, int], device: str) -> tuple[int, int] | None:
+    """A device's GPU and replica; None where the node has no such GPU (any more)."""
+    position = at.get(base_uuid(device))
+    replica = device.partition("::")[2]
+    return None if position is None else (position, int(replica) if replica.isdigit() else 0)
 
 
 def _ints(values: Iterable[int]) -> Ints:

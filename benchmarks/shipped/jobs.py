@@ -46,6 +46,10 @@ WHOLE_GPU = "nvidia.com/gpu"
 SHARED_GPU = "nvidia.com/gpu.shared"
 
 
+MOST = 10**15
+"""CPUs or bytes of a pod."""
+
+
 class JobsError(ValueError):
     """Jobs cannot be read; the message names place, field, value and what is allowed."""
 
@@ -141,8 +145,8 @@ class _Row(BaseModel):
     @field_validator("cpu", "memory")
     @classmethod
     def _quantity(cls, value: str) -> str:
-        if quantity(value) < 0:
-            raise ValueError("allowed are quantities from 0")
+        if not 0 <= quantity(value) <= MOST:
+            raise ValueError(f"allowed are quantities from 0 to {MOST:.0e}")
         return value
 
     @field_validator("annotations", mode="before")
@@ -173,7 +177,10 @@ def read(path: Path) -> list[Job]:
     except UnicodeDecodeError as error:
         raise JobsError(f"{path}: not UTF-8 text: {error.reason}") from error
     rows = _csv(text) if path.suffix == ".csv" else _jsonl(text, path)
-    jobs = [_job(row, f"{path}: line {line}") for line, row in rows]
+    try:
+        jobs = [_job(row, f"{path}: line {line}") for line, row in rows]
+    except csv.Error as error:
+        raise JobsError(f"{path}: not CSV: {error}") from error
     if not jobs:
         raise JobsError(f"{path}: no job in it")
     return sorted(jobs, key=lambda job: job.arrives)
@@ -192,7 +199,7 @@ def _jsonl(text: str, path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             continue
         try:
             row = json.loads(words)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise JobsError(f"{path}: line {line}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise JobsError(f"{path}: line {line}: an object is needed, not {words[:40]}")

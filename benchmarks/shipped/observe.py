@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ class Observer:
             if state not in self._worth:
                 self._worth[state] = self._worth_of(state)
             worth += n * self._worth[state]
-        return max(0.0, 1 - worth / free) if free else 0.0
+        return max(0.0, 1 - worth / free) if free and self._mix else 0.0
 
     def _worth_of(self, state: State) -> float:
         """Capped by what is free: on a larger node, kinds that do not divide it add up to less."""
@@ -92,11 +92,11 @@ def mapped(fleet: Fleet) -> list[tuple[str, int]]:
 
 def mix_of(jobs: Sequence[Job]) -> Mix:
     """The requests that ask for most of a workload's GPU time, weighed by it."""
-    counts: Counter[Kind] = Counter()
+    asked: defaultdict[Kind, float] = defaultdict(float)
     for job in jobs:
         request = job.ask.request(WHOLE_GPU) if job.ask.gpus else None
         if request is not None:
-            counts[Kind(request.count, request.constraints)] += int(job.gpus * job.runs)
-    top = counts.most_common(MOST_KINDS)
+            asked[Kind(request.count, request.constraints)] += job.gpus * job.runs
+    top = sorted(asked.items(), key=lambda item: -item[1])[:MOST_KINDS]
     whole = sum(n for _, n in top)
     return tuple((kind, n / whole) for kind, n in top)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from benchmarks.ownpolicy import find_policy
+from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.protocol import policies as published
 from benchmarks.shipped.baselines import Buddy, Preserve, Published, Stock
 from benchmarks.shipped.extender import Extender
-from benchmarks.shipped.policy import Policy
+from benchmarks.shipped.policy import Base, Policy
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "gpu-topology": Extender,
@@ -37,5 +37,14 @@ def policy(name: str) -> Policy:
     Raises :class:`~benchmarks.ownpolicy.UnknownPolicyError`.
     """
     found = find_policy(name, POLICIES)
-    made: Policy = found() if name in POLICIES or isinstance(found, type) else Published(found)
-    return made
+    if name in POLICIES:
+        known: Policy = found()
+        return known
+    if not isinstance(found, type):
+        return Published(found)
+    if not issubclass(found, Base):
+        raise UnknownPolicyError(f"{name!r}: a {Base.__name__} or a ByState is needed")
+    try:
+        return found()
+    except Exception as error:
+        raise UnknownPolicyError(f"{name!r}: {type(error).__name__}: {error}") from error

@@ -44,12 +44,22 @@ class Policy(Protocol):
         """The kubelet has admitted the pod, and the agent has reported it."""
         ...
 
+    def refused(self, pod: SimPod, row: int) -> None:
+        """The kubelet has refused the pod."""
+        ...
+
     def left(self, pod: SimPod, row: int) -> None:
-        """The pod has ended, or was taken back; or the kubelet refused it."""
+        """The pod has ended, or was taken back with its gang."""
         ...
 
 
-NO_ROOM = "no node has room"
+class ForGood(str):
+    """A reason that no coming or going of other pods changes, where no other pod is there."""
+
+    __slots__ = ()
+
+
+NO_ROOM = ForGood("no node has room")
 
 
 class Base:
@@ -83,6 +93,9 @@ class Base:
     def admitted(self, pod: SimPod, row: int) -> None:
         """Nothing to remember."""
 
+    def refused(self, pod: SimPod, row: int) -> None:
+        """Nothing to remember."""
+
     def left(self, pod: SimPod, row: int) -> None:
         """Nothing to remember."""
 
@@ -112,7 +125,7 @@ class ByState(Base):
         best: Any = None
         chosen: list[int] = []
         for i in np.unique(states):
-            key = (pod.request, int(i))
+            key = (pod.ask, int(i))
             if key not in self._seen:
                 self._seen[key] = self.score(pod, self.fleet.states[i])
             score = self._seen[key]

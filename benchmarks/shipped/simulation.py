@@ -24,13 +24,15 @@ from benchmarks.shipped.clusters import Node
 from benchmarks.shipped.fleet import Fleet, Ints, SimPod
 from benchmarks.shipped.jobs import Ask, Job
 from benchmarks.shipped.observe import Observer
-from benchmarks.shipped.policy import Policy
+from benchmarks.shipped.policy import ForGood, Policy
 from benchmarks.shipped.speed import Speed, weakest_hop
 from topology.devices import Mask, PodUid
 from topology.emulation import Refused
 from topology.placement import satisfies
 
 QUEUES = ("backfill", "fifo", "none")
+MOST_REFUSALS = 32
+"""So many kubelets may refuse a pod before it waits."""
 
 Kind = tuple[Ask, int]
 
@@ -49,7 +51,8 @@ class Outcome:
     """What became of one job. Times in seconds, NaN where it never came to that.
 
     ``kept``: whether the GPUs of every pod satisfy its annotations, None where it has none.
-    ``hop`` is the weakest hop in GB/s, 0 for one GPU; ``places`` are nodes and GPUs.
+    ``hop`` is the weakest hop in GB/s, 0 for one GPU; ``gpus`` are those it takes, a device that is
+    part of one as that part; ``places`` are nodes and GPUs.
     """
 
     job: Job
@@ -57,6 +60,7 @@ class Outcome:
     ended: float = float("nan")
     kept: bool | None = None
     hop: float = 0.0
+    gpus: float = 0.0
     places: list[tuple[int, Mask]] = field(default_factory=list)
 
     @property
@@ -130,6 +134,7 @@ class Simulation:
         self._running: list[tuple[float, int, _Attempt]] = []
         self._names = count(1)
         self._reasons: Counter[str] = Counter()
+        self._why = ""
         self._refused: Counter[str] = Counter()
         self.now = 0.0
 
@@ -233,29 +238,40 @@ class Simulation:
         return np.unique(np.array(self._changes[refused:], dtype=np.int64))
 
     def _place(self, job: Job, only: Ints | None) -> tuple[SimPod, int, Mask] | None:
-        number = next(self._names)
-        name, uid = f"pod-{number}", PodUid(f"{number:032x}")
+        """A place for one pod. A kubelet that refuses it is left out of the next tries."""
         ask = job.ask
-        pod = SimPod(uid, name, ask, self.fleet.resource(ask), self._requests[ask])
-        choice = self._policy.choose(pod, only)
-        if isinstance(choice, str):
-            self._reasons[choice] += 1
-            return None
-        try:
-            mask = self.fleet.admit(choice.row, pod, choice.gpus)
-        except Refused as refusal:
-            self._refused[str(refusal)] += 1
-            self._policy.left(pod, choice.row)
-            return None
-        self._policy.admitted(pod, choice.row)
-        if self._policy.placing_may_help:
-            self._changes.append(choice.row)
-        return pod, choice.row, mask
+        refused_by: list[int] = []
+        for _ in range(MOST_REFUSALS):
+            number = next(self._names)
+            name, uid = f"pod-{number}", PodUid(f"{number:032x}")
+            pod = SimPod(uid, name, ask, self.fleet.resource(ask), self._requests[ask])
+            if refused_by:
+                rows = np.arange(len(self.fleet)) if only is None else only
+                only = np.setdiff1d(rows, refused_by)
+            choice = self._policy.choose(pod, only)
+            if isinstance(choice, str):
+                self._reasons[choice] += 1
+                self._why = choice
+                return None
+            try:
+                mask = self.fleet.admit(choice.row, pod, choice.gpus)
+            except Refused as refusal:
+                self._refused[str(refusal)] += 1
+                self._policy.refused(pod, choice.row)
+                refused_by.append(choice.row)
+                continue
+            self._policy.admitted(pod, choice.row)
+            if self._policy.placing_may_help:
+                self._changes.append(choice.row)
+            return pod, choice.row, mask
+        self._why = "every kubelet refuses it"
+        return None
 
     def _start(self, attempt: _Attempt) -> None:
         outcome, job = attempt.outcome, attempt.outcome.job
         outcome.started = self.now
         outcome.places = [(row, mask) for _, row, mask in attempt.pods]
+        outcome.gpus = sum(job.ask.gpus / self.fleet.replicas(row) for row, _ in outcome.places)
         request = self._requests[job.ask]
         shapes = [self.fleet.nodes[row].topology.shape for row, _ in outcome.places]
         masks = [mask for _, mask in outcome.places]
@@ -270,7 +286,10 @@ class Simulation:
         heapq.heappush(self._running, (outcome.ended, attempt.number, attempt))
 
     def _impossible(self) -> set[Kind]:
-        """Kinds of jobs that do not fit on the cluster as it was at the start, each tried alone."""
+        """Kinds of jobs that do not fit on the cluster as it was at the start, each tried alone.
+
+        Where placing others may help, only those whose count or hardware is not there.
+        """
         trial = Simulation(self._nodes, self._jobs, self._make, 0)
         found: set[Kind] = set()
         kinds = {(job.ask, job.pods): job for job in self._jobs}
@@ -278,6 +297,6 @@ class Simulation:
             attempt = _Attempt(number, Outcome(job))
             if trial._try(attempt):
                 trial._leave(attempt)
-            else:
+            elif not self._policy.placing_may_help or isinstance(trial._why, ForGood):
                 found.add(kind)
         return found

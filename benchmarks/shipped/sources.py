@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.protocol import openb
 from benchmarks.shipped.clusters import Node
-from benchmarks.shipped.jobs import WHOLE_GPU, Ask, Job, JobsError, read
+from benchmarks.shipped.jobs import SHARED_GPU, WHOLE_GPU, Ask, Job, JobsError, read
 from topology.graph import Shape, subsets
 from topology.placement import satisfies
 
@@ -55,9 +55,28 @@ def jobs(workload: Workload, cluster: Sequence[Node], seed: int) -> list[Job]:
     sizes = [len(node.topology.gpus) for node in cluster]
     found = split(found, workload.pod_gpus or max(sizes))
     if workload.demand != "none":
-        shapes = tuple(dict.fromkeys(node.topology.shape for node in cluster))
+        shapes = tuple(dict.fromkeys(node.topology.shape for node in cluster if _whole(node)))
         found = [replace(j, ask=demanding(j.ask, shapes, workload.demand)) for j in found]
-    return loaded(found, workload.load, sum(sizes))
+    free = sum(sizes) - sum(_held(node) for node in cluster)
+    return loaded(found, workload.load, free, _parts(cluster))
+
+
+def _whole(node: Node) -> bool:
+    """Whether the node serves whole GPUs."""
+    return any(s.name == WHOLE_GPU and s.replicas == 1 for s in node.topology.resources)
+
+
+def _held(node: Node) -> float:
+    """GPUs that somebody holds from the start."""
+    replicas = {served.name: served.replicas for served in node.topology.resources}
+    held = node.report.allocations
+    return sum(len(a.device_ids) / replicas[a.resource] for a in held if a.resource in replicas)
+
+
+def _parts(cluster: Sequence[Node]) -> int:
+    """Into how many parts a GPU is cut for jobs with a share: 1 where it is not."""
+    served = (s for node in cluster for s in node.topology.resources if s.name == SHARED_GPU)
+    return next((s.replicas for s in served), 1)
 
 
 @lru_cache(maxsize=4)
@@ -179,11 +198,17 @@ def _could(shape: Shape, ask: Ask) -> bool:
     )
 
 
-def loaded(found: Sequence[Job], load: float | None, gpus: int) -> list[Job]:
-    """The jobs from 0 on, arrivals stretched to the load (GPU seconds asked / there)."""
+def loaded(found: Sequence[Job], load: float | None, gpus: float, parts: int = 1) -> list[Job]:
+    """The jobs from 0 on, arrivals stretched to the load: GPU seconds taken / free at the start.
+
+    A share takes one of ``parts`` of a GPU, however small it is.
+    """
     first, last = found[0].arrives, found[-1].arrives
     stretch = 1.0
-    if load is not None and last > first:
-        asked = sum(job.gpus * job.runs for job in found)
-        stretch = asked / (load * gpus) / (last - first)
+    if load is not None and last > first and gpus > 0:
+        taken = (
+            job.pods * job.ask.gpus / (1 if job.ask.share is None else parts) * job.runs
+            for job in found
+        )
+        stretch = sum(taken) / (load * gpus) / (last - first)
     return [replace(job, arrives=(job.arrives - first) * stretch) for job in found]

@@ -7,6 +7,7 @@ interval is Student's t over the seeds, 95 %.
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -23,6 +24,7 @@ from benchmarks.collector import no_collector
 from benchmarks.ownpolicy import UnknownPolicyError, label
 from benchmarks.shipped import clusters, policies, sources
 from benchmarks.shipped.figures import figures
+from benchmarks.shipped.fleet import Fleet
 from benchmarks.shipped.jobs import WHOLE_GPU, Job
 from benchmarks.shipped.observe import Observer, mapped
 from benchmarks.shipped.simulation import Rules, Simulation
@@ -89,6 +91,7 @@ class Sweep:
                 raise UnknownPolicyError(f"two policies are called {name}")
         for cluster in self.clusters:
             nodes = _cluster(cluster, self.adds)
+            Fleet(nodes, random.Random(0))
             jobs = sources.jobs(replace(self.workload, load=self.loads[0]), nodes, self.seeds[0])
             for job in {job.ask: job for job in jobs}.values():
                 job.ask.request(WHOLE_GPU)
@@ -108,17 +111,24 @@ def play(what: Play) -> dict[str, Any]:
     simulation = Simulation(
         nodes, jobs, lambda: policies.policy(what.policy), what.seed, what.rules, observer
     )
-    gpus, maps = simulation.fleet.gpus, mapped(simulation.fleet)
-    with no_collector():
-        result = simulation.run()
-    found = figures(result, observer, gpus)
+    gpus, held = simulation.fleet.gpus, simulation.fleet.held
+    maps = mapped(simulation.fleet)
+    try:
+        with no_collector():
+            result = simulation.run()
+    except Exception as error:
+        if what.policy in policies.POLICIES:
+            raise
+        words = f"{what.policy!r}: {type(error).__name__}: {error}"
+        raise UnknownPolicyError(words) from error
+    found = figures(result, observer, gpus, held)
     row: dict[str, Any] = {
         "cluster": what.cluster,
         "load": what.workload.load,
         "policy": label(what.policy),
         "seed": what.seed,
         "nodes": len(nodes),
-        "gpus": gpus,
+        "gpus": round(gpus),
         "cpu_seconds": time.process_time() - started,
         **found,
     }
@@ -149,7 +159,11 @@ def run(
     with ProcessPoolExecutor(workers or os.cpu_count()) as pool:
         futures = {pool.submit(play, what): i for i, what in enumerate(plays)}
         for future in as_completed(futures):
-            found[futures[future]] = future.result()
+            try:
+                found[futures[future]] = future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             if done is not None:
                 done(len(found), len(plays))
     runs = [found[i] for i in range(len(plays))]
@@ -254,7 +268,7 @@ def _whole(given: dict[str, Any]) -> list[Play]:
 
 def table(found: dict[str, Any]) -> Table:
     """The rows for a terminal."""
-    columns = (
+    columns: tuple[tuple[str, str], ...] = (
         ("cluster", "left"),
         ("load", "right"),
         ("policy", "left"),
@@ -268,6 +282,8 @@ def table(found: dict[str, Any]) -> Table:
         ("allocated %", "right"),
         ("fragmented %", "right"),
     )
+    lost = any(row["placed"] < row["jobs"] for row in found["rows"])
+    columns += (("never ran", "right"),) if lost else ()
     result = Table(box=None, pad_edge=False, header_style="bold")
     for name, side in columns:
         result.add_column(name, justify="right" if side == "right" else "left")
@@ -289,6 +305,7 @@ def table(found: dict[str, Any]) -> Table:
             spread(row["completion_several_against_ours"], ".3f"),
             spread(row["allocated"], ".1f"),
             spread(row["fragmented"], ".1f"),
+            *([f"{row['jobs'] - row['placed']:,} of {row['jobs']:,}"] if lost else []),
         )
         before = group
     return result

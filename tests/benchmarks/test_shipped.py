@@ -700,7 +700,7 @@ def test_the_examples_of_the_docs(jobs: str, tmp_path: Path) -> None:
         (["--policy", "FGD", "--policy", "x.py:FGD"], "x.py"),
         (["--queue", "lifo"], "allowed are backfill, fifo, none"),
         (["--demand", "all"], "allowed are none, nvlink, preferred"),
-        (["--shard", "3/3"], "PART is from 0 to 2"),
+        (["--shard", "3/3"], "PART from 0 to 2"),
         (["--shard", "a/3"], "allowed is PART/PARTS"),
         (["--communication", "2"], "less than or equal to 1"),
         (["--jobs", "openb:nope"], "nope"),
