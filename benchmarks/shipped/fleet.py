@@ -236,9 +236,12 @@ class Fleet:
             self.devices_total[row] -= len(gone) * served.replicas
         given: dict[PodUid, dict[str, list[tuple[int, int]]]] = {}
         names: dict[PodUid, tuple[str, str]] = {}
+        # An agent that could not find a pod's UID tells its name.
+        uids = {(pod.namespace, pod.name): pod.uid for pod in node.pods}
         for a in node.report.allocations:
             if a.resource == served.name:
-                uid = a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")
+                nameless = uids.get((a.namespace, a.pod), PodUid(f"{a.namespace}/{a.pod}"))
+                uid = a.pod_uid or nameless
                 # The node may have lost a GPU that a pod still holds.
                 devices = [d for d in map(partial(_device, at), a.device_ids) if d is not None]
                 given.setdefault(uid, {}).setdefault(a.container, []).extend(devices)

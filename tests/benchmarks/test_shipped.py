@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations
 from pathlib import Path
@@ -30,6 +30,7 @@ from benchmarks.shipped.scheduler import DEFAULT, WITH_GPUS, InTree, sample_size
 from benchmarks.shipped.simulation import QUEUES, Outcome, Result, Rules, Simulation
 from benchmarks.shipped.sources import Workload
 from benchmarks.shipped.speed import Speed, weakest_hop
+from topology import codec
 from topology.devices import NodeName, PodUid
 from topology.graph import NodeTopology
 from topology.links import GBps, Link, LinkKind, Via
@@ -273,7 +274,6 @@ def snapshot(tmp_path: Path) -> Path:
         "resource": "nvidia.com/gpu",
         "deviceIds": ids[:2],
     }
-    from topology import codec
 
     record = codec.encode(node) | {"status": {"bootID": "b", "sequence": 1}}
     record["status"]["allocations"] = [allocation]  # type: ignore[index]
@@ -551,7 +551,6 @@ def test_a_share_is_a_replica_where_there_are_any_and_else_a_gpu(tmp_path: Path)
     share = [Job("", float(i), 100.0, Ask(1, 0.25)) for i in range(6)]
     whole = Simulation(cluster("t4-1=4"), share, lambda: policy("gpu-topology"), 1).run()
     assert sum(o.waited > 0 for o in whole.outcomes) == 2
-    from topology import codec
 
     node = codec.encode(machine("t4-1").topology("s"))
     shared = {"name": "nvidia.com/gpu.shared", "strategy": "time-slicing", "replicas": 4}
@@ -734,3 +733,196 @@ def test_the_sweeps_job_runs_what_it_says() -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)  # both outputs, as `kubectl logs` has them
     assert len(found["runs"]) == len(range(3, 3 * len(POLICIES), parts))
+
+
+# --- faults that a review found -------------------------------------------------------------------
+
+
+def play(source: str, jobs: Sequence[Job], name: str, **rules: object) -> Result:
+    nodes = cluster(source)
+    return Simulation(nodes, jobs, lambda: policy(name), 1, Rules(**rules)).run()  # type: ignore[arg-type]
+
+
+def test_what_others_may_make_possible_is_not_impossible() -> None:
+    # Five of an empty cube mesh may be no ring; with GPUs 0 and 4 gone they always are one.
+    five = Ask(5, None, 0, 0, RING)
+    alone = play("dgx1-v100=1", [Job("five", 0, 10, five)], "gpu-topology")
+    assert (alone.impossible, alone.stuck) == (0, 1)
+    six = play(
+        "dgx1-v100=1", [Job("nine", 0, 10, Ask(9)), Job("one", 1, 1, Ask(1))], "gpu-topology"
+    )
+    assert (six.impossible, six.outcomes[1].placed) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["gpu-topology", "LeastAllocated", "Random"])
+def test_one_kubelet_that_refuses_is_not_all_of_them(name: str, tmp_path: Path) -> None:
+    documents = []
+    for node, manager in (("bad", "single-numa-node"), ("good", "none")):
+        record = codec.encode(machine("dgx1-v100").topology(node))
+        record["spec"]["allocator"]["topologyManagerPolicy"] = manager  # type: ignore[index]
+        documents.append(json.dumps(record))
+    path = written(tmp_path, "c.yaml", "\n---\n".join(documents))
+    result = play(str(path), [Job("", 1000.0 * i, 100, Ask(8)) for i in range(4)], name)
+    assert all(o.placed and o.waited == 0 for o in result.outcomes)
+
+
+def replayed(tmp_path: Path, status: Mapping[str, object], *pods: Mapping[str, object]) -> str:
+    """A cluster file of one DGX-1V with this status."""
+    record = codec.encode(machine("dgx1-v100").topology("n"))
+    record["status"] = {"bootID": "b", "sequence": 1, **status}
+    path = tmp_path / "c.yaml"
+    path.write_text("\n---\n".join(json.dumps(d) for d in (record, *pods)))
+    return str(path)
+
+
+UUIDS = [gpu.uuid for gpu in machine("dgx1-v100").topology("n").gpus]
+
+
+def holds(gpus: Sequence[int], uid: str = "u") -> dict[str, object]:
+    found: dict[str, object] = {"namespace": "x", "pod": "p", "container": "main"}
+    found |= {"resource": "nvidia.com/gpu", "deviceIds": [UUIDS[i] for i in gpus]}
+    return found | ({"podUID": uid} if uid else {})
+
+
+@pytest.mark.parametrize("name", ["gpu-topology", "LeastAllocated", "Preserve"])
+def test_gpus_that_no_kubelet_hands_out_are_not(name: str, tmp_path: Path) -> None:
+    source = replayed(tmp_path, {"allocatable": UUIDS[:4]})
+    result = play(source, [Job("", 0, 10, Ask(4)), Job("", 20, 10, Ask(5))], name)
+    assert result.outcomes[0].places == [(0, 0b1111)]
+    assert not result.outcomes[1].placed
+
+
+def test_a_gpu_that_is_gone_and_a_pod_without_uid(tmp_path: Path) -> None:
+    lost = holds([0, 1])
+    lost["deviceIds"] = [UUIDS[0], "GPU-gone"]
+    first = play(replayed(tmp_path, {"allocations": [lost]}), [Job("", 0, 9, Ask(7))], "FGD")
+    assert first.outcomes[0].placed
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "x", "uid": "u"},
+        "spec": {
+            "nodeName": "n",
+            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "4"}}}],
+        },
+        "status": {"phase": "Running"},
+    }
+    source = replayed(tmp_path, {"allocations": [holds(range(4), uid="")]}, pod)
+    assert play(source, [Job("", 0, 9, Ask(4))], "FGD").outcomes[0].places == [(0, 0b11110000)]
+    over = replayed(tmp_path, {"allocations": [holds(range(6), uid="other")]}, pod)
+    with pytest.raises(ClusterError, match="hold more GPUs than it has"):
+        Fleet(cluster(over), Fixed())  # type: ignore[arg-type]
+
+
+def test_nodes_without_gpus_to_ask_for(tmp_path: Path) -> None:
+    record = codec.encode(machine("dgx1-v100").topology("n"))
+    record["spec"]["resources"] = []  # type: ignore[index]
+    path = written(tmp_path, "c.yaml", json.dumps(record))
+    with pytest.raises(ClusterError, match=r"served as nvidia\.com/gpu"):
+        Fleet(cluster(str(path)), Fixed())  # type: ignore[arg-type]
+
+
+def test_gpu_time_is_of_gpus_that_are_taken() -> None:
+    # A share is a whole GPU where nothing else is served; so is its time.
+    whole = sweep.run(
+        sweep.Sweep(
+            ("t4-1=4",), Workload("synthetic", 80, demand="none"), (0.8,), ("Random",), (1,)
+        ),
+        workers=1,
+    )
+    assert 0 < whole["runs"][0]["allocated"] <= 100
+    shares = [Job("", float(i), 1000.0, Ask(1, 0.1)) for i in range(4)]
+    result = play("t4-1=4", shares, "Random")
+    assert [o.gpus for o in result.outcomes] == [1, 1, 1, 1]
+    (first, *_, last) = sources.loaded(shares, 0.5, 4)
+    assert (first.arrives, last.arrives) == (0, 4 * 1000 / (0.5 * 4))
+
+
+def test_models_bind_every_policy() -> None:
+    model = (("gpu-model", "*L40S*"),)
+    jobs = [Job("", float(i), 100.0, Ask(2, None, 0, 0, model)) for i in range(3)]
+    for name in POLICIES:
+        result = play("dgx1-v100=2,l40s-4=1", jobs, name)
+        assert all(o.kept for o in result.outcomes), name
+
+
+def test_demands_are_of_nodes_that_serve_whole_gpus(tmp_path: Path) -> None:
+    record = codec.encode(machine("dgx1-v100").topology("n"))
+    part = {"name": "nvidia.com/gpu.shared", "strategy": "time-slicing", "replicas": 4}
+    record["spec"]["resources"] = [part]  # type: ignore[index]
+    other = codec.encode(machine("l40s-4").topology("m"))
+    path = written(tmp_path, "c.yaml", f"{json.dumps(record)}\n---\n{json.dumps(other)}")
+    found = sources.jobs(Workload("synthetic", 50), cluster(str(path)), 1)
+    assert not any(job.ask.annotations for job in found)
+
+
+RUDE = """
+from benchmarks.shipped.policy import ByState
+
+class Cpu(ByState):
+    def score(self, pod, state):
+        return None if pod.ask.cpu > 1000 else 1
+
+class Same(ByState):
+    def score(self, pod, state):
+        return 1
+    def gpus(self, pod, state):
+        return 1
+
+class Raises(ByState):
+    def score(self, pod, state):
+        raise KeyError("score")
+
+seven = 7
+
+class Stranger:
+    pass
+"""
+
+
+def test_policies_of_ones_own_that_do_not_behave(tmp_path: Path) -> None:
+    path = written(tmp_path, "rude.py", RUDE)
+    jobs = [Job("", 0.0, 5.0, Ask(1, None, 1000)), Job("", 9.0, 5.0, Ask(1, None, 2000))]
+    result = play("dgx1-v100=1", jobs, f"{path}:Cpu")
+    assert [o.placed for o in result.outcomes] == [True, False]
+    broken = written(tmp_path, "broken.py", "def f(:\n")
+    for name, words in (
+        (f"{path}:Same", "of the free ones"),
+        (f"{path}:Raises", "KeyError"),
+        (f"{path}:seven", "a class or a function is needed"),
+        (f"{path}:Stranger", "a Base or a ByState is needed"),
+        (f"{broken}:f", "SyntaxError"),
+    ):
+        args = ["simulate", "--count", "30", "--seeds", "1", "--workers", "1", "--policy", name]
+        done = runner.invoke(app, args, env={"COLUMNS": "400"})
+        assert (done.exit_code, words in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--json", "/proc/none/x.json"], "/proc/none/x.json: No such file"),
+        (["--html", "/"], "/: Is a directory"),
+        (["--load", "1e-320"], "allowed are 0 and 0.001 to 100"),
+        (["--network", "inf"], "--network"),
+        (["--shard", "0/0"], "PARTS is 1 or more"),
+        (["--cluster", ",".join(["dgx1-v100=1"] * 60)], "is there twice"),
+    ],
+)
+def test_what_would_fail_at_the_end_fails_at_once(args: list[str], words: str) -> None:
+    done = runner.invoke(app, ["simulate", "--count", "3", *args], env={"COLUMNS": "2000"})
+    assert done.exit_code == 2, done.output
+    assert words in done.output
+
+
+def test_short_jobs_and_jobs_without_gpus(tmp_path: Path) -> None:
+    path = written(tmp_path, "j.csv", "arrival,duration,gpus\n0,0.5,1\n1,0.2,2\n")
+    none = written(tmp_path, "n.csv", "arrival,duration,gpus\n0,60,0\n1,60,0\n")
+    for jobs in (path, none):
+        args = ["simulate", "--jobs", str(jobs), "--seeds", "1", "--policy", "gpu-topology"]
+        done = runner.invoke(app, [*args, "--json", str(tmp_path / "o.json")])
+        assert done.exit_code == 0, done.output
+    twice = ["--cluster", "t4-1=1", "--load", "0.5", "--load", "0.5", "--policy", "all"]
+    args = ["simulate", *twice, "--cluster", "t4-1=1", "--policy", "FGD", "--seeds", "1"]
+    done = runner.invoke(app, [*args, "--count", "3", "--json", str(tmp_path / "t.json")])
+    found = json.loads((tmp_path / "t.json").read_text())
+    assert len(found["runs"]) == len(POLICIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,12 +10,15 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.ledger import pod_record
+from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.preemption import preempt
 from scheduler_extender.wire import Pod, PreemptionArgs, encode
 from tests.nodes import bridged, pcie, pod, switched
 from topology.devices import DeviceId, NodeName, PodUid
+from topology.links import LinkKind
+from topology.machines import machine
 from topology.report import Allocation, Report
+from topology.requests import Constraints, gpu_request
 
 NVLINK = {"link": "nvlink"}
 
@@ -109,3 +113,31 @@ def test_whole_pods_are_read_too(cluster: Cluster) -> None:
             }
         }
     }
+
+
+def test_what_is_supposed_changes_nothing_that_is_known() -> None:
+    """A pod that ended unseen stays in the belief, whatever preempt was asked in between."""
+    node = machine("dgx1-v100").topology("n")
+    wanted = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+    name = NodeName("n")
+    found = []
+    for asked in (False, True):
+        cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        held = []
+        for p in (0, 2, 3):
+            uid = PodUid(f"h{p}")
+            cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(1), phase="Running"))
+            ids = (DeviceId(node.gpus[p].uuid),)
+            held.append(Allocation(uid, "d", uid, "main", "nvidia.com/gpu", ids))
+        cluster.put_record(node, Report("b", 1, allocations=tuple(held)))
+        bound = PodRecord(PodUid("a"), "d", "a", name, gpu_request(3))
+        brief = PodRecord(PodUid("b"), "d", "b", name, gpu_request(1))
+        cluster.put_pod(bound)
+        cluster.put_pod(brief)
+        cluster.put_pod(replace(brief, phase="Succeeded"))
+        cluster.drop_pod(brief.uid)
+        if asked:
+            cluster.decide_without(name, wanted, frozenset({bound.uid}))
+        cluster.put_pod(replace(bound, unschedulable=True))  # anything that touches the node
+        found.append(cluster.decide(name, wanted).verdict)
+    assert found == ["possible", "possible"]

@@ -21,7 +21,7 @@ from tests.scheduler_extender.serving import running
 from topology.devices import NodeName, PodUid
 from topology.emulation import EmulatedKubelet, Refused
 from topology.graph import NodeTopology
-from topology.links import LinkKind
+from topology.links import GBps, LinkKind
 from topology.machines import machine
 from topology.report import Health, Report
 from topology.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
@@ -127,11 +127,16 @@ def test_what_cannot_be_replayed_is_said() -> None:
     cluster.put_problem(NodeName("bad"), "spec.devices: two\nlines")
     cluster.put_node(NodeName("bare"), advertises=True)
     clock[0] = 11
+    cluster.put_record(machine("l40s-4").topology("new"), None)
+    cluster.put_record(machine("l40s-4").topology("dra"), Report())
+    cluster.put_node(NodeName("dra"), advertises=False)
     text = b"".join(cluster_file(cluster)).decode()
     comments = [line for line in text.splitlines() if line.startswith("#")][1:]
     assert comments == [
         "# bad: left out, spec.devices: two lines",
         "# bare: left out, no topology report",
+        "# dra: left out, its GPUs are served by DRA only",
+        "# new: left out, no topology report",
         "# old: its report was stale",
     ]
     assert [r.topology.name for r in parse(text).records] == ["old"]
@@ -170,3 +175,34 @@ status: {allocatable: {cpu: 3500m, memory: 1Gi, pods: "30", nvidia.com/gpu: "4"}
     assert (found[NodeName("h-00")].cpu, found[NodeName("h-00")].pods) == (3500, 30)
     with pytest.raises(ClusterFileError, match=r"document 1: cpu: \"many\" is not a quantity"):
         parse(text.replace("cpu: 96", "cpu: many"))
+
+
+def test_pods_come_back_as_they_were() -> None:
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    node = machine("dgx1-v100").topology("n")
+    kubelet = EmulatedKubelet(node, random.Random(1))
+    seen = record("seen", 2, node="n")
+    assert isinstance(seen.request, GpuRequest)
+    kubelet.admit(seen.uid, "default", "seen", seen.request)
+    fast = Constraints(min_bandwidth=GBps(1234.5678))
+    slow = Constraints(min_bandwidth=GBps(0.00001))
+    pods = [
+        replace(record("alone", 1, node="n"), request=replace(gpu_request(1), alone=False)),
+        replace(record("waits", 1), unschedulable=True),
+        replace(record("fast", 1), request=gpu_request(2, fast)),
+        replace(record("slow", 1), request=gpu_request(2, slow)),
+        seen,
+    ]
+    for known in pods:
+        cluster.put_pod(known)
+    cluster.put_record(node, kubelet.report())
+    # A kubelet that has just been restarted shows nobody: the pod is known to run all the same.
+    cluster.put_record(node, replace(kubelet.report(), allocations=()))
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, parse(b"".join(cluster_file(cluster)).decode()))
+    assert answers(again) == answers(cluster)
+    assert [p.name for p in again.waiting_pods()] == ["waits"]
+    for known in pods[:4]:
+        back = again.pod(known.uid)
+        assert back is not None
+        assert back.request == known.request
