@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -177,10 +178,12 @@ def _writable(path: Path | None) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a"):
-            pass
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}") from error
+    if path.is_dir():
+        raise typer.BadParameter(f"{path}: Is a directory")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise typer.BadParameter(f"{path}: Permission denied")
 
 
 def _words(what: sweeps.Sweep, found: dict[str, Any]) -> str:
