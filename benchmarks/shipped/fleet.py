@@ -39,11 +39,6 @@ class State:
     replicas: int
     kubelet: Kubelet
 
-    @property
-    def total(self) -> int:
-        """All devices of the node."""
-        return self.shape.size * self.replicas
-
     @cached_property
     def _hash(self) -> int:
         return hash((self.shape, self.free, self.left, self.replicas))

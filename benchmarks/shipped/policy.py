@@ -75,16 +75,17 @@ class Base:
 
     def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | str:
         """The best of the nodes offered; pods without GPUs are kube-scheduler's."""
-        found: Choice | str = NO_ROOM
+        why: str = NO_ROOM
         for rows in self.in_tree.samples(pod, only):
-            if pod.ask.gpus:
-                found = self.among(pod, rows)
-            else:
+            if not pod.ask.gpus:
                 scores = self.in_tree.scores(pod, rows, DEFAULT, most=False)
-                found = Choice(self.in_tree.best(rows, scores))
+                return Choice(self.in_tree.best(rows, scores))
+            found = self.among(pod, rows)
             if isinstance(found, Choice):
-                break
-        return found
+                return found
+            if isinstance(why, ForGood):  # where one sample may change its mind, the pod waits
+                why = found
+        return why
 
     def among(self, pod: SimPod, rows: Ints) -> Choice | str:
         """The choice among nodes on which the pod fits by count."""

@@ -754,6 +754,13 @@ def test_what_others_may_make_possible_is_not_impossible() -> None:
     assert (six.impossible, six.outcomes[1].placed) == (1, True)
 
 
+def test_one_sample_of_nodes_does_not_speak_for_the_others() -> None:
+    # The last sample has no links at all; five of a cube mesh in the first may become a ring.
+    five = Job("five", 0, 10, Ask(5, None, 0, 0, RING))
+    result = play("dgx1-v100=120,l40s-8=120", [five], "gpu-topology")
+    assert (result.impossible, result.stuck) == (0, 1)
+
+
 @pytest.mark.parametrize("name", ["gpu-topology", "LeastAllocated", "Random"])
 def test_one_kubelet_that_refuses_is_not_all_of_them(name: str, tmp_path: Path) -> None:
     documents = []
