@@ -46,6 +46,12 @@ from topology.scoring import Kinds, Merit, Prospect
 
 REMEMBERED_REQUESTS = 128
 REMEMBERED_STATES = 100_000
+EVALUATION = 1000
+"""Steps that working out one answer counts for under :meth:`Cluster.bounded`; a look-up is one."""
+
+
+class NotRememberedError(Exception):
+    """An answer needs more work than was allowed, or the lock is held by somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,30 @@ class Cluster:
         self._listeners: list[Callable[[NodeName], None]] = []
         self._surprised: list[Callable[[Surprise], None]] = []
         self.reports_out_of_order = 0
+        self._allowance: int | None = None
+
+    @contextmanager
+    def bounded(self, steps: int, *, wait: bool) -> Iterator[None]:
+        """Like :meth:`locked`, for no more than ``steps`` of work: see :data:`EVALUATION`.
+
+        What is asked inside raises :class:`NotRememberedError` where it needs more; what was
+        worked out until then stays remembered. Without ``wait`` the same is raised at once if the
+        lock is not free.
+        """
+        if not self._lock.acquire(blocking=wait):
+            raise NotRememberedError
+        try:
+            self._allowance = steps
+            yield
+        finally:
+            self._allowance = None
+            self._lock.release()
+
+    def _spend(self, steps: int) -> None:
+        if self._allowance is not None:
+            self._allowance -= steps
+            if self._allowance < 0:
+                raise NotRememberedError
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -455,10 +485,12 @@ class Cluster:
             table.merits.clear()
         for name in [n for n in names if n not in known]:
             if name in nodes:
+                self._spend(1)
                 node = nodes[NodeName(name)]
                 state = node.states.get(request.resource) or self._state(node, request.resource)
                 decision = by_state.get(state)
                 if decision is None:
+                    self._spend(EVALUATION)
                     decision = by_state[state] = self._decide(node, request)
                 table.put(name, state, decision)
         return table
@@ -491,7 +523,9 @@ class Cluster:
             table.kinds = kinds
             table.prospects.clear()
         state = table.states[name]
+        self._spend(1)
         if state not in table.prospects:
+            self._spend(EVALUATION)
             table.prospects[state] = self._prospect(name, request, table)
         return table.prospects[state].weighed(mix)
 
@@ -569,7 +603,11 @@ class Cluster:
                 views={},
                 states={},
             )
-            return self._decide(without, request)
+            # Nodes that would be in one state share the answer, also with nodes that are in it.
+            state, known = self._state(without, request.resource), self.table(request, ()).by_state
+            if state not in known:
+                known[state] = self._decide(without, request)
+            return known[state]
 
     def _decide(self, node: _Node | None, request: GpuRequest) -> Decision:
         if node is not None and node.problem is not None:
@@ -656,6 +694,7 @@ class Cluster:
             name, deadline = next(iter(self._deadlines.items()))
             if now < deadline:
                 return
+            self._spend(1 + len(self._tables) // 16)
             del self._deadlines[name]
             self._nodes[name].stale = True
             self._touch(name)
