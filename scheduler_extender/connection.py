@@ -135,7 +135,7 @@ class Connection(HttpToolsProtocol):
         app = self.app
         crowded = self._crowded and len(self.connections) > self.limits.connections
         if crowded and self.url.partition(b"?")[0] not in HEALTH:
-            self.app = _refusing(503, "too many connections")  # type: ignore[assignment]
+            self.app = _refusing(503, "too many connections")
         super().on_headers_complete()
         self.app = app
 

@@ -57,7 +57,7 @@ class Waker:
     LOOKS = 500
     SLICE = 100
     """Times that the cluster is asked in one round, and about how many nodes each time."""
-    EVALUATIONS = 10
+    EVALUATIONS = 50
     """Answers that are worked out in one round; the lock is held for one at a time."""
 
     def __init__(
