@@ -104,8 +104,8 @@ class Waker:
         self._served = {r: at for r, at in self._served.items() if r in requests}
         budget = _Budget(self.LOOKS, self.EVALUATIONS)
         wakes = self.AT_ONCE
-        # Whose request was looked at longest ago comes first.
-        for request, tried in sorted(groups, key=lambda key: self._served.get(key[0], -1)):
+        # Whose request was looked at longest ago comes first; among equals, who has seen least.
+        for request, tried in sorted(groups, key=lambda k: (self._served.get(k[0], -1), k[1])):
             if wakes <= 0 or budget.spent:
                 return
             pods = groups[request, tried]
