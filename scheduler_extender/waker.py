@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
-from scheduler_extender.cluster import EVALUATION, Cluster, NotRememberedError
+from scheduler_extender.cluster import Cluster, NotRememberedError
 from scheduler_extender.ledger import PodRecord
 from topology.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable
@@ -194,23 +194,25 @@ class Waker:
         return False, tried
 
     def _ask(self, request: GpuRequest, names: list[NodeName], budget: _Budget) -> tuple[bool, int]:
-        """Whether one of these nodes takes the request, and how many of them have been asked."""
-        for steps in (self.SLICE, self.SLICE + EVALUATION):
-            budget.looks -= 1
-            budget.evaluations -= steps > self.SLICE
-            self.looks += 1
-            with self._cluster.locked():
-                try:
-                    with self._cluster.bounded(steps, wait=True):
-                        passed = self._cluster.table(request, names).passed
-                        return not passed.isdisjoint(names), len(names)
-                except NotRememberedError:
-                    table = self._cluster.table(request, ())
-                    seen = sum(1 for _ in takewhile(table.decisions.__contains__, names))
-                    if not table.passed.isdisjoint(names):
-                        return True, seen
+        """Whether one of these nodes takes the request, and how many of them have been asked.
+
+        That is all of them if nothing has to be worked out, and else the first that has to be,
+        with those before it.
+        """
+        budget.looks -= 1
+        self.looks += 1
+        try:
+            with self._cluster.bounded(len(names), wait=True):
+                return not self._cluster.table(request, names).passed.isdisjoint(names), len(names)
+        except NotRememberedError:
             self._breathe()
-        return False, seen
+        budget.evaluations -= 1
+        with self._cluster.locked():
+            known = self._cluster.table(request, ()).decisions
+            seen = 1 + sum(1 for _ in takewhile(known.__contains__, names))
+            names = names[:seen]
+            passed = self._cluster.table(request, names[-1:]).passed
+            return not passed.isdisjoint(names), len(names)
 
     def _wake(self, pod: PodRecord) -> None:
         """Write the annotation. Raises :class:`ApiFailure`."""
