@@ -453,7 +453,11 @@ class Cluster:
         node = self._nodes.get(pod.node) if pod.node is not None else None
         if node is None or pod.uid in node.reported or not isinstance(pod.request, GpuRequest):
             return
-        waiting = self._balance(node, pod.request.resource)
+        try:
+            waiting = self._balance(node, pod.request.resource)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._fault(NodeName(pod.node or ""), error)
+            waiting = None  # then everybody is taken for unreported
         witnesses = frozenset(waiting.waiting if waiting else node.pods) - {pod.uid}
         if witnesses:
             node.ghosts[pod.uid] = Ghost(pod, witnesses)
@@ -627,7 +631,11 @@ class Cluster:
     def view(self, name: NodeName, resource: str) -> Availability | str:
         """What is free on a node for ``resource``, or the text of what is wrong with its record."""
         with self._lock:
-            return self._view(self._nodes[name], resource)
+            try:
+                return self._view(self._nodes[name], resource)
+            except Exception as error:  # noqa: BLE001 (a listener logs it)
+                self._fault(name, error)
+                return f"internal error: {type(error).__name__}"
 
     def _view(self, node: _Node, resource: str) -> Availability | str:
         if resource not in node.views:

@@ -74,15 +74,19 @@ _metadata = msgspec.json.Decoder(_Named)
 
 
 def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | None:
-    """Apply one object of a list; its UID, or None where it cannot be read.
+    """Apply one object of a list; its UID, or None where not even that can be read.
 
-    One such object must not cost the rest of the list.
+    One such object must not cost the rest of the list, whether it is bad or we are.
     """
     try:
         apply(raw)
-        return _metadata.decode(raw).metadata.uid
     except msgspec.DecodeError as error:
         log.warning("object cannot be read", problem=str(error))
+    except Exception:
+        log.exception("object cannot be taken in")
+    try:
+        return _metadata.decode(raw).metadata.uid
+    except msgspec.DecodeError:
         return None
 
 
@@ -112,6 +116,10 @@ class RecordSink:
         except RecordError as error:
             log.warning("topology record unusable", node=name, problem=str(error))
             self._cluster.put_problem(name, str(error))
+        except Exception as error:
+            # A fault of ours costs this node, not the list that it stands in.
+            log.exception("topology record cannot be taken in", node=name)
+            self._cluster.put_problem(name, f"internal error: {type(error).__name__}")
         else:
             self._cluster.put_record(
                 record.topology, record.report, uid=metadata.uid, age=self._age(record.report)

@@ -76,7 +76,9 @@ def test_what_a_blind_watch_does_to_each_kind_of_pod(
     preferred = pod(2, {**NVLINK, "policy": "preferred"})
     assert found.filter(preferred, "switched")["NodeNames"] == ["switched"]
     assert found.prioritize(preferred, "switched") == {"switched": 0}
-    assert found.bind(pod(2, name="plain", uid="uid-2"), "switched") == ""
+    plain = pod(2, name="plain", uid="uid-2")
+    assert found.filter(plain, "switched")["NodeNames"] == ["switched"]
+    assert found.bind(plain, "switched") == ""
     watches[0] = Watch("pods", SILENT_AFTER)
     assert found.filter(pod(2, NVLINK), "switched")["NodeNames"] == ["switched"]
 
