@@ -253,7 +253,7 @@ BOMB = (
             "line 1: the root element is 'nvidia_smi_log', NCCL's",
             id="foreign",
         ),
-        pytest.param(system(cpu(0)), "line 1: no GPU: neither", id="no GPU"),
+        pytest.param(system(cpu(0)), "line 1: no GPU of NVIDIA: neither", id="no GPU"),
         pytest.param(
             system(gpu(A, 0)), "line 2, pci: stands outside every <cpu>", id="GPU without CPU"
         ),

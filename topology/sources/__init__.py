@@ -1,18 +1,27 @@
 """What people and tools write down of a machine, turned into its topology.
 
 :func:`read` takes any of them and picks by content: :mod:`~topology.sources.smi` reads
-``nvidia-smi topo -m`` text (:mod:`~topology.sources.table` finds its cells),
-:mod:`~topology.sources.nccl` NCCL's topology XML. :mod:`~topology.sources.inventory` settles who
+``nvidia-smi topo -m`` text (:mod:`~topology.sources.lines` takes away what was put around it,
+:mod:`~topology.sources.table` finds its cells, :mod:`~topology.sources.foreign` knows other
+vendors' tools), :mod:`~topology.sources.nccl` NCCL's topology XML. :mod:`~topology.sources.inventory` settles who
 the GPUs are. All answer with :class:`Imported`, which carries what was odd as findings, or refuse
 with :class:`SourceError`, which names the line and the cell. Only text comes in: no file is opened.
 """
 
 from __future__ import annotations
 
+import re
+
 from topology.devices import Bytes, NodeName
 from topology.sources.imported import MAX_TEXT, Finding, Imported, SourceError, checked_size
 from topology.sources.nccl import parse_nccl
 from topology.sources.smi import parse_topo
+
+_ALL = re.compile(r"(?s).*")
+_SYSTEM = re.compile(r"(?s)<system[\s>].*</system>")
+_PAGE = re.compile(
+    r"(?i)<(?:!doctype html|html|body|div|p|span|pre|code|table|details|summary|br|h[1-6])[\s/>]"
+)
 
 __all__ = [
     "MAX_TEXT",
@@ -32,7 +41,7 @@ def read(
     product: str | None = None,
     memory: Bytes | None = None,
 ) -> Imported:
-    """The topology that ``text`` tells of ``node``: XML where it starts with ``<``, else a matrix.
+    """The topology that ``text`` tells of ``node``: NCCL's XML where it holds it, else a matrix.
 
     ``product`` and ``memory`` (bytes of each GPU) say what the text does not.
 
@@ -41,5 +50,18 @@ def read(
     '2 × NVIDIA L40S, PCIe PIX'
     """
     start = checked_size(text).lstrip("\ufeff \t\r\n")
-    parse = parse_nccl if start.startswith("<") else parse_topo
-    return parse(text, node, product=product, memory=memory)
+    xml = _xml(start)
+    if xml is None:
+        return parse_topo(text, node, product=product, memory=memory)
+    before = text[: len(text) - len(start) + xml.start()].count("\n")
+    return parse_nccl("\n" * before + xml[0], node, product=product, memory=memory)
+
+
+def _xml(start: str) -> re.Match[str] | None:
+    """The XML of a text: all of it where it begins as XML, else from ``<system`` on.
+
+    A page's own tags are no XML of a tool: a matrix is often pasted with them around it.
+    """
+    if start.startswith("<") and not _PAGE.match(start):
+        return _ALL.match(start)
+    return _SYSTEM.search(start)
