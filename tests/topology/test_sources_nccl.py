@@ -294,7 +294,7 @@ BOMB = (
             id="NIC twice",
         ),
         pytest.param(
-            system(cpu(0, gpu(A, 0), "<nic><net/></nic>")),
+            system(cpu(0, gpu(A, 0), '<nic><net guid="0x9a"/></nic>')),
             "line 2, net: a NIC without name",
             id="NIC without name",
         ),

@@ -17,8 +17,6 @@ from topology.sources.imported import MAX_TEXT, Finding, Imported, SourceError, 
 from topology.sources.nccl import parse_nccl
 from topology.sources.smi import parse_topo
 
-_ALL = re.compile(r"(?s).*")
-_SYSTEM = re.compile(r"(?s)<system[\s>].*</system>")
 _PAGE = re.compile(
     r"(?i)<(?:!doctype html|html|body|div|p|span|pre|code|table|details|summary|br|h[1-6])[\s/>]"
 )
@@ -49,19 +47,21 @@ def read(
     >>> found.topology.summary()
     '2 × NVIDIA L40S, PCIe PIX'
     """
-    start = checked_size(text).lstrip("\ufeff \t\r\n")
-    xml = _xml(start)
-    if xml is None:
+    checked_size(text)
+    begin, end = _xml(text)
+    if begin == end:
         return parse_topo(text, node, product=product, memory=memory)
-    before = text[: len(text) - len(start) + xml.start()].count("\n")
-    return parse_nccl("\n" * before + xml[0], node, product=product, memory=memory)
+    before = text.count("\n", 0, begin)
+    return parse_nccl("\n" * before + text[begin:end], node, product=product, memory=memory)
 
 
-def _xml(start: str) -> re.Match[str] | None:
-    """The XML of a text: all of it where it begins as XML, else from ``<system`` on.
+def _xml(text: str) -> tuple[int, int]:
+    """Where the XML of a text stands: all of it where it begins as XML, else ``<system>``.
 
-    A page's own tags are no XML of a tool: a matrix is often pasted with them around it.
+    Nowhere is (0, 0). A page's own tags are no XML of a tool: a matrix is often pasted with them.
     """
-    if start.startswith("<") and not _PAGE.match(start):
-        return _ALL.match(start)
-    return _SYSTEM.search(start)
+    begin = len(text) - len(text.lstrip("\ufeff \t\r\n"))
+    if text.startswith("<", begin) and not _PAGE.match(text, begin):
+        return begin, len(text)
+    begin, end = text.find("<system"), text.rfind("</system>")
+    return (begin, end + len("</system>")) if 0 <= begin < end else (0, 0)

@@ -10,7 +10,10 @@ from topology.sources.lines import Line
 
 _TOOLS = (
     # Whose tool it is, and what only that tool prints.
-    ("AMD's rocm-smi", r".*?(?:ROCm System Management|(?:Weight|Hops|Link Type) between two GPUs\b)"),
+    (
+        "AMD's rocm-smi",
+        r".*?(?:ROCm System Management|(?:Weight|Hops|Link Type) between two GPUs\b)",
+    ),
     ("AMD's rocm-smi", r".*?\(Topology\) Numa|GPU[0-9]+\s+(?:(?:0|XGMI|PCIE)\s+)*(?:XGMI|PCIE)\b"),
     ("MetaX's mx-smi", r".*?MetaX System Management"),
     ("MetaX's mx-smi", r"GPU[0-9]+\s+(?:(?:X|SYS|NODE|PHB|PXB|PIX|ETH)\s+)*MX\b"),
@@ -31,16 +34,19 @@ _MOST = 200
 
 
 def refuse_foreign(lines: Iterable[Line], cause: SourceError | None = None) -> None:
-    """:class:`SourceError` where the last tool that ``lines`` show is another vendor's."""
+    """:class:`SourceError` where ``lines`` end with the output of another vendor's tool.
+
+    That they show ``nvidia-smi`` after it makes it past. ``cause`` is why they cannot be read.
+    """
     shown: tuple[int, str] | None = None
     for number, line, _ in lines:
         text = line.strip()[:_MOST]
         if "nvidia-smi" in text:
             shown = None
         elif command := _COMMAND.match(text):
-            shown = number, _COMMANDS[command[1]]
+            shown = shown or (number, _COMMANDS[command[1]])
         elif whose := next((name for name, sign in _SIGNS if sign.match(text)), None):
-            shown = number, whose
+            shown = shown or (number, whose)
     if shown is not None:
         number, whose = shown
         message = f"this is {whose}: only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`"

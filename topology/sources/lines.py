@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from topology.sources.imported import Finding
+from topology.sources.imported import Finding, SourceError
 
 MAX_LINE = 16 * 1024
 """Characters of a line; 64 GPUs with 128 NICs print some 2,000."""
@@ -54,10 +54,10 @@ _BEGINS = re.compile(
 """Where a line of the tool's own begins: a header, a row, a device of ``-L``, or a legend."""
 _PREFIX = re.compile(
     r"\s*(?:"
-    r"(?P<host>(?:[0-9]{1,3}\.){3}[0-9]{1,3}:?|(?!(?:GPU|NIC|mlx)[0-9]|[0-9]+:)[^\s:\"'#/]{1,100}:)"
-    r"|(?P<job>\[[^\[\]\s]{1,80}\])"
-    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,]{5,18}(?:Z|[+-][0-9:]{4,6})?\s"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,]{5,18}(?:Z|[+-][0-9:]{4,6})?\s"
     r"|[A-Z][a-z]{2}\s{1,2}[0-9]{1,2}\s[0-9:]{8}\s(?P<logged>\S{1,100})\s"
+    r"|(?P<host>(?:[0-9]{1,3}\.){3}[0-9]{1,3}:?|(?!(?:GPU|NIC|mlx)[0-9]|[0-9]+:)[^\s:\"'#/]{1,100}:)"
+    r"|(?P<job>\[[^\[\]\s]{1,80}\])"
     r"|(?:stdout|stderr) [FP]\s"
     r"|[0-9]{1,6}(?:[:.)]|\s|(?=\D))"
     r"|[#/;%!+\"'-]+"
@@ -75,13 +75,18 @@ class Line(NamedTuple):
 
 
 def clean(text: str, findings: list[Finding]) -> list[Line]:
-    """The lines without what was put around them. Endless ones are left out, and said."""
+    """The lines without what was put around them.
+
+    An endless one is left out, and said; one that begins a table is refused.
+    """
     found: list[Line] = []
     for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
         for piece in _pieces(line):
             if len(piece) > MAX_LINE:
-                what = f"passed over: {len(piece)} characters, at most {MAX_LINE} are a line"
-                findings.append(Finding(number, what))
+                what = f"{len(piece)} characters, at most {MAX_LINE} of a line are read"
+                if _BEGINS.match(piece):
+                    raise SourceError(number, None, what)
+                findings.append(Finding(number, f"passed over: {what}"))
             else:
                 found.append(_clean(number, piece))
     return found

@@ -48,11 +48,9 @@ NUMA = "NUMA Affinity"
 LABELS = ("CPU Affinity", NUMA, "GPU NUMA ID")
 """The columns after the matrix; older drivers print one or two of them."""
 _LABELS = {
-    "CPU Affinity": re.compile(r"CPU\s*Affinity", re.IGNORECASE),
-    NUMA: re.compile(
-        r"NUMA\s*Affinity|(?<!GPU )(?<!GPU\t)NUMA(?:\s+node)?(?=\s*$|\t)", re.IGNORECASE
-    ),
-    "GPU NUMA ID": re.compile(r"GPU\s+NUMA\s+ID", re.IGNORECASE),
+    "CPU Affinity": re.compile(r"CPUs?(?: Affinity)?", re.IGNORECASE),
+    NUMA: re.compile(r"NUMA Affinity|NUMA(?: Nodes?)?(?= ?\t| ?$)", re.IGNORECASE),
+    "GPU NUMA ID": re.compile(r"GPU NUMA ID", re.IGNORECASE),
 }
 _CPUS = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*|N/A")
 _NODES = re.compile(r"[0-9]{1,4}(?:[-,][0-9]{1,4})*|N/A")
@@ -138,12 +136,17 @@ class Table:
 
 @dataclass(slots=True)
 class _Block:
-    """A header, where there is one, and the rows below it."""
+    """A header, where there is one, and the rows below it.
+
+    ``labels`` are the columns after the devices, ``unknown`` words of the header that name none.
+    """
 
     line: int
     columns: tuple[str, ...] | None = None
     labels: tuple[str, ...] = ()
+    unknown: str = ""
     rows: list[Line] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
     p2p_legend: bool = False
 
     def is_p2p(self) -> bool:
@@ -174,8 +177,7 @@ def read_table(lines: Sequence[Line], findings: list[Finding]) -> Table:
         if (name := line.text.split()[0]) not in columns:
             raise SourceError(line.number, name, "the header has no such column")
     for line in found:
-        last = line.number == found[-1].number
-        row = _row(line, columns, block.labels, gaps, merged, last=last)
+        row = _row(line, columns, block.labels, gaps, merged, last=line is found[-1])
         if row.name in rows:
             message = f"this row stands already on line {rows[row.name].line}"
             raise SourceError(line.number, row.name, message)
@@ -183,9 +185,12 @@ def read_table(lines: Sequence[Line], findings: list[Finding]) -> Table:
     if merged:
         text = f"cells that run together are read apart: {', '.join(list(merged)[:8])}"
         findings.append(Finding(min(merged.values()), text))
+    if block.unknown:
+        text = f"the header's {quoted(block.unknown)} is no known column: NUMA nodes unknown"
+        findings.append(Finding(block.line, text))
     has_numa = NUMA in block.labels or any(row.numa for row in rows.values())
     if has_numa and not block.labels and block.columns is not None:
-        text = f"the header names no columns after the devices: taken as {', '.join(LABELS)}"
+        text = "the header names no NUMA column: taken from what stands behind the rows"
         findings.append(Finding(block.line, text))
     if unread := [row for row in rows.values() if row.rest]:
         text = f"{', '.join(row.name for row in unread[:8])}: not read, since no column is named "
@@ -202,13 +207,14 @@ def _blocks(lines: Sequence[Line], findings: list[Finding]) -> list[_Block]:
         if not text:
             continue
         block = blocks[-1] if blocks else None
-        if named := _header(text, begun=block is not None):
+        if named := _header(text, block):
             blocks.append(_Block(number, *named))
         elif _is_row(text, block.columns if block else None):
             if block is None:
                 block = _Block(number)
                 blocks.append(block)
             block.rows.append(line)
+            block.names.add(text.split(None, 1)[0])
         elif _GPU.match(text):
             findings.append(Finding(number, f"passed over, it holds no link: {quoted(text)}"))
         elif block is not None and _P2P_LEGEND.match(text):
@@ -240,8 +246,8 @@ def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: list[Finding
     raise SourceError(1, None, message)
 
 
-def _header(text: str, begun: bool) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Device names and affinity columns, where this line is the header of a matrix.
+def _header(text: str, above: _Block | None) -> tuple[tuple[str, ...], tuple[str, ...], str] | None:
+    """Device names, affinity columns and other words, where this line is a matrix's header.
 
     Dots between two names stay as they are (see :func:`_without_gaps`).
     """
@@ -252,17 +258,27 @@ def _header(text: str, begun: bool) -> tuple[tuple[str, ...], tuple[str, ...]] |
     devices = [name for name in names if not _DOTS.fullmatch(name)]
     if any(CELL.fullmatch(name) or not _DEVICE.fullmatch(name) for name in devices):
         return None
-    if len(names) == 1 and not after and begun:  # a row of which only the name is left
-        return None
+    if len(names) == 1 and not after and above and names[0] not in above.names:
+        return None  # a row of which only the name is left
     if names[1:] and _DOTS.fullmatch(names[1]) and len(devices) == 1:  # "GPU0 ..." is no header
         return None
-    at = {label: match.start() for label, known in _LABELS.items() if (match := known.search(text))}
-    return tuple(names), tuple(sorted(at, key=at.__getitem__))
+    labels, unknown = _labels(text[after.start() :] if after else "")
+    return tuple(names), labels, unknown
 
 
-def _without_gaps(
-    block: _Block, gaps: dict[int, int], findings: list[Finding]
-) -> tuple[str, ...]:
+def _labels(text: str) -> tuple[tuple[str, ...], str]:
+    """The affinity columns in their order, and what words are none; then none is a NUMA column."""
+    rest = re.sub(" +", " ", re.sub(r" ?\t[ \t]*", "\t", text))
+    at: dict[str, int] = {}
+    for label in reversed(LABELS):  # "GPU NUMA ID" before "NUMA", which it contains
+        if match := _LABELS[label].search(rest):
+            at[label] = match.start()
+            rest = rest[: match.start()] + "\t" * len(match[0]) + rest[match.end() :]
+    unknown = " ".join(rest.split())
+    return tuple(sorted((at.keys() - {NUMA}) if unknown else at, key=at.__getitem__)), unknown
+
+
+def _without_gaps(block: _Block, gaps: dict[int, int], findings: list[Finding]) -> tuple[str, ...]:
     """The columns of a header, those that ``NIC0 ... NIC5`` leaves out named too.
 
     ``gaps`` gets, by the position of each such place, how many columns it hides.
@@ -355,8 +371,9 @@ def _row(
         if (word == SELF) != (column == name):
             message = f"{word} stands here, but the row's X belongs under {name} and nowhere else"
             raise SourceError(number, cell, message + ": the row has a cell too few or too many")
-    if rest and CELL.fullmatch(rest.split()[0]):
-        message = f"{rest.split()[0]} stands behind the last column: the row has a cell too many"
+    behind = next((word for word in rest.split() if not _DOTS.fullmatch(word)), "")
+    if CELL.fullmatch(behind):
+        message = f"{behind} stands behind the last column: the row has a cell too many"
         raise SourceError(number, name, message)
     cells = tuple(
         None if word is None else Cell("SYS" if word == "SOC" else word, number) for word in words
