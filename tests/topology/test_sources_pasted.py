@@ -99,6 +99,7 @@ READ: dict[str, tuple[str, str, str, int, tuple[str, ...]]] = {
 P2P_ONLY = "this is the matrix of `nvidia-smi topo -p2p`, which does not say how GPUs are linked"
 ONE_TABLE = "a second table begins, the first is on line"
 CUT = "the table is cut, paste the whole of it"
+FOREIGN = "only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`"
 REFUSED = {
     "p2p-only-5090x2-GNS": f"line 1: {P2P_ONLY}: paste `nvidia-smi topo -m`",
     "p2p-r-h100x8-OK": f"line 3: {P2P_ONLY}: paste `nvidia-smi topo -m`",
@@ -110,14 +111,10 @@ REFUSED = {
     f"(no row of GPU5 to GPU7): {CUT}",
     "mlsys-two-clusters-indented-one-paste": f"line 15: {ONE_TABLE} 1: give one table",
     "rtxpro6000-docs-three-tables": f"line 17: {ONE_TABLE} 4: give one table",
-    "rocm-smi-mi250-xgmi": "line 1: this is AMD's rocm-smi: only NVIDIA's GPUs are read, "
-    "paste `nvidia-smi topo -m`",
-    "rocm-smi-linktype-only-mi100x2": "line 1: this is AMD's rocm-smi: only NVIDIA's GPUs are read, "
-    "paste `nvidia-smi topo -m`",
-    "mx-smi-metax-x8-MX": "line 1: this is MetaX's mx-smi: only NVIDIA's GPUs are read, "
-    "paste `nvidia-smi topo -m`",
-    "npu-smi-ascend-x8-SYS": "line 2: this is Huawei's npu-smi: only NVIDIA's GPUs are read, "
-    "paste `nvidia-smi topo -m`",
+    "rocm-smi-mi250-xgmi": f"line 1: this is AMD's rocm-smi: {FOREIGN}",
+    "rocm-smi-linktype-only-mi100x2": f"line 1: this is AMD's rocm-smi: {FOREIGN}",
+    "mx-smi-metax-x8-MX": f"line 1: this is MetaX's mx-smi: {FOREIGN}",
+    "npu-smi-ascend-x8-SYS": f"line 2: this is Huawei's npu-smi: {FOREIGN}",
     "windows-2080s-topo-unsupported": "line 4: no matrix of `nvidia-smi topo -m` in this text, "
     "but 'ERROR: Option -m is missing its value. ~'",
     "aiatlas-html-table-run-together-x3": "line 3: a header, but no row of a GPU below it",
@@ -194,7 +191,7 @@ GPU1	NV4	 X 	SYS	SYS	NODE	NODE	0-7	0		N/A
 GPU2	NODE	SYS	 X 	NV4	SYS	PXB	8-15	1		N/A
 GPU3	SYS	SYS	NV4	 X 	SYS	NODE	8-15	1		N/A
 NIC0	PIX	NODE	SYS	SYS	 X 	SYS
-NIC1	NODE	NODE	PXB	NODE	SYS	 X 
+NIC1	NODE	NODE	PXB	NODE	SYS	 X
 
 Legend:
 
@@ -376,8 +373,13 @@ class TestColumnsLeftOut:
 
     @pytest.mark.parametrize(
         "header",
-        ["GPU0 GPU1 ... NIC3", "GPU0 GPU1 ...", "GPU0 GPU1 NIC3 ... NIC1", "GPU0 mlx ... NIC3"]
-        + ["GPU0 GPU1 NIC0 ... NIC9999"],
+        [
+            "GPU0 GPU1 ... NIC3",
+            "GPU0 GPU1 ...",
+            "GPU0 GPU1 NIC3 ... NIC1",
+            "GPU0 mlx ... NIC3",
+            "GPU0 GPU1 NIC0 ... NIC9999",
+        ],
     )
     def test_columns_that_nothing_names(self, header: str) -> None:
         text = f"{header}\nGPU0 X PIX ... SYS\nGPU1 PIX X ... PIX\n"
@@ -442,7 +444,7 @@ class TestUnknownProduct:
         assert "the product is unknown" not in str(told(found))
 
 
-FOREIGN = {
+TOOLS = {
     "AMD's rocm-smi": "===== Hops between two GPUs =====\n GPU0 GPU1\nGPU0 0 1\nGPU1 1 0\n",
     "AMD's amd-smi": "$ amd-smi topology\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n",
     "MetaX's mx-smi": "# mx-smi topo -m\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n",
@@ -451,10 +453,10 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("whose", FOREIGN)
+@pytest.mark.parametrize("whose", TOOLS)
 def test_whose_tool_it_is(whose: str) -> None:
-    expected = f"line 1: this is {whose}: only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`"
-    assert refusal(FOREIGN[whose]) == expected
+    expected = f"line 1: this is {whose}: {FOREIGN}"
+    assert refusal(TOOLS[whose]) == expected
 
 
 def test_another_tool_before_the_matrix_does_not_matter() -> None:

@@ -3,9 +3,10 @@
 :func:`read` takes any of them and picks by content: :mod:`~topology.sources.smi` reads
 ``nvidia-smi topo -m`` text (:mod:`~topology.sources.lines` takes away what was put around it,
 :mod:`~topology.sources.table` finds its cells, :mod:`~topology.sources.foreign` knows other
-vendors' tools), :mod:`~topology.sources.nccl` NCCL's topology XML. :mod:`~topology.sources.inventory` settles who
-the GPUs are. All answer with :class:`Imported`, which carries what was odd as findings, or refuse
-with :class:`SourceError`, which names the line and the cell. Only text comes in: no file is opened.
+vendors' tools), :mod:`~topology.sources.nccl` NCCL's topology XML.
+:mod:`~topology.sources.inventory` settles who the GPUs are. All answer with :class:`Imported`,
+which carries what was odd as findings, or refuse with :class:`SourceError`, which names the line
+and the cell. Only text comes in: no file is opened.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The matrix of ``nvidia-smi topo`` as people paste it, read into cells.
 
-This module knows where a cell stands, whatever was done to the text on its way: tabs turned into spaces
-or lost, a header run together or gone, rows cut off, columns left out. What stood around the lines
-is :mod:`~topology.sources.lines`' matter, what a cell means :mod:`~topology.sources.smi`'s. Nothing is guessed: a row must have its ``X`` under its own
-name, the two cells of a pair must agree, and the last cell of a cut row is not believed (``NV1``
-may have been ``NV18``).
+This module knows where a cell stands, whatever was done to the text on its way: tabs turned into
+spaces or lost, a header run together or gone, rows cut off, columns left out. What stood around
+the lines is :mod:`~topology.sources.lines`' matter, what a cell means
+:mod:`~topology.sources.smi`'s. Nothing is guessed: a row must have its ``X`` under its own name,
+the two cells of a pair must agree, and the last cell of a cut row is not believed (``NV1`` may
+have been ``NV18``).
 """
 
 from __future__ import annotations
@@ -398,13 +399,13 @@ def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
     if NUMA not in labels:
         return ""
     at = labels.index(NUMA)
-    if len(values) == len(labels):
-        found = values
-    elif at >= len(parts) or (last and not any(parts[at + 1 :])):
-        return ""
-    elif len(values) > len(labels) and not (len(parts) > len(labels) and all(parts[: at + 1])):
-        return ""
-    else:
+    found = values
+    if len(values) != len(labels):
+        cut = last and not any(parts[at + 1 :])
+        too_many = len(values) > len(labels)
+        in_tabs = len(parts) > len(labels) and all(parts[: at + 1])
+        if at >= len(parts) or cut or (too_many and not in_tabs):
+            return ""
         found = parts
     cpus = labels.index(LABELS[0]) if LABELS[0] in labels else None
     if cpus is not None and found[cpus] and not _CPUS.fullmatch(found[cpus]):
