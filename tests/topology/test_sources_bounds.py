@@ -1,4 +1,4 @@
-"""Whatever text comes in is read into a record that can be written, or refused in one short line."""
+"""Whatever text comes in is read into a record, or refused in one short line."""
 
 from __future__ import annotations
 
@@ -57,9 +57,36 @@ TEXTS = [
     f"```xml\n{XML}```\n",
 ]
 JUNK = [
-    *("GPU0", "GPU1", "GPU1024", "GPU9999", "X", "NV4", "NV64", "NV65", "NV999", "SYSSYS", "NV1NV2"),
-    *("OK", "NS", "NIC0", "...", "…", "NUMA", "NUMA 1", "CPU Affinity", "RTX 3090", "**", "`", "|"),
-    *("&#0;", "&nbsp;", "&lt;", "\\t", "\\n", '"', "'", "\x1b[", "\x1b]", "\x00", "\x85", "\u2028"),
+    *("GPU0", "GPU1", "GPU1024", "GPU9999", "X", "NV4", "NV64", "NV65", "NV999", "SYSSYS"),
+    *(
+        "NV1NV2",
+        "OK",
+        "NS",
+        "NIC0",
+        "...",
+        "…",
+        "NUMA",
+        "NUMA 1",
+        "CPU Affinity",
+        "RTX 3090",
+        "**",
+        "`",
+    ),
+    *(
+        "|",
+        "&#0;",
+        "&nbsp;",
+        "&lt;",
+        "\\t",
+        "\\n",
+        '"',
+        "'",
+        "\x1b[",
+        "\x1b]",
+        "\x00",
+        "\x85",
+        "\u2028",
+    ),
     *("node1: ", "# ", "12: ", "[1] ", "> ", "\r", "\n", "\n\n", "\t", " ", "index, name", "N/A"),
     *("<", ">", "/>", "</cpu>", "<gpu dev='1'/>", "<pci busid='&#10;' class='0x03'/>", "0x1002"),
     *('dev="1024"', 'count="65"', 'count="-1"', 'name="&#7;"', "<!DOCTYPE a>", "<xgmi/>", "&a;"),

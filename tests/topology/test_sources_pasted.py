@@ -331,8 +331,8 @@ class TestCellsThatRunTogether:
         assert "line 2: cells that run together are read apart: 'PIXNODE'" in told(found)
 
     def test_nvlinks_and_cpus_have_two_readings(self) -> None:
-        text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV10-7\nGPU1\tNV1\t X \t0-7\n"
-        assert refusal(text).startswith("line 2, GPU0/GPU1: 'NV10-7' is no link")
+        text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV120-31\nGPU1\tNV1\t X \t20-31\n"
+        assert refusal(text).startswith("line 2, GPU0/GPU1: 'NV120-31' is no link")
 
     def test_a_cell_too_many_is_refused(self) -> None:
         text = FOUR.replace("PIX\tNODE\t0", "PIXNODE\tNODE\t0")

@@ -363,14 +363,17 @@ def _row(
     cut_off = last and not rest and words and words[-1] not in _WHOLE
     if words and (cut_off or len(words) < len(columns)):
         words.pop()
-    for column, word in zip(columns, words, strict=False):
-        if word is None:
+    for column, cell_word in zip(columns, words, strict=False):
+        if cell_word is None:
             continue
         cell = f"{name}/{column}"
-        if not CELL.fullmatch(word):
-            raise SourceError(number, cell, f"{quoted(word)} is no link; allowed are {ALLOWED}")
-        if (word == SELF) != (column == name):
-            message = f"{word} stands here, but the row's X belongs under {name} and nowhere else"
+        if not CELL.fullmatch(cell_word):
+            message = f"{quoted(cell_word)} is no link; allowed are {ALLOWED}"
+            raise SourceError(number, cell, message)
+        if (cell_word == SELF) != (column == name):
+            message = (
+                f"{cell_word} stands here, but the row's X belongs under {name} and nowhere else"
+            )
             raise SourceError(number, cell, message + ": the row has a cell too few or too many")
     behind = next((word for word in rest.split() if not _DOTS.fullmatch(word)), "")
     if CELL.fullmatch(behind):
