@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
-import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import yaml
+
+from scheduler_extender.cli import main
 
 ROOT = Path(__file__).parents[2]
 PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
@@ -24,21 +29,37 @@ GPU3	SYS	SYS	NV12	 X 	32-63	1		N/A
 PRODUCT = ("--product", "NVIDIA A100 80GB PCIe")
 
 
-def run(*words: str | Path, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "scheduler_extender", *map(str, words)]
-    return subprocess.run(
-        command, capture_output=True, check=False, cwd=ROOT, timeout=60, input=given
-    )
+@dataclass(frozen=True)
+class Done:
+    """What a command printed, and its exit code."""
+
+    stdout: str
+    stderr: str
+    returncode: object
+
+
+def run(*words: str | Path, given: bytes = b"") -> Done:
+    """The console script, in this process: a start of Python for each would take a minute."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["gpu-topology", *map(str, words)]),
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return Done(out.getvalue(), err.getvalue(), ended.value.code)
 
 
 def imported(*words: str, text: str = BRIDGED) -> tuple[dict[str, object], str]:
     """The object on stdout and what stderr says."""
     done = run("import", "-", "--node", "train-01", *PRODUCT, *words, given=text.encode())
     assert done.returncode == 0, done.stderr
-    return yaml.safe_load(done.stdout), done.stderr.decode()
+    return yaml.safe_load(done.stdout), done.stderr
 
 
-def verdict(record: object, held: list[int], cluster: Path) -> tuple[str, list[list[int]], int]:
+def verdict(record: object, held: list[int], cluster: Path) -> tuple[str, list[list[int]], object]:
     """What ``check`` says of the pair while those GPUs are held: verdict, outcomes, exit code."""
     assert isinstance(record, dict)
     ids = [gpu["uuid"] for gpu in record["spec"]["devices"] if gpu["index"] in held]
@@ -107,9 +128,9 @@ def test_the_default_allocator_is_said_aloud() -> None:
 def test_bad_arguments_are_one_line(words: list[str], said: str) -> None:
     done = run("import", "-", "--node", "train-01", *words, given=BRIDGED.encode())
     assert done.returncode == 2
-    assert said in done.stderr.decode()
-    assert done.stderr.startswith(b"error: ")
-    assert done.stderr.count(b"\n") == 1
+    assert said in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_file_that_powershell_wrote() -> None:
@@ -129,10 +150,10 @@ def test_a_file_that_powershell_wrote() -> None:
 )
 def test_files_that_cannot_be_read(file: str, said: str) -> None:
     done = run("import", file, "--node", "train-01")
-    assert (done.returncode, done.stderr.decode()) == (2, f"error: {said}\n")
+    assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
 
 
 def test_bytes_that_are_no_text() -> None:
     done = run("import", "-", "--node", "train-01", given=b"GPU0 \xff\x00\x81")
     assert done.returncode == 2
-    assert b"not UTF-8 text" in done.stderr
+    assert "not UTF-8 text" in done.stderr

@@ -34,7 +34,7 @@ MAX_DEPTH = 64
 
 GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
 NVIDIA = "0x10de"
-VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x1ed5": "Moore Threads", "0x9999": "MetaX"}
+VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x1d94": "Hygon", "0x1ed5": "Moore Threads"}
 """Makers of GPUs by PCI vendor id; for messages only."""
 ROOTS = {
     "topology": "this is hwloc's (lstopo), which does not tell NVLinks",
