@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_extender.annotations import PLACEMENT, Malformed, containers_of, parse, render
+from scheduler_extender.annotations import promised as promised_verdict
 from scheduler_extender.wire import Pod
 from topology.belief import Availability, Holder, Pending, pending_order
 from topology.devices import GpuResource, NodeName, PodUid, base_uuid
@@ -77,9 +78,9 @@ def pod_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
     request = parse(pod, managed)
     if request is None:
         return None
-    placement = (pod.metadata.annotations or {}).get(PLACEMENT)
+    verdict = promised_verdict(pod)
     promised = NO_CONSTRAINTS
-    if placement is not None and isinstance(request, GpuRequest) and request.required:
+    if verdict is not None and isinstance(request, GpuRequest) and request.required:
         promised = request.constraints
     return PodRecord(
         uid=PodUid(pod.metadata.uid),
@@ -94,16 +95,8 @@ def pod_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
             for c in pod.status.conditions or []
         ),
         promised=promised,
-        steady=promised != NO_CONSTRAINTS and _was_guaranteed(placement),
+        steady=promised != NO_CONSTRAINTS and verdict == Verdict.GUARANTEED.value,
     )
-
-
-def _was_guaranteed(placement: str | None) -> bool:
-    """Whether the annotation that we wrote says so; one that cannot be read is taken to."""
-    try:
-        return bool(json.loads(placement or "{}").get("verdict") != Verdict.EXPECTED.value)
-    except (ValueError, AttributeError):
-        return True
 
 
 def manifest_of(pod: PodRecord) -> dict[str, Any]:
@@ -119,7 +112,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
             first["resources"]["limits"]["example.com/another-device"] = "1"
     if pod.promised != NO_CONSTRAINTS:
         verdict = Verdict.GUARANTEED if pod.steady else Verdict.EXPECTED
-        annotations[PLACEMENT] = json.dumps({"verdict": verdict.value})
+        annotations[PLACEMENT] = json.dumps({"verdict": verdict.value, "node": pod.node})
     if pod.node is not None:
         spec["nodeName"] = pod.node
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -146,15 +147,38 @@ def test_a_pod_that_ended_alone_haunts_nobody() -> None:
 def test_a_promise_is_remembered_by_the_placement_annotation() -> None:
     plain = pod(2, {"link": "nvlink"}, node="node")
     assert record(plain).promised == Constraints()
-    for written, steady in (
-        ("{}", True),
-        ('{"verdict": "expected"}', False),
-        ('{"verdict": "guaranteed"}', True),
-        ("not JSON", True),
-    ):
+    for verdict, steady in (("expected", False), ("guaranteed", True)):
+        written = json.dumps({"verdict": verdict, "node": "node", "sets": [[0, 1]], "time": "now"})
         plain["metadata"]["annotations"]["gpu-topology.io/placement"] = written
         assert record(plain).promised == Constraints(link=LinkKind.NVLINK)
         assert record(plain).steady is steady
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "{}",
+        "not JSON",
+        "[" * 100_000,
+        "1" * 10_000,
+        '{"verdict": "guaranteed"}',
+        '{"verdict": "guaranteed", "node": "elsewhere"}',
+        '{"verdict": "sure", "node": "node"}',
+        '{"verdict": ["guaranteed"], "node": "node"}',
+        '{"verdict": "guaranteed", "node": "node", "sets": [' + "[1]," * 10_000 + "[1]]}",
+    ],
+    ids=lambda written: written[:48],
+)
+def test_a_placement_that_we_cannot_have_written_promises_nothing(written: str) -> None:
+    forged = pod(2, {"link": "nvlink", "placement": written}, node="node")
+    assert record(forged).promised == Constraints()
+    assert record(forged).steady is False
+
+
+def test_a_pod_that_is_not_bound_was_promised_nothing() -> None:
+    written = '{"verdict": "guaranteed", "node": "node"}'
+    assert record(pod(2, {"link": "nvlink", "placement": written})).promised == Constraints()
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

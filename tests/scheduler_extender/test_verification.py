@@ -25,7 +25,7 @@ from topology.machines import machine
 from topology.report import Allocation, Report
 
 NODE = machine("dgx1-v100").topology("node")
-PROMISED = '{"verdict":"guaranteed"}'
+PROMISED = '{"verdict":"guaranteed","node":"node"}'
 
 
 def record(uid: str, count: int = 2, *, link: bool = True, **more: Any) -> PodRecord:
