@@ -17,16 +17,16 @@ import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from scheduler_extender import check as checking
-from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender import podfile
 from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load, read_pod
+from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load
 from topology import codec
 from topology.devices import Bytes, NodeName
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
 from topology.placement import Verdict
-from topology.requests import GpuRequest
 
 app = typer.Typer(
     name="gpu-topology",
@@ -36,6 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+MAX_TEXT = 16 * 1024 * 1024
+"""Bytes of a pod, or of what people paste of a machine."""
 console = Console(width=None if sys.stdout.isatty() else 160)
 
 
@@ -311,17 +313,18 @@ def check(
     as_json = _one_of("--output", output, {"json": True}, False, "table")
     state = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
     feed(state, _cluster_file(cluster))
-    name, request = _pod_file(pod)
-    answer = checking.check(state, name, request)
+    asked = _pod_file(pod)
+    answer = checking.check(state, asked.name, asked.request)
+    told = answer.pop("summary")
     passing = sum(row["passes"] for row in answer["nodes"])
     if as_json:
         for row in answer["nodes"]:
             del row["passes"]
         typer.echo(json.dumps(answer, indent=2))
     else:
-        console.print(f"[bold]{name}[/] asks {request.text}")
+        console.print(Text(asked.name, "bold"), Text(f"asks {asked.request.text}"))
         console.print(checking.table(answer))
-        console.print(f"{passing} of {len(answer['nodes'])} nodes would take it")
+        console.print(told, highlight=False)
     raise typer.Exit(0 if passing else 1)
 
 
@@ -415,7 +418,13 @@ def _cluster_file(path: Path) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MAX_TEXT + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_TEXT + 1)
+        if len(data) > MAX_TEXT:
+            raise BadInputError(f"{path}: larger than {MAX_TEXT:,} bytes")
         return data.decode("utf-8")
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror}") from error
@@ -423,41 +432,15 @@ def _text(path: Path) -> str:
         raise BadInputError(f"{path}: not UTF-8 text: {error.reason}") from error
 
 
-def _pod_file(path: Path) -> tuple[str, GpuRequest]:
-    """The pod's name and request; bad input also where an annotation cannot be read."""
+def _pod_file(path: Path) -> podfile.Asked:
+    """The file's pod; bad input also where an annotation cannot be read."""
     try:
-        documents = [d for d in yaml.safe_load_all(_text(path)) if d is not None]
-    except (yaml.YAMLError, ValueError) as error:
-        first = " ".join(str(error).split())
-        raise BadInputError(f"{path}: not YAML: {first}") from error
-    if len(documents) != 1:
-        raise BadInputError(f"{path}: one Pod is needed, there are {len(documents)} documents")
-    manifest = documents[0]
-    if not isinstance(manifest, dict):
-        raise BadInputError(f"{path}: a Pod is needed, not {type(manifest).__name__}")
-    spec = manifest.get("spec")
-    if manifest.get("kind") != "Pod" and isinstance(spec, dict) and "template" in spec:
-        name = _mapping(manifest.get("metadata")).get("name", "pod")
-        template = _mapping(spec["template"])
-        metadata = {"name": name, **_mapping(template.get("metadata"))}
-        manifest = {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
-    if manifest.get("kind") != "Pod":
-        kind = manifest.get("kind")
-        raise BadInputError(f"{path}: kind: allowed is Pod, or one with a template, not {kind!r}")
-    try:
-        pod = read_pod(manifest)
-    except ValueError as error:
+        found = podfile.read(_text(path))
+    except podfile.PodFileError as error:
         raise BadInputError(f"{path}: {error}") from error
-    request = parse(pod)
-    if isinstance(request, Malformed):
-        raise BadInputError(f"{path}: {request.reason}")
-    if request is None:
-        raise BadInputError(f"{path}: the pod asks for no GPU (nvidia.com/gpu), nothing to check")
-    return pod.metadata.name, request
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    for note in found.notes:
+        typer.echo(f"warning: {path}: {note}", err=True)
+    return found
 
 
 def _log_json(*, quiet: bool = False) -> None:
