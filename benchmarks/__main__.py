@@ -14,7 +14,7 @@ from benchmarks import latency as latency_
 from benchmarks import profile as profile_
 from benchmarks import promises as promises_
 from benchmarks import scale as scale_
-from benchmarks.output import write_json, write_text
+from benchmarks.output import console, show, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
@@ -45,7 +45,7 @@ def latency(
     """Filter and prioritize over HTTP, beside a route that decodes and encodes without thinking."""
     parameters = latency_.Parameters(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
     figures = latency_.measure(parameters)
-    Console(width=120).print(latency_.table(figures))
+    show(latency_.table(figures), keys=3)
     write_json(json_file, figures)
 
 
@@ -59,10 +59,9 @@ def promises(
 ) -> None:
     """Promises kept and broken: the extender, the rule "a good set is free", and an oracle."""
     found = promises_.promises(pods, seed)
-    console = Console(width=140)
-    console.print(promises_.promises_table(found))
-    console.print()
-    console.print(promises_.reasons_table(found))
+    show(promises_.promises_table(found))
+    print()
+    show(promises_.reasons_table(found))
     write_json(json_file, found)
 
 
@@ -76,7 +75,7 @@ def singles(
 ) -> None:
     """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
     found = promises_.singles(pods, range(1, seeds + 1))
-    Console(width=140).print(promises_.singles_table(found))
+    show(promises_.singles_table(found))
     write_json(json_file, found)
 
 
@@ -91,10 +90,9 @@ def agent(
 ) -> None:
     """What a node agent costs its node, and what all of them cost the API server."""
     found = agentcost.measure(seconds, agents, seed)
-    console = Console(width=120)
-    console.print(agentcost.cost_table(found))
-    console.print()
-    console.print(agentcost.writes_table(found))
+    show(agentcost.cost_table(found))
+    print()
+    show(agentcost.writes_table(found))
     write_json(json_file, found)
 
 
@@ -132,7 +130,7 @@ def compare(
     except (UnknownPolicyError, openb.TraceMissingError) as error:
         raise typer.BadParameter(str(error)) from error
     found = comparison.compare(workloads, policies, openb.SEEDS[:seeds], bound)
-    Console(width=120).print((comparison.table_by_seed if per_seed else comparison.table)(found))
+    show((comparison.table_by_seed if per_seed else comparison.table)(found), keys=3)
     write_json(json_file, found)
     write_text(tsv_file, comparison.tsv(found))
 
@@ -155,10 +153,9 @@ def profile(
 ) -> None:
     """What outcomes, verdicts and scores cost, cold and warm."""
     found = profile_.measure(nodes, states, seed)
-    console = Console(width=120)
-    console.print(profile_.parts_table(found))
-    console.print()
-    console.print(profile_.cluster_table(found))
+    show(profile_.parts_table(found))
+    print()
+    show(profile_.cluster_table(found))
     write_json(json_file, found)
 
 
@@ -179,15 +176,14 @@ def scale(
     """What a pod costs the simulation as the cluster grows from 100 to 65,000 nodes."""
     what = scale_.Parameters(pods=pods, seed=seed)
     what = replace(what, nodes=tuple(nodes or what.nodes), large=what.large if large else None)
-    console = Console(width=120)
     with Console(stderr=True).status("") as status:
         found = scale_.measure(what, status.update)
-    console.print(scale_.table(found))
+    show(scale_.table(found))
     for line in scale_.growth(found["rows"]):
-        console.print(line, highlight=False)
+        console().print(line, highlight=False)
     if found["large"] is not None:
         for line in scale_.large_lines(found["large"]):
-            console.print(line, highlight=False)
+            console().print(line, highlight=False)
     write_json(json_file, found)
 
 

@@ -6,7 +6,24 @@ import json
 import sys
 from pathlib import Path
 
+from rich.console import Console
+from rich.table import Table
+
+from scheduler_extender import terminal
+
 STDOUT = Path("-")
+UNBOUND = 190
+"""Columns of a line where no terminal says how many it has."""
+
+
+def console(*, quiet: bool = False) -> Console:
+    """Standard output, as wide as its terminal."""
+    return Console(quiet=quiet, width=None if sys.stdout.isatty() else UNBOUND)
+
+
+def show(table: Table, keys: int = 1) -> None:
+    """Print a table to standard output; see :func:`scheduler_extender.terminal.show`."""
+    terminal.show(console(), table, keys)
 
 
 def write_json(path: Path | None, figures: object) -> None:

@@ -23,6 +23,7 @@ from scheduler_extender import check as checking
 from scheduler_extender import podfile
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load
+from scheduler_extender.terminal import show
 from topology import codec
 from topology.devices import Bytes, NodeName
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
@@ -323,7 +324,7 @@ def check(
         typer.echo(json.dumps(answer, indent=2))
     else:
         console.print(Text(asked.name, "bold"), Text(f"asks {asked.request.text}"))
-        console.print(checking.table(answer))
+        show(console, checking.table(answer), keys=3)
         console.print(told, highlight=False)
     raise typer.Exit(0 if passing else 1)
 
@@ -348,7 +349,7 @@ def machines(
     except UnknownMachine as error:
         raise BadInputError(str(error)) from error
     if matrix:
-        console.print(_matrix(found))
+        show(console, _matrix(found))
     else:
         document = codec.encode(found.topology(found.name))
         typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)

@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from benchmarks.output import STDOUT, write_json, write_text
+from benchmarks.output import STDOUT, console, show, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError
 from benchmarks.shipped import sweep as sweeps
 from benchmarks.shipped.clusters import ClusterError
@@ -156,9 +156,9 @@ def simulate(
             )
         except UnknownPolicyError as error:
             raise typer.BadParameter(str(error)) from error
-    console = Console(quiet=quiet, width=None if Console().is_terminal else 190)
-    console.print(sweeps.table(found))
-    console.print(
+    if not quiet:
+        show(sweeps.table(found), keys=3)
+    console(quiet=quiet).print(
         f"\n{found['mode']}: {_words(what, found)}; ± is 95 % over seeds. Of those asking: jobs "
         "with annotations; several GPUs: completion of such jobs × ours",
         highlight=False,
