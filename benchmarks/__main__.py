@@ -14,15 +14,20 @@ from benchmarks import latency as latency_
 from benchmarks import profile as profile_
 from benchmarks import promises as promises_
 from benchmarks import scale as scale_
-from benchmarks.output import console, show, write_json, write_text
+from benchmarks.output import console, show, writable, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
 from benchmarks.report.command import report
 from benchmarks.shipped.command import simulate
+from scheduler_extender.commandline import run
 
 app = typer.Typer(
-    help="Measure the service.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    help="Measure the service.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -43,6 +48,7 @@ def latency(
     ] = None,
 ) -> None:
     """Filter and prioritize over HTTP, beside a route that decodes and encodes without thinking."""
+    writable(json_file)
     parameters = latency_.Parameters(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
     figures = latency_.measure(parameters)
     show(latency_.table(figures), keys=3)
@@ -58,6 +64,7 @@ def promises(
     ] = None,
 ) -> None:
     """Promises kept and broken: the extender, the rule "a good set is free", and an oracle."""
+    writable(json_file)
     found = promises_.promises(pods, seed)
     show(promises_.promises_table(found))
     print()
@@ -74,6 +81,7 @@ def singles(
     ] = None,
 ) -> None:
     """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
+    writable(json_file)
     found = promises_.singles(pods, range(1, seeds + 1))
     show(promises_.singles_table(found))
     write_json(json_file, found)
@@ -89,6 +97,7 @@ def agent(
     ] = None,
 ) -> None:
     """What a node agent costs its node, and what all of them cost the API server."""
+    writable(json_file)
     found = agentcost.measure(seconds, agents, seed)
     show(agentcost.cost_table(found))
     print()
@@ -121,6 +130,7 @@ def compare(
     ] = None,
 ) -> None:
     """FGD's paper again: published figures, ours and the difference (node model of the paper)."""
+    writable(json_file, tsv_file)
     workloads = _known("--workload", workload or ["default"], openb.WORKLOADS)
     policies = list(dict.fromkeys(policy or POLICIES))
     try:
@@ -152,6 +162,7 @@ def profile(
     ] = None,
 ) -> None:
     """What outcomes, verdicts and scores cost, cold and warm."""
+    writable(json_file)
     found = profile_.measure(nodes, states, seed)
     show(profile_.parts_table(found))
     print()
@@ -174,6 +185,7 @@ def scale(
     ] = None,
 ) -> None:
     """What a pod costs the simulation as the cluster grows from 100 to 65,000 nodes."""
+    writable(json_file)
     what = scale_.Parameters(pods=pods, seed=seed)
     what = replace(what, nodes=tuple(nodes or what.nodes), large=what.large if large else None)
     with Console(stderr=True).status("") as status:
@@ -192,4 +204,4 @@ app.command()(report)
 
 
 if __name__ == "__main__":
-    app()
+    run(app, "python -m benchmarks")

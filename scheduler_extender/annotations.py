@@ -30,7 +30,7 @@ RESERVED = frozenset({PLACEMENT, WAKE})
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096
-"""Containers of one pod that ask for GPUs; an API server takes hundreds, and init containers more."""
+"""Containers of one pod that ask for GPUs; an API server takes hundreds."""
 MAX_VALUE = 1024
 """Characters of an annotation of ours."""
 MAX_MODELS = 32

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stder
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Annotated, Any, NoReturn
 import structlog
 import typer
 import yaml
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +24,7 @@ from rich.text import Text
 from scheduler_extender import check as checking
 from scheduler_extender import podfile
 from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.commandline import BadInputError, run
 from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load
 from scheduler_extender.terminal import show
 from topology import codec
@@ -40,14 +43,6 @@ app = typer.Typer(
 MAX_TEXT = 16 * 1024 * 1024
 """Bytes of a pod, or of what people paste of a machine."""
 console = Console(width=None if sys.stdout.isatty() else 160)
-
-
-# typer brings its own click and shows of it only this class.
-_UsageError: Any = typer.BadParameter.__mro__[1]
-
-
-class BadInputError(Exception):
-    """What the user gave cannot be used; the message is the one line they see."""
 
 
 @app.command()
@@ -86,9 +81,7 @@ def extender(
 
     if cluster is not None and kubeconfig is not None:
         raise BadInputError("--cluster and --kubeconfig exclude each other")
-    for flag, number in (("--port", port), ("--admin-port", admin_port)):
-        if not 0 <= number <= 65535:
-            raise BadInputError(f"{flag}: allowed are 0 to 65535, not {number}")
+    _two_ports(port, admin_port)
     weakest = _one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     tls = None
     if tls_cert or tls_key or client_ca or client_name:
@@ -297,7 +290,11 @@ def import_(
         raise BadInputError(f"{file}: {error}") from error
     for finding in found.findings:
         typer.echo(f"{file}: {finding}", err=True)
-    typer.echo(yaml.safe_dump(codec.encode(found.topology), sort_keys=False), nl=False)
+    try:
+        document = codec.encode(found.topology)
+    except ValidationError as error:
+        raise BadInputError(f"{file}: {codec.first_error(error)}") from error
+    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
 
 
 @app.command()
@@ -391,6 +388,10 @@ def demo(
     from scheduler_extender.demo import run_demo, serve_demo
     from scheduler_extender.serving import PortError
 
+    if serve:
+        _two_ports(port, admin_port)
+    else:
+        _folder("--out", out)
     try:
         if serve:
             code = serve_demo(console, cluster, port, admin_port)
@@ -399,6 +400,24 @@ def demo(
     except (ClusterFileError, PortError) as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)
+
+
+def _two_ports(port: int, admin_port: int) -> None:
+    for flag, number in (("--port", port), ("--admin-port", admin_port)):
+        if not 0 <= number <= 65535:
+            raise BadInputError(f"{flag}: allowed are 0 to 65535, not {number}")
+    if port == admin_port != 0:
+        raise BadInputError(f"--port and --admin-port are both {port}: two ports are needed")
+
+
+def _folder(flag: str, path: Path) -> None:
+    """Make a folder before the work that fills it. Raises :class:`BadInputError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"{flag}: {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise BadInputError(f"{flag}: {path}: Permission denied")
 
 
 def _one_of(
@@ -459,22 +478,4 @@ def _log_json(*, quiet: bool = False) -> None:
 
 def main() -> NoReturn:
     """The console script."""
-    command = typer.main.get_command(app)
-    try:
-        code = command.main(standalone_mode=False)
-    except BadInputError as error:
-        _fail(str(error))
-    except _UsageError as error:
-        context = getattr(error, "ctx", None)
-        where = context.command_path if context else "gpu-topology"
-        _fail(f"{where}: {error.format_message()} (try {where} --help)")
-    except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
-    sys.exit(2)
+    run(app, "gpu-topology")

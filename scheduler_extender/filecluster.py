@@ -72,9 +72,11 @@ class _MachineGroup(BaseModel):
 def load(path: Path) -> ClusterFile:
     """Read a cluster file. Raises :class:`ClusterFileError`."""
     try:
-        if path.stat().st_size > MAX_FILE:
-            raise ClusterFileError(f"{path}: larger than {MAX_FILE} bytes")
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise ClusterFileError(f"{path}: larger than {MAX_FILE:,} bytes")
+        text = data.decode("utf-8")
     except OSError as error:
         raise ClusterFileError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

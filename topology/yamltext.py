@@ -48,7 +48,7 @@ def documents(text: str) -> list[Any]:
     """
     try:
         _bounded(text)
-        return list(yaml.load_all(text, Loader=_Loader))  # noqa: S506 (it is a safe loader)
+        return list(yaml.load_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
         raise YamlTextError(_at(error.problem_mark) + (error.problem or str(error))) from error
     except yaml.YAMLError as error:

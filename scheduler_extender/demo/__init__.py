@@ -89,7 +89,6 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
                 placed = sum(o.node is not None for o in outcomes)
                 progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
         spent = scheduler.spent
-    out.mkdir(parents=True, exist_ok=True)
     drawing = out / "cluster.svg"
     placed = sum(o.node is not None for o in outcomes)
     title = f"{len(content.records)} nodes after {len(pods)} pods: {placed} placed"
