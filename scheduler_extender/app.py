@@ -291,6 +291,7 @@ def create_admin_app(service: Service) -> FastAPI:
                 "verdict": row.decision.verdict,
                 "score": row.score,
                 "reason": row.reason,
+                "note": row.note,
                 "hazards": row.hazards,
                 "resolvable": row.resolvable,
             }

@@ -26,7 +26,7 @@ def check(cluster: Cluster, pod: str, request: GpuRequest) -> dict[str, Any]:
     ``outcomes`` lists the GPU sets that the whole pod may get, as driver indices; ``containers``
     the sets of each app and sidecar container. Both are empty where nothing would be handed out,
     and where there are too many to list (then ``hazards`` says so). ``reason`` says why a node
-    refuses the pod, or why one that takes it promises nothing.
+    refuses the pod, ``note`` why one that takes it promises it nothing.
     """
     rows = answers(cluster, request)
     sets: dict[object, _Sets] = {}
@@ -51,6 +51,7 @@ def check(cluster: Cluster, pod: str, request: GpuRequest) -> dict[str, Any]:
                 "hazards": sets[key].hazards,
                 "score": row.score,
                 "reason": row.reason,
+                "note": row.note,
                 "resolvable": row.resolvable,
                 "passes": row.passes,
             }
@@ -128,7 +129,7 @@ def table(answer: dict[str, Any]) -> Table:
         score = str(row["score"]) if row["passes"] else "–"
         verdict = Text(row["verdict"], STYLES[row["verdict"]])
         beware = f"beware: {', '.join(row['hazards'])}" if row["hazards"] else ""
-        notes = "; ".join(filter(None, (row["reason"], beware)))
+        notes = "; ".join(filter(None, (row["reason"], row["note"], beware)))
         outcomes = sets_text(row["outcomes"])
         found.add_row(Text(row["node"]), verdict, score, outcomes, Text(notes))
     if len(rows) > SHOWN_NODES:

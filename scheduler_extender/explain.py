@@ -26,13 +26,18 @@ ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
 class Answer:
     """One node's answer. ``score`` is None where there is none to be had.
 
-    ``reason`` says why it is refused, or else why it is no promise; empty for a promise.
+    ``note`` says why a node that takes the pod promises it nothing; empty elsewhere.
     """
 
     node: NodeName
     decision: Decision
     score: int | None
-    reason: str
+    note: str
+
+    @property
+    def reason(self) -> str:
+        """Why the node refuses the pod; empty where it passes."""
+        return self.decision.rejection.reason if self.decision.rejection else ""
 
     @property
     def passes(self) -> bool:
@@ -52,7 +57,7 @@ class Answer:
     @property
     def promises(self) -> bool:
         """Whether all that the pod asks for is promised."""
-        return self.passes and not self.reason
+        return self.passes and not self.note
 
 
 def answers(
@@ -80,8 +85,8 @@ def answers(
             decision = cluster.decide_without(name, request, gone)
             stern = cluster.decide_without(name, strict, gone)
             score = None
-        rejection = decision.rejection or stern.rejection
-        rows.append(Answer(name, decision, score, rejection.reason if rejection else ""))
+        note = stern.rejection.reason if stern.rejection and not decision.rejection else ""
+        rows.append(Answer(name, decision, score, note))
     return rows
 
 

@@ -34,6 +34,8 @@ from topology.devices import PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 SHOWN_SETS = 3
+WEIGHT = 5
+"""As in manifests/scheduler/kube-scheduler-config.yaml, which says why; a test compares the two."""
 
 
 @contextmanager
@@ -169,7 +171,7 @@ def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: in
     source = cluster or FLEET
     content = load(source)
     with _service(content, port, admin_port) as (url, admin, _):
-        console.print(_how_to_call(url, admin, content), markup=False, highlight=False)
+        console.print(how_to_call(url, admin, content), markup=False, highlight=False)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
@@ -177,7 +179,8 @@ def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: in
     return 0
 
 
-def _how_to_call(url: str, admin: str, content: ClusterFile) -> str:
+def how_to_call(url: str, admin: str, content: ClusterFile) -> str:
+    """What `make serve` prints: a request to try, and how to plug it into a kube-scheduler."""
     names = [record.topology.name for record in content.records]
     first, last = names[0], names[-1]
     return f"""\
@@ -202,9 +205,10 @@ To plug it into a kube-scheduler, start that with --config and
     prioritizeVerb: prioritize
     bindVerb: bind
     preemptVerb: preempt
-    weight: 1
+    weight: {WEIGHT}
     nodeCacheCapable: true
     httpTimeout: 10s
+    ignorable: false
     managedResources:
     - {{name: nvidia.com/gpu}}
     - {{name: nvidia.com/gpu.shared}}

@@ -37,7 +37,8 @@ def test_check_as_json_follows_the_contract() -> None:
     assert good["verdict"] == "guaranteed"
     assert len(good["outcomes"]) == 12
     assert good["containers"] == [{"name": "main", "outcomes": good["outcomes"]}]
-    assert (good["hazards"], good["reason"], good["resolvable"]) == ([], "", True)
+    assert (good["hazards"], good["reason"], good["note"]) == ([], "", "")
+    assert good["resolvable"] is True
     bad = nodes["l40s-01"]
     assert (bad["verdict"], bad["outcomes"], bad["score"]) == ("never", [], 0)
     assert bad["reason"] == "hardware has no 2 GPUs with link=nvlink"
@@ -81,7 +82,7 @@ def test_check_says_why_a_node_that_passes_promises_nothing() -> None:
     answer = json.loads(run("check", sample, "--cluster", CLUSTER, "--output", "json").stdout)
     for row in answer["nodes"]:
         why = "" if row["verdict"] == "guaranteed" else "hardware has no 4 GPUs with link=nvlink"
-        assert row["reason"] == why
+        assert (row["note"], row["reason"]) == (why, "")
     assert answer.keys() == {"pod", "asks", "nodes"}
 
 

@@ -79,7 +79,7 @@ def test_every_row_that_is_no_promise_says_why() -> None:
         for row in answers(cluster, request):
             assert row.passes
             assert not row.promises
-            assert row.reason == "no topology report"
+            assert (row.note, row.reason) == ("no topology report", "")
     assert summary(gpu_request(1), answers(cluster, gpu_request(1))) == (
         "3 of 3 nodes would take it; 3 of them without a word on their GPUs"
     )
@@ -95,6 +95,6 @@ def test_scores_and_verdicts_are_those_of_the_verbs() -> None:
             passed = service.filter(asked, *told)["NodeNames"]
             for name, row in told.items():
                 assert row["score"] == scores[name]
-                assert (row["verdict"] == "guaranteed") == (row["reason"] == "")
-                assert policy == "preferred" or (name in passed) == (row["reason"] == "")
+                assert (row["verdict"] == "guaranteed") == (not row["reason"] and not row["note"])
+                assert (name in passed) == (row["reason"] == "")
             assert NodeName("pcie") in told
