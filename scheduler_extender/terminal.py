@@ -63,9 +63,9 @@ def _part(table: Table, columns: list[Column], width: int) -> Table:
     part = Table(
         box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left"
     )
-    for column, cells in zip(columns, _widths(columns, width), strict=True):
+    for column, given in zip(columns, _widths(columns, width), strict=True):
         # rich narrows what has no fixed width, below min_width too.
-        part.add_column(column.header, justify=column.justify, width=cells, overflow="fold")
+        part.add_column(column.header, justify=column.justify, width=given, overflow="fold")
     for row, cells in zip(table.rows, zip(*(c.cells for c in columns), strict=True), strict=True):
         part.add_row(*cells, style=row.style, end_section=row.end_section)
     return part

@@ -50,7 +50,7 @@ def documents(text: str) -> list[Any]:
         _bounded(text)
         return list(yaml.load_all(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
-        raise YamlTextError(_at(error.problem_mark) + (error.problem or str(error))) from error
+        raise YamlTextError(f"{_line(error)}not YAML: {error.problem or error}") from error
     except yaml.YAMLError as error:
         raise YamlTextError(f"not YAML: {str(error).splitlines()[0]}") from error
     except YamlTextError:
@@ -59,8 +59,9 @@ def documents(text: str) -> list[Any]:
         raise YamlTextError(f"not YAML: {error}") from error
 
 
-def _at(mark: Any) -> str:
-    return f"line {mark.line + 1}: not YAML: " if mark else "not YAML: "
+def _line(found: yaml.Event | yaml.MarkedYAMLError) -> str:
+    mark = found.start_mark if isinstance(found, yaml.Event) else found.problem_mark
+    return f"line {mark.line + 1}: " if mark else ""
 
 
 def _bounded(text: str) -> None:
@@ -91,9 +92,8 @@ def _alias_sizes(text: str) -> Iterator[int]:
             nodes += 1
             opened.append((event.anchor, nodes))
             if len(opened) > MAX_DEPTH:
-                line = event.start_mark.line + 1
                 raise YamlTextError(
-                    f"line {line}: lists and mappings nest deeper than {MAX_DEPTH} levels, "
+                    f"{_line(event)}lists and mappings nest deeper than {MAX_DEPTH} levels, "
                     "which is the most that is allowed"
                 )
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -101,9 +101,9 @@ def _alias_sizes(text: str) -> Iterator[int]:
             if anchor:
                 sizes[anchor] = nodes - before + 1
         elif isinstance(event, yaml.AliasEvent):
-            line = event.start_mark.line + 1
-            if any(anchor == event.anchor for anchor, _ in opened):
-                raise YamlTextError(f"line {line}: *{event.anchor[:40]} stands inside itself")
-            size = sizes.get(event.anchor, 1)  # of an unknown one the loader says so
+            name = event.anchor or ""
+            if any(anchor == name for anchor, _ in opened):
+                raise YamlTextError(f"{_line(event)}*{name[:40]} stands inside itself")
+            size = sizes.get(name, 1)  # of an unknown one the loader says so
             nodes += size
             yield size
