@@ -154,7 +154,7 @@ def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
     kube.sees(pod(2, NVLINK))
     left, binder = list(answers), Writes()
     with pytest.raises(BindError, match=TOO_LATE):
-        verbs.bind(kube.cluster, binder, ARGS, lambda: "now", lambda: left.pop(0))  # type: ignore[arg-type]
+        verbs.bind(kube.cluster, binder, ARGS, lambda: "now", lambda: left.pop(0))
     assert binder.written == []
     assert kube.cluster.in_flight() == []
     assert left == []
