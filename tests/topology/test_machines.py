@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import os
 import random
 import re
@@ -25,20 +23,6 @@ from topology.machines.notation import Card, drawn
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
 
 every_machine = pytest.mark.parametrize("kind", [pytest.param(m, id=m.name) for m in _CATALOGUE])
-
-DOCUMENTED = ["", ".notation", ".catalogue", ".likeness"]
-
-
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_the_doctests_run(name: str) -> None:
-    failed, _ = doctest.testmod(importlib.import_module(f"topology.machines{name}"))
-    assert failed == 0
-
-
-def test_the_page_that_shows_how_to_add_one_is_right() -> None:
-    page = ROOT / "docs" / "machines.md"
-    failed, tried = doctest.testfile(str(page), module_relative=False)
-    assert failed == 0 < tried
 
 
 def test_summary_of_the_graph_module_holds() -> None:
