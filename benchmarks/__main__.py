@@ -90,7 +90,10 @@ def agent(
     ] = None,
 ) -> None:
     """What a node agent costs its node, and what all of them cost the API server."""
-    found = agentcost.measure(seconds, agents, seed)
+    try:
+        found = agentcost.measure(seconds, agents, seed)
+    except agentcost.SourceTreeMissingError as error:
+        raise typer.BadParameter(str(error)) from error
     console = Console(width=120)
     console.print(agentcost.cost_table(found))
     console.print()
