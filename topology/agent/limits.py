@@ -38,6 +38,9 @@ HIGHEST_NUMA_NODE = 1023
 LARGEST_RECORD = 600_000
 """Bytes of JSON, spec and status together."""
 
+HOLDINGS_LEFT_OUT = frozenset({"UnknownDevices", "TooManyDevices", "RecordRefused"})
+"""Reasons of a record that is not Ready and does not show all of who holds what."""
+
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 """Resources whose devices are GPUs, whatever their ids look like."""
 GPU_IDS, MIG_IDS = "GPU-", "MIG-"
@@ -220,7 +223,7 @@ def hardware(topology: NodeTopology) -> tuple[NodeTopology, tuple[Unseen, ...]]:
         cause = f"{len(topology.nics)} are there, a record holds {MOST_NICS}: the nearest ones"
         unseen.append(Unseen("RDMA NICs", cause))
     gpus = tuple(_gpu(gpu, unseen) for gpu in topology.gpus)
-    nics = tuple(replace(nic, numa_node=_numa(nic.numa_node)) for nic in nics)
+    nics = tuple(replace(nic, numa_node=_numa(nic.numa_node, nic.name, unseen)) for nic in nics)
     return replace(topology, gpus=gpus, nics=nics), tuple(unseen)
 
 
@@ -233,13 +236,17 @@ def _gpu(gpu: Gpu, unseen: list[Unseen]) -> Gpu:
         gpu,
         product=gpu.product[:LONGEST_NAME],
         pci_bus_id=bus if bus and _BUS_ID.fullmatch(bus) else None,
-        numa_node=_numa(gpu.numa_node),
+        numa_node=_numa(gpu.numa_node, f"GPU {gpu.index}", unseen),
         mig_instances=gpu.mig_instances[:MOST_MIG_INSTANCES],
     )
 
 
-def _numa(node: int | None) -> int | None:
-    return node if node is None or node <= HIGHEST_NUMA_NODE else None
+def _numa(node: int | None, of: str, unseen: list[Unseen]) -> int | None:
+    if node is None or node <= HIGHEST_NUMA_NODE:
+        return node
+    cause = f"its number is {node}, a record holds {HIGHEST_NUMA_NODE} at most"
+    unseen.append(Unseen("NUMA node", cause, of))
+    return None
 
 
 def _nearest(topology: NodeTopology) -> tuple[Nic, ...]:

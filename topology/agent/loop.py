@@ -37,7 +37,7 @@ from topology.agent.holdings import (
     vanished,
 )
 from topology.agent.inventory import keep_lost, plugins_doubt, topology_of
-from topology.agent.limits import LONGEST_MESSAGE, Problem
+from topology.agent.limits import HOLDINGS_LEFT_OUT, LONGEST_MESSAGE, Problem
 from topology.agent.nvmlwatch import NvmlState
 from topology.agent.observed import Unseen, Xid
 from topology.agent.pci import PciTree
@@ -222,6 +222,8 @@ class NodeAgent:
         for a in report.allocations:
             held[a.pod_uid].append(Held(a.container, a.resource, a.device_ids))
             names[a.pod_uid] = (a.namespace, a.pod)
+        if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
+            return  # the kubelet tells again
         self._joined = {uid: Entry(*names[uid], tuple(parts)) for uid, parts in held.items() if uid}
         self._before = self._joined
 
