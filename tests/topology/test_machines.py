@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import xml.etree.ElementTree as ET
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import recorded
 from topology.devices import MIB, Gpu, GpuUuid, Mask, NodeName, positions
 from topology.graph import AllocatorFacts, NodeTopology, Shape, TopologyError, best_ring, subsets
 from topology.links import Link, LinkKind, Via, canonical_product, nvlink_port
@@ -319,11 +319,7 @@ def test_a_lost_link_or_another_model_is_like_nothing() -> None:
 
 
 def _shared(*parts: str) -> Path:
-    folder = os.environ.get("GPU_TOPOLOGY_SHARED") or ROOT.parent / "shared"
-    path = Path(folder, "fixtures", *parts)
-    if not path.exists():
-        pytest.skip(f"no {'/'.join(parts)}: set GPU_TOPOLOGY_SHARED to the reference folder")
-    return path
+    return recorded.shared("fixtures", *parts)
 
 
 @dataclass

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import recorded
 from topology.devices import MIB, Bytes, NodeName
 from topology.graph import NodeTopology
 from topology.links import GBps, Link, LinkKind, Via
 from topology.sources import SourceError, parse_nccl, read
 
 NODE = NodeName("node-1")
-ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
-SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(ROOT.parent / "shared"))) / "fixtures"
-needs_shared = pytest.mark.skipif(
-    not (SHARED / "nccl").is_dir(), reason="needs the collected XML files ($GPU_TOPOLOGY_SHARED)"
-)
+SHARED = recorded.SHARED / "fixtures"
+needs_shared = recorded.needs("fixtures", "nccl")
 
 # File: NUMA node by GPU, PCIe classes of GPU0 to the others, bus id of GPU0, the first NIC, its
 # NUMA node and distances.
