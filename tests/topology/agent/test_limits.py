@@ -32,6 +32,8 @@ from topology.placement import NOT_READY
 from topology.report import Report
 from topology.requests import Constraints, gpu_request
 
+ETCD_LIMIT = 3 * 2**19
+"""Bytes of one object."""
 NOON = "2026-01-01T12:00:00Z"
 
 # --- every limit of the schema ----------------------------------------------------------------
@@ -356,6 +358,48 @@ def test_the_estimate_of_a_records_size_is_no_less_than_its_size() -> None:
     assert len(topology.links) == 2016
     spec = limits.LARGEST_RECORD - limits.room_beside(topology)
     assert len(json.dumps(whole["spec"], separators=(",", ":"))) <= spec
+
+
+def owned(found: Any, value: Any) -> Any:
+    """How the API server notes in ``managedFields`` who owns the fields of a value."""
+    if isinstance(value, dict):
+        parts = found.get("properties", {})
+        return {".": {}} | {f"f:{k}": owned(parts.get(k, {}), v) for k, v in value.items()}
+    if isinstance(value, list) and found.get("x-kubernetes-list-type") == "set":
+        return {".": {}} | {f"v:{json.dumps(v)}": {} for v in value}
+    if isinstance(value, list):
+        keys = found["x-kubernetes-list-map-keys"]
+        return {".": {}} | {
+            f"k:{json.dumps({k: item.get(k) for k in keys}, separators=(',', ':'))}": owned(
+                found["items"], item
+            )
+            for item in value
+        }
+    return {}
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(EXCEEDING["more holders than a list holds"][1], id="many"),
+        pytest.param(EXCEEDING["long names and many of them"][1], id="long"),
+        pytest.param(
+            Machine(
+                SeenNode(gpus(64)),
+                served={GPU: named(*(f"GPU-{i}" for i in range(64)))},
+                entries_=holding(*((f"p{i}", [f"GPU-0::{i}"]) for i in range(4096))),
+                pci=PciTree({f"0000:{i:02x}:00.0": ("pci", f"{i}") for i in range(64)}, nics=NICS),
+            ),
+            id="of all",
+        ),
+    ],
+)
+def test_the_largest_record_fits_into_etcd_with_who_owns_its_fields(machine: Machine) -> None:
+    record = machine.record()
+    body = {part: record[part] for part in ("spec", "status")}
+    notes = {part: owned(schema()["properties"][part], body[part]) for part in body}
+    size = sum(len(json.dumps(each, separators=(",", ":"))) for each in (body, notes))
+    assert 0.6 * ETCD_LIMIT < size < 0.95 * ETCD_LIMIT
 
 
 def test_the_nearest_nic_of_each_gpu_is_kept() -> None:
