@@ -165,6 +165,7 @@ def test_case_11_not_synced(service: Running) -> None:
         pytest.param({"link": "nvlnk"}, 'link="nvlnk": allowed are nvlink, pix', id="link"),
         pytest.param({"lnk": "nvlink"}, "annotation gpu-topology.io/lnk: unknown key", id="key"),
         pytest.param({"min-nvlinks": "0"}, "whole numbers from 1 to 18", id="nvlinks"),
+        pytest.param({"min-nvlinks": "19"}, "whole numbers from 1 to 18", id="nvlinks, many"),
         pytest.param({"min-gpu-memory": "lots"}, "quantities of bytes above 0", id="memory"),
         pytest.param({"min-bandwidth": "-5"}, "GB/s above 0", id="bandwidth"),
         pytest.param({"same-numa": "yes"}, "allowed are true, false", id="numa"),
