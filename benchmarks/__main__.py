@@ -99,7 +99,10 @@ def agent(
 ) -> None:
     """What a node agent costs its node, and what all of them cost the API server."""
     writable(json_file)
-    found = agentcost.measure(seconds, agents, seed)
+    try:
+        found = agentcost.measure(seconds, agents, seed)
+    except agentcost.SourceTreeMissingError as error:
+        raise typer.BadParameter(str(error)) from error
     show(agentcost.cost_table(found))
     print()
     show(agentcost.writes_table(found))

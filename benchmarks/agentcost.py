@@ -6,6 +6,8 @@ the process over a time without news; memory is its resident set at the end.
 
 **The writes** are counted: so many real publishers on one simulated clock, each with its heartbeat
 and with pods that come and go on its node. Nothing is sent.
+
+The fakes are no part of the benchmarks' image: this one benchmark needs the source tree.
 """
 
 from __future__ import annotations
@@ -22,25 +24,31 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.kubelet import GPU, FakeKubelet
-from tests.fakes.nvml import FakeNvml
 from topology.agent.publisher import Publisher
-from topology.devices import DeviceId, NodeName, PodUid
+from topology.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.kubeapi.apiserver import NotFoundError
 from topology.machines import machine
 from topology.report import Allocation, Report
 
+if TYPE_CHECKING:
+    from tests.fakes.apiserver import FakeApiServer
+    from tests.fakes.kubelet import FakeKubelet
+
 MACHINE = "hgx-h100-8"
+GPU = GpuResource().name
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 SETTLE = 15.0
 """Seconds until an agent has done with its start."""
 REPLICAS = 14
+
+
+class SourceTreeMissingError(Exception):
+    """The fakes that the agent runs beside are not here; the message is one line."""
 
 
 def cost(pods: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
@@ -73,7 +81,19 @@ def _one(pods: int, seconds: float) -> dict[str, Any]:
 
 @contextmanager
 def _agent(pods: int) -> Iterator[tuple[int, FakeKubelet, FakeApiServer]]:
-    """A running agent with ``pods`` pods that share its GPUs."""
+    """A running agent with ``pods`` pods that share its GPUs.
+
+    Raises :class:`SourceTreeMissingError`.
+    """
+    try:
+        from tests.fakes.apiserver import FakeApiServer
+        from tests.fakes.kubelet import FakeKubelet
+        from tests.fakes.nvml import FakeNvml
+    except ModuleNotFoundError as error:
+        raise SourceTreeMissingError(
+            f"the agent's benchmark runs beside the fakes under tests/: start it in a checkout of "
+            f"the source, after 'make test' ({error})"
+        ) from error
     topology = machine(MACHINE).topology("n")
     ids = [f"{gpu.uuid}::{n}" for n in range(REPLICAS) for gpu in topology.gpus]
     with ExitStack() as stack:
@@ -211,7 +231,7 @@ def writes(agents: int, minutes: float, pods_per_hour: float, seed: int) -> dict
 
 
 def measure(seconds: float, agents: int, seed: int) -> dict[str, Any]:
-    """Both tables, with the parameters."""
+    """Both tables, with the parameters. Raises :class:`SourceTreeMissingError`."""
     return {
         "benchmark": "agent",
         "parameters": {"seconds": seconds, "agents": agents, "seed": seed, "machine": MACHINE},

@@ -1,7 +1,9 @@
-"""Recorded answers of the real allocator and kubelet, where somebody has them.
+"""Recorded answers of the real allocator and kubelet, and other reference data, where it is.
 
-They are third parties' and no part of this project: tests read them from the folder that
-``GPU_TOPOLOGY_SHARED`` names, or from ``../shared``, and skip where there is none.
+It is third parties' and no part of this project: tests read it from the folder that
+``GPU_TOPOLOGY_SHARED`` names, or from ``../shared``, and skip where there is none. With
+``GPU_TOPOLOGY_REQUIRE_SHARED=1``, as in ``.ci/run``, they fail instead: a run that checks nothing
+against reality must not pass for one that did.
 """
 
 from __future__ import annotations
@@ -19,20 +21,49 @@ from topology.links import Link, LinkKind
 
 SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", Path(__file__).parents[2] / "shared"))
 
+REQUIRE = "GPU_TOPOLOGY_REQUIRE_SHARED"
+
 POINTS = {10: "SYS", 20: "NODE", 30: "PHB", 40: "PXB", 50: "PIX", 60: "BOARD"}
 
 
-def shared(path: str) -> Path:
-    """A file or folder of what was collected; skips the test where it is absent."""
-    found = SHARED / path
-    if not found.exists():
-        pytest.skip(f"not here: {path} (see GPU_TOPOLOGY_SHARED)")
-    return found
+def required() -> bool:
+    """Whether the absence of reference data is a failure."""
+    return os.environ.get(REQUIRE, "") not in ("", "0", "false")
+
+
+def absence(*parts: str) -> str:
+    """Why a test cannot run without a file or folder; empty where it is there."""
+    if SHARED.joinpath(*parts).exists():
+        return ""
+    return f"no reference data here: {'/'.join(parts)} (see GPU_TOPOLOGY_SHARED)"
+
+
+def shared(*parts: str) -> Path:
+    """A file or folder of the reference data; where it is absent the test is skipped or fails."""
+    if reason := absence(*parts):
+        if required():
+            pytest.fail(f"{reason}; {REQUIRE} is set")
+        pytest.skip(reason)
+    return SHARED.joinpath(*parts)
+
+
+def needs(*parts: str) -> pytest.MarkDecorator:
+    """A mark for tests that read a file or folder in their own way."""
+    return pytest.mark.skipif(bool(absence(*parts)) and not required(), reason=absence(*parts))
+
+
+def files(folder: str, pattern: str) -> list[str]:
+    """The files in a folder by their paths, for a parametrisation and then :func:`shared`.
+
+    Where there is none, the pattern itself: the test then says what it misses.
+    """
+    found = sorted(str(p.relative_to(SHARED)) for p in (SHARED / folder).glob(pattern))
+    return found or [f"{folder}/{pattern}"]
 
 
 def recorded(path: str) -> Path:
-    """A recorded file; skips the test where it is absent."""
-    return shared(f"recorded/{path}")
+    """A recorded file, as :func:`shared` gives it."""
+    return shared("recorded", path)
 
 
 def lines(path: str) -> list[Any]:

@@ -16,6 +16,7 @@ from benchmarks.protocol.fragmentation import Typical
 from benchmarks.protocol.model import MOST_GPUS, WHOLE, NodeKind, Nodes, PodKind, feasible
 from benchmarks.protocol.policies import POLICIES
 from benchmarks.protocol.simulation import simulate
+from tests import recorded
 
 NODE = NodeKind(16_000, 64_000, 2, "T4")
 HALF = PodKind(1_000, 1_000, 1, 500)
@@ -171,15 +172,7 @@ def test_remembered_scores_are_those_that_a_fresh_look_gives(policy: str) -> Non
     assert curves[0] == curves[1]
 
 
-def trace() -> bool:
-    try:
-        openb.shared()
-    except openb.TraceMissingError:
-        return False
-    return True
-
-
-needs_trace = pytest.mark.skipif(not trace(), reason="needs the openb trace ($GPU_TOPOLOGY_SHARED)")
+needs_trace = recorded.needs("traces", "openb")
 
 
 @needs_trace

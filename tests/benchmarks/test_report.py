@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import doctest
 import json
 import re
 import shlex
@@ -602,10 +601,3 @@ def test_a_policy_has_the_same_colour_on_every_page() -> None:
         usual = ("gpu-topology", "LeastAllocated", "MostAllocated", "Preserve", "Buddy")
         used = {hues[int(among.paint(name)[4:], 16)] for name in usual}
         assert len(used) == len(usual)
-
-
-@pytest.mark.parametrize("module", [wording, colours], ids=["wording", "colours"])
-def test_the_doctests_run(module: Any) -> None:
-    failed, tried = doctest.testmod(module)
-    assert tried
-    assert not failed

@@ -30,6 +30,7 @@ from benchmarks.shipped.scheduler import DEFAULT, WITH_GPUS, InTree, sample_size
 from benchmarks.shipped.simulation import QUEUES, Outcome, Result, Rules, Simulation
 from benchmarks.shipped.sources import Workload
 from benchmarks.shipped.speed import Speed, weakest_hop
+from tests import recorded
 from topology import codec
 from topology.devices import NodeName, PodUid
 from topology.graph import NodeTopology
@@ -202,15 +203,8 @@ def test_large_jobs_are_split_into_equal_pods() -> None:
     assert (odd.pods, odd.ask.gpus) == (7, 1)
 
 
-def shared_or_skip() -> None:
-    try:
-        openb.shared()
-    except openb.TraceMissingError as error:
-        pytest.skip(str(error))
-
-
 def test_philly_is_played_by_time() -> None:
-    shared_or_skip()
+    recorded.shared("traces", "openb")
     nodes = cluster("dgx1-v100=4")
     found = sources.jobs(Workload("philly", None, None, pod_gpus=8), nodes, 1)
     assert len(found) == 82_247
@@ -226,7 +220,7 @@ def test_philly_is_played_by_time() -> None:
 
 
 def test_openb_has_its_nodes_and_pods() -> None:
-    shared_or_skip()
+    recorded.shared("traces", "openb")
     nodes = cluster("openb")
     assert (len(nodes), sum(len(n.topology.gpus) for n in nodes)) == (1213, 6212)
     found = sources.jobs(Workload("openb:gpuspec10", 400, None, "none"), nodes, 1)
@@ -573,7 +567,7 @@ def test_slow_links_make_jobs_longer() -> None:
 
 
 def test_nominal_hops_are_near_what_eight_v100_measured() -> None:
-    shared_or_skip()
+    recorded.shared("traces", "openb")
     path = openb.shared() / "bandwidth" / "v100x8_measured_GBps.tsv"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     measured = [[float(cell) for cell in line.split("\t")] for line in lines]
@@ -849,7 +843,7 @@ def test_models_bind_every_policy() -> None:
     jobs = [Job("", float(i), 100.0, Ask(2, None, 0, 0, model)) for i in range(3)]
     for name in POLICIES:
         result = play("dgx1-v100=2,l40s-4=1", jobs, name)
-        assert all(o.kept for o in result.outcomes), name
+        assert [o.kept for o in result.outcomes] == [True] * 3, name
 
 
 def test_demands_are_of_nodes_that_serve_whole_gpus(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -200,6 +200,7 @@ class FakeApiServer:
         self._refusals: list[_Refusal] = []
         self._delays: list[tuple[re.Pattern[str], float]] = []
         self._hangs: list[re.Pattern[str]] = []
+        self._judges: dict[str, Callable[[Json], list[str]]] = {}
         self._sockets: set[socket.socket] = set()
         self._http = _Server(("127.0.0.1", 0), self, tls)
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._http.server_address[1]}"
@@ -374,6 +375,11 @@ class FakeApiServer:
         with self._changed:
             self._hangs.append(re.compile(path))
 
+    def validate(self, collection: str, faults: Callable[[Json], list[str]]) -> None:
+        """From now on refuse (422) a write into a collection in which ``faults`` finds any."""
+        with self._changed:
+            self._judges[collection] = faults
+
     # What the handlers call.
 
     def _admit(self, request: Request) -> None:
@@ -447,7 +453,13 @@ class FakeApiServer:
                 raise _StatusAnswer(409, f"{key[1]!r} already exists", "AlreadyExists")
             if target.resource in STATUS_SUBRESOURCE:
                 body.pop("status", None)
+            self._judge(target, body)
             return self._store(target, key, body)
+
+    def _judge(self, target: _Target, obj: Json) -> None:
+        judge = self._judges.get(target.collection)
+        if judge is not None and (faults := judge(obj)):
+            raise _StatusAnswer(422, f"{target.resource} is invalid: {', '.join(faults[:10])}")
 
     def _bind(self, target: _Target, binding: Json) -> Json:
         # As the real pods/binding: whatever stands against it is a 409, but for a missing pod.
@@ -518,6 +530,7 @@ class FakeApiServer:
                 new["status"] = old["status"]
         if target.resource == "pods" and new.get("spec") != old.get("spec"):
             raise _StatusAnswer(422, "pod updates may not change fields of the spec")
+        self._judge(target, new)
         return self._store(target, target.key, new)
 
     def _remove(self, target: _Target, options: Json) -> Json:

@@ -154,12 +154,14 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
 def test_recorded_init_containers_and_sidecars_are_explained() -> None:
     topology = node("dgx1v", json.loads(recorded("kubelet-1.36/dgx1v.topology.json").read_text()))
     kubelet = Kubelet(topology.shape, topology.allocator)
+    halves = wholes = 0
     for line in lines("kubelet-1.36/init.jsonl"):
         shown = {name: mask(given) for name, given in line["shown"].items()}
         if line.get("half_admitted"):
             free, count = mask(line["free"]), line["containers"][0]
             first = container_sets(kubelet, free, ((APP, count),))[0] or ()
             assert shown["c0"] in first, line
+            halves += 1
             continue
         # Sidecars come first in the recorded pods, then ordinary init containers.
         counts: Counts = (
@@ -172,6 +174,9 @@ def test_recorded_init_containers_and_sidecars_are_explained() -> None:
         held = total((found.ways or ())[0].taken, 1)
         inits = line.get("init", [])
         assert held == sum(line.get("sidecar", ())) + max(sum(line["containers"]), *inits, 0)
+        wholes += 1
+    assert halves
+    assert wholes
 
 
 def test_an_init_containers_devices_are_given_again_at_random() -> None:
@@ -185,6 +190,7 @@ def test_an_init_containers_devices_are_given_again_at_random() -> None:
 
 def test_a_sidecars_devices_are_not_given_again() -> None:
     found = admissions(KUBELET, 0b1111, ((SIDECAR, 1), (APP, 2)))
+    assert found.ways
     assert all(total(way.shown, 1) == 3 for way in found.ways or ())
 
 
@@ -203,7 +209,8 @@ def test_what_other_providers_hint_is_not_known() -> None:
     either = admissions(Kubelet(DGX.shape, facts), 0xFF, ((APP, 2),))
     lower = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),))
     assert {way.shown for way in lower.ways or ()} < {way.shown for way in either.ways or ()}
-    assert all(way.shown & 0xF0 == 0 for way in lower.ways or ())
+    assert lower.ways
+    assert all(way.shown & 0xF0 == 0 for way in lower.ways)
     # A pod that asks for another plugin's devices as well brings hints of its own.
     both = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),), alone=False)
     assert both.ways == either.ways

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
-import os
 import random
 import re
 import xml.etree.ElementTree as ET
@@ -15,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import recorded
 from topology.devices import MIB, Gpu, GpuUuid, Mask, NodeName, positions
 from topology.graph import AllocatorFacts, NodeTopology, Shape, TopologyError, best_ring, subsets
 from topology.links import Link, LinkKind, Via, canonical_product, nvlink_port
@@ -25,20 +23,6 @@ from topology.machines.notation import Card, drawn
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
 
 every_machine = pytest.mark.parametrize("kind", [pytest.param(m, id=m.name) for m in _CATALOGUE])
-
-DOCUMENTED = ["", ".notation", ".catalogue", ".likeness"]
-
-
-@pytest.mark.parametrize("name", DOCUMENTED)
-def test_the_doctests_run(name: str) -> None:
-    failed, _ = doctest.testmod(importlib.import_module(f"topology.machines{name}"))
-    assert failed == 0
-
-
-def test_the_page_that_shows_how_to_add_one_is_right() -> None:
-    page = ROOT / "docs" / "machines.md"
-    failed, tried = doctest.testfile(str(page), module_relative=False)
-    assert failed == 0 < tried
 
 
 def test_summary_of_the_graph_module_holds() -> None:
@@ -335,11 +319,7 @@ def test_a_lost_link_or_another_model_is_like_nothing() -> None:
 
 
 def _shared(*parts: str) -> Path:
-    folder = os.environ.get("GPU_TOPOLOGY_SHARED") or ROOT.parent / "shared"
-    path = Path(folder, "fixtures", *parts)
-    if not path.exists():
-        pytest.skip(f"no {'/'.join(parts)}: set GPU_TOPOLOGY_SHARED to the reference folder")
-    return path
+    return recorded.shared("fixtures", *parts)
 
 
 @dataclass

@@ -139,6 +139,16 @@ def test_scores_are_integers_from_0_to_10_and_never_prefer_more_damage(
                 assert score[a] >= score[b]
 
 
+def test_what_the_kubelet_may_refuse_is_worth_nothing() -> None:
+    """It may also be admitted, with GPUs that would do: that is no promise."""
+    unsure = Kubelet(DGX.shape, AllocatorFacts("best-effort", None, "unknown"))
+    found = admissions(unsure, 0xFF, ((Role.APP, 2),))
+    assert found.ways
+    assert found.hazards
+    assert promises(unsure, 0xFF, Kind(2)) == 0
+    assert promises(DGX, 0xFF, Kind(2)) == 4
+
+
 @pytest.fixture
 def mix() -> RequestMix:
     return RequestMix()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.recorded import shared
+from tests import recorded
 from topology import codec
 from topology.devices import MIB, Bytes, NodeName
 from topology.graph import NodeTopology
@@ -18,11 +16,8 @@ from topology.links import GBps, Link, LinkKind, Via
 from topology.sources import SourceError, parse_nccl, read
 
 NODE = NodeName("node-1")
-ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
-SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(ROOT.parent / "shared"))) / "fixtures"
-needs_shared = pytest.mark.skipif(
-    not (SHARED / "nccl").is_dir(), reason="needs the collected XML files ($GPU_TOPOLOGY_SHARED)"
-)
+SHARED = recorded.SHARED / "fixtures"
+needs_shared = recorded.needs("fixtures", "nccl")
 
 # File: NUMA node by GPU, PCIe classes of GPU0 to the others, bus id of GPU0, the first NIC, its
 # NUMA node and distances.
@@ -313,12 +308,12 @@ COLLECTED = {
 
 class TestCollected:
     def test_every_file_is_in_the_table(self) -> None:
-        files = {path.stem for path in shared("fixtures/pasted/xml").glob("*.xml")}
+        files = {path.stem for path in recorded.shared("fixtures/pasted/xml").glob("*.xml")}
         assert files == COLLECTED.keys()
 
     @pytest.mark.parametrize("name", COLLECTED)
     def test_gives(self, name: str) -> None:
-        text = (shared("fixtures/pasted/xml") / f"{name}.xml").read_text(encoding="utf-8")
+        text = (recorded.shared("fixtures/pasted/xml") / f"{name}.xml").read_text(encoding="utf-8")
         expected = COLLECTED[name]
         if isinstance(expected, str):
             assert refusal(text).startswith(expected)
@@ -334,7 +329,7 @@ class TestCollected:
         assert codec.decode(codec.encode(topology), strict=True).topology == topology
 
     def test_hwloc_is_named(self) -> None:
-        text = (shared("fixtures/hwloc") / "nvidiaDGX2.xml").read_text(encoding="utf-8")
+        text = (recorded.shared("fixtures/hwloc") / "nvidiaDGX2.xml").read_text(encoding="utf-8")
         with pytest.raises(SourceError, match=r"this is hwloc's \(lstopo\)"):
             read(text, NODE)
 

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests import recorded
 from topology.devices import MIB, Bytes, NodeName
 from topology.graph import NodeTopology
 from topology.links import GBps, Link, LinkKind, Via
 from topology.sources import MAX_TEXT, Finding, Imported, SourceError, parse_topo, read
 
 NODE = NodeName("node-1")
-ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
-SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(ROOT.parent / "shared"))) / "fixtures"
-needs_shared = pytest.mark.skipif(
-    not (SHARED / "topo").is_dir(), reason="needs the collected postings ($GPU_TOPOLOGY_SHARED)"
-)
+SHARED = recorded.SHARED / "fixtures"
+needs_shared = recorded.needs("fixtures", "topo")
 
 # File: how many pairs of each word, where NVLinks end, NUMA node by GPU ("-" unknown), NICs.
 POSTINGS = {

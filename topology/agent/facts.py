@@ -23,6 +23,8 @@ POLICY_OPTION = re.compile(r"(?:^|-|_)allocation[-_]policy$", re.IGNORECASE)
 """The plugin's option for shared devices, by any of the names it has had."""
 CONFIG_OPTION = re.compile(r"^(--)?config[-_]file$", re.IGNORECASE)
 PACKED_SINCE = (0, 20)
+LONGEST_VERSION = 64
+"""Of the plugin, as the record holds it."""
 OTHER_PROGRAMS = ("gpu-feature-discovery", "config-manager", "mps-control-daemon")
 """What else the plugin's image runs, by the words of its command."""
 TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
@@ -100,7 +102,8 @@ def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) 
         key, equals, value = here.partition("=")
         if key.startswith("-"):
             options[key.lstrip("-")] = value if equals else after
-    return Plugin(version if plugin_version(version) else None, options)
+    known = plugin_version(version) and len(version) <= LONGEST_VERSION
+    return Plugin(version if known else None, options)
 
 
 def resources_of(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from topology.agent.limits import LONGEST_REASON, MOST_HEALTH
 from topology.agent.observed import Vitals, Xid
 from topology.devices import GpuUuid
 from topology.report import Health
@@ -100,18 +101,21 @@ class HealthBook:
 
     def report(self) -> tuple[Health, ...]:
         """What there is to say, GPUs without a fault left out."""
-        return tuple(
+        found = [
             Health(
                 uuid,
                 healthy=not gpu.sick,
-                reason=", ".join([*gpu.reasons, *([LINK_DOWN] if gpu.down else [])]),
+                reason=_fitting([*gpu.reasons, *([LINK_DOWN] if gpu.down else [])]),
                 since=gpu.since,
                 links_down=tuple(sorted(gpu.down)),
                 energy=gpu.baseline,
             )
             for uuid, gpu in sorted(self._gpus.items())
             if gpu.reasons or gpu.down
-        )
+        ]
+        # More than a node can have GPUs: the sick ones are said first.
+        kept = sorted(found, key=lambda h: h.healthy)[:MOST_HEALTH]
+        return tuple(sorted(kept, key=lambda h: h.uuid))
 
     def _of(self, uuid: GpuUuid) -> _Gpu:
         return self._gpus.setdefault(uuid, _Gpu())
@@ -163,6 +167,17 @@ def _was_reset(gpu: _Gpu, vital: Vitals) -> bool:
     elif gpu.lost:
         return True  # nothing but a reset brings it back, and it has no counter to tell
     return gpu.recovery not in (None, "none") and vital.recovery == "none"
+
+
+def _fitting(reasons: list[str]) -> str:
+    """As many of the reasons as a record holds, the earlier ones first."""
+    text = ""
+    for reason in reasons:
+        longer = f"{text}, {reason}" if text else reason
+        if len(longer) > LONGEST_REASON:
+            break
+        text = longer
+    return text
 
 
 def _sickening(reason: str) -> bool:

@@ -118,7 +118,7 @@ def _gpu(seen: SeenGpu, pci: PciTree) -> Gpu:
         seen.product,
         seen.memory,
         pci.numa.get(seen.pci_bus_id) if numa is None else numa,
-        seen.pci_bus_id,
+        seen.pci_bus_id or None,
         mig_mode=seen.mig_mode,
         mig_instances=seen.mig_instances,
     )

@@ -24,6 +24,7 @@ from typing import Protocol
 
 import structlog
 
+from topology.agent import limits
 from topology.agent.facts import NOTHING_KNOWN, KubeletFacts, Plugin, allocator_of, resources_of
 from topology.agent.health import LOST, HealthBook
 from topology.agent.holdings import (
@@ -36,6 +37,7 @@ from topology.agent.holdings import (
     vanished,
 )
 from topology.agent.inventory import keep_lost, plugins_doubt, topology_of
+from topology.agent.limits import HOLDINGS_LEFT_OUT, LONGEST_MESSAGE, Problem
 from topology.agent.nvmlwatch import NvmlState
 from topology.agent.observed import Unseen, Xid
 from topology.agent.pci import PciTree
@@ -142,6 +144,10 @@ class Picture:
     departures: int = 0
     """How many pods had left when the kubelet was asked. The extender holds a pod's GPUs until a
     report says that its agent knew of the departure, so each one is worth a write."""
+    unknown: int = 0
+    """Device ids of which nobody can tell which GPU they are."""
+    left_out: int = 0
+    """Device ids that the report does not show."""
 
 
 class NodeAgent:
@@ -210,6 +216,7 @@ class NodeAgent:
         self._due_since = clock()
         self._nobodys: defaultdict[GpuUuid, int] = defaultdict(int)
         self._conditions: dict[str, Condition] = {}
+        self._unfit = ""
         self.kubelet_failures = 0
 
     def remember(self, topology: NodeTopology, report: Report | None) -> None:
@@ -224,6 +231,8 @@ class NodeAgent:
         for a in report.allocations:
             held[a.pod_uid].append(Held(a.container, a.resource, a.device_ids))
             names[a.pod_uid] = (a.namespace, a.pod)
+        if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
+            return  # the kubelet tells again
         self._joined = {uid: Entry(*names[uid], tuple(parts)) for uid, parts in held.items() if uid}
         self._before = self._joined
 
@@ -383,7 +392,8 @@ class NodeAgent:
         self._contradiction, self._doubt = "", ""
         try:
             found, unseen = topology_of(self._node, state.seen, self._pci(), self._health.down())
-            self._hardware = keep_lost(found, self._hardware)
+            self._hardware, cut = limits.hardware(keep_lost(found, self._hardware))
+            unseen = (*unseen, *cut)
             self._doubt = plugins_doubt(state.seen, self._hardware)
         except TopologyError as error:
             log.exception("the driver contradicts itself")
@@ -412,15 +422,27 @@ class NodeAgent:
 
     def _compose(self, around: Surroundings) -> Picture:
         state = self._driver.state()
-        allocatable = self._allocatable or {}
-        resources = resources_of(allocatable, around.labels)
+        resources, cut, unfit = limits.resources(
+            resources_of(self._allocatable or {}, around.labels)
+        )
         lost = any(LOST in health.reason for health in self._health.report())
         doubt = "it fails over a GPU that is lost" if lost else self._doubt
         facts, unknown = allocator_of(resources, around.plugin, around.kubelet, self._policy, doubt)
         topology = None
         if self._hardware is not None and not (state.seen is None and not self._looked_at):
             topology = replace(self._hardware, resources=resources, allocator=facts)
-        unseen = tuple(sorted({*self._hardware_unseen, *unknown, *around.unseen}))
+        unseen = tuple(sorted({*self._hardware_unseen, *unknown, *around.unseen, *cut}))
+        held = allocations(self._joined, self._strangers)
+        looked = self._hardware is not None and state.seen is not None
+        gpus = [gpu.uuid for gpu in self._hardware.gpus] if self._hardware and looked else None
+        strange = limits.strangers(self._allocatable or {}, held, gpus)
+        shown = limits.holdings(
+            self._allocatable, held, strange, limits.room_beside(self._hardware)
+        )
+        unfit = shown.problem or unfit
+        self._say(unfit)
+        if strange:
+            self._nobodys.clear()  # whose GPU is computed on cannot be told either
         blind = [Unseen("GPUs and links", f"NVML: {state.problem}")] if state.problem else []
         if self._silence:
             blind.append(Unseen("who holds what", self._silence))
@@ -428,19 +450,19 @@ class NodeAgent:
         report = Report(
             self._boot,
             0,
-            None
-            if self._allocatable is None
-            else frozenset(i for ids in self._allocatable.values() for i in ids),
-            allocations(self._joined, self._strangers),
+            shown.allocatable,
+            shown.allocations,
             self._health.report(),
             (
-                self._ready(state, lost=lost and all(r.strategy == "none" for r in resources)),
+                self._ready(
+                    state, unfit, lost=lost and all(r.strategy == "none" for r in resources)
+                ),
                 self._unaccounted(shared),
                 self._condition(
                     COMPLETE,
                     not unseen,
                     "AllSeen" if not unseen else "SomeUnseen",
-                    "; ".join(map(str, unseen))[:4000],
+                    "; ".join(map(str, unseen)),
                 ),
             ),
             observed_at=self._observed_at,
@@ -453,9 +475,18 @@ class NodeAgent:
             self._due,
             frozenset(self._joined),
             self._departures,
+            len(strange),
+            shown.left_out,
         )
 
-    def _ready(self, state: NvmlState, *, lost: bool) -> Condition:
+    def _say(self, unfit: Problem | None) -> None:
+        """Log once, and not at each turn, that part of what is known cannot be published."""
+        reason = unfit.reason if unfit else ""
+        if unfit and reason != self._unfit:
+            log.warning("record not ready", reason=reason, cause=unfit.message)
+        self._unfit = reason
+
+    def _ready(self, state: NvmlState, unfit: Problem | None, *, lost: bool) -> Condition:
         now, silent = self._clock(), self._silent_since
         problem: tuple[str, str] | None = None
         if state.problem:
@@ -466,6 +497,8 @@ class NodeAgent:
             problem = "KubeletUnavailable", self._silence
         elif not self._accepted:
             problem = "Starting", "the node's pods are not known yet"
+        elif unfit is not None:
+            problem = unfit.reason, unfit.message
         elif self._vanished_since is not None and now - self._vanished_since > self._pace.restart:
             problem = "PodsMissing", "the kubelet does not show pods that are alive"
         elif lost:
@@ -489,7 +522,7 @@ class NodeAgent:
     def _condition(self, kind: str, status: bool, reason: str, message: str) -> Condition:
         known = self._conditions.get(kind)
         since = known.since if known is not None and known.status == status else self._now()
-        condition = Condition(kind, status, reason, message, since)
+        condition = Condition(kind, status, reason, message[:LONGEST_MESSAGE], since)
         self._conditions[kind] = condition
         return condition
 

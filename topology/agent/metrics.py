@@ -87,6 +87,12 @@ class Metrics(Collector):
             "pods_due", "GPU pods of which news from the kubelet is due.", len(picture.due)
         )
         yield _gauge("unseen_facts", "Facts that could not be had.", len(picture.unseen))
+        yield _gauge(
+            "unknown_devices", "Device ids of no GPU of this node that is known.", picture.unknown
+        )
+        yield _gauge(
+            "unpublished_devices", "Device ids that the record does not show.", picture.left_out
+        )
         for condition in report.conditions:
             if condition.type == "UnaccountedUse":
                 yield _gauge(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import grpc
 
 from topology.agent.holdings import GPU_DRIVER, Entry, Held
+from topology.agent.limits import GPU_IDS, GPU_RESOURCES, MIG_IDS
 from topology.agent.proto.podresources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
@@ -27,7 +28,7 @@ from topology.agent.proto.podresources_pb2 import (
 from topology.devices import DeviceId
 
 SERVICE = "/v1.PodResourcesLister"
-DEVICE_PREFIXES = ("GPU-", "MIG-")
+MIG_RESOURCES = "nvidia.com/mig-"
 TIMEOUT = 5.0
 """Seconds for one answer."""
 LARGEST_ANSWER = 16 * 1024 * 1024
@@ -147,10 +148,19 @@ def _held(container: ContainerResources) -> list[Held]:
 
 
 def _by_resource(devices: Iterable[ContainerDevices]) -> dict[str, set[DeviceId]]:
-    """Ids by resource: one resource may come in many entries, and other devices' plugins, too."""
+    """Ids of GPUs by resource: one may come in many entries, and other devices' plugins, too.
+
+    A resource is one of GPUs by its name, or because one of its ids is of a GPU. All of its ids are
+    told then: a plugin that numbers its devices (``nvidia0``) hands out GPUs as well.
+    """
     found: defaultdict[str, set[DeviceId]] = defaultdict(set)
     for part in devices:
         for device in part.device_ids:
-            if device.startswith(DEVICE_PREFIXES):
-                found[part.resource_name].add(DeviceId(device))
-    return dict(found)
+            found[part.resource_name].add(DeviceId(device))
+    return {
+        name: ids
+        for name, ids in found.items()
+        if name in GPU_RESOURCES
+        or name.startswith(MIG_RESOURCES)
+        or any(device.startswith((GPU_IDS, MIG_IDS)) for device in ids)
+    }

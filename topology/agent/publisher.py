@@ -6,6 +6,10 @@ the object is read again and overwritten. A missing object (404) is created. Aft
 a write waits with exponential backoff and full jitter, so that the agents of a cluster do not come
 back all at once after an outage.
 
+A record that the API server refuses for what is in it would be refused at every try, and what
+stands there would look as if it were true. So a bare one is written in its place: not Ready, and
+why.
+
 Our own object is not watched: the API server has no index for it, and would hold every write of
 every agent against every agent's watch. A foreign change is overwritten with our next write, a
 deletion mended with the next heartbeat at the latest.
@@ -27,7 +31,7 @@ from topology.devices import NodeName
 from topology.graph import NodeTopology
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ConflictError, NotFoundError
 from topology.kubeapi.paths import path
-from topology.report import Report
+from topology.report import READY, Condition, Report
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +40,8 @@ TIMEOUT = 5.0
 FIRST_BACKOFF = 0.2
 LONGEST_BACKOFF = 10.0
 """Seconds. A cluster's agents spread their return over the last one."""
+REFUSED = (400, 413, 422)
+"""HTTP codes that say: not this record, however often. The last is the schema's."""
 JITTER = 0.2
 """Heartbeats are this much of their period early or late."""
 
@@ -129,28 +135,45 @@ class Publisher:
         """
         if self._clock() < self._not_before:
             return False
-        if topology is not None and topology != self._topology:
-            self._topology, self._encoded = topology, _spec(topology)
-        elif topology is None and self._boot != report.boot_id:
+        if topology is None and self._boot != report.boot_id:
             # What stands there is another boot's hardware, and nobody may take it for this one's.
-            self._topology = NodeTopology(self._node, ())
-            self._encoded = _spec(self._topology)
-            topology = self._topology
-        spec = None if topology is None else self._encoded
+            topology = NodeTopology(self._node, ())
         try:
+            if topology is not None and topology != self._topology:
+                self._encoded = _spec(topology)
+                self._topology = topology
             for attempt in (1, 2):
                 try:
-                    self._write(spec, report, departures)
+                    self._write(None if topology is None else self._encoded, report, departures)
                     break
                 except (ConflictError, NotFoundError):
                     self._stored = None
                     if attempt == 2:
                         raise
-        except ApiFailure as error:
+        except (ApiFailure, ValueError) as error:
             self._failed(error)
+            if not isinstance(error, ApiFailure) or _refused(error):
+                self._confess(report, str(error))
             return False
         self._failures, self.problem = 0, ""
         return True
+
+    def _confess(self, report: Report, why: str) -> None:
+        """Write that the record is refused, and nothing else of it, where that does not stand."""
+        since = next((c.since for c in report.conditions), "")
+        refused = Condition(
+            READY, False, "RecordRefused", f"the record is refused: {why}"[:1000], since
+        )
+        bare = Report(report.boot_id, 0, None, conditions=(refused,))
+        try:
+            if self._stored is None:
+                self._read()
+            if self._stored is None:
+                self._create(_spec(NodeTopology(self._node, ())))
+            if bare != self._report or self._clock() >= self._due:
+                self._put_status(bare, None)
+        except ApiFailure as error:
+            log.warning("not even a bare record can be written", cause=str(error))
 
     def _write(self, spec: dict[str, object] | None, report: Report, departures: int) -> None:
         beat = self._clock() >= self._due or departures != self._departures
@@ -163,14 +186,14 @@ class Publisher:
         if spec is not None:
             self._spec = spec
         if report != self._report or beat or "status" not in (self._stored or {}):
-            self._put_status(report)
+            self._put_status(report, self._topology)
             self._departures = departures
 
-    def _put_status(self, report: Report) -> None:
+    def _put_status(self, report: Report, topology: NodeTopology | None) -> None:
         # A write that ended without an answer may have been committed: its number is used up.
         self._sequence = self._sequence + 1 if report.boot_id == self._boot else 1
         self._boot = report.boot_id
-        status = codec.encode_report(replace(report, sequence=self._sequence), self._topology)
+        status = codec.encode_report(replace(report, sequence=self._sequence), topology)
         self._put("status", f"{self._path}/status", {"status": status})
         self._report = report
         spread = self._rng.uniform(1 - JITTER, 1 + JITTER)
@@ -219,8 +242,10 @@ class Publisher:
         stored = (self._stored or {}).get("metadata", {})
         return self.owner is None or stored.get("ownerReferences") == [self.owner]
 
-    def _failed(self, error: ApiFailure) -> None:
-        kind = str(error.status) if isinstance(error, ApiError) else "unreachable"
+    def _failed(self, error: Exception) -> None:
+        kind = "unreachable" if isinstance(error, ApiFailure) else "unreadable"
+        if isinstance(error, ApiError):
+            kind = str(error.status)
         self.counts.failed[kind] = self.counts.failed.get(kind, 0) + 1
         self.problem = str(error)
         self._failures += 1
@@ -228,6 +253,10 @@ class Publisher:
         wait = self._rng.uniform(0.0, longest)
         self._not_before = self._clock() + wait
         log.warning("write failed", cause=self.problem, failures=self._failures, wait_s=wait)
+
+
+def _refused(error: ApiFailure) -> bool:
+    return isinstance(error, ApiError) and error.status in REFUSED
 
 
 def _spec(topology: NodeTopology) -> dict[str, object]:

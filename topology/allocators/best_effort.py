@@ -75,7 +75,7 @@ class BestEffort:
         >>> from topology.machines import machine
         >>> shape = machine("dgx1-v100").topology("n").shape
         >>> [positions(s) for s in BestEffort().outcomes(Call(shape, 0b00011111, 3)).sets]
-        [[0, 3, 4]]
+        [[1, 2, 3]]
         """
         if call.width > 1 or call.shape.size > MAX_GPUS:
             return every_choice(call, exact=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.crd import faults
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.kubelet import GPU, FakeKubelet
 from tests.fakes.nvml.machine import FakeNvml
@@ -166,6 +167,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         fake = fake_nvml(tmp_path, machine("dgx1-v100").topology("n"))
         stack.enter_context(fake.in_process())
         api = stack.enter_context(FakeApiServer())
+        api.validate(RECORDS, faults)
         api.put("/api/v1/nodes", NODE)
         api.put("/api/v1/namespaces/system/pods", PLUGIN)
         found = Node(tmp_path, socket, fake, api)

@@ -1,0 +1,82 @@
+"""The import contracts hold for modules that nobody has listed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
+PACKAGES = ("topology", "scheduler_extender", "benchmarks")
+
+NEW = [
+    ("topology/new.py", "", "Inside topology, too"),
+    ("topology/links2.py", "import os", "The core does no I/O"),
+    ("topology/machines/new.py", "from pathlib import Path", "The core does no I/O"),
+    ("topology/sources/new.py", "import topology.agent.facts", "Inside topology, too"),
+    ("topology/graph2.py", "import scheduler_extender.verbs", "Dependency points down"),
+    ("topology/agent/new.py", "import time", "What decides in the agent asks nobody"),
+    ("topology/emulation/new.py", "import topology.belief", "The emulation knows nothing"),
+    ("topology/allocators/new.py", "import topology.emulation", "Inside topology, too"),
+    ("scheduler_extender/new.py", "import topology.agent.facts", "The agent is for the agent's"),
+    ("scheduler_extender/demo/new.py", "import grpc", "The agent is for the agent's"),
+    ("scheduler_extender/new.py", "import topology.emulation", "Nobody decides by the emulation"),
+    ("scheduler_extender/new.py", "import benchmarks.output", "Dependency points down"),
+    ("scheduler_extender/new.py", "import tests.nodes", "What ships knows nothing of the tests"),
+    ("benchmarks/new.py", "def late():\n    import tests.nodes", "Only the agent's benchmark"),
+    ("benchmarks/shipped/new.py", "import tests.fakes.kubelet", "Only the agent's benchmark"),
+    ("benchmarks/new.py", "import topology.agent.facts", "Only the agent's benchmark"),
+    ("benchmarks/protocol/new.py", "import benchmarks.shipped.jobs", "The papers' model knows"),
+    ("benchmarks/shipped/new.py", "import benchmarks.protocol.bound", "The shipped simulation"),
+]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the contracts speak of."""
+    folder = tmp_path_factory.mktemp("copy")
+    unwanted = shutil.ignore_patterns("__pycache__")
+    for name in (*PACKAGES, "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def broken(folder: Path) -> list[str]:
+    """The contracts that do not hold in a copy."""
+    program = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [str(program), "--no-cache"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    found = [line for line in done.stdout.splitlines() if " BROKEN" in line]
+    assert bool(found) == bool(done.returncode), done.stdout + done.stderr
+    return found
+
+
+def test_they_hold(copy: Path) -> None:
+    assert broken(copy) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "contract"), [pytest.param(*row, id=f"{row[0]}: {row[1]}") for row in NEW]
+)
+def test_a_module_that_is_new_is_under_them(
+    copy: Path, path: str, text: str, contract: str
+) -> None:
+    new = copy / path
+    assert not new.exists()
+    new.write_text(f"{text}\n")
+    try:
+        assert any(line.startswith(contract) for line in broken(copy))
+    finally:
+        new.unlink()

@@ -1,0 +1,103 @@
+"""The images start: with the files and the packages of the Dockerfile, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.imagefiles import ROOT, Image, Stage, UnknownStepError, build, replay, stages
+
+SERVED = ("topology", "scheduler_extender")
+STAGES = ("service", "benchmarks")
+EXAMPLE = ROOT / "examples" / "simulation"
+
+IMPORT_ALL = """
+import importlib, pathlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for found in pkgutil.walk_packages(package.__path__, f"{name}."):
+        print(importlib.import_module(found.name).__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Image]:
+    return {stage: build(stage, tmp_path_factory.mktemp(stage)) for stage in STAGES}
+
+
+def modules(folder: Path) -> int:
+    """The modules of a source folder, the package itself left out."""
+    return sum(1 for _ in folder.rglob("*.py")) - 1
+
+
+def test_every_stage_that_somebody_runs_is_tried() -> None:
+    found = stages((ROOT / "Dockerfile").read_text())
+    assert {s.name for s in found.values() if any(w == "ENTRYPOINT" for w, _ in s.steps)} == {
+        *STAGES
+    }
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_installed_module_can_be_imported(images: dict[str, Image], stage: str) -> None:
+    image = images[stage]
+    done = image.run(["python", "-c", IMPORT_ALL, *SERVED], cwd=image.root)
+    assert done.returncode == 0, done.stderr
+    files = done.stdout.split()
+    assert len(files) == sum(modules(ROOT / name) for name in SERVED)
+    assert all("site-packages" in file for file in files)
+
+
+def test_every_module_of_the_benchmarks_can_be_imported(images: dict[str, Image]) -> None:
+    done = images["benchmarks"].run(["python", "-c", IMPORT_ALL, "benchmarks"])
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == modules(ROOT / "benchmarks")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_image_starts(images: dict[str, Image], stage: str) -> None:
+    image = images[stage]
+    for command in (image.entrypoint, ("gpu-topology",)):
+        done = image.run([*command, "--help"])
+        assert done.returncode == 0, done.stderr
+        assert "Usage: " in done.stdout
+
+
+def test_the_image_simulates_the_shipped_example(images: dict[str, Image]) -> None:
+    image = images["benchmarks"]
+    files = [f"--cluster={EXAMPLE / 'cluster.yaml'}", f"--jobs={EXAMPLE / 'jobs.csv'}"]
+    done = image.run([*image.entrypoint, "simulate", *files, "--json=-"])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"]
+
+
+def test_the_sweeps_job_runs_in_the_image(images: dict[str, Image]) -> None:
+    """Its own arguments, with its files where the ConfigMap would mount them, and fewer jobs."""
+    image, sweep = images["benchmarks"], ROOT / "manifests" / "sweep"
+    job = yaml.safe_load((sweep / "job.yaml").read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    args = [
+        a.replace("/sweep/", f"{sweep}/").replace("$(JOB_COMPLETION_INDEX)", "3")
+        for a in container["args"]
+    ]
+    done = image.run([*image.entrypoint, *args, "--count=20"])
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"]
+
+
+def test_what_an_image_cannot_do_it_says_in_a_line(images: dict[str, Image]) -> None:
+    image = images["benchmarks"]
+    done = image.run([*image.entrypoint, "agent"])
+    assert done.returncode == 2
+    assert "in a checkout of the source" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("step", [("RUN", "apt-get install gcc"), ("ADD", "x y")], ids=str)
+def test_a_step_that_is_not_understood_is_no_success(
+    images: dict[str, Image], step: tuple[str, str]
+) -> None:
+    with pytest.raises(UnknownStepError):
+        replay(images["service"], Stage("service", "base", [step]))
