@@ -40,6 +40,7 @@ from scheduler_extender.endpoint import (
 from scheduler_extender.filecluster import FileBinder
 from scheduler_extender.limits import (
     AT_ONCE_STEPS,
+    BIND_STARTS_WITHIN,
     BIND_THREADS,
     EVALUATING_THREADS,
     MAX_BIND_BODY,
@@ -213,7 +214,13 @@ def create_app(service: Service) -> FastAPI:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
             _names_checked(args)
-            verbs.bind(cluster, service.binder, args, _now)
+            verbs.bind(
+                cluster,
+                service.binder,
+                args,
+                _now,
+                late=lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN,
+            )
         except BindError as error:
             service.metrics.bind_errors.inc()
             log.info("bind refused", pod=args.pod_name, node=args.node, reason=str(error))
