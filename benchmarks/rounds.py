@@ -17,7 +17,7 @@ from scheduler_extender.ledger import PodRecord
 from scheduler_extender.waker import Waker
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from topology.devices import PodUid
-from topology.links import LinkKind
+from topology.links import GBps, LinkKind
 from topology.requests import Constraints, GpuRequest, gpu_request
 
 WAITING = 5_000
@@ -73,19 +73,19 @@ def _waker(states: int, seed: int) -> dict[str, Any]:
 
 def _unmet(kind: int) -> GpuRequest:
     """One of several requests that no node can meet, most of them for lack of bandwidth."""
-    links = Constraints(link=LinkKind.NVLINK, min_bandwidth=10_000.0 + kind)
+    links = Constraints(link=LinkKind.NVLINK, min_bandwidth=GBps(10_000.0 + kind))
     return gpu_request(2 + kind % 3, links)
 
 
 def _preempt(states: int, seed: int) -> dict[str, Any]:
     cluster, names = cluster_of(VICTIM_NODES, states, seed)
     pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, ("app", 2)), Pod)
-    victims = {
+    victims: dict[str, MetaVictims | None] = {
         name: MetaVictims([MetaPod(pods[0].uid)])
         for name in names
         if (pods := cluster.pods_on(name))
     }
-    args = PreemptionArgs(pod, None, dict(victims))
+    args = PreemptionArgs(pod, None, victims)
     forget()
     cluster.forget_answers()
     cold = _timed(cluster, args)

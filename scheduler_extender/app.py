@@ -223,7 +223,8 @@ def create_app(service: Service) -> FastAPI:
             )
         except BindError as error:
             service.metrics.bind_errors.inc()
-            log.info("bind refused", pod=args.pod_name, node=args.node, reason=str(error))
+            names = {"pod": args.pod_name[:253], "node": args.node[:253]}
+            log.info("bind refused", **names, reason=str(error))
             return wire.encode(wire.BindingResult(str(error)))
         return wire.encode(wire.BindingResult())
 

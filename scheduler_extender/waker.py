@@ -42,7 +42,8 @@ class _PodApi(Protocol):
 
 
 class Waker:
-    """See the module. :meth:`round` is called by one thread; ``breathe`` lets others have the lock.
+    """See the module. :meth:`round` is called by one thread; ``breathe`` lets others have the lock,
+    and ``clock`` gives the seconds that a round takes.
 
     ``woken``, ``failed`` and ``looks`` count wakes, requests whose evaluation failed, and times
     that the cluster was asked.
@@ -59,16 +60,20 @@ class Waker:
     """Times that the cluster is asked in one round, and about how many nodes each time."""
     EVALUATIONS = 50
     """Answers that are worked out in one round; the lock is held for one at a time."""
+    SECONDS = 0.15
+    """After so long, too, a round works nothing more out."""
 
     def __init__(
         self,
         cluster: Cluster,
         api: _PodApi,
         breathe: Callable[[], None] = lambda: time.sleep(0.001),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._api = api
         self._breathe = breathe
+        self._clock = clock
         self._new: set[NodeName] = set()
         self._lock = threading.Lock()
         # Changed nodes in the order of their last change: its number, and when we heard of it.
@@ -102,7 +107,7 @@ class Waker:
         groups = self._groups(waiting.values(), now)
         requests = {request for request, _ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
-        budget = _Budget(self.LOOKS, self.EVALUATIONS)
+        budget = _Budget(self.LOOKS, self.EVALUATIONS, self.SECONDS, self._clock)
         wakes = self.AT_ONCE
         # Whose request was looked at longest ago comes first; among equals, who has seen least.
         for request, tried in sorted(groups, key=lambda k: (self._served.get(k[0], -1), k[1])):
@@ -226,10 +231,14 @@ class Waker:
 class _Budget:
     """What is left of one round's work."""
 
-    def __init__(self, looks: int, evaluations: int) -> None:
+    def __init__(
+        self, looks: int, evaluations: int, seconds: float, clock: Callable[[], float]
+    ) -> None:
         self.looks = looks
         self.evaluations = evaluations
+        self._clock = clock
+        self._until = clock() + seconds
 
     @property
     def spent(self) -> bool:
-        return self.looks <= 0 or self.evaluations <= 0
+        return self.looks <= 0 or self.evaluations <= 0 or self._clock() > self._until

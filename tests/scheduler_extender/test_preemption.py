@@ -156,7 +156,9 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once() -> None:
     for name in names:
         node, uid = machine("dgx1-v100").topology(name), PodUid(f"{name}-a")
         cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(8), phase="Running"))
-        held = Allocation(uid, "d", uid, "main", "nvidia.com/gpu", tuple(g.uuid for g in node.gpus))
+        held = Allocation(
+            uid, "d", uid, "main", "nvidia.com/gpu", tuple(DeviceId(g.uuid) for g in node.gpus)
+        )
         cluster.put_record(node, Report("b", 1, allocations=(held,)))
     offered: dict[str, str | None] = dict.fromkeys(names, "a")
     assert ask(cluster, pod(2, NVLINK), offered).keys() == set(names)

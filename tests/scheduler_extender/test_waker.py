@@ -72,7 +72,7 @@ def change(cluster: Cluster, nodes: int, sequence: int = 1, states: int = 1) -> 
 
 def make() -> tuple[Counting, Api, Waker]:
     cluster, api = Counting(), Api()
-    return cluster, api, Waker(cluster, api, breathe=lambda: None)
+    return cluster, api, Waker(cluster, api, breathe=lambda: None, clock=lambda: 0.0)
 
 
 def test_equal_requests_share_one_look_and_equal_nodes_one_evaluation() -> None:
@@ -190,3 +190,14 @@ def test_a_node_that_is_gone_is_not_asked() -> None:
     waker.round(0.0)
     assert waker.looks == 0
     assert api.calls == 0
+
+
+def test_a_round_ends_when_its_time_is_over() -> None:
+    cluster, api, _ = make()
+    time = iter(range(1000))
+    waker = Waker(cluster, api, breathe=lambda: None, clock=lambda: float(next(time)))
+    for i in range(10):
+        cluster.put_pod(waiting(f"p{i}", gpu_request(64 + i, NVLINK)))
+    change(cluster, 1)
+    waker.round(0.0)
+    assert waker.looks <= 1
