@@ -8,7 +8,6 @@ stands in the answer of every node.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Any
 from scheduler_extender.wire import Container, Pod, Resources
 from topology.devices import Bytes
 from topology.links import GBps, LinkKind, canonical_product
-from topology.placement import Verdict
 from topology.requests import Constraints, ContainerRequest, GpuRequest, Pattern, Policy, Role
 
 PREFIX = "gpu-topology.io/"
@@ -35,9 +33,6 @@ MAX_VALUE = 1024
 """Characters of an annotation of ours."""
 MAX_MODELS = 32
 """Different globs of gpu-model."""
-MAX_PLACEMENT = 16 * 1024
-"""Characters of a placement annotation; ours has at most sixteen sets."""
-_PROMISES = (Verdict.GUARANTEED.value, Verdict.EXPECTED.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +102,17 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     return GpuRequest(resource, tuple(containers[resource]), constraints, policy, alone)
 
 
-def promised(pod: Pod) -> str | None:
-    """The verdict in the placement annotation of a bound pod, as we write it; None elsewhere.
-
-    Anybody may write the annotation. What we cannot have written promises nothing: it stands on a
-    pod that is not bound, it names another node, or it is not of our form.
-    """
-    written = (pod.metadata.annotations or {}).get(PLACEMENT, "")
-    if not pod.spec.node_name or not 0 < len(written) <= MAX_PLACEMENT:
-        return None
-    try:
-        found = json.loads(written)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or found.get("node") != pod.spec.node_name:
-        return None
-    verdict = found.get("verdict")
-    return verdict if verdict in _PROMISES else None
+def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
+    """Whether a container of the pod asks for a ``managed`` resource, whoever serves it."""
+    for container, _ in _containers(pod):
+        resources = container.resources or Resources()
+        if any(
+            r in (amounts or {})
+            for r in managed
+            for amounts in (resources.requests, resources.limits)
+        ):
+            return True
+    return False
 
 
 def _claimed(pod: Pod) -> set[tuple[str, str]]:

@@ -5,11 +5,14 @@ Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stder
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
+import re
 import ssl
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -29,6 +32,7 @@ from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, l
 from scheduler_extender.terminal import show
 from topology import codec
 from topology.devices import Bytes, NodeName
+from topology.graph import AllocatorFacts
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
 from topology.placement import Verdict
 
@@ -273,25 +277,46 @@ def import_(
     memory: Annotated[
         str | None, typer.Option(help="Memory of each GPU, such as 40960Mi (nvidia-smi's MiB).")
     ] = None,
+    allocator: Annotated[
+        str | None,
+        typer.Option(
+            help="How the node's device plugin picks GPUs: best-effort (the default: NVIDIA's own, "
+            "unmodified, over whole GPUs), distributed, packed or any."
+        ),
+    ] = None,
 ) -> None:
     """Turn what people paste of a machine into a GPUTopology object, as YAML on stdout."""
     from scheduler_extender.annotations import quantity
     from topology.sources import SourceError, read
 
+    if len(node) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node):
+        said = "a node's name is of a-z, 0-9, - and ., at most 253 characters"
+        raise BadInputError(f"--node: {said}, not {node[:60]!r}")
+    known = {w: w for w in ("distributed", "packed", "any")}
+    policy = _one_of("--allocator", allocator or "best-effort", known, "best-effort", "best-effort")
     amount = None
     if memory is not None:
         try:
             amount = Bytes(int(quantity(memory)))
         except ValueError as error:
             raise BadInputError(f"--memory: {error}") from error
+        if not 0 < amount < 2**63:
+            raise BadInputError(f"--memory: allowed are 1 to 2^63 - 1 bytes, not {memory}")
     try:
-        found = read(_text(file), NodeName(node), product=product, memory=amount)
+        found = read(_pasted(file), NodeName(node), product=product, memory=amount)
     except SourceError as error:
         raise BadInputError(f"{file}: {error}") from error
     for finding in found.findings:
         typer.echo(f"{file}: {finding}", err=True)
+    if allocator is None:
+        typer.echo(
+            f"{file}: allocator taken as best-effort, NVIDIA's unmodified plugin over whole GPUs: "
+            "--allocator distributed if it shares GPUs, any if another plugin hands them out",
+            err=True,
+        )
+    topology = replace(found.topology, allocator=AllocatorFacts(policy))
     try:
-        document = codec.encode(found.topology)
+        document = codec.encode(topology)
     except ValidationError as error:
         raise BadInputError(f"{file}: {codec.first_error(error)}") from error
     typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
@@ -451,6 +476,28 @@ def _text(path: Path) -> str:
         if len(data) > MAX_TEXT:
             raise BadInputError(f"{path}: larger than {MAX_TEXT:,} bytes")
         return data.decode("utf-8")
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{path}: not UTF-8 text: {error.reason}") from error
+
+
+def _pasted(path: Path) -> str:
+    """What a shell or an editor saved, at most what :func:`topology.sources.read` takes."""
+    from topology.sources import MAX_TEXT as MOST_PASTED
+
+    most = 4 * MOST_PASTED
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+        if len(data) > most:
+            raise BadInputError(f"{path}: more than {most} bytes, at most these are read")
+        # PowerShell's ">" writes UTF-16.
+        utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return data.decode("utf-16" if utf16 else "utf-8")
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

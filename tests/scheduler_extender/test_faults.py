@@ -11,15 +11,16 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.kube import PodSink, Settler, Waker
+from scheduler_extender.kube import PodSink, Settler
 from scheduler_extender.ledger import ContradictionError, PodRecord, availability, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.waker import Waker
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from topology.belief import Availability
 from topology.devices import DeviceId, NodeName, PodUid
-from topology.kubeapi.apiserver import ApiUnreachable
+from topology.kubeapi.apiserver import ApiUnreachable, Query
 from topology.kubelet import Kubelet
 from topology.links import LinkKind
 from topology.placement import Verdict, assess
@@ -195,7 +196,7 @@ class Patches:
     def get(self, path: str, *, timeout: float) -> bytes:
         raise NotImplementedError
 
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         raise NotImplementedError
 
     def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:

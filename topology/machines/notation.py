@@ -100,9 +100,9 @@ class Machine:
         gpus = sorted(int(leaf) for leaf in self.leaves if leaf.isdecimal())
         if gpus != list(range(self.size)):
             raise TopologyError(f"{self.name}: pcie: GPUs {gpus} are not 0 … {self.size - 1}")
-        for field, given in (("numa", len(self.numa)), ("buses", len(self.buses.split()))):
+        for what, given in (("numa", len(self.numa)), ("buses", len(self.buses.split()))):
             if given != self.size:
-                raise TopologyError(f"{self.name}: {field}: {given} for {self.size} GPUs")
+                raise TopologyError(f"{self.name}: {what}: {given} for {self.size} GPUs")
 
     @cached_property
     def size(self) -> int:
