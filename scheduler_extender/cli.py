@@ -409,14 +409,19 @@ def demo(
     port: Annotated[int, typer.Option(help="With --serve: port for kube-scheduler.")] = 8888,
     admin_port: Annotated[int, typer.Option(help="With --serve: port for people.")] = 8889,
 ) -> None:
-    """Place pods on a bundled 64-node cluster through the real service, and show what happened."""
-    from scheduler_extender.demo import run_demo, serve_demo
+    """Place pods on a bundled cluster and show what happened.
+
+    It has 64 nodes, the service is the real one, and the kubelets are emulated.
+    """
+    from scheduler_extender.demo import PICTURE, run_demo, serve_demo
     from scheduler_extender.serving import PortError
 
     if serve:
         _two_ports(port, admin_port)
     else:
         _folder("--out", out)
+        if (out / PICTURE).is_dir():
+            raise BadInputError(f"--out: {out / PICTURE}: Is a directory")
     try:
         if serve:
             code = serve_demo(console, cluster, port, admin_port)
@@ -479,9 +484,9 @@ def _text(path: Path) -> str:
 
 def _pasted(path: Path) -> str:
     """What a shell or an editor saved, at most what :func:`topology.sources.read` takes."""
-    from topology.sources import MAX_TEXT
+    from topology.sources import MAX_TEXT as MOST_PASTED
 
-    most = 4 * MAX_TEXT
+    most = 4 * MOST_PASTED
     try:
         if str(path) == "-":
             data = sys.stdin.buffer.read(most + 1)

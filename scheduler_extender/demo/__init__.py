@@ -33,6 +33,7 @@ from scheduler_extender.terminal import show
 from topology.devices import PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")
+PICTURE = "cluster.svg"
 SHOWN_SETS = 3
 WEIGHT = 5
 """As in manifests/scheduler/kube-scheduler-config.yaml, which says why; a test compares the two."""
@@ -91,7 +92,7 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
                 placed = sum(o.node is not None for o in outcomes)
                 progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
         spent = scheduler.spent
-    drawing = out / "cluster.svg"
+    drawing = out / PICTURE
     placed = sum(o.node is not None for o in outcomes)
     title = f"{len(content.records)} nodes after {len(pods)} pods: {placed} placed"
     drawing.write_text(picture(list(kubelets.nodes.values()), kubelets.holders, title))
@@ -156,7 +157,8 @@ def _summarise(
     table.add_row("placed", f"{len(placed)} of {len(outcomes)} pods")
     table.add_row("GPUs in use", f"{held} of {_gpus(content)}")
     kinds = ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items()))
-    table.add_row("promises", f"{len(promised)} ({kinds}); broken: {broken}")
+    kinds = f" ({kinds})" if kinds else ""
+    table.add_row("promises", f"{len(promised)}{kinds}; broken: {broken}")
     table.add_row("median answer", times)
     table.add_row("picture", str(drawing))
     console.print(table)

@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_extender import wire
 from scheduler_extender.annotations import KEYS, MAX_CONTAINERS, MAX_MODELS, Malformed, parse
+from scheduler_extender.cluster import Cluster
+from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
 from topology.links import LinkKind
@@ -42,6 +45,14 @@ def test_fifty_thousand_globs_are_one_short_refusal() -> None:
     reason = refusal({"gpu-model": globs})
     assert reason.startswith('annotation gpu-topology.io/gpu-model="A0*,A1*,')
     assert reason.endswith(f"{len(globs)} characters; at most 1024 are allowed")
+
+
+def test_an_answer_over_many_nodes_stays_small() -> None:
+    cluster = Cluster(lambda: 0.0)
+    names = [f"node-{i:05}" for i in range(1000)]
+    manifest = pod(2, {"gpu-model": ",".join(f"A{i}*" for i in range(50_000))})
+    answer = wire.encode(filter_nodes(cluster, msgspec.convert(manifest, Pod), names))
+    assert len(answer) < len(names) * (MOST_TEXT + 20)
 
 
 def test_too_many_globs_are_refused_and_as_many_as_allowed_are_not() -> None:

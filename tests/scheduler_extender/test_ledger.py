@@ -166,6 +166,7 @@ def test_a_promise_is_remembered_by_the_placement_annotation(verdict: str) -> No
         pytest.param("1" * 10_000, id="a-number"),
         pytest.param({"verdict": ["guaranteed"], "node": "node", "uid": "uid-1"}, id="a-list"),
         pytest.param([], id="no-object"),
+        pytest.param('{"x": ' + "[" * 100_000, id="nested-without-end"),
         pytest.param({"verdict": 3, "node": "node", "uid": "uid-1"}, id="no-word"),
         pytest.param({"verdict": "guaranteed"}, id="no-uid"),
         pytest.param({"verdict": "guaranteed", "node": "node", "uid": "uid-2"}, id="another-pod"),

@@ -14,13 +14,13 @@ way from one to the other: one line holds the classes of all pairs, GPUs (number
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import combinations
 
 from topology.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, Nic, NodeName
-from topology.graph import AllocatorFacts, NodeTopology, TopologyError
+from topology.graph import AllocatorFacts, NodeTopology, Shape, TopologyError
 from topology.links import GBps, Link, LinkKind, Via, nvlink_port
 
 STOCK_PLUGIN = AllocatorFacts(policy="best-effort")
@@ -94,14 +94,15 @@ class Machine:
     nvlink: Wiring = UNLINKED
     numa_note: str = ""
     rack_scale: bool = False
+    _shape: Shape | None = field(default=None, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         gpus = sorted(int(leaf) for leaf in self.leaves if leaf.isdecimal())
         if gpus != list(range(self.size)):
             raise TopologyError(f"{self.name}: pcie: GPUs {gpus} are not 0 … {self.size - 1}")
-        for field, given in (("numa", len(self.numa)), ("buses", len(self.buses.split()))):
+        for what, given in (("numa", len(self.numa)), ("buses", len(self.buses.split()))):
             if given != self.size:
-                raise TopologyError(f"{self.name}: {field}: {given} for {self.size} GPUs")
+                raise TopologyError(f"{self.name}: {what}: {given} for {self.size} GPUs")
 
     @cached_property
     def size(self) -> int:
@@ -178,9 +179,14 @@ class Machine:
             for i, (numa, bus) in enumerate(zip(self.numa_nodes, self.pci_bus_ids, strict=True))
         )
         fabric = Fabric(_uuid(f"{self.name}/{group}"), 1) if self.rack_scale else None
-        return NodeTopology(
+        found = NodeTopology(
             NodeName(node), gpus, self.links, self.nics, allocator=allocator, fabric=fabric
         )
+        if self._shape is None:
+            object.__setattr__(self, "_shape", found.shape)
+        # All nodes of a machine have one shape: worked out once, not for each of thousands.
+        vars(found)["shape"] = self._shape
+        return found
 
 
 def _address(word: str) -> str:
