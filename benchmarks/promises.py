@@ -29,6 +29,7 @@ from benchmarks.workloads import (
     EVERYTHING,
     MIXED,
     SINGLES,
+    TWOS,
     fleet,
     jobs,
     mixed_allocators,
@@ -53,7 +54,12 @@ ALIGNED = tuple(
 """Topology Managers of every kind."""
 
 
-WORKLOADS = {"everything": EVERYTHING, "containers": CONTAINERS, "singles": SINGLES}
+WORKLOADS = {
+    "everything": EVERYTHING,
+    "containers": CONTAINERS,
+    "singles": SINGLES,
+    "twos": TWOS,
+}
 
 
 @dataclass(frozen=True, slots=True)
