@@ -31,7 +31,8 @@ class Faults:
     (mean of an exponential distribution), and may even admit them after the deletion.
 
     Late commits: of the Bindings, a share ``late_commits`` gets no answer; most of them are written
-    after all, at any moment until the time limit of the request, or ``limit`` where it names none.
+    after all, at any moment until the request's own time limit and some seconds more (``limit``
+    where it names none).
     A share ``lost_answers`` is written at once, and the answer is lost.
 
     Blind watches: about every ``blind_every`` the watch on pods, that on records, or both bring

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
 from scheduler_extender.verbs import Binding
 from topology.devices import NodeName, PodUid
-from topology.kubeapi.apiserver import ApiUnreachable, api_error
+from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
 
 if TYPE_CHECKING:
     from benchmarks.world import Entry, World
 
 WRITTEN = 0.8
 """The share of unanswered Bindings that is written after all."""
+ETCD = 7.0
+"""Seconds for which etcd may go on with what the API server has given up."""
 
 
 class PodApi:
@@ -32,7 +33,7 @@ class PodApi:
         """The pod as it is now. Raises a 404 where there is none."""
         return msgspec.json.encode(self._entry(path).manifest)
 
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         """Take a Binding. Raises a 404 or 409 as the API server does, or gives no answer."""
         world, faults = self._world, self._world.faults
         entry, found = self._entry(path), msgspec.json.decode(body)
@@ -44,8 +45,8 @@ class PodApi:
         if fate < faults.late_commits:
             world.tally.late_commits += 1
             if world.rng.random() < WRITTEN:
-                limit = parse_qs(urlsplit(path).query).get("timeout")
-                longest = float(limit[0].removesuffix("s")) if limit else faults.limit
+                limit = dict(query).get("timeout")
+                longest = float(limit.removesuffix("s")) + ETCD if limit else faults.limit
                 world.after(world.rng.uniform(0, longest), lambda: world.commit(entry, binding))
             raise ApiUnreachable("timed out")
         if entry.record.uid != binding.uid or not world.commit(entry, binding):
@@ -59,7 +60,7 @@ class PodApi:
         raise NotImplementedError(path)
 
     def _entry(self, path: str) -> Entry:
-        name = urlsplit(path).path.removesuffix("/binding").rpartition("/")[2]
+        name = path.removesuffix("/binding").rpartition("/")[2]
         entry = self._world.named.get(name)
         if entry is None:
             raise api_error(404, "NotFound", f"pods {name} not found")

@@ -10,6 +10,7 @@ from benchmarks.podapi import PodApi
 from benchmarks.world import STALE_AFTER, Entry, Heard, World
 from scheduler_extender import verbs
 from scheduler_extender.cluster import Cluster, Settings, kubelet_of
+from scheduler_extender.freshness import Watch
 from scheduler_extender.kube import KubeBinder, Settler
 from scheduler_extender.ledger import PodRecord, availability
 from scheduler_extender.verbs import BindError
@@ -47,6 +48,7 @@ class Extender:
         self._rng = random.Random(seed)
         self._score = score
         self.surprises: list[Surprise] = []
+        self.faults: list[str] = []
 
     def start(self, world: World) -> None:
         """Begin in a world."""
@@ -57,7 +59,10 @@ class Extender:
         """Forget everything."""
         world = self._world
         stale_after = STALE_AFTER if world.faults.dies_every else None
-        self.cluster = Cluster(lambda: world.now, Settings(stale_after=stale_after))
+        self._heard: dict[str, float] = {}
+        self._failing: set[str] = set()
+        self.cluster = Cluster(lambda: world.now, Settings(stale_after=stale_after), self._watches)
+        self.cluster.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self.cluster.on_surprise(self.surprises.append)
         self._binder = KubeBinder(PodApi(world), self.cluster)
         self._settler = Settler(self.cluster, self._binder)
@@ -93,6 +98,9 @@ class Extender:
                 self._round(self._settler)
         return None
 
+    def _watches(self) -> list[Watch]:
+        return [Watch(name, at, name in self._failing) for name, at in self._heard.items()]
+
     def _round(self, settler: Settler) -> None:
         """The settler's rounds, as long as there is something to settle."""
         if settler is not self._settler:
@@ -108,11 +116,12 @@ class Extender:
 
     def drop_pod(self, uid: PodUid, version: int) -> None:
         """A pod is gone."""
-        self.cluster.drop_pod(uid)
+        self.cluster.drop_pod(uid, version)
 
     def put_report(self, topology: NodeTopology, heard: Heard) -> None:
         """News of a node."""
-        self.cluster.put_record(topology, heard.report)
+        age = self._world.now - heard.looked
+        self.cluster.put_record(topology, heard.report, uid=heard.record, age=age)
 
     def drop_record(self, name: NodeName) -> None:
         """A node's record is gone."""
@@ -120,9 +129,11 @@ class Extender:
 
     def watch_heard(self, watch: str) -> None:
         """A watch has brought something."""
+        self._heard[watch] = self._world.now
 
     def watch_failing(self, watch: str, *, failing: bool) -> None:
         """A watch is broken, or mended."""
+        (self._failing.add if failing else self._failing.discard)(watch)
 
 
 class Naive(Extender):

@@ -108,6 +108,7 @@ def play(what: Play) -> Tally:
     policy = policies[what.policy]
     tally = World(nodes(what.nodes), work, policy, what.seed, delays, restarts, what.faults).run()
     if isinstance(policy, Extender):
+        tally.faults = policy.faults
         tally.surprises = Counter(s.kind for s in policy.surprises if not s.strangers)
     return tally
 
@@ -177,6 +178,7 @@ def figures(tally: Tally) -> dict[str, Any]:
         "gave_up": tally.gave_up,
         "unseen": dict(tally.unseen),
         "stale": tally.stale,
+        "faults": len(tally.faults),
         "forced": tally.forced,
         "late_commits": tally.late_commits,
         "blindings": tally.blindings,

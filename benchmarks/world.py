@@ -62,7 +62,7 @@ class Tally:
 
     ``excused`` promises fell to a pod that others bound and nobody had seen yet. ``unseen`` ones
     fell to such a pod, too, but the watch had been failing for so long that the extender should
-    have stopped promising. ``stale`` counts required pods placed on nodes whose agent was dead.
+    have stopped promising. ``faults`` are nodes about which deciding failed. ``stale`` counts required pods placed on nodes whose agent was dead.
     """
 
     placed: int = 0
@@ -86,6 +86,7 @@ class Tally:
     blindings: int = 0
     deaths: int = 0
     recreated: int = 0
+    faults: list[str] = field(default_factory=list)
     surprises: Counter[str] = field(default_factory=Counter)
     broken_jobs: list[str] = field(default_factory=list)
 
@@ -333,13 +334,21 @@ class World:
 
         self._tell("pods", tell)
 
-    def _agent_learns(self, node: NodeName | None) -> int:
-        """The next resourceVersion, of which the node's agent hears in time."""
+    def _agent_learns(self, node: NodeName | None, *, left: bool = False) -> int:
+        """The next resourceVersion, of which the node's agent hears in time.
+
+        A pod that has ``left`` makes it look again.
+        """
         self._version += 1
         version = self._version
         if node is not None:
-            told = {node: version}
-            self._watch(f"agent of {node}", lambda: self._agent_version.update(told))
+
+            def learn() -> None:
+                self._agent_version[node] = version
+                if left:
+                    self._look(node)
+
+            self._watch(f"agent of {node}", learn)
         return version
 
     def _finish(self, entry: Entry, phase: str) -> None:
@@ -358,7 +367,7 @@ class World:
         entry.gone = True
         uid = entry.record.uid
         del self.pods[uid], self.named[entry.record.name]
-        version = self._agent_learns(entry.record.node)
+        version = self._agent_learns(entry.record.node, left=True)
         self._tell("pods", lambda: self.policy.drop_pod(uid, version))
 
     def _force(self, entry: Entry) -> None:
@@ -523,6 +532,7 @@ class World:
                 self._tell("records", lambda: self.policy.drop_record(node))
         forget = self.rng.random() < 0.5
         report = self.kubelets[node].report(forget_ended=forget)
+        report = replace(report, pods_version=str(self._agent_version[node]))
         if not forget and self.delays.look:
             # Ended pods may still have been shown: the agent looks again soon.
             self._in(1.0, lambda: self._look(node))

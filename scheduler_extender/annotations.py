@@ -90,6 +90,19 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     return GpuRequest(resource, tuple(containers[resource]), constraints, policy, alone)
 
 
+def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
+    """Whether a container of the pod asks for a ``managed`` resource, whoever serves it."""
+    for container, _ in _containers(pod):
+        resources = container.resources or Resources()
+        if any(
+            r in (amounts or {})
+            for r in managed
+            for amounts in (resources.requests, resources.limits)
+        ):
+            return True
+    return False
+
+
 def _claimed(pod: Pod) -> set[tuple[str, str]]:
     """Containers and resources that are served by DRA."""
     claim = pod.status.extended_resource_claim_status

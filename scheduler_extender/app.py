@@ -63,6 +63,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._cluster: Cluster | None = None
+        self._faults_told = 0
         self.requests = Counter(
             "gpu_topology_requests",
             "Requests answered, by verb and HTTP status",
@@ -87,6 +89,23 @@ class Metrics:
         )
         for kind in (OUTSIDE, BROKEN):
             self.surprises.labels(kind)
+        self.faults = Counter(
+            "gpu_topology_node_faults",
+            "Times that deciding about one node, or verifying its report, has failed",
+            registry=self.registry,
+        )
+        self.watch_age = Gauge(
+            "gpu_topology_watch_age_seconds",
+            "Seconds since the API server last said something over a watch",
+            ["watch"],
+            registry=self.registry,
+        )
+        self.watch_failing = Gauge(
+            "gpu_topology_watch_failing",
+            "1 while a watch is broken and cannot be opened again",
+            ["watch"],
+            registry=self.registry,
+        )
         self.ready = Gauge(
             "gpu_topology_ready", "1 while filter is answered", registry=self.registry
         )
@@ -105,7 +124,22 @@ class Metrics:
                 state=surprise.state,
             )
 
+        def fault(node: NodeName, error: Exception) -> None:
+            log.error("a node could not be evaluated", node=node, exc_info=error)
+
         cluster.on_surprise(note)
+        cluster.on_fault(fault)
+        self._cluster = cluster
+
+    def look(self, now: float) -> None:
+        """Bring up to date what is read from the cluster; ``now`` is its clock's."""
+        if self._cluster is None:
+            return
+        self.faults.inc(self._cluster.faults - self._faults_told)
+        self._faults_told = self._cluster.faults
+        for watch in self._cluster.watches():
+            self.watch_age.labels(watch.name).set(watch.age(now))
+            self.watch_failing.labels(watch.name).set(watch.failing)
 
 
 class _BodyError(Exception):
@@ -309,7 +343,8 @@ def create_admin_app(service: Service) -> FastAPI:
     @app.get("/metrics")
     def metrics() -> Response:
         """Prometheus metrics."""
-        service.metrics.ready.set(service.unready() is None)
+        service.metrics.look(time.monotonic())
+        service.metrics.ready.set(_unready(service) is None)
         return Response(generate_latest(service.metrics.registry), media_type="text/plain")
 
     if service.file_mode:
@@ -343,6 +378,12 @@ def _take_report(cluster: Cluster, body: bytes) -> Response:
     return Response(status_code=204)
 
 
+def _unready(service: Service) -> str | None:
+    """Why nobody should be sent here; verbs go on answering while a watch is blind."""
+    blind = service.cluster.unready()
+    return service.unready() or (f"blind watches: {', '.join(blind)}" if blind else None)
+
+
 def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -352,7 +393,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/readyz")
     async def readyz() -> Response:
         """The cluster is synced and filter will be answered."""
-        reason = service.unready()
+        reason = _unready(service)
         if reason is not None:
             return Response(_error(reason), 503, media_type="application/json")
         return Response(b'{"status":"ok"}', media_type="application/json")

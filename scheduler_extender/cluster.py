@@ -1,21 +1,34 @@
 """The cluster as we know it: nodes, their records, their pods, binds in flight, and freshness.
 
-One lock guards it all and is held for microseconds: nothing under it does I/O. Sources feed it from
-their own threads; verbs read it from the event loop. What a request's answer is on a node is
-remembered until something about the node changes, so that asking about thousands of nodes costs a
-look-up each.
+One lock guards it all; nothing under it does I/O. Sources feed it from their own threads; verbs
+read it. What a request's answer is on a node is remembered until something about the node changes,
+so that asking about thousands of nodes costs a look-up each. Answers are remembered by *state*, a
+number for all that they depend on, and only while some node is in that state.
+
+A node about which deciding fails is refused (or passed, if the pod is plain) by itself: a fault of
+ours on one node never takes the answer for the others with it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
+from scheduler_extender import freshness
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.ledger import Balance, ContradictionError, Ghost, PodRecord, balance
+from scheduler_extender.freshness import Watch
+from scheduler_extender.ledger import (
+    Balance,
+    ContradictionError,
+    Departed,
+    Ghost,
+    PodRecord,
+    balance,
+)
 from scheduler_extender.mix import RequestMix
 from scheduler_extender.verification import Surprise, verify
 from topology import scoring
@@ -41,11 +54,18 @@ from topology.placement import (
     endangers,
 )
 from topology.report import Report
-from topology.requests import GpuRequest
+from topology.requests import NO_CONSTRAINTS, GpuRequest
 from topology.scoring import Kinds, Merit, Prospect
 
 REMEMBERED_REQUESTS = 128
-REMEMBERED_STATES = 100_000
+REMEMBERED_ANSWERS = 400_000
+"""Answers of one node to one request, over all requests: about 100 bytes each, 40 MB in all. The
+requests that were asked longest ago are forgotten first."""
+KNOWN_FAULTS = 1000
+"""How many different faults are told apart, to report each once."""
+
+UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
+OUT_OF_DATE = Rejection("the extender's view of the cluster is out of date", resolvable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +110,37 @@ class _Node:
     stale: bool = False
     exists: bool = False
     dra_only: bool = False
+    record_uid: str = ""
+    boot_id: str = ""
+    expiry: float | None = None
     pods: dict[PodUid, PodRecord] = field(default_factory=dict)
     in_flight: dict[PodUid, PodRecord] = field(default_factory=dict)
+    departed: dict[PodUid, Departed] = field(default_factory=dict)
     reported: set[PodUid] = field(default_factory=set)
     ghosts: dict[PodUid, Ghost] = field(default_factory=dict)
     views: dict[str, Availability | str] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
+
+    def all_pods(self) -> list[PodRecord]:
+        """The pods that hold devices here or will: bound, in flight, and departed unconfirmed."""
+        departed = (found.pod for found in self.departed.values())
+        return [*self.pods.values(), *self.in_flight.values(), *departed]
+
+    def promises(self) -> bool:
+        """Whether a pod here was promised something that no report has shown kept yet."""
+        return any(
+            pod.promised != NO_CONSTRAINTS and pod.uid not in self.reported and not pod.ended
+            for pod in self.all_pods()
+        )
 
 
 @dataclass(slots=True)
 class Table:
     """The remembered answers to one request, as the three parts of a filter answer.
 
-    ``by_state`` holds the answer to each state that some node was in, ``prospects`` what speaks for
+    ``by_state`` holds the answer of each state that some node is in, ``prospects`` what speaks for
     a state, over ``kinds``, and ``merits`` the same under the current weights of the kinds.
+    ``faulted`` are nodes about which deciding failed: they are tried again next time.
     """
 
     decisions: dict[str, Decision] = field(default_factory=dict)
@@ -115,6 +152,7 @@ class Table:
     passed: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
+    faulted: set[str] = field(default_factory=set)
 
     def put(self, name: str, state: int, decision: Decision) -> None:
         """Remember a node's answer."""
@@ -134,6 +172,13 @@ class Table:
             self.passed.discard(name)
             self.failed.pop(name, None)
             self.unresolvable.pop(name, None)
+            self.faulted.discard(name)
+
+    def forget_state(self, state: int) -> None:
+        """Forget a state that no node is in any more."""
+        self.by_state.pop(state, None)
+        self.prospects.pop(state, None)
+        self.merits.pop(state, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +195,56 @@ class Known:
     dra_only: bool
 
 
-class Cluster:
-    """What is known of all nodes. ``clock`` gives seconds and only has to run forward."""
+NO_STATE = 0
+"""In place of the state of a node about which deciding failed; nothing is remembered under it."""
 
-    def __init__(self, clock: Callable[[], float], settings: Settings = Settings()) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """Two reports of a node, and what was known between them: what verification looks at."""
+
+    topology: NodeTopology
+    before: Report
+    after: Report
+    pods: list[PodRecord]
+    ghosts: list[Ghost]
+    reported: frozenset[PodUid]
+
+
+class Cluster:
+    """What is known of all nodes. ``clock`` gives seconds and only has to run forward.
+
+    ``watches`` are the watches that feed it, as they are now; none where nothing is watched.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        settings: Settings = Settings(),
+        watches: Callable[[], Iterable[Watch]] = tuple,
+    ) -> None:
         self._clock = clock
         self.settings = settings
+        self.watches = watches
         self._lock = threading.RLock()
         self._nodes: dict[NodeName, _Node] = {}
         self._pods: dict[PodUid, PodRecord] = {}
         self._in_flight: dict[PodUid, NodeName] = {}
         self._tables: OrderedDict[GpuRequest, Table] = OrderedDict()
-        self._deadlines: OrderedDict[NodeName, float] = OrderedDict()
+        self._expiries: list[tuple[float, NodeName]] = []
         self._state_numbers: dict[tuple[object, ...], int] = {}
+        self._facts: dict[int, tuple[object, ...]] = {}
+        self._nodes_in: Counter[int] = Counter()
         self._last_state = 0
+        self._node_objects = False
         self._mix = RequestMix()
         self._listeners: list[Callable[[NodeName], None]] = []
         self._surprised: list[Callable[[Surprise], None]] = []
+        self._on_fault: list[Callable[[NodeName, Exception], None]] = []
+        self._faults: set[tuple[NodeName, str]] = set()
         self.reports_out_of_order = 0
+        self.faults = 0
+        """How often deciding about one node, or verifying it, has failed."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -189,36 +266,45 @@ class Cluster:
         """
         self._surprised.append(listener)
 
+    def on_fault(self, listener: Callable[[NodeName, Exception], None]) -> None:
+        """Call ``listener`` with the node and the error when evaluating a node fails.
+
+        Each fault is told once; :attr:`faults` counts them all. May be called under the lock, so it
+        must not wait for anything.
+        """
+        self._on_fault.append(listener)
+
+    def _fault(self, name: NodeName, error: Exception) -> None:
+        self.faults += 1
+        known = (name, repr(error)[:200])
+        if known in self._faults:
+            return
+        if len(self._faults) >= KNOWN_FAULTS:
+            self._faults.clear()
+        self._faults.add(known)
+        for listener in self._on_fault:
+            listener(name, error)
+
     # What sources feed.
 
-    def put_record(self, topology: NodeTopology, report: Report | None) -> None:
+    def put_record(
+        self,
+        topology: NodeTopology,
+        report: Report | None,
+        *,
+        uid: str = "",
+        age: float = 0.0,
+    ) -> None:
         """Take in a node's record. A report that is older than the one we hold is passed over.
 
-        What it shows is then held against what was foreseen, outside the lock.
+        ``uid`` is the record's own: one that was deleted and made anew starts its numbers again.
+        ``age`` is how many seconds ago the agent looked, by its own word; it counts for the first
+        report that we see of a node, later ones are as old as their arrival. What a report shows is
+        then held against what was foreseen, outside the lock.
         """
         with self._lock:
-            node = self._nodes.setdefault(topology.name, _Node())
-            known = node.report
-            if report is not None and known is not None and not report.follows(known):
-                self.reports_out_of_order += 1
-                report = known
-            heard = report != known or node.topology != topology or node.problem is not None
-            quiet = (
-                node.topology == topology and not node.stale and _same_but_sequence(report, known)
-            )
-            same = node.topology == topology
-            pods = [*node.pods.values(), *node.in_flight.values()]
-            ghosts, reported = list(node.ghosts.values()), frozenset(node.reported)
-            node.topology, node.report, node.problem = topology, report, None
-            _remember_reported(node, known)
-            if heard:
-                self._freshen(topology.name, node)
-            if heard and not quiet:
-                self._touch(topology.name)
-        if same and heard and report is not None and known is not None:
-            for surprise in verify(topology, known, report, pods, ghosts, reported):
-                for listener in self._surprised:
-                    listener(surprise)
+            news = self._take_record(topology, report, uid, age)
+        self._verify(news)
 
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
@@ -226,14 +312,73 @@ class Cluster:
             node = self._nodes.get(name)
             if node is None or node.topology is None:
                 return False
-            self.put_record(node.topology, report)
-            return True
+            news = self._take_record(node.topology, report, node.record_uid, 0.0)
+        self._verify(news)
+        return True
+
+    def _take_record(
+        self, topology: NodeTopology, report: Report | None, uid: str, age: float
+    ) -> _News | None:
+        """Take a record in, under the lock; what is to be verified of it, if anything."""
+        node = self._nodes.setdefault(topology.name, _Node())
+        known = node.report
+        anew = uid != node.record_uid
+        if report is not None and known is not None and not anew and not report.follows(known):
+            self.reports_out_of_order += 1
+            report = known
+        heard = report != known or node.topology != topology or node.problem is not None or anew
+        same = node.topology == topology
+        quiet = same and not node.stale and _same_but_sequence(report, known)
+        pods, ghosts = node.all_pods(), list(node.ghosts.values())
+        reported = frozenset(node.reported)
+        node.topology, node.report, node.problem = topology, report, None
+        node.record_uid = uid
+        _remember_reported(node)
+        if heard:
+            self._freshen(topology.name, node, age if known is None else 0.0)
+        let_go = self._release_departed(node)
+        if (heard and not quiet) or let_go:
+            self._touch(topology.name)
+        if same and heard and report is not None and known is not None:
+            return _News(topology, known, report, pods, ghosts, reported)
+        return None
+
+    def _verify(self, news: _News | None) -> None:
+        """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
+        if news is None:
+            return
+        try:
+            found = verify(
+                news.topology, news.before, news.after, news.pods, news.ghosts, news.reported
+            )
+            for surprise in found:
+                for listener in self._surprised:
+                    listener(surprise)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._fault(news.topology.name, error)
+
+    def _release_departed(self, node: _Node) -> bool:
+        """Let go of deleted pods of which the kubelet, asked since, shows nothing any more."""
+        report = node.report
+        if report is None or report.not_ready or not node.departed:
+            return False
+        shown = {a.pod_uid for a in report.allocations}
+        gone = [
+            found
+            for uid, found in node.departed.items()
+            if uid not in shown and found.confirmed_by(report)
+        ]
+        for found in gone:
+            del node.departed[found.pod.uid]
+            self._haunt(found.pod)
+        return bool(gone)
 
     def put_problem(self, name: NodeName, problem: str) -> None:
         """Note that a node's record cannot be used, and why."""
         with self._lock:
             node = self._nodes.setdefault(name, _Node())
             if node.problem != problem:
+                node.record_uid = ""
                 node.topology, node.report, node.problem = None, None, problem
                 self._touch(name)
 
@@ -243,13 +388,14 @@ class Cluster:
             node = self._nodes.get(name)
             if node is not None:
                 node.topology = node.report = node.problem = None
-                self._deadlines.pop(name, None)
+                node.record_uid = ""
                 self._touch(name)
                 self._prune(name)
 
     def put_node(self, name: NodeName, *, advertises: bool) -> None:
         """Note that a Node object exists, and whether it advertises a managed resource."""
         with self._lock:
+            self._node_objects = True
             node = self._nodes.setdefault(name, _Node())
             node.exists = True
             if node.dra_only == advertises:
@@ -268,6 +414,7 @@ class Cluster:
     def keep_nodes(self, names: set[NodeName]) -> None:
         """Note as gone every Node object that a complete list did not name."""
         with self._lock:
+            self._node_objects = True
             for name in [n for n, node in self._nodes.items() if node.exists and n not in names]:
                 self.drop_node(name)
 
@@ -294,7 +441,7 @@ class Cluster:
         return balance(
             topology,
             node.report,
-            [*node.pods.values(), *node.in_flight.values()],
+            node.all_pods(),
             resource,
             all_pods_known=self.settings.all_pods_known,
             reported=node.reported,
@@ -312,6 +459,7 @@ class Cluster:
         with self._lock:
             earlier = self._pods.get(pod.uid)
             if pod.node is not None:
+                pod = _with_promise_of(pod, earlier, self.reservation(pod.uid))
                 self.release(pod.uid)
             if earlier == pod:
                 return
@@ -329,26 +477,43 @@ class Cluster:
                 self._nodes.setdefault(pod.node, _Node()).pods[pod.uid] = pod
                 self._touch(pod.node)
 
-    def drop_pod(self, uid: PodUid) -> None:
-        """Forget a pod that is gone, and a bind of it in flight."""
+    def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
+        """Forget a pod that is gone, and a bind of it in flight.
+
+        ``version`` is the resourceVersion at which it was gone from the API server. Its kubelet may
+        know nothing of that yet, and hold its devices or give it some: the pod counts until a
+        report shows that it does not. None says that the kubelet has let go.
+        """
         with self._lock:
-            self._drop_known_pod(uid)
+            self._drop_known_pod(uid, version)
             self.release(uid)
 
-    def keep_pods(self, uids: set[PodUid]) -> None:
-        """Forget every pod that a complete list did not name. Binds in flight stay."""
+    def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
+        """Forget every pod that a complete list did not name. Binds in flight stay.
+
+        ``version`` is the list's, and means what it means for :meth:`drop_pod`.
+        """
         with self._lock:
             for uid in self._pods.keys() - uids:
-                self._drop_known_pod(uid)
+                self._drop_known_pod(uid, version)
 
-    def _drop_known_pod(self, uid: PodUid) -> None:
+    def _drop_known_pod(self, uid: PodUid, version: int | None) -> None:
         pod = self._pods.pop(uid, None)
-        if pod is not None and pod.node is not None:
-            if not pod.ended:
-                self._haunt(pod)
-            self._nodes[pod.node].pods.pop(uid, None)
-            self._touch(pod.node)
-            self._prune(pod.node)
+        if pod is None or pod.node is None:
+            return
+        node = self._nodes[pod.node]
+        node.pods.pop(uid, None)
+        if not pod.ended:
+            if version is None or not node.boot_id:
+                self._haunt(pod)  # nothing to wait for: no agent has ever reported here
+            else:
+                # Its end is not in doubt, only when: so it counts as a pod on its way out.
+                gone = replace(pod, deleting=True)
+                sequence = node.report.sequence if node.report else 0
+                node.departed[uid] = Departed(gone, version, sequence)
+                self._release_departed(node)
+        self._touch(pod.node)
+        self._prune(pod.node)
 
     def keep_records(self, names: set[NodeName]) -> None:
         """Forget the record of every node that a complete list did not name."""
@@ -358,6 +523,20 @@ class Cluster:
                     self.drop_record(name)
 
     # What verbs ask.
+
+    def blind(self) -> bool:
+        """Whether a watch has told us nothing for so long that our picture may be wrong."""
+        return bool(freshness.blind(self.watches(), self._clock()))
+
+    def unready(self) -> tuple[str, ...]:
+        """The watches that have been blind for too long to go on answering."""
+        return freshness.unready(self.watches(), self._clock())
+
+    def has_node(self, name: NodeName) -> bool:
+        """Whether the node exists, as far as we know: where Node objects are watched, one does."""
+        with self._lock:
+            node = self._nodes.get(name)
+            return node is not None and (node.exists or not self._node_objects)
 
     def pod(self, uid: PodUid) -> PodRecord | None:
         """The pod with this UID, as last seen."""
@@ -391,7 +570,7 @@ class Cluster:
         """The pods of a node, binds in flight included."""
         with self._lock:
             node = self._nodes.get(name) or _Node()
-            return [*node.pods.values(), *node.in_flight.values()]
+            return node.all_pods()
 
     def known(self) -> tuple[list[Known], list[PodRecord]]:
         """Every node and every pod without one, all of one moment."""
@@ -404,7 +583,7 @@ class Cluster:
                     node.report,
                     node.problem,
                     node.stale,
-                    tuple(_as_known(pod, node) for pod in _all_pods(node)),
+                    tuple(_as_known(pod, node) for pod in node.all_pods()),
                     len(node.ghosts),
                     node.dra_only,
                 )
@@ -444,24 +623,39 @@ class Cluster:
         table = self._tables.get(request)
         if table is None:
             table = self._tables[request] = Table()
-            while len(self._tables) > REMEMBERED_REQUESTS:
-                self._tables.popitem(last=False)
         else:
             self._tables.move_to_end(request)
+        for name in list(table.faulted):
+            table.drop(name)
         known, by_state, nodes = table.decisions, table.by_state, self._nodes
-        if len(by_state) > REMEMBERED_STATES:
-            by_state.clear()
-            table.prospects.clear()
-            table.merits.clear()
+        added = 0
         for name in [n for n in names if n not in known]:
             if name in nodes:
+                added += 1
                 node = nodes[NodeName(name)]
-                state = node.states.get(request.resource) or self._state(node, request.resource)
-                decision = by_state.get(state)
-                if decision is None:
-                    decision = by_state[state] = self._decide(node, request)
-                table.put(name, state, decision)
+                try:
+                    state = node.states.get(request.resource) or self._state(node, request.resource)
+                    decision = by_state.get(state)
+                    if decision is None:
+                        decision = by_state[state] = self._decide(node, request)
+                except Exception as error:  # noqa: BLE001 (a listener logs it)
+                    self._fault(NodeName(name), error)
+                    table.put(name, NO_STATE, _undecided(node, request))
+                    table.faulted.add(name)
+                else:
+                    table.put(name, state, decision)
+        if added:
+            self._forget_old_tables()
         return table
+
+    def _forget_old_tables(self) -> None:
+        """Forget the requests asked longest ago where there are too many answers; one stays."""
+        answers = sum(len(table.decisions) for table in self._tables.values())
+        while len(self._tables) > 1 and (
+            len(self._tables) > REMEMBERED_REQUESTS or answers > REMEMBERED_ANSWERS
+        ):
+            _, oldest = self._tables.popitem(last=False)
+            answers -= len(oldest.decisions)
 
     def scores(self, request: GpuRequest, names: Iterable[str]) -> dict[str, int]:
         """The score of each named node beside the others, 0 to 10; a refused one has 0.
@@ -474,15 +668,30 @@ class Cluster:
             states, passed = list(map(table.states.get, names)), table.passed
             # Nodes in one state have one answer: any of them stands for all.
             some = {s: n for s, n in dict(zip(states, names, strict=True)).items() if n in passed}
+            merits: dict[int, Merit] = {}
             for state, name in some.items():
-                if state not in table.merits and state is not None:
-                    table.merits[state] = self._merit(NodeName(name), request, table)
-            merits = {state: table.merits[state] for state in some if state is not None}
+                if state is not None:
+                    merits[state] = self._merit_or_none(NodeName(name), state, request, table)
             by_merit = scoring.scores(request, {*merits.values(), scoring.UNKNOWN})
             score_of: dict[int | None, int] = dict.fromkeys(states, 0)
             score_of |= {state: by_merit[m] for state, m in merits.items()}
             score_of[None] = by_merit[scoring.UNKNOWN]
             return dict(zip(names, map(score_of.__getitem__, states), strict=True))
+
+    def _merit_or_none(
+        self, name: NodeName, state: int, request: GpuRequest, table: Table
+    ) -> Merit:
+        """What speaks for a state; nothing that we know of where working it out fails."""
+        if state == NO_STATE:
+            return scoring.UNKNOWN
+        merit = table.merits.get(state)
+        if merit is None:
+            try:
+                merit = table.merits[state] = self._merit(name, request, table)
+            except Exception as error:  # noqa: BLE001 (a listener logs it)
+                self._fault(name, error)
+                merit = scoring.UNKNOWN
+        return merit
 
     def _merit(self, name: NodeName, request: GpuRequest, table: Table) -> Merit:
         mix = self._mix.current
@@ -513,10 +722,24 @@ class Cluster:
                 table.merits.clear()
 
     def decide(self, name: NodeName, request: GpuRequest) -> Decision:
-        """The answer of one node to one request: the filter table of the design, row by row."""
+        """The answer of one node to one request: the filter table of the design, row by row.
+
+        Where deciding fails it is refused, or passes if the pod is plain (see :func:`_undecided`).
+        """
+        if request.required and self.blind():
+            return Decision(OUT_OF_DATE)
         with self._lock:
             self._expire()
-            return self._decide(self._nodes.get(name), request)
+            return self._decide_or_refuse(name, self._nodes.get(name), request)
+
+    def _decide_or_refuse(
+        self, name: NodeName, node: _Node | None, request: GpuRequest
+    ) -> Decision:
+        try:
+            return self._decide(node, request)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._fault(name, error)
+            return _undecided(node, request)
 
     def state(self, name: NodeName, resource: str) -> int:
         """A number for all that a known node's answers over ``resource`` depend on.
@@ -542,34 +765,48 @@ class Cluster:
         if topology is not None:
             view = None if node.problem or node.report is None else self._view(node, resource)
             facts += (topology.shape, topology.allocator, topology.resources, view)
-        if len(self._state_numbers) > REMEMBERED_STATES:
-            self._state_numbers.clear()
-        if facts not in self._state_numbers:
+        state = self._state_numbers.get(facts)
+        if state is None:
             self._last_state += 1
-            self._state_numbers[facts] = self._last_state
-        node.states[resource] = self._state_numbers[facts]
-        return node.states[resource]
+            state = self._state_numbers[facts] = self._last_state
+            self._facts[state] = facts
+        node.states[resource] = state
+        self._nodes_in[state] += 1
+        return state
+
+    def _leave_states(self, node: _Node) -> None:
+        """The node is about to change; a state that no node is in any more is forgotten."""
+        for state in node.states.values():
+            self._nodes_in[state] -= 1
+            if not self._nodes_in[state]:
+                del self._nodes_in[state], self._state_numbers[self._facts.pop(state)]
+                for table in self._tables.values():
+                    table.forget_state(state)
+        node.states.clear()
 
     def decide_without(
         self, name: NodeName, request: GpuRequest, gone: frozenset[PodUid]
     ) -> Decision:
         """The answer that a node would give, had some of its pods ended and let go."""
+        if request.required and self.blind():
+            return Decision(OUT_OF_DATE)
         with self._lock:
             self._expire()
             node = self._nodes.get(name)
             if node is None or node.topology is None or node.report is None:
-                return self._decide(node, request)
+                return self._decide_or_refuse(name, node, request)
             kept = tuple(a for a in node.report.allocations if a.pod_uid not in gone)
             without = replace(
                 node,
                 report=replace(node.report, allocations=kept),
                 pods={uid: pod for uid, pod in node.pods.items() if uid not in gone},
                 in_flight={uid: pod for uid, pod in node.in_flight.items() if uid not in gone},
+                departed={uid: pod for uid, pod in node.departed.items() if uid not in gone},
                 ghosts=dict(node.ghosts),  # what is supposed here must not prune the real ones
                 views={},
                 states={},
             )
-            return self._decide(without, request)
+            return self._decide_or_refuse(name, without, request)
 
     def _decide(self, node: _Node | None, request: GpuRequest) -> Decision:
         if node is not None and node.problem is not None:
@@ -640,29 +877,50 @@ class Cluster:
 
     # Freshness.
 
-    def _freshen(self, name: NodeName, node: _Node) -> None:
-        node.changed_at = self._clock()
+    def _freshen(self, name: NodeName, node: _Node, age: float) -> None:
+        node.changed_at = self._clock() - max(0.0, age)
         node.stale = False
-        if self.settings.stale_after is not None:
-            # One period for all, so the order of changes is the order of expiry.
-            self._deadlines.pop(name, None)
-            self._deadlines[name] = node.changed_at + self.settings.stale_after
+        if self.settings.stale_after is not None and node.expiry is None:
+            self._queue_expiry(name, node, node.changed_at + self.settings.stale_after)
+
+    def _queue_expiry(self, name: NodeName, node: _Node, when: float) -> None:
+        node.expiry = when
+        heappush(self._expiries, (when, name))
 
     def _expire(self) -> None:
-        if not self._deadlines:
+        """Call stale whoever has not reported for too long.
+
+        A node stands in the queue once; when its turn comes and it has reported since, it queues
+        again for its new time.
+        """
+        if not self._expiries:
             return
         now = self._clock()
-        while self._deadlines:
-            name, deadline = next(iter(self._deadlines.items()))
-            if now < deadline:
-                return
-            del self._deadlines[name]
-            self._nodes[name].stale = True
-            self._touch(name)
+        while self._expiries and self._expiries[0][0] <= now:
+            when, name = heappop(self._expiries)
+            node = self._nodes.get(name)
+            if node is None or node.expiry != when:
+                continue  # another node of this name has been forgotten since
+            node.expiry = None
+            if node.report is None or self.settings.stale_after is None:
+                continue
+            deadline = node.changed_at + self.settings.stale_after
+            if deadline > now:
+                self._queue_expiry(name, node, deadline)
+            else:
+                node.stale = True
+                self._touch(name)
+
+    def sighted(self) -> None:
+        """Tell the listeners of every node: after a time of blindness anything may have changed."""
+        with self._lock:
+            for name in self._nodes:
+                for listener in self._listeners:
+                    listener(name)
 
     def _touch(self, name: NodeName) -> None:
         self._nodes[name].views.clear()
-        self._nodes[name].states.clear()
+        self._leave_states(self._nodes[name])
         for table in self._tables.values():
             table.drop(name)
         for listener in self._listeners:
@@ -672,10 +930,6 @@ class Cluster:
 def kubelet_of(topology: NodeTopology, served: GpuResource) -> Kubelet:
     """How a node hands out one of its resources."""
     return Kubelet(topology.shape, topology.allocator, served.replicas)
-
-
-def _all_pods(node: _Node) -> list[PodRecord]:
-    return [*node.pods.values(), *node.in_flight.values()]
 
 
 def _as_known(pod: PodRecord, node: _Node) -> PodRecord:
@@ -689,16 +943,36 @@ def _unknown(request: GpuRequest, why: Rejection) -> Decision:
     return Decision(why if request.required else None)
 
 
-def _remember_reported(node: _Node, known: Report | None) -> None:
+def _with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
+    """A bound pod with the promise that we know of, not the one that its annotation tells now.
+
+    A promise is given by the bind and stays: whoever writes to the pod later changes nothing.
+    """
+    for earlier in known:
+        if earlier is not None and earlier.node == pod.node:
+            return replace(pod, promised=earlier.promised, steady=earlier.steady)
+    return pod
+
+
+def _undecided(node: _Node | None, request: GpuRequest) -> Decision:
+    """The answer of a node about which deciding failed: only what cannot break a promise passes."""
+    if request.required:
+        return Decision(UNDECIDED)
+    return Decision(IN_PROGRESS if node is not None and node.promises() else None)
+
+
+def _remember_reported(node: _Node) -> None:
     """Keep in mind whose devices have been shown since the node booted."""
     report = node.report
-    if report is None or known is None or report.boot_id != known.boot_id:
+    if report is None:
+        return
+    if report.boot_id != node.boot_id:
+        node.boot_id = report.boot_id
         node.reported.clear()
         node.ghosts.clear()
-    if report is not None:
-        here = node.pods.keys() | node.in_flight.keys()
-        node.reported &= here
-        node.reported |= {a.pod_uid for a in report.allocations}
+        node.departed.clear()
+    node.reported &= {pod.uid for pod in node.all_pods()}
+    node.reported |= {a.pod_uid for a in report.allocations}
 
 
 def _same_but_sequence(report: Report | None, known: Report | None) -> bool:

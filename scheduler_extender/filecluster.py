@@ -206,7 +206,7 @@ def _pod(item: Mapping[str, Any], where: str) -> list[PodRecord]:
             pod.metadata, uid=f"{pod.metadata.namespace}/{pod.metadata.name}"
         )
         pod = msgspec.structs.replace(pod, metadata=metadata)
-    record = pod_record(pod, MANAGED)
+    record = pod_record(pod, MANAGED, trusted=True)
     return [] if record is None else [record]
 
 

@@ -7,17 +7,22 @@ they bring is decoded here; an object that cannot be read costs that object, nev
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
 import structlog
 
-from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed
+from scheduler_extender import freshness
+from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed, asks_for_any
 from scheduler_extender.cluster import Cluster
 from scheduler_extender.events import EventWriter
+from scheduler_extender.freshness import Watch
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
@@ -26,12 +31,15 @@ from topology.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
+    ApiNotSent,
     ApiServer,
     ApiUnreachable,
     ConflictError,
     NotFoundError,
+    Query,
 )
 from topology.kubeapi.reflector import Reflector, Timing
+from topology.report import Report
 from topology.requests import gpu_request
 
 log = structlog.get_logger(__name__)
@@ -42,9 +50,17 @@ NODES_PATH = "/api/v1/nodes"
 
 WRITE_TIMEOUT = 4.0
 READ_TIMEOUT = 2.0
-"""Seconds. A bind may cost one write and one read, and must end within httpTimeout (10 s)."""
+"""Seconds. A bind may cost a look-up, one write and one read, and must end within httpTimeout."""
+SERVER_TIMEOUT = 3
+"""Seconds that the API server may work on a Binding: sent with it, as ``timeout=``. Shorter than we
+wait, so that it is mostly the server who tells us."""
+COMMIT_MARGIN = 8.0
+"""Seconds for which etcd may still carry out what the API server has given up: its own limit of a
+request is 7 s (5 s and two election timeouts)."""
+SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
+"""Seconds after which a Binding that the API server has begun can no longer be committed."""
 
-TIMING = Timing(backoff_cap_s=2.0)
+TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
 """There is one of us, so we come back soon after an outage: pods wait for what we missed."""
 
 
@@ -69,10 +85,14 @@ def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | N
 
 
 class RecordSink:
-    """GPUTopology objects into the cluster; one that cannot be read is a problem of its node."""
+    """GPUTopology objects into the cluster; one that cannot be read is a problem of its node.
 
-    def __init__(self, cluster: Cluster) -> None:
+    ``now`` is the time of day in seconds since 1970: a record tells when its agent looked.
+    """
+
+    def __init__(self, cluster: Cluster, now: Callable[[], float] = time.time) -> None:
         self._cluster = cluster
+        self._now = now
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
@@ -83,14 +103,25 @@ class RecordSink:
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take an object that is new or changed."""
-        name = NodeName(_metadata.decode(obj).metadata.name)
+        metadata = _metadata.decode(obj).metadata
+        name = NodeName(metadata.name)
         try:
             record = decode(msgspec.json.decode(obj))
         except RecordError as error:
             log.warning("topology record unusable", node=name, problem=str(error))
             self._cluster.put_problem(name, str(error))
         else:
-            self._cluster.put_record(record.topology, record.report)
+            self._cluster.put_record(
+                record.topology, record.report, uid=metadata.uid, age=self._age(record.report)
+            )
+
+    def _age(self, report: Report | None) -> float:
+        """Seconds since the agent looked, by its own clock; 0 where that does not say."""
+        try:
+            observed = datetime.fromisoformat(report.observed_at if report else "")
+            return self._now() - observed.timestamp()
+        except (ValueError, OverflowError):
+            return 0.0
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
@@ -110,7 +141,7 @@ class PodSink:
             uid = _readable(raw, self.apply)
             if uid is not None:
                 seen.add(PodUid(uid))
-        self._cluster.keep_pods(seen)
+        self._cluster.keep_pods(seen, _version(resource_version))
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take a pod that is new or changed."""
@@ -120,7 +151,13 @@ class PodSink:
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
-        self._cluster.drop_pod(PodUid(_metadata.decode(obj).metadata.uid))
+        pod = _metadata.decode(obj).metadata
+        self._cluster.drop_pod(PodUid(pod.uid), _version(pod.resource_version))
+
+
+def _version(resource_version: str) -> int:
+    """A resourceVersion as a number; one that is none is later than any."""
+    return int(resource_version) if resource_version.isdecimal() else sys.maxsize
 
 
 class NodeSink:
@@ -151,7 +188,7 @@ class NodeSink:
 
 class _PodApi(Protocol):
     def get(self, path: str, *, timeout: float) -> bytes: ...
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes: ...
     def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
 
 
@@ -173,11 +210,18 @@ class KubeBinder:
         pod = pod_decoder.decode(body)
         if pod.metadata.uid != uid:
             return None
-        node = NodeName(pod.spec.node_name) if pod.spec.node_name else None
-        # A pod without managed GPUs can come here if a foreign resource is listed as managed.
-        return pod_record(pod, self._cluster.settings.managed) or PodRecord(
-            uid, namespace, name, node, gpu_request(0)
-        )
+        managed = self._cluster.settings.managed
+        found = pod_record(pod, managed)
+        if found is None and asks_for_any(pod, managed):
+            # DRA serves what it asks for: no device of a plugin is given to it.
+            node = NodeName(pod.spec.node_name) if pod.spec.node_name else None
+            found = PodRecord(uid, namespace, name, node, gpu_request(0))
+        if found is None:
+            raise BindError(
+                f"the pod asks for none of {', '.join(managed)}: this extender binds no other pods "
+                "(see managedResources in the scheduler's configuration)"
+            )
+        return found
 
     def write(self, binding: Binding) -> None:
         """Create the Binding; on a conflict or no answer, ask what became of the pod."""
@@ -193,8 +237,11 @@ class KubeBinder:
             "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
         }
         path = _pod_path(binding.namespace, binding.name) + "/binding"
+        limit = (("timeout", f"{SERVER_TIMEOUT}s"),)
         try:
-            self._api.create(path, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
+            self._api.create(path, msgspec.json.encode(body), limit, timeout=WRITE_TIMEOUT)
+        except ApiNotSent as error:
+            raise BindError(f"the bind could not be sent: {error}") from error
         except (ConflictError, ApiUnreachable) as error:
             self._settle(binding, error)
         except ApiError as error:
@@ -206,12 +253,19 @@ class KubeBinder:
             raise BindError(f"the bind could not be sent: {error}") from error
 
     def _settle(self, binding: Binding, cause: ApiFailure) -> None:
-        """The write may have been committed: only the pod itself can tell."""
+        """The write may have been committed: only the pod itself can tell.
+
+        That it is unbound tells nothing after an answer that never came, or came too late: the
+        write may be committed yet. Only a conflict says that the server is done with it.
+        """
         found = self.find(binding.namespace, binding.name, binding.uid)
         if found is None:
             raise BindError("the pod is gone, or another one bears its name") from cause
         if found.node is None:
-            raise BindError(f"the bind was not written: {cause}") from cause
+            words = f"the bind was not written: {cause}"
+            if isinstance(cause, ConflictError):
+                raise BindError(words) from cause
+            raise BindUnknownError(f"{words} (and may be yet)") from cause
         if found.node != binding.node:
             raise BindError(f"the pod is bound to {found.node} already") from cause
 
@@ -220,38 +274,70 @@ def _pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-class Settler:
-    """Ends binds in flight that nobody confirms: a live GET must prove a pod unbound or gone."""
+@dataclass(slots=True)
+class _Flight:
+    """A bind in flight as the settler follows it: since when, and when it was first read as unbound
+    after the patience; times in seconds."""
 
-    def __init__(self, cluster: Cluster, binder: KubeBinder, *, patience: float = 10.0) -> None:
+    pod: PodRecord
+    since: float
+    unbound_at: float | None = None
+
+
+class Settler:
+    """Ends binds in flight that nobody confirms.
+
+    A pod that is read as bound, or as gone, settles its bind at once. One that is read as unbound
+    may be bound yet, by a write that is still under way: in the API server for as long as we told
+    it, in etcd for a margin more, and for any time in the socket of a server that does not run. So
+    two readings have to say unbound, each after the ``patience`` in seconds: the first shows that
+    the server runs, and what had reached it by then is done with at the second.
+    """
+
+    def __init__(
+        self, cluster: Cluster, binder: KubeBinder, *, patience: float = SETTLED_AFTER
+    ) -> None:
         self._cluster = cluster
         self._binder = binder
         self._patience = patience
-        self._since: dict[PodUid, tuple[PodRecord, float]] = {}
+        self._flights: dict[PodUid, _Flight] = {}
 
     def round(self, now: float) -> None:
-        """Look at every bind that has been in flight for longer than the patience, in seconds."""
+        """Look at every bind that has been in flight for longer than the patience."""
         flying = {pod.uid: pod for pod in self._cluster.in_flight()}
         # Each reservation has its own patience, also where a pod is bound once more.
-        known = self._since
-        self._since = {
-            uid: known[uid] if uid in known and known[uid][0] is pod else (pod, now)
+        known = self._flights
+        self._flights = {
+            uid: known[uid] if uid in known and known[uid].pod is pod else _Flight(pod, now)
             for uid, pod in flying.items()
         }
-        for uid, (pod, since) in self._since.items():
-            if now - since < self._patience:
-                continue
-            try:
-                found = self._binder.find(pod.namespace, pod.name, uid)
-            except BindUnknownError:
-                continue
-            with self._cluster.locked():
-                if self._cluster.reservation(uid) is not pod:
-                    continue  # another bind has begun, or the pod is gone meanwhile
-                if found is None or found.node is None:
-                    self._cluster.release(uid)
-                else:
-                    self._cluster.put_pod(found)
+        for flight in self._flights.values():
+            last = flight.since if flight.unbound_at is None else flight.unbound_at
+            if now - last >= self._patience:
+                try:
+                    self._settle(flight, now)
+                except Exception:
+                    # What fails for one pod must not keep the others in flight.
+                    log.exception("a bind could not be settled", pod=flight.pod.name)
+
+    def _settle(self, flight: _Flight, now: float) -> None:
+        pod = flight.pod
+        try:
+            found = self._binder.find(pod.namespace, pod.name, pod.uid)
+        except (BindUnknownError, BindError) as error:
+            log.info("a bind in flight cannot be looked up", pod=pod.name, cause=str(error))
+            return
+        with self._cluster.locked():
+            if self._cluster.reservation(pod.uid) is not pod:
+                return  # another bind has begun, or the pod is gone meanwhile
+            if found is None:
+                self._cluster.release(pod.uid)
+            elif found.node is not None:
+                self._cluster.put_pod(found)
+            elif flight.unbound_at is None:
+                flight.unbound_at = now
+            else:
+                self._cluster.release(pod.uid)
 
 
 class Waker:
@@ -349,6 +435,9 @@ class KubeSource:
                 (NODES_PATH, NodeSink(cluster), "nodes"),
             )
         ]
+        self._cluster = cluster
+        self._blind = False
+        cluster.watches = self.watches
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)
 
@@ -356,6 +445,15 @@ class KubeSource:
         """Why we cannot answer yet, or None once every list has been taken in whole."""
         missing = [r.name for r in self.reflectors if not r.synced]
         return f"not synced: {', '.join(missing)}" if missing else None
+
+    def watches(self) -> list[Watch]:
+        """How fresh each watch is."""
+        found = []
+        for reflector in self.reflectors:
+            state = reflector.state
+            failing = state.failures > 0 and not state.streaming
+            found.append(Watch(reflector.name, state.last_contact, failing))
+        return found
 
     def start(self) -> None:
         """Start listing and watching, each in a thread of its own."""
@@ -371,9 +469,20 @@ class KubeSource:
             reflector.stop()
         self._thread.join(5)
 
+    def _look_out(self) -> None:
+        """Once every watch tells us something again, whoever waits may be woken anew."""
+        was, self._blind = self._blind, self._cluster.blind()
+        if self._blind and not was:
+            names = freshness.blind(self.watches(), self._clock())
+            log.error("required pods are refused: watches say nothing", watches=names)
+        elif was and not self._blind:
+            log.info("all watches say something again")
+            self._cluster.sighted()
+
     def _run(self) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311
             try:
+                self._look_out()
                 self._settler.round(self._clock())
                 self.waker.round(self._clock())
                 self._events.round()

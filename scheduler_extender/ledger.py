@@ -11,6 +11,8 @@ about it now: its record, its pods, and the binds in flight. The rules:
   moment: they are not counted as left, and no promise relies on their staying away.
 - A pod that runs, or was reported before, and is missing from the report holds devices that we do
   not know: just after its restart a kubelet shows nothing.
+- A pod that was deleted may still be with its kubelet, which hears of it later than we do: it
+  counts as ending until a report shows it no more whose agent knew of the deletion when it looked.
 - A pod that ended before any report showed it may have held devices while a pod was admitted that
   is unreported still: it haunts the belief until that one is reported.
 - Pods that others bound are reservations from the moment their nodeName is seen.
@@ -23,6 +25,8 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from scheduler_extender.annotations import PLACEMENT, Malformed, containers_of, parse, render
 from scheduler_extender.wire import Pod
@@ -72,14 +76,18 @@ class PodRecord:
         return self.node is None and self.unschedulable and not self.deleting and not self.ended
 
 
-def pod_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
-    """The record of a pod, or None where it asks for none of the ``managed`` resources."""
+def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> PodRecord | None:
+    """The record of a pod, or None where it asks for none of the ``managed`` resources.
+
+    ``trusted`` says that nobody but us, or the author of a cluster file, can have written the
+    placement annotation: then it need not prove whose it is.
+    """
     request = parse(pod, managed)
     if request is None:
         return None
-    placement = (pod.metadata.annotations or {}).get(PLACEMENT)
+    promise = _promise_of(pod, trusted=trusted)
     promised = NO_CONSTRAINTS
-    if placement is not None and isinstance(request, GpuRequest) and request.required:
+    if promise is not None and isinstance(request, GpuRequest) and request.required:
         promised = request.constraints
     return PodRecord(
         uid=PodUid(pod.metadata.uid),
@@ -94,16 +102,40 @@ def pod_record(pod: Pod, managed: tuple[str, ...]) -> PodRecord | None:
             for c in pod.status.conditions or []
         ),
         promised=promised,
-        steady=promised != NO_CONSTRAINTS and _was_guaranteed(placement),
+        steady=promised != NO_CONSTRAINTS and promise is Verdict.GUARANTEED,
     )
 
 
-def _was_guaranteed(placement: str | None) -> bool:
-    """Whether the annotation that we wrote says so; one that cannot be read is taken to."""
+class _Placement(msgspec.Struct):
+    """What we read of the placement annotation."""
+
+    verdict: str
+    node: str = ""
+    uid: str = ""
+
+
+_read_placement = msgspec.json.Decoder(_Placement).decode
+
+
+def _promise_of(pod: Pod, *, trusted: bool) -> Verdict | None:
+    """The verdict of the promise that we gave the pod when we bound it; None without one.
+
+    Anybody may write the annotation, in a template for one. Only one that names this very pod, by
+    UID, and the node that the pod is on can be ours: both are written by one Binding, and nobody
+    knows a pod's UID before it exists.
+    """
+    written = (pod.metadata.annotations or {}).get(PLACEMENT)
+    if written is None or not pod.spec.node_name:
+        return None
     try:
-        return bool(json.loads(placement or "{}").get("verdict") != Verdict.EXPECTED.value)
-    except (ValueError, AttributeError):
-        return True
+        placement = _read_placement(written)
+    except msgspec.DecodeError:
+        return None
+    ours = placement.uid == pod.metadata.uid and placement.node == pod.spec.node_name
+    if not ours and not trusted:
+        return None
+    promises = {v.value: v for v in Verdict if v.holds}
+    return promises.get(placement.verdict)
 
 
 def manifest_of(pod: PodRecord) -> dict[str, Any]:
@@ -119,7 +151,8 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
             first["resources"]["limits"]["example.com/another-device"] = "1"
     if pod.promised != NO_CONSTRAINTS:
         verdict = Verdict.GUARANTEED if pod.steady else Verdict.EXPECTED
-        annotations[PLACEMENT] = json.dumps({"verdict": verdict.value})
+        placement = {"verdict": verdict.value, "node": pod.node, "uid": pod.uid}
+        annotations[PLACEMENT] = json.dumps(placement)
     if pod.node is not None:
         spec["nodeName"] = pod.node
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
@@ -165,6 +198,28 @@ class Ghost:
 
     pod: PodRecord
     witnesses: frozenset[PodUid]
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A pod that is gone from the API server before its kubelet was seen to let go of it.
+
+    ``version`` is a resourceVersion at which it was gone, ``sequence`` that of the last report
+    then.
+    """
+
+    pod: PodRecord
+    version: int
+    sequence: int
+
+    def confirmed_by(self, report: Report) -> bool:
+        """Whether the report's agent surely knew of the deletion when it asked the kubelet.
+
+        Where it does not say what it knew, the second later report will do: the first may have been
+        on its way already, and an agent looks again only once it has written what it saw.
+        """
+        knew = report.knew_pods_at(self.version)
+        return report.sequence >= self.sequence + 2 if knew is None else knew
 
 
 @dataclass(frozen=True, slots=True)

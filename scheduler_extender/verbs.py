@@ -14,14 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from scheduler_extender.annotations import Malformed, parse
-from scheduler_extender.cluster import Cluster, Decision
+from scheduler_extender.cluster import OUT_OF_DATE, Cluster, Decision
 from scheduler_extender.ledger import PodRecord
 from scheduler_extender.wire import BindingArgs, FilterResult, Pod
 from topology.devices import NodeName, PodUid
-from topology.placement import NO_REPORT, Verdict
+from topology.placement import NO_REPORT, Rejection, Verdict
 from topology.requests import GpuRequest
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
+TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up, and tries again"
+IN_FLIGHT = Rejection("a bind of the pod to another node may still be written", resolvable=True)
 MAX_SETS_WRITTEN = 16
 
 
@@ -37,6 +39,11 @@ def filter_nodes(cluster: Cluster, pod: Pod, names: Sequence[str]) -> FilterResu
         return FilterResult(node_names=names)
     if isinstance(request, Malformed):
         return FilterResult(node_names=[], unresolvable=dict.fromkeys(names, request.reason))
+    reserved = cluster.reservation(PodUid(pod.metadata.uid))
+    if reserved is not None:
+        return _only_where_reserved(cluster, reserved, request, names)
+    if request.required and cluster.blind():
+        return FilterResult(node_names=[], unresolvable=dict.fromkeys(names, OUT_OF_DATE.reason))
     with cluster.locked():
         table = cluster.table(request, names)
         passed, failed, unresolvable = table.passed, table.failed, table.unresolvable
@@ -54,6 +61,28 @@ def filter_nodes(cluster: Cluster, pod: Pod, names: Sequence[str]) -> FilterResu
         known = table.decisions
         strangers = [n for n in names if n not in known]
     return _with_strangers(request, names, result, strangers)
+
+
+def _only_where_reserved(
+    cluster: Cluster, reserved: PodRecord, request: GpuRequest, names: Sequence[str]
+) -> FilterResult:
+    """The answer for a pod whose bind nobody can tell the end of: no other node may take it.
+
+    On the node itself the pod's own reservation does not count against it.
+    """
+    here = NodeName(reserved.node or "")
+    passed: list[str] = []
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
+    for name in names:
+        why: Rejection | None = IN_FLIGHT
+        if name == here:
+            why = cluster.decide_without(here, request, frozenset({reserved.uid})).rejection
+        if why is None:
+            passed.append(name)
+        else:
+            (failed if why.resolvable else unresolvable)[name] = why.reason
+    return FilterResult(node_names=passed, failed=failed, unresolvable=unresolvable)
 
 
 def _with_strangers(
@@ -83,6 +112,8 @@ def prioritize(cluster: Cluster, pod: Pod, names: Sequence[str]) -> list[dict[st
     names = list(dict.fromkeys(names))
     request = parse(pod, cluster.settings.managed)
     if request is None or isinstance(request, Malformed):
+        return [{"Host": n, "Score": 0} for n in names]
+    if not request.plain and cluster.blind():
         return [{"Host": n, "Score": 0} for n in names]
     scores = cluster.scores(request, names)
     return [{"Host": name, "Score": scores[name]} for name in names]
@@ -127,15 +158,25 @@ class Binder(Protocol):
 
 
 def bind(
-    cluster: Cluster, binder: Binder, args: BindingArgs, now: Callable[[], str]
+    cluster: Cluster,
+    binder: Binder,
+    args: BindingArgs,
+    now: Callable[[], str],
+    late: Callable[[], bool] = lambda: False,
 ) -> PodRecord | None:
     """Bind a pod to a node if the node can still keep its request.
 
     The same bind twice is success, once written. ``now`` gives the time for the placement
-    annotation. Returns the pod as reserved, None where it was bound here before. Raises
+    annotation. ``late`` says whether it is too late to begin: what kube-scheduler has given up
+    waiting for must not be written behind its back, so it is asked at the start and right before
+    the write. Returns the pod as reserved, None where it was bound here before. Raises
     :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
     """
+    if late():
+        raise BindError(TOO_LATE)
     uid, node = PodUid(args.pod_uid), NodeName(args.node)
+    if not cluster.has_node(node):
+        raise BindError("this node does not exist")
     pod = cluster.pod(uid)
     if pod is None or (pod.node is not None and pod.node != node):
         try:
@@ -158,9 +199,14 @@ def bind(
                 raise BindError(f"pod is bound to {known.node} already")
             return None
         decision, fresh = _reserve(cluster, pod, node)
-        placement = json.dumps(_placement(cluster, node, decision, now()), separators=(",", ":"))
+    placement = _placement(cluster, uid, node, decision, now())
+    written = json.dumps(placement, separators=(",", ":"))
+    if late():
+        if fresh:
+            cluster.release(uid)
+        raise BindError(TOO_LATE)
     try:
-        binder.write(Binding(pod.namespace, pod.name, uid, node, placement))
+        binder.write(Binding(pod.namespace, pod.name, uid, node, written))
     except BindError:
         if fresh:
             cluster.release(uid)
@@ -181,14 +227,13 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> tuple[Decision
     if isinstance(request, Malformed):
         raise BindError(request.reason)
     reserved = cluster.reservation(pod.uid)
-    if reserved is not None and reserved.node != node:
+    if reserved is None:
+        decision = cluster.decide(node, request)
+    elif reserved.node == node:
+        decision = cluster.decide_without(node, request, frozenset({pod.uid}))
+    else:
         raise BindError(f"a bind of the pod to {reserved.node} is still in flight")
-    if reserved is not None:
-        cluster.release(pod.uid)
-    decision = cluster.decide(node, request)
     if decision.rejection is not None:
-        if reserved is not None:
-            cluster.reserve(node, reserved)
         raise BindError(decision.rejection.reason)
     cluster.reserve(node, _promised(pod, request, decision))
     return decision, reserved is None
@@ -202,11 +247,22 @@ def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRec
     return replace(pod, promised=request.constraints, steady=steady)
 
 
-def _placement(cluster: Cluster, node: NodeName, decision: Decision, time: str) -> dict[str, Any]:
-    """The placement annotation: verdict, node, possible GPU sets as indices, time."""
+def _placement(
+    cluster: Cluster, uid: PodUid, node: NodeName, decision: Decision, time: str
+) -> dict[str, Any]:
+    """The placement annotation: verdict, node, pod UID, possible GPU sets as indices, time.
+
+    The UID tells it from one that somebody wrote into a template.
+    """
     topology = cluster.node(node)[0]
     sets = decision.assessment.sets if decision.assessment else ()
-    found: dict[str, Any] = {"verdict": decision.verdict, "node": node, "sets": [], "time": time}
+    found: dict[str, Any] = {
+        "verdict": decision.verdict,
+        "node": node,
+        "uid": uid,
+        "sets": [],
+        "time": time,
+    }
     if topology is not None and sets:
         found["sets"] = [list(topology.indices(s)) for s in sets[:MAX_SETS_WRITTEN]]
         if len(sets) > MAX_SETS_WRITTEN:

@@ -438,6 +438,8 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
         ".status.health[].linksDown",
         ".status.health[].linksDown[]",
         ".status.health[].since",
+        ".status.observedAt",
+        ".status.podsResourceVersion",
         ".status.summary",
         ".status.summary.free",
         ".status.summary.gpus",

@@ -154,6 +154,8 @@ class _Summary(_Wire):
 class _Status(_Wire):
     boot_id: Text = Field("", alias="bootID")
     sequence: Annotated[int, Field(ge=0)] = 0
+    observed_at: Text | None = None
+    pods_resource_version: Text | None = None
     allocatable: list[Name] | None = None
     allocations: list[_Allocation] = []
     health: list[_Health] = []
@@ -303,6 +305,8 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
     status = _Status(
         bootID=report.boot_id,
         sequence=report.sequence,
+        observed_at=report.observed_at or None,
+        pods_resource_version=report.pods_version or None,
         allocatable=None if report.allocatable is None else sorted(report.allocatable),
         allocations=[
             _Allocation(
@@ -451,4 +455,6 @@ def _report(status: _Status) -> Report:
             Condition(c.type, c.status == "True", c.reason, c.message, c.last_transition_time or "")
             for c in status.conditions
         ),
+        observed_at=status.observed_at or "",
+        pods_version=status.pods_resource_version or "",
     )

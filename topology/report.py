@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topology.devices import DeviceId, GpuUuid, PodUid
 
@@ -61,6 +61,10 @@ class Report:
 
     ``sequence`` only grows within one ``boot_id``. ``allocatable`` is what the kubelet would hand
     out from, devices in use included; None means every device of the node.
+
+    Two fields say when the agent looked; they make no report differ from another. ``observed_at``
+    is the time by the node's clock (RFC 3339), ``pods_version`` the resourceVersion up to which the
+    agent knew the pods of its node when it asked the kubelet. Both are empty where nobody said.
     """
 
     boot_id: str = ""
@@ -69,6 +73,8 @@ class Report:
     allocations: tuple[Allocation, ...] = ()
     health: tuple[Health, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    observed_at: str = field(default="", compare=False)
+    pods_version: str = field(default="", compare=False)
 
     @property
     def not_ready(self) -> str:
@@ -81,3 +87,12 @@ class Report:
     def follows(self, earlier: Report) -> bool:
         """Whether this report is not older than ``earlier``: another boot, or no lower sequence."""
         return self.boot_id != earlier.boot_id or self.sequence >= earlier.sequence
+
+    def knew_pods_at(self, version: int) -> bool | None:
+        """Whether the agent had seen all changes of pods up to this resourceVersion when it looked.
+
+        None where the report does not say: Kubernetes promises that versions of pods can be
+        compared as whole numbers, but an agent may leave its own out.
+        """
+        known = self.pods_version
+        return int(known) >= version if known.isdecimal() and len(known) <= 20 else None

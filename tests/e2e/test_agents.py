@@ -163,6 +163,24 @@ def test_a_rebooted_node_with_other_gpus_lets_a_waiting_pod_in(site: Site) -> No
     site.real.until(lambda: site.holders("n3") == {"quad": 4}, 10, "quad is shown")
 
 
+def test_a_pod_deleted_by_force_lets_the_next_one_in(site: Site) -> None:
+    """Its kubelet never showed it; the agent's word that it knew of the deletion frees its GPUs."""
+    site.real.add_pod("forced", 4, nodeName="n2")
+    site.real.add_pod("pair", 2, {**NVLINK, "gpu-model": "A100*"})
+    site.real.unschedulable("pair")
+    before = site.report("n2")
+    last = int(site.real.pod("forced")["metadata"]["resourceVersion"])
+    site.real.remove_pod("forced")
+
+    def known() -> bool:
+        return bool(site.report("n2").knew_pods_at(last + 1))
+
+    seconds = site.bound_after("pair", "n2", known, "n2's agent knows of the deletion")
+    print(f"bound {seconds:.2f} s after the report")
+    assert site.report("n2").sequence > before.sequence
+    site.end("n2", "pair")
+
+
 def test_an_outage_of_the_api_server_ends_right(site: Site) -> None:
     site.real.add_pod("all", 8, nodeName="n1")
     site.real.add_pod("waits", 8, NVLINK | {"shape": "connected"})

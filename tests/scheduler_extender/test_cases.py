@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.kube import KubeBinder, PodSink, Settler
+from scheduler_extender.cluster import Settings
+from scheduler_extender.kube import PodSink
 from scheduler_extender.ledger import PodRecord
-from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, container, pcie, pod, switched
-from tests.scheduler_extender.serving import Clock, Running, running
+from tests.scheduler_extender.conftest import Kube
+from tests.scheduler_extender.serving import Running, running
 from topology.devices import DeviceId, NodeName, PodUid
 from topology.placement import Verdict
 from topology.report import Allocation, Condition, Report
@@ -287,43 +287,6 @@ def test_case_19_oversize_body(service: Running, monkeypatch: pytest.MonkeyPatch
 # Bind, against a fake API server that behaves.
 
 
-class Kube:
-    """An extender that binds through the fake API server."""
-
-    def __init__(self, fake: FakeApiServer, folder: Path) -> None:
-        from topology.kubeapi.apiserver import ApiServer
-
-        self.fake = fake
-        self.api = ApiServer.from_kubeconfig(fake.write_kubeconfig(folder / "kubeconfig"))
-        self.clock = Clock()
-        self.cluster = Cluster(self.clock, Settings())
-        self.binder = KubeBinder(self.api, self.cluster)
-
-    def create(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        meta = manifest["metadata"]
-        self.fake.put(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", manifest)
-        return manifest
-
-    def bindings(self) -> int:
-        return sum(r.method == "POST" and r.path.endswith("/binding") for r in self.fake.requests)
-
-
-@pytest.fixture
-def kube(tmp_path: Path) -> Iterator[Kube]:
-    with FakeApiServer() as fake:
-        found = Kube(fake, tmp_path)
-        yield found
-        found.api.close()
-
-
-@pytest.fixture
-def bound(kube: Kube) -> Iterator[Running]:
-    with running(
-        switched(), bridged(), binder=kube.binder, cluster=kube.cluster, clock=kube.clock
-    ) as found:
-        yield found
-
-
 def test_case_20_bind_writes_one_binding(kube: Kube, bound: Running) -> None:
     train = kube.create(pod(2, NVLINK))
     assert bound.bind(train, "switched") == ""
@@ -384,10 +347,11 @@ def test_case_24_bind_times_out_after_commit(
     assert [p.name for p in kube.cluster.pods_on(NodeName("switched"))] == ["train"]
 
 
-def test_case_24_not_committed_is_released(kube: Kube, bound: Running) -> None:
+@pytest.mark.parametrize("status", [403, 409, 422, 429])
+def test_case_24_refused_is_released(kube: Kube, bound: Running, status: int) -> None:
     train = kube.create(pod(2, NVLINK))
-    kube.fake.refuse(500, path="/binding$")
-    assert "not written" in bound.bind(train, "switched")
+    kube.fake.refuse(status, path="/binding$")
+    assert bound.bind(train, "switched") != ""
     assert kube.cluster.in_flight() == []
 
 
@@ -399,26 +363,6 @@ def test_case_24_pod_gone_or_another(kube: Kube, bound: Running, there: str) -> 
     PodSink(kube.cluster).apply(_raw(train))  # our cache still shows the old one
     assert bound.bind(train, "switched") != ""
     assert kube.cluster.in_flight() == []
-
-
-def test_case_24_unknown_stays_reserved_until_a_get_proves_it(
-    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.WRITE_TIMEOUT", 0.2)
-    monkeypatch.setattr("scheduler_extender.kube.READ_TIMEOUT", 0.2)
-    train = kube.create(pod(4, NVLINK))
-    PodSink(kube.cluster).apply(_raw(train))
-    kube.fake.refuse(503, times=2, path="/pods/train")
-    assert bound.bind(train, "switched") != ""
-    assert len(kube.cluster.in_flight()) == 1
-    assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == []
-    settler = Settler(kube.cluster, kube.binder, patience=10)
-    settler.round(0)
-    settler.round(5)
-    assert len(kube.cluster.in_flight()) == 1
-    settler.round(11)
-    assert kube.cluster.in_flight() == []
-    assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == ["switched"]
 
 
 def _raw(manifest: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from topology.belief import Availability
 from topology.devices import DeviceId, NodeName, PodUid
-from topology.kubeapi.apiserver import ApiUnreachable
+from topology.kubeapi.apiserver import ApiUnreachable, Query
 from topology.kubelet import Kubelet
 from topology.links import LinkKind
 from topology.placement import Verdict, assess
@@ -195,7 +195,7 @@ class Patches:
     def get(self, path: str, *, timeout: float) -> bytes:
         raise NotImplementedError
 
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         raise NotImplementedError
 
     def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:

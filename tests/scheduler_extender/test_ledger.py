@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -143,18 +144,54 @@ def test_a_pod_that_ended_alone_haunts_nobody() -> None:
     assert cluster.view(NODE.name, GPU) == Availability(0b1111)
 
 
-def test_a_promise_is_remembered_by_the_placement_annotation() -> None:
-    plain = pod(2, {"link": "nvlink"}, node="node")
-    assert record(plain).promised == Constraints()
-    for written, steady in (
-        ("{}", True),
-        ('{"verdict": "expected"}', False),
-        ('{"verdict": "guaranteed"}', True),
-        ("not JSON", True),
-    ):
-        plain["metadata"]["annotations"]["gpu-topology.io/placement"] = written
-        assert record(plain).promised == Constraints(link=LinkKind.NVLINK)
-        assert record(plain).steady is steady
+def placed(placement: object, *, node: str | None = "node") -> PodRecord:
+    written = placement if isinstance(placement, str) else json.dumps(placement)
+    return record(pod(2, {"link": "nvlink", "placement": written}, node=node))
+
+
+@pytest.mark.parametrize("verdict", ["guaranteed", "expected"])
+def test_a_promise_is_remembered_by_the_placement_annotation(verdict: str) -> None:
+    found = placed({"verdict": verdict, "node": "node", "uid": "uid-1", "sets": [], "time": "t"})
+    assert found.promised == Constraints(link=LinkKind.NVLINK)
+    assert found.steady is (verdict == "guaranteed")
+    assert record(pod(2, {"link": "nvlink"}, node="node")).promised == Constraints()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param("not JSON", id="unreadable"),
+        pytest.param([], id="no-object"),
+        pytest.param({"verdict": 3, "node": "node", "uid": "uid-1"}, id="no-word"),
+        pytest.param({"verdict": "guaranteed"}, id="no-uid"),
+        pytest.param({"verdict": "guaranteed", "node": "node", "uid": "uid-2"}, id="another-pod"),
+        pytest.param({"verdict": "guaranteed", "node": "n", "uid": "uid-1"}, id="another-node"),
+        pytest.param({"verdict": "possible", "node": "node", "uid": "uid-1"}, id="no-promise"),
+    ],
+)
+def test_an_annotation_that_somebody_else_wrote_promises_nothing(written: object) -> None:
+    assert placed(written).promised == Constraints()
+
+
+def test_a_pod_without_a_node_was_promised_nothing() -> None:
+    written = {"verdict": "guaranteed", "node": "", "uid": "uid-1"}
+    assert placed(written, node=None).promised == Constraints()
+
+
+def test_a_promise_is_what_the_bind_gave_whatever_is_written_later() -> None:
+    """A pod's owner knows its UID once it exists, and may write any annotation then."""
+    forged = {"verdict": "guaranteed", "node": "node", "uid": "uid-1"}
+    bare = record(pod(2, {"link": "nvlink"}, node="node"))
+    cluster = Cluster(Clock())
+    cluster.put_pod(bare)
+    cluster.put_pod(placed(forged))
+    (known,) = cluster.pods_on(NODE.name)
+    assert known.promised == Constraints()
+    cluster = Cluster(Clock())
+    cluster.put_pod(placed(forged))
+    cluster.put_pod(bare)
+    (known,) = cluster.pods_on(NODE.name)
+    assert known.promised == Constraints(link=LinkKind.NVLINK)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

@@ -25,11 +25,11 @@ from topology.machines import machine
 from topology.report import Allocation, Report
 
 NODE = machine("dgx1-v100").topology("node")
-PROMISED = '{"verdict":"guaranteed"}'
 
 
 def record(uid: str, count: int = 2, *, link: bool = True, **more: Any) -> PodRecord:
-    annotations = {"link": "nvlink", "placement": PROMISED} if link else {}
+    promise = json.dumps({"verdict": "guaranteed", "node": "node", "uid": uid})
+    annotations = {"link": "nvlink", "placement": promise} if link else {}
     manifest = pod(count, annotations, name=uid, uid=uid, node="node", **more)
     found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
     assert found is not None

@@ -113,7 +113,8 @@ class Surroundings:
     """What the API server and the kubelet's configuration say, at one moment.
 
     ``synced`` is whether the pods are all of the node's; ``alone`` that there is no API server to
-    ask, so that nobody's UID will ever be known.
+    ask, so that nobody's UID will ever be known. ``pods_version`` is a resourceVersion up to which
+    the pods are known at least, and ``departures`` counts those that have left.
     """
 
     pods: dict[PodUid, NodePod]
@@ -123,6 +124,8 @@ class Surroundings:
     synced: bool = True
     alone: bool = False
     unseen: tuple[Unseen, ...] = ()
+    pods_version: str = ""
+    departures: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,9 @@ class Picture:
     """Pods of which news from the kubelet is due."""
     shown: frozenset[PodUid] = frozenset()
     """Pods that the report shows."""
+    departures: int = 0
+    """How many pods had left when the kubelet was asked. The extender holds a pod's GPUs until a
+    report says that its agent knew of the departure, so each one is worth a write."""
 
 
 class NodeAgent:
@@ -181,6 +187,9 @@ class NodeAgent:
         self._before: dict[PodUid, Entry] | None = None
         self._strangers: list[Entry] = []
         self._somebody_holds = False
+        self._observed_at = ""
+        self._pods_version = ""
+        self._departures = 0
         self._entries: list[Entry] = []
         self._allocatable: dict[str, frozenset[DeviceId]] | None = None
         self._allocatable_at = float("-inf")
@@ -339,6 +348,8 @@ class NodeAgent:
         if any(now - at < self._pace.stranger for at in self._nameless_since.values()):
             return
         self._nameless_since = dict.fromkeys(nameless, float("-inf"))
+        self._observed_at = self._now()
+        self._pods_version, self._departures = around.pods_version, around.departures
         self._joined, self._strangers = {**joined, **kept}, strangers
         self._before = self._joined
         self._somebody_holds = bool(_ids([*self._joined.values(), *strangers]))
@@ -432,8 +443,17 @@ class NodeAgent:
                     "; ".join(map(str, unseen))[:4000],
                 ),
             ),
+            observed_at=self._observed_at,
+            pods_version=self._pods_version,
         )
-        return Picture(topology, report, (*blind, *unseen), self._due, frozenset(self._joined))
+        return Picture(
+            topology,
+            report,
+            (*blind, *unseen),
+            self._due,
+            frozenset(self._joined),
+            self._departures,
+        )
 
     def _ready(self, state: NvmlState, *, lost: bool) -> Condition:
         now, silent = self._clock(), self._silent_since

@@ -76,6 +76,7 @@ class NodePods:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._lock = threading.Lock()
+        self._departures = 0
         self._pods: dict[PodUid, NodePod] = {}
         self._plugins: dict[PodUid, list[Plugin]] = {}
 
@@ -85,6 +86,12 @@ class NodePods:
             plugins = [p for found in self._plugins.values() for p in found]
             agreed = bool(plugins) and all(p == plugins[0] for p in plugins)
             return dict(self._pods), plugins[0] if agreed else None
+
+    @property
+    def departures(self) -> int:
+        """How many pods that wanted GPUs have left the API server so far."""
+        with self._lock:
+            return self._departures
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
@@ -128,7 +135,9 @@ class NodePods:
         return bool(found.wants or pod.spec.resource_claims or plugins != was)
 
     def _forget(self, uid: PodUid) -> None:
-        self._pods.pop(uid, None)
+        pod = self._pods.pop(uid, None)
+        if pod is not None and pod.wants:
+            self._departures += 1
         self._plugins.pop(uid, None)
 
 

@@ -86,6 +86,7 @@ class Publisher:
         self._topology: NodeTopology | None = None
         self._encoded: dict[str, object] | None = None
         self._sequence = 0
+        self._departures = 0
         self._boot = ""
         self._due = float("-inf")
         self._failures = 0
@@ -118,11 +119,12 @@ class Publisher:
         """When the next write is due with no news, by the clock: a heartbeat, or another try."""
         return self._not_before if self._failures else self._due
 
-    def write(self, topology: NodeTopology | None, report: Report) -> bool:
+    def write(self, topology: NodeTopology | None, report: Report, departures: int = 0) -> bool:
         """Write what has changed or is due; whether all of it stands there now.
 
-        ``topology`` is None where nobody could look: the spec stays as it is. The report comes
-        without a sequence.
+        ``departures`` counts the pods that the report's agent knows to have left: one more is
+        news, even where nothing else is. ``topology`` is None where nobody could look: the spec
+        stays as it is. The report comes without a sequence.
         """
         if self._clock() < self._not_before:
             return False
@@ -137,7 +139,7 @@ class Publisher:
         try:
             for attempt in (1, 2):
                 try:
-                    self._write(spec, report)
+                    self._write(spec, report, departures)
                     break
                 except (ConflictError, NotFoundError):
                     self._stored = None
@@ -149,8 +151,8 @@ class Publisher:
         self._failures, self.problem = 0, ""
         return True
 
-    def _write(self, spec: dict[str, object] | None, report: Report) -> None:
-        beat = self._clock() >= self._due
+    def _write(self, spec: dict[str, object] | None, report: Report, departures: int) -> None:
+        beat = self._clock() >= self._due or departures != self._departures
         if self._stored is None:
             self._read()
         if self._stored is None:
@@ -161,6 +163,7 @@ class Publisher:
             self._spec = spec
         if report != self._report or beat or "status" not in (self._stored or {}):
             self._put_status(report)
+            self._departures = departures
 
     def _put_status(self, report: Report) -> None:
         # A write that ended without an answer may have been committed: its number is used up.

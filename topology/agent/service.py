@@ -196,7 +196,7 @@ class AgentService:
                 "name": self._settings.node,
                 "uid": uid,
             }
-        return self._publisher.write(picture.topology, picture.report)
+        return self._publisher.write(picture.topology, picture.report, picture.departures)
 
     def _told(self) -> bool:
         """Whether NVML and the API server have said something, be it that they cannot."""
@@ -207,6 +207,9 @@ class AgentService:
         return self._publisher is not None and take_over(self._agent, self._publisher)
 
     def _surroundings(self) -> Surroundings:
+        # Version and count before the pods: what is known may be newer than what they say.
+        version = self._reflector.state.resource_version if self._reflector else ""
+        departures = self._pods.departures
         pods, plugin = self._pods.snapshot()
         node = self._node.state
         return Surroundings(
@@ -217,6 +220,8 @@ class AgentService:
             synced=self._reflector is None or self._reflector.synced,
             alone=self._reflector is None,
             unseen=node.unseen,
+            pods_version=version,
+            departures=departures,
         )
 
     def _tell(self, picture: Picture) -> None:

@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 from urllib3.response import BaseHTTPResponse
 
 POOL_SIZE = 16
@@ -51,6 +51,10 @@ class ApiUnreachable(ApiFailure):
 
     A write that ends so may have been committed all the same.
     """
+
+
+class ApiNotSent(ApiUnreachable):
+    """No connection was made, so the API server has surely not heard of the request."""
 
 
 class ApiError(ApiFailure):
@@ -208,11 +212,12 @@ class ApiServer:
         """Return an object or a list."""
         return self._request("GET", path, query, timeout=urllib3.Timeout(total=timeout)).data
 
-    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         """POST a JSON object to a collection or subresource and return what the server made."""
         return self._request(
             "POST",
             path,
+            query,
             body=body,
             content_type="application/json",
             timeout=urllib3.Timeout(total=timeout),
@@ -304,6 +309,8 @@ class ApiServer:
             if 200 <= response.status < 300:
                 return response
             answer = response.data
+        except (NewConnectionError, ConnectTimeoutError) as error:
+            raise ApiNotSent(f"{method} {path}: {error}") from error
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"{method} {path}: {error}") from error
         try:

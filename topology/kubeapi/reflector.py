@@ -82,7 +82,9 @@ class Sink(Protocol):
 class Timing:
     """How long a reflector waits, in seconds.
 
-    ``watch_timeout_s`` is asked of the server, times 1 to 2 at random. Waits after the n-th
+    ``watch_timeout_s`` is asked of the server, times 1 to 2 at random. Whoever has heard nothing
+    for ``relist_after_s`` lists before it watches on, None never: a list tells at once that the
+    picture is whole, where a quiet watch would take a minute. Waits after the n-th
     failure in a row are uniform in 0 … min(cap, initial * factor**(n - 1)).
     """
 
@@ -90,6 +92,7 @@ class Timing:
     connect_timeout_s: float = 5.0
     watch_timeout_s: float = 300.0
     stall_timeout_s: float = 90.0
+    relist_after_s: float | None = None
     healthy_s: float = 1.0
     backoff_initial_s: float = 0.2
     backoff_factor: float = 2.0
@@ -104,6 +107,7 @@ class ReflectorState:
     us something (a page, a line, an orderly end of a watch), ``None`` before. ``failures``: in a
     row, 0 after any contact; ``last_failure`` and ``failure_status`` (the HTTP code, where there
     was one: 403, 404 …) tell of the last one and stay. ``events`` leaves bookmarks out.
+    ``streaming``: the server has accepted a watch, which is open.
     """
 
     synced: bool = False
@@ -116,6 +120,7 @@ class ReflectorState:
     watches: int = 0
     events: int = 0
     sink_failures: int = 0
+    streaming: bool = False
 
 
 class UnusableAnswerError(Exception):
@@ -224,13 +229,17 @@ class Reflector:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self._resume_from is None:
+                if self._resume_from is None or self._long_unheard():
                     self._list()
                 else:
                     self._watch(self._resume_from)
             except Exception as error:  # noqa: BLE001 (the boundary: nothing may end the thread)
                 if not self._stopping.is_set():
                     self._stopping.wait(self._failed(error))
+
+    def _long_unheard(self) -> bool:
+        longest, heard = self._timing.relist_after_s, self._state.last_contact
+        return longest is not None and heard is not None and self._clock() - heard >= longest
 
     def _failed(self, error: Exception) -> float:
         """Note a failure and return how many seconds to wait."""
@@ -297,6 +306,7 @@ class Reflector:
             read_timeout=timing.stall_timeout_s,
         )
         opened = self._clock()
+        self._note(streaming=True)
         try:
             if self._stopping.is_set():
                 return
@@ -304,6 +314,7 @@ class Reflector:
                 self._take(line)
         finally:
             self._stream = None
+            self._note(streaming=False)
             stream.close()
             if self._clock() - opened >= timing.healthy_s:
                 self._attempt = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -62,6 +64,38 @@ def test_a_heartbeat_raises_the_sequence(node: Node) -> None:
     first = node.report()
     node.until(lambda: node.report().sequence >= first.sequence + 2)
     assert node.report().follows(first)
+
+
+def test_a_departure_is_told_though_nothing_else_changes(node: Node) -> None:
+    """The extender holds a deleted pod's GPUs until the agent knew of it when it looked."""
+    node.start()
+    node.until(node.ready)
+    node.pod("a")  # bound, deleted by force, and never shown by the kubelet
+    node.pod("other", 0)
+    node.until(lambda: int(node.report().pods_version or 0) > 0)
+    before = node.report()
+    node.api.remove(f"{PODS}/other")
+    node.api.remove(f"{PODS}/a")
+    deleted = node.api.resource_version
+    node.until(lambda: node.report().knew_pods_at(deleted))
+    after = node.report()
+    assert after == replace(before, sequence=after.sequence)
+    assert after.sequence == before.sequence + 1, "who asked for no GPU is no news"
+
+
+def test_a_report_says_when_the_kubelet_was_asked(node: Node) -> None:
+    node.heartbeat = 1.0
+    began = datetime.now(UTC).replace(microsecond=0)
+    node.start()
+    node.until(node.ready)
+    first = datetime.fromisoformat(node.report().observed_at)
+    assert began <= first <= datetime.now(UTC)
+    node.until(lambda: datetime.fromisoformat(node.report().observed_at) > first)
+    node.kubelet.stop()
+    node.until(lambda: not node.ready())
+    silent = node.report()
+    node.until(lambda: node.report().sequence >= silent.sequence + 2)
+    assert node.report().observed_at == silent.observed_at, "nobody has looked since"
 
 
 def test_half_a_pod_is_published_and_followed(node: Node) -> None:

@@ -1,0 +1,54 @@
+"""Freshness: is what the watches tell us still what the API server knows?
+
+A watch that is broken, or that says nothing although it is open, leaves our picture as it was while
+the cluster goes on. The API server sends a bookmark about once a minute where nothing else happens,
+so a long silence means that nobody speaks to us. A watch that cannot be opened at all is noticed
+sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SILENT_AFTER = 100.0
+"""Seconds without a word on an open watch until it counts as blind. A reflector gives a silent
+watch up after 90 s and lists, so this is reached only where the list fails, too."""
+FAILING_AFTER = 15.0
+"""Seconds without a word on a watch that cannot be opened, until it counts as blind: long enough
+for an API server to restart."""
+UNREADY_AFTER = 60.0
+"""For so many seconds more a blind extender goes on answering; then it says that it is not ready.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One watch at one moment.
+
+    ``heard_at`` is when the server last told us something over it, in seconds of the cluster's
+    clock, None before the first list. ``failing`` says that it is broken now, and could not be
+    opened again so far.
+    """
+
+    name: str
+    heard_at: float | None
+    failing: bool = False
+
+    def age(self, now: float) -> float:
+        """Seconds since the last word; infinite before the first."""
+        return float("inf") if self.heard_at is None else now - self.heard_at
+
+    def blind_for(self, now: float) -> float:
+        """For how many seconds the watch has been blind; below 0 it is not."""
+        return self.age(now) - (FAILING_AFTER if self.failing else SILENT_AFTER)
+
+
+def blind(watches: Iterable[Watch], now: float) -> tuple[str, ...]:
+    """The names of the watches that are blind."""
+    return tuple(watch.name for watch in watches if watch.blind_for(now) >= 0)
+
+
+def unready(watches: Iterable[Watch], now: float) -> tuple[str, ...]:
+    """The names of the watches that have been blind for too long to go on answering."""
+    return tuple(watch.name for watch in watches if watch.blind_for(now) >= UNREADY_AFTER)

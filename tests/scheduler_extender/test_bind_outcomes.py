@@ -1,0 +1,194 @@
+"""A bind whose end nobody can tell, one that comes too late, and those that are refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.kube import Settler
+from scheduler_extender.verbs import IN_FLIGHT, TOO_LATE, BindError, Binding
+from scheduler_extender.wire import BindingArgs
+from tests.nodes import pod, switched
+from tests.scheduler_extender.conftest import Kube
+from tests.scheduler_extender.serving import Running
+from topology.devices import NodeName
+from topology.kubeapi.apiserver import ApiNotSent
+from topology.links import LinkKind
+from topology.report import Report
+from topology.requests import Constraints
+
+NVLINK = {"link": "nvlink"}
+PATH = "/api/v1/namespaces/default/pods/train"
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_extender.kube.WRITE_TIMEOUT", 0.2)
+    monkeypatch.setattr("scheduler_extender.kube.READ_TIMEOUT", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running) -> None:
+    """The write is under way when we give up; a GET says unbound; then it is committed."""
+    train = kube.create(pod(4, NVLINK))
+    kube.sees(train)
+    kube.fake.delay("/binding$", 1.0)
+    assert "may be yet" in bound.bind(train, "switched")
+    assert "nodeName" not in kube.fake.read(PATH)["spec"], "the test is of a commit to come"
+    rival = pod(4, NVLINK, name="rival", uid="uid-2")
+    assert bound.filter(rival, "switched")["FailedNodes"] == {"switched": "not enough free GPUs"}
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    settler.round(0)
+    settler.round(9)
+    assert len(kube.cluster.in_flight()) == 1
+    eventually(lambda: kube.fake.read(PATH)["spec"].get("nodeName") == "switched")
+    assert bound.filter(rival, "switched")["NodeNames"] == []
+    settler.round(11)
+    assert kube.cluster.in_flight() == []
+    (found,) = kube.cluster.pods_on(NodeName("switched"))
+    assert found.name == "train"
+    assert found.promised == Constraints(link=LinkKind.NVLINK), "the promise is kept in mind"
+    assert bound.filter(rival, "switched")["NodeNames"] == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
+    kube: Kube, bound: Running
+) -> None:
+    train = kube.create(pod(2, NVLINK))
+    kube.sees(train)
+    kube.fake.refuse(503, path="/binding$")
+    assert bound.bind(train, "switched") != ""
+    answer = bound.filter(train, "switched", "bridged")
+    assert answer["NodeNames"] == ["switched"]
+    assert answer["FailedNodes"] == {"bridged": IN_FLIGHT.reason}
+    assert "still in flight" in bound.bind(train, "bridged")
+    assert bound.bind(train, "switched") == ""
+    assert kube.fake.read(PATH)["spec"]["nodeName"] == "switched"
+
+
+@pytest.mark.parametrize("status", [500, 503, 504])
+def test_unbound_has_to_be_read_twice(kube: Kube, bound: Running, status: int) -> None:
+    """A server that stood still handles what waited in its socket once it runs again."""
+    train = kube.create(pod(4, NVLINK))
+    kube.sees(train)
+    kube.fake.refuse(status, path="/binding$")
+    assert bound.bind(train, "switched") != ""
+    assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == []
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    for now, flying in ((0, 1), (9, 1), (10, 1), (19, 1), (20, 0)):
+        settler.round(now)
+        assert len(kube.cluster.in_flight()) == flying, now
+    assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == ["switched"]
+
+
+def test_a_read_that_fails_settles_nothing(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(4, NVLINK))
+    kube.sees(train)
+    kube.fake.refuse(503, times=None, path="/pods/train")
+    assert bound.bind(train, "switched") != ""
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    for now in (0, 10, 20, 30):
+        settler.round(now)
+    assert len(kube.cluster.in_flight()) == 1
+
+
+def test_the_server_is_told_how_long_it_may_take(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(2, NVLINK))
+    assert bound.bind(train, "switched") == ""
+    (write,) = [r for r in kube.fake.requests if r.path.endswith("/binding")]
+    assert write.query == {"timeout": "3s"}
+
+
+def test_what_was_never_sent_is_released(kube: Kube, bound: Running) -> None:
+    """Nobody listens: the API server cannot have heard of it."""
+    train = kube.create(pod(2, NVLINK))
+    kube.sees(train)
+
+    def down(*_: object, **__: object) -> bytes:
+        raise ApiNotSent("connection refused")
+
+    kube.binder._api.create = down  # type: ignore[method-assign]
+    assert "could not be sent" in bound.bind(train, "switched")
+    assert kube.cluster.in_flight() == []
+
+
+def test_a_refused_connection_is_told_apart(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube.api._configuration, "host", "http://127.0.0.1:1")
+    with pytest.raises(ApiNotSent):
+        kube.api.create("/api/v1/pods", b"{}", timeout=1)
+
+
+class Writes:
+    """Counts what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[Binding] = []
+
+    def find(self, namespace: str, name: str, uid: str) -> None:
+        return None
+
+    def write(self, binding: Binding) -> None:
+        self.written.append(binding)
+
+
+ARGS = BindingArgs("train", "default", "uid-1", "switched")
+
+
+@pytest.mark.parametrize("answers", [(True,), (False, True)], ids=["queued", "while-deciding"])
+def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
+    kube: Kube, answers: tuple[bool, ...]
+) -> None:
+    kube.cluster.put_record(switched(), Report("boot", 1))
+    kube.sees(pod(2, NVLINK))
+    left, binder = list(answers), Writes()
+    with pytest.raises(BindError, match=TOO_LATE):
+        verbs.bind(kube.cluster, binder, ARGS, lambda: "now", lambda: left.pop(0))  # type: ignore[arg-type]
+    assert binder.written == []
+    assert kube.cluster.in_flight() == []
+    assert left == []
+
+
+def test_a_pod_without_gpus_is_not_ours_to_bind(kube: Kube, bound: Running) -> None:
+    plain = kube.create(pod(None))
+    assert "asks for none of nvidia.com/gpu" in bound.bind(plain, "switched")
+    assert kube.bindings() == 0
+
+
+def test_a_pod_that_dra_serves_is_bound(kube: Kube, bound: Running) -> None:
+    claim = {
+        "resourceClaimName": "c",
+        "requestMappings": [
+            {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+        ],
+    }
+    served = kube.create(pod(2, extendedResourceClaimStatus=claim))
+    assert bound.bind(served, "switched") == ""
+    assert kube.bindings() == 1
+
+
+@pytest.mark.parametrize("annotations", [{}, NVLINK], ids=["plain", "required"])
+def test_a_node_that_does_not_exist_gets_no_pod(
+    kube: Kube, bound: Running, annotations: dict[str, str]
+) -> None:
+    kube.cluster.put_node(NodeName("switched"), advertises=True)
+    train = kube.create(pod(2, annotations))
+    assert "does not exist" in bound.bind(train, "nowhere")
+    assert "does not exist" in bound.bind(train, "bridged"), "a record alone is no node"
+    assert kube.bindings() == 0
+    assert bound.bind(train, "switched") == ""
+
+
+def test_a_node_without_an_agent_gets_plain_pods(kube: Kube, bound: Running) -> None:
+    kube.cluster.put_node(NodeName("bare"), advertises=True)
+    assert bound.bind(kube.create(pod(2)), "bare") == ""

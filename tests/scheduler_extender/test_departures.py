@@ -1,0 +1,214 @@
+"""Pods that are deleted before their kubelet was seen to let go, and records that come anew."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cluster import Cluster
+from scheduler_extender.kube import PodSink, RecordSink
+from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import pod, switched
+from tests.scheduler_extender.conftest import raw
+from tests.scheduler_extender.serving import Clock
+from topology import codec
+from topology.devices import DeviceId, NodeName, PodUid
+from topology.report import Allocation, Condition, Report
+
+NODE = switched(4, "node")
+NAME = NodeName("node")
+NVLINK = {"link": "nvlink"}
+
+
+def report(sequence: int, knows: int | None = None, *held: tuple[str, int], **more: Any) -> Report:
+    """A report whose agent knew the pods up to version ``knows``; ``held`` are UIDs and GPUs."""
+    shown = tuple(
+        Allocation(PodUid(uid), "default", uid, "main", "nvidia.com/gpu", (DeviceId(f"GPU-{i}"),))
+        for uid, i in held
+    )
+    version = "" if knows is None else str(knows)
+    return Report("boot", sequence, allocations=shown, pods_version=version, **more)
+
+
+def bound(uid: str = "uid-1", count: int = 4, **more: Any) -> dict[str, Any]:
+    found = pod(count, name=uid, uid=uid, node="node", **more)
+    found["metadata"]["resourceVersion"] = "10"
+    return found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cluster(clock: Clock) -> Cluster:
+    found = Cluster(clock)
+    found.put_record(NODE, report(1, 5))
+    return found
+
+
+def delete(cluster: Cluster, manifest: dict[str, Any], version: int) -> None:
+    manifest["metadata"]["resourceVersion"] = str(version)
+    PodSink(cluster).delete(raw(manifest))
+
+
+def fits(cluster: Cluster, count: int = 2) -> bool:
+    asked = msgspec.convert(pod(count, NVLINK, uid="next"), Pod)
+    return verbs.filter_nodes(cluster, asked, ["node"]).node_names == ["node"]
+
+
+def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    assert not fits(cluster)
+    delete(cluster, bound(), 20)
+    assert not fits(cluster), "the kubelet may be giving it GPUs right now"
+    cluster.put_record(NODE, report(2, 19))
+    assert not fits(cluster), "this was on its way before the deletion"
+    cluster.put_record(NODE, report(3, 20, ("uid-1", 0)))
+    assert not fits(cluster, 4), "the kubelet shows it still"
+    cluster.put_record(NODE, report(4, 20))
+    assert fits(cluster, 4)
+    assert cluster.pods_on(NAME) == []
+
+
+def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    delete(cluster, bound(), 20)
+    blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
+    cluster.put_record(NODE, report(2, 30, conditions=blind))
+    assert [p.uid for p in cluster.pods_on(NAME)] == ["uid-1"]
+    cluster.put_record(NODE, report(3, 30))
+    assert fits(cluster, 4)
+
+
+def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
+    """The watches are not in step: the agent may know of it long before we do."""
+    PodSink(cluster).apply(raw(bound()))
+    cluster.put_record(NODE, report(2, 30))
+    delete(cluster, bound(), 20)
+    assert fits(cluster, 4)
+
+
+def test_a_deletion_that_only_a_list_tells_of(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    PodSink(cluster).replace([], "50")
+    cluster.put_record(NODE, report(2, 49))
+    assert not fits(cluster)
+    cluster.put_record(NODE, report(3, 50))
+    assert fits(cluster, 4)
+
+
+@pytest.mark.parametrize("version", ["", "abc", "9" * 30])
+def test_an_agent_that_does_not_say_what_it_knew_has_to_report_twice(
+    cluster: Cluster, version: str
+) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    delete(cluster, bound(), 20)
+    cluster.put_record(NODE, Report("boot", 2, pods_version=version))
+    assert not fits(cluster)
+    cluster.put_record(NODE, Report("boot", 3, pods_version=version))
+    assert fits(cluster, 4)
+
+
+def test_a_pod_that_has_ended_lets_go_at_once(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound(phase="Succeeded")))
+    delete(cluster, bound(phase="Succeeded"), 20)
+    assert fits(cluster, 4)
+
+
+def test_after_a_reboot_nobody_holds_anything(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    delete(cluster, bound(), 20)
+    cluster.put_record(NODE, Report("reboot", 1))
+    assert fits(cluster, 4)
+
+
+def test_a_node_without_an_agent_remembers_nobody() -> None:
+    cluster = Cluster(Clock())
+    for i in range(100):
+        PodSink(cluster).apply(raw(bound(f"u{i}")))
+        delete(cluster, bound(f"u{i}"), 20 + i)
+    assert cluster.names() == []
+
+
+def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cluster) -> None:
+    known = pod_record(msgspec.convert(bound(), Pod), MANAGED)
+    assert isinstance(known, PodRecord)
+    cluster.put_pod(known)
+    cluster.drop_pod(known.uid)
+    assert fits(cluster, 4)
+
+
+# Records that come anew, and records of the dead.
+
+
+def record(sequence: int, uid: str, *, boot: str = "boot", observed: str = "") -> msgspec.Raw:
+    found = codec.encode(NODE, Report(boot, sequence, observed_at=observed))
+    found["metadata"] = {"name": "node", "uid": uid}
+    return msgspec.Raw(json.dumps(found).encode())
+
+
+def sequence_of(cluster: Cluster) -> int:
+    known = cluster.node(NAME)[1]
+    assert known is not None
+    return known.sequence
+
+
+def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:
+    """Deleted and created again while we did not look: the list shows the new one alone."""
+    cluster = Cluster(clock)
+    sink = RecordSink(cluster)
+    sink.apply(record(41, "first"))
+    sink.apply(record(40, "first"))
+    assert sequence_of(cluster) == 41, "older news of one record is passed over"
+    clock.now = 100.0
+    sink.replace([record(2, "second")], "9")
+    assert sequence_of(cluster) == 2
+    sink.apply(record(3, "second"))
+    assert sequence_of(cluster) == 3
+    clock.now = 270.0
+    assert not cluster.node(NAME)[3], "and it is fresh"
+
+
+NOON = 1_795_262_400.0
+"""2026-11-21T12:00:00Z, in seconds."""
+
+
+@pytest.mark.parametrize(
+    ("observed", "stale"),
+    [
+        pytest.param("2026-11-21T11:59:30Z", False, id="alive"),
+        pytest.param("2026-11-21T11:56:59Z", True, id="silent-for-longer"),
+        pytest.param("2026-11-18T00:00:00Z", True, id="dead-for-days"),
+        pytest.param("2026-11-21T12:10:00Z", False, id="its-clock-is-ahead"),
+        pytest.param("", False, id="does-not-say"),
+        pytest.param("yesterday", False, id="not-a-time"),
+    ],
+)
+def test_a_dead_agents_record_is_stale_from_the_start(observed: str, stale: bool) -> None:
+    """An extender that has just started has seen no change yet: it goes by the agent's word."""
+    clock = Clock()
+    cluster = Cluster(clock)
+    sink = RecordSink(cluster, lambda: NOON)
+    sink.apply(record(7, "a", observed=observed))
+    assert cluster.node(NAME)[3] is stale
+    assert fits(cluster) is not stale
+    sink.apply(record(8, "a", observed=observed))
+    assert not cluster.node(NAME)[3], "who writes is alive, whatever its clock says"
+
+
+def test_what_is_old_when_first_seen_has_less_time_left() -> None:
+    clock = Clock()
+    cluster = Cluster(clock)
+    RecordSink(cluster, lambda: NOON).apply(record(7, "a", observed="2026-11-21T11:58:00Z"))
+    clock.now = 59.0
+    assert not cluster.node(NAME)[3]
+    clock.now = 61.0
+    assert cluster.node(NAME)[3]
