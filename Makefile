@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 OUT    ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test lint e2e bench lock clean
+.PHONY: help run serve test closed-loop lint e2e bench lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,6 +18,9 @@ serve: $(VENV)/run.stamp        ## leave the extender running on the bundled clu
 
 test: $(VENV)/dev.stamp         ## unit, property and service tests
 	$(BIN)/python -m pytest -q tests --ignore=tests/e2e
+
+closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, five times as long as in `make test`
+	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=5 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py
 
 lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

@@ -29,7 +29,6 @@ from benchmarks.workloads import (
     EVERYTHING,
     MIXED,
     SINGLES,
-    TWOS,
     fleet,
     jobs,
     mixed_allocators,
@@ -58,7 +57,6 @@ WORKLOADS = {
     "everything": EVERYTHING,
     "containers": CONTAINERS,
     "singles": SINGLES,
-    "twos": TWOS,
 }
 
 
@@ -178,6 +176,7 @@ def figures(tally: Tally) -> dict[str, Any]:
         "gave_up": tally.gave_up,
         "unseen": dict(tally.unseen),
         "stale": tally.stale,
+        "blind": tally.blind,
         "faults": len(tally.faults),
         "forced": tally.forced,
         "late_commits": tally.late_commits,

@@ -57,13 +57,6 @@ SINGLES: tuple[Kind, ...] = (
 )
 """Single-GPU pods among pairs and quads that need their links."""
 
-TWOS: tuple[Kind, ...] = (
-    (30, "single", {}, (("app", 1),)),
-    (60, "pair", NVLINK, (("app", 2),)),
-    (10, "quad", NVLINK, (("app", 4),)),
-)
-"""Mostly pairs that need their links: a single GPU that nobody counted does most harm to them."""
-
 FOREIGN: Kind = (1, "foreign", {}, (("app", 1),))
 
 

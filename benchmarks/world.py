@@ -62,7 +62,9 @@ class Tally:
 
     ``excused`` promises fell to a pod that others bound and nobody had seen yet. ``unseen`` ones
     fell to such a pod, too, but the watch had been failing for so long that the extender should
-    have stopped promising. ``faults`` are nodes about which deciding failed. ``stale`` counts required pods placed on nodes whose agent was dead.
+    have stopped promising. ``faults`` are nodes about which deciding failed.
+    ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed while
+    a watch had been failing for long.
     """
 
     placed: int = 0
@@ -80,6 +82,7 @@ class Tally:
     asked_by_kind: Counter[str] = field(default_factory=Counter)
     unseen: Counter[str] = field(default_factory=Counter)
     stale: int = 0
+    blind: int = 0
     restarts: int = 0
     forced: int = 0
     late_commits: int = 0
@@ -296,6 +299,8 @@ class World:
             self.tally.promised[entry.promise] += 1
             if self.now - self._published[binding.node].looked > STALE_AFTER + SLACK:
                 self.tally.stale += 1
+            if entry.blind_for > SLACK + 1:
+                self.tally.blind += 1
         return True
 
     def write_bind(self, entry: Entry, node: str, promise: str) -> None:
@@ -408,7 +413,7 @@ class World:
         if entry.record.node is not None or entry.gone:
             return
         entry.decided = self.now
-        entry.blind_for = self.now - self._fails.get("pods", self.now)
+        entry.blind_for = self.now - min(self._fails.values(), default=self.now)
         refusal = self.policy.bind(entry, node, self)
         if refusal is not None:
             self.tally.refused_by_bind += 1
@@ -560,8 +565,11 @@ class World:
             return
         self.tally.blindings += 1
         until = self.now + self.rng.uniform(1.0, self.faults.blind_for)
-        fails = self.rng.random() < 0.5
-        for watch in self.rng.choice([("pods",), ("records",), ("pods", "records")]):
+        fails = self.rng.random() < self.faults.failing
+        watches = ["pods", "records"]
+        if self.rng.random() >= self.faults.both:
+            watches.remove(self.rng.choice(watches))
+        for watch in watches:
             self._watches[watch] = max(self._watches.get(watch, 0.0), until)
             if fails:
                 self._fails[watch] = self.now

@@ -29,8 +29,8 @@ PLAYS = (
     Play("extender", 30_000 * TIMES, 2, foreign=0.1, restarts=20),
     Play("extender", 16_000 * TIMES, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=10),
     Play("extender", 14_000 * TIMES, 4, rate=1.0, foreign=0.0, restarts=10),
-    Play("extender", 14_000 * TIMES, 5, workload="containers", rate=0.6, foreign=0.0, restarts=5),
-    Play("extender", 10_000 * TIMES, 6, nodes="allocators", foreign=0.0, restarts=5),
+    Play("extender", 10_000 * TIMES, 5, workload="containers", rate=0.6, foreign=0.0, restarts=5),
+    Play("extender", 8_000 * TIMES, 6, nodes="allocators", foreign=0.0, restarts=5),
     Play("oracle", 14_000 * TIMES, 4, rate=1.0, foreign=0.0),
     Play("good set free", 14_000 * TIMES, 4, rate=1.0, foreign=0.0),
 )
@@ -59,6 +59,7 @@ def test_no_guaranteed_promise_is_ever_broken(
     assert placed >= PLACEMENTS
     assert broken["guaranteed"] == 0, [t.broken_jobs for t in ours]
     assert promised["guaranteed"] > 0.5 * promised.total()
+    assert [fault for t in ours for fault in t.faults] == []
     assert naive.broken.total() > 0
 
 
@@ -102,6 +103,7 @@ def kept(first: Play) -> Counter[str]:
     tallies = play_all([replace(first, seed=first.seed + i) for i in range(2 * TIMES)])
     happened: Counter[str] = Counter()
     for tally in tallies:
+        assert tally.faults == []
         assert tally.broken["guaranteed"] == 0, tally.broken_jobs
         if not first.foreign:
             assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
@@ -115,20 +117,21 @@ def kept(first: Play) -> Counter[str]:
             recreated=tally.recreated,
             unseen=tally.unseen.total(),
             stale=tally.stale,
+            blind=tally.blind,
         )
     return happened
 
 
 def test_pods_deleted_by_force_hold_their_gpus_until_the_kubelet_lets_go() -> None:
-    happened = kept(Play("extender", 2000, 101, foreign=0.0, faults=Faults(forced=0.2)))
-    assert happened["forced"] > 500
+    happened = kept(Play("extender", 1500, 101, foreign=0.0, faults=Faults(forced=0.2)))
+    assert happened["forced"] > 350
 
 
 def test_many_containers_are_deleted_by_force_too() -> None:
     happened = kept(
         Play(
             "extender",
-            1500,
+            800,
             111,
             workload="containers",
             rate=0.6,
@@ -136,35 +139,33 @@ def test_many_containers_are_deleted_by_force_too() -> None:
             faults=Faults(forced=0.2),
         )
     )
-    assert happened["forced"] > 300
+    assert happened["forced"] > 150
 
 
 def test_a_binding_that_is_written_late_breaks_nothing() -> None:
     faults = Faults(late_commits=0.05, lost_answers=0.05)
-    assert kept(Play("extender", 2000, 121, foreign=0.0, faults=faults))["late_commits"] > 100
+    assert kept(Play("extender", 1500, 121, foreign=0.0, faults=faults))["late_commits"] > 100
 
 
 def test_a_blind_extender_does_not_promise() -> None:
-    """Others bind pods that a failing watch does not show: then nothing may be promised."""
-    faults = Faults(blind_every=20.0, blind_for=90.0)
-    happened = kept(
-        Play("extender", 2000, 131, workload="twos", foreign=0.3, rate=1.0, faults=faults)
-    )
-    assert happened["blindings"] > 50
+    """While a watch fails others may bind pods unseen: nothing that needs links is placed then."""
+    happened = kept(Play("extender", 900, 131, foreign=0.1, faults=Faults(blind_every=60.0)))
+    assert happened["blindings"] > 15
+    assert happened["blind"] == 0
     assert happened["unseen"] == 0
 
 
 def test_a_dead_agents_record_is_stale_after_a_restart_too() -> None:
     faults = Faults(dies_every=60.0)
-    happened = kept(Play("extender", 2000, 141, foreign=0.0, restarts=20, faults=faults))
-    assert happened["deaths"] > 20
+    happened = kept(Play("extender", 1500, 141, foreign=0.0, restarts=20, faults=faults))
+    assert happened["deaths"] > 15
     assert happened["stale"] == 0
 
 
 def test_a_record_made_anew_is_read() -> None:
-    happened = kept(Play("extender", 2000, 151, foreign=0.0, faults=Faults(recreated=0.05)))
-    assert happened["recreated"] > 200
+    happened = kept(Play("extender", 1500, 151, foreign=0.0, faults=Faults(recreated=0.05)))
+    assert happened["recreated"] > 150
 
 
 def test_many_containers_under_every_allocator() -> None:
-    kept(Play("extender", 1500, 161, nodes="allocators", workload="containers", foreign=0.0))
+    kept(Play("extender", 800, 161, nodes="allocators", workload="containers", foreign=0.0))
