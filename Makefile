@@ -8,7 +8,7 @@ OUT    ?= out
 .PHONY: help run serve test closed-loop lint e2e bench lock clean
 
 help:                           ## show the targets
-	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: $(VENV)/run.stamp          ## place 200 pods on a bundled 64-node cluster and show what happened
 	$(BIN)/gpu-topology demo --out $(OUT)

@@ -35,9 +35,9 @@ class Faults:
     where it names none).
     A share ``lost_answers`` is written at once, and the answer is lost.
 
-    Blind watches: about every ``blind_every`` a watch brings nothing for up to ``blind_for``: a share
-    ``both`` of these times those on pods and on records, otherwise one of them. In a share
-    ``failing`` of them they fail (the extender is told so), otherwise they are just silent.
+    Blind watches: about every ``blind_every`` a watch brings nothing for up to ``blind_for``. In a
+    share ``both`` of these times it is those on pods and on records, otherwise one of them. In a
+    share ``failing`` they fail (the extender is told so), otherwise they are just silent.
 
     Agents: with ``dies_every`` some agent dies about so often and stays dead for ``dead_for`` (both
     means). A share ``recreated`` of the reports comes in a record made anew, whose numbers start

@@ -63,8 +63,8 @@ class Tally:
     ``excused`` promises fell to a pod that others bound and nobody had seen yet. ``unseen`` ones
     fell to such a pod, too, but the watch had been failing for so long that the extender should
     have stopped promising. ``faults`` are nodes about which deciding failed.
-    ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed while
-    a watch had been failing for long.
+    ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed
+    while a watch had been failing for long.
     """
 
     placed: int = 0
