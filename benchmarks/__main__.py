@@ -13,6 +13,7 @@ from benchmarks import agentcost
 from benchmarks import latency as latency_
 from benchmarks import profile as profile_
 from benchmarks import promises as promises_
+from benchmarks import rounds as rounds_
 from benchmarks import scale as scale_
 from benchmarks.output import write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
@@ -153,12 +154,14 @@ def profile(
         Path | None, typer.Option("--json", help="Write the figures there, too.")
     ] = None,
 ) -> None:
-    """What outcomes, verdicts and scores cost, cold and warm."""
-    found = profile_.measure(nodes, states, seed)
+    """What outcomes, verdicts, scores and waiting pods cost, cold and warm."""
+    found = profile_.measure(nodes, states, seed) | rounds_.measure(states, seed)
     console = Console(width=120)
     console.print(profile_.parts_table(found))
     console.print()
     console.print(profile_.cluster_table(found))
+    console.print()
+    console.print(rounds_.table(found))
     write_json(json_file, found)
 
 

@@ -98,17 +98,21 @@ def _timed(ask: Callable[[], object]) -> float:
     return 1000 * (time.perf_counter() - started)
 
 
-def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
-    """filter and prioritize of a pair over ``count`` nodes in ``states`` distinct states."""
+def cluster_of(count: int, states: int, seed: int) -> tuple[Cluster, list[NodeName]]:
+    """Nodes with so many different histories of pods, and their names."""
     rng = random.Random(seed)
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     kinds = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8")
     patterns = [_history(rng.choice(kinds), rng) for _ in range(states)]
-    names = []
-    for i in range(count):
-        name, history = f"node-{i}", patterns[i % states]
-        _play(cluster, name, *history)
-        names.append(name)
+    names = [NodeName(f"node-{i}") for i in range(count)]
+    for i, name in enumerate(names):
+        _play(cluster, name, *patterns[i % states])
+    return cluster, names
+
+
+def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
+    """filter and prioritize of a pair over ``count`` nodes in ``states`` distinct states."""
+    cluster, names = cluster_of(count, states, seed)
     found: dict[str, Any] = {}
     pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, ("app", 2)), Pod)
     request = parse(pod)
@@ -132,12 +136,12 @@ def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
         # Other constraints over the same states: what may be handed out is known already.
         new = _timed(others[verb])
         found[verb] = {"cold": cold, "warm": warm, "weights": weights, "new": new}
-    views = {cluster.view(NodeName(name), "nvidia.com/gpu") for name in names}
+    views = {cluster.view(name, "nvidia.com/gpu") for name in names}
     forget()
     worst = 0.0
     for name in names[:states]:
-        topology = cluster.node(NodeName(name))[0]
-        view = cluster.view(NodeName(name), "nvidia.com/gpu")
+        topology = cluster.node(name)[0]
+        view = cluster.view(name, "nvidia.com/gpu")
         if topology is not None and isinstance(view, Availability):
             node = Kubelet(topology.shape, topology.allocator)
             worst = max(worst, _timed(partial(assess, node, view, request)))

@@ -1,16 +1,19 @@
 """The HTTP edge: thin routes around the verbs, and the admin app beside them.
 
-Each verb is one ASGI endpoint that reads a bounded body, decodes it, calls a plain function and
-encodes the answer; nothing of FastAPI's validation runs on that path, which kube-scheduler waits
-for. A body that cannot be read is a 400 or 413 with one line, never a 500.
+Each verb is one ASGI endpoint (:mod:`.endpoint`) that reads a bounded body, decodes it, calls a
+plain function and encodes the answer; nothing of FastAPI's validation runs on that path, which
+kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one line, never a 500.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import anyio
@@ -22,12 +25,28 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from scheduler_extender import preemption, verbs, wire
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.cluster import Cluster
+from scheduler_extender.endpoint import (
+    Answer,
+    BodyError,
+    NotReadyError,
+    Verb,
+    error_line,
+    read,
+)
 from scheduler_extender.filecluster import FileBinder
+from scheduler_extender.limits import (
+    AT_ONCE_STEPS,
+    BIND_THREADS,
+    EVALUATING_THREADS,
+    MAX_BIND_BODY,
+    MAX_REPORT_BODY,
+    Bodies,
+)
+from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.snapshot import cluster_file
 from scheduler_extender.verbs import Binder, BindError
 from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise
@@ -38,9 +57,11 @@ from topology.requests import GpuRequest
 
 log = structlog.get_logger(__name__)
 
-MAX_BODY = 64 * 1024 * 1024
-"""Bytes of a request; 5,000 full nodes are about 40 MB."""
-BIND_THREADS = 64
+Holding = Callable[[], AbstractContextManager[None]]
+"""Under what a verb is asked: nothing, or what bounds its work."""
+
+LOG_PAUSE, LOG_RATE, LOG_BURST = 60.0, 1.0, 20
+"""Seconds between two log lines about one pod; lines a second about all, and at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +69,7 @@ class Service:
     """What the routes need.
 
     ``unready`` gives the reason why we cannot answer yet, or None. ``file_mode`` opens
-    ``POST /v1/reports``.
+    ``POST /v1/reports``. ``bodies`` is the budget of memory that both ports share.
     """
 
     cluster: Cluster
@@ -56,6 +77,7 @@ class Service:
     unready: Callable[[], str | None]
     metrics: Metrics
     file_mode: bool = False
+    bodies: Bodies = field(default_factory=Bodies)
 
 
 class Metrics:
@@ -111,10 +133,20 @@ class Metrics:
         )
 
     def watch(self, cluster: Cluster) -> None:
-        """Count and log what reports show and nobody foresaw; the log line replays it."""
+        """Count and log what reports show and nobody foresaw; the log line replays it.
+
+        Each is counted. A pod is logged once in a while, and a few pods a second.
+        """
+        limit, lock, untold = RateLimit(LOG_PAUSE, LOG_RATE, LOG_BURST), threading.Lock(), 0
 
         def note(surprise: Surprise) -> None:
+            nonlocal untold
             self.surprises.labels(surprise.kind).inc()
+            with lock:
+                if not limit.allows((surprise.pod.uid, surprise.kind), time.monotonic()):
+                    untold += 1
+                    return
+                before, untold = untold, 0
             log.error(
                 surprise.message,
                 kind=surprise.kind,
@@ -122,6 +154,7 @@ class Metrics:
                 node=surprise.node,
                 got=list(surprise.got),
                 state=surprise.state,
+                untold=before,
             )
 
         def fault(node: NodeName, error: Exception) -> None:
@@ -142,127 +175,44 @@ class Metrics:
             self.watch_failing.labels(watch.name).set(watch.failing)
 
 
-class _BodyError(Exception):
-    """A body that cannot be used: the status to answer with, and why."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-async def _read(receive: Receive, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _BodyError(400, "the client went away")
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise _BodyError(413, f"body is larger than {limit} bytes")
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-class Verb:
-    """One verb as an ASGI endpoint: body in, ``answer(body)`` out, as JSON.
-
-    ``answer`` raises :class:`msgspec.DecodeError` for a body that cannot be decoded. With
-    ``threaded`` it runs in a worker thread, since it waits for the API server.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        answer: Callable[[bytes], bytes],
-        metrics: Metrics,
-        *,
-        threaded: bool = False,
-        limit: int = MAX_BODY,
-    ) -> None:
-        self._answer = answer
-        self._name = name
-        self._limit = limit
-        self._requests = metrics.requests
-        self._ok = metrics.requests.labels(name, "200")
-        self._seconds = metrics.seconds.labels(name)
-        self._threads = anyio.CapacityLimiter(BIND_THREADS) if threaded else None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        status = 200
-        try:
-            body = await _read(receive, self._limit)
-            started = time.perf_counter()
-            if self._threads is None:
-                payload = self._answer(body)
-            else:
-                payload = await anyio.to_thread.run_sync(self._answer, body, limiter=self._threads)
-            self._seconds.observe(time.perf_counter() - started)
-            self._ok.inc()
-        except _BodyError as error:
-            status, payload = error.status, _error(str(error))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            status, payload = 400, _error(f"body: {error}")
-        except NotReadyError as error:
-            status, payload = 503, _error(str(error))
-        except Exception as error:
-            # A fault of ours must not take the process, or other requests, with it.
-            log.exception("request failed", verb=self._name)
-            status, payload = 500, _error(f"internal error: {type(error).__name__}")
-        if status != 200:
-            self._requests.labels(self._name, str(status)).inc()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(payload)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": payload})
-
-
-class NotReadyError(Exception):
-    """The cluster is not synced yet."""
-
-
-def _error(message: str) -> bytes:
-    return msgspec.json.encode({"error": message})
-
-
 def create_app(service: Service) -> FastAPI:
     """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
     app = FastAPI(title="gpu-topology extender", docs_url=None, redoc_url=None, openapi_url=None)
     cluster = service.cluster
     saw = service.binder.saw if isinstance(service.binder, FileBinder) else None
 
-    def filter_(body: bytes) -> bytes:
-        args = wire.args_decoder.decode(body)
+    def filter_(body: wire.Body, arrived: float, holding: Holding = nullcontext) -> bytes:
+        args = wire.scheduling(body)
         if service.unready() is not None:
             return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
         if saw is not None:
             saw(args.pod)
         full = args.full_nodes()
+        names = (args.node_names or []) if full is None else [name for name, _ in full]
+        with holding():
+            result = verbs.filter_nodes(cluster, args.pod, names)
         if full is None:
-            return wire.encode(verbs.filter_nodes(cluster, args.pod, args.node_names or []))
-        result = verbs.filter_nodes(cluster, args.pod, [name for name, _ in full])
+            return wire.encode(result)
         passed = set(result.node_names or ())
         kept = {"metadata": {}, "items": [raw for name, raw in full if name in passed]}
         return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
 
-    def prioritize(body: bytes) -> bytes:
-        args = wire.args_decoder.decode(body)
+    def prioritize(body: wire.Body, arrived: float, holding: Holding = nullcontext) -> bytes:
+        args = wire.scheduling(body)
         if service.unready() is not None:
             raise NotReadyError(verbs.NOT_SYNCED)
         full = args.full_nodes()
         names = (args.node_names or []) if full is None else [name for name, _ in full]
-        return wire.encode(verbs.prioritize(cluster, args.pod, names))
+        with holding():
+            scores = verbs.prioritize(cluster, args.pod, names)
+        return wire.encode(scores)
 
-    def bind(body: bytes) -> bytes:
+    def bind(body: wire.Body, arrived: float) -> bytes:
         args = wire.binding_decoder.decode(body)
         if service.unready() is not None:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
+            _names_checked(args)
             verbs.bind(cluster, service.binder, args, _now)
         except BindError as error:
             service.metrics.bind_errors.inc()
@@ -270,18 +220,43 @@ def create_app(service: Service) -> FastAPI:
             return wire.encode(wire.BindingResult(str(error)))
         return wire.encode(wire.BindingResult())
 
-    def preempt(body: bytes) -> bytes:
-        args = wire.preemption_decoder.decode(body)
+    def preempt(body: wire.Body, arrived: float) -> bytes:
+        args = wire.preempting(body)
         if service.unready() is not None:
             raise NotReadyError(verbs.NOT_SYNCED)
         return wire.encode(preemption.preempt(cluster, args))
 
-    answers = {"filter": filter_, "prioritize": prioritize, "bind": bind, "preempt": preempt}
-    for name, answer in answers.items():
-        verb = Verb(name, answer, service.metrics, threaded=name == "bind")
+    def remembered() -> AbstractContextManager[None]:
+        return cluster.bounded(AT_ONCE_STEPS, wait=False)
+
+    evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
+    working: tuple[tuple[str, Answer, Answer | None], ...] = (
+        ("filter", filter_, partial(filter_, holding=remembered)),
+        ("prioritize", prioritize, partial(prioritize, holding=remembered)),
+        ("preempt", preempt, None),
+    )
+    for name, answer, at_once in working:
+        verb = Verb(
+            name, answer, service.metrics, service.bodies, at_once=at_once, threads=evaluating
+        )
         app.router.routes.append(Route(f"/scheduler/{name}", verb, methods=["POST"]))
+    binding = Verb(
+        "bind",
+        bind,
+        service.metrics,
+        service.bodies,
+        threads=anyio.CapacityLimiter(BIND_THREADS),
+        limit=MAX_BIND_BODY,
+    )
+    app.router.routes.append(Route("/scheduler/bind", binding, methods=["POST"]))
     _add_health(app, service)
     return app
+
+
+def _names_checked(args: wire.BindingArgs) -> None:
+    problem = args.problem()
+    if problem is not None:
+        raise BindError(problem)
 
 
 def create_admin_app(service: Service) -> FastAPI:
@@ -352,7 +327,15 @@ def create_admin_app(service: Service) -> FastAPI:
         @app.post("/v1/reports")
         async def reports(request: Request) -> Response:
             """What a kubelet would have reported: node, status, and pods that ended."""
-            return _take_report(cluster, await request.body())
+            held = service.bodies.hold()
+            try:
+                body = await read(request.scope, request.receive, MAX_REPORT_BODY, held)
+                return await anyio.to_thread.run_sync(_take_report, cluster, body)
+            except BodyError as error:
+                line = error_line(str(error))
+                return Response(line, error.status, media_type="application/json")
+            finally:
+                held.release()
 
     _add_health(app, service)
     return app
@@ -364,16 +347,16 @@ class _ReportBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     ended_pods: list[str] = []
 
 
-def _take_report(cluster: Cluster, body: bytes) -> Response:
+def _take_report(cluster: Cluster, body: wire.Body) -> Response:
     try:
         args = msgspec.json.decode(body, type=_ReportBody)
         report = codec.decode_report(args.status)
-    except (msgspec.DecodeError, codec.RecordError) as error:
-        return Response(_error(f"body: {error}"), 400, media_type="application/json")
+    except (msgspec.DecodeError, UnicodeDecodeError, codec.RecordError) as error:
+        return Response(error_line(f"body: {error}"), 400, media_type="application/json")
     for uid in args.ended_pods:
         cluster.drop_pod(PodUid(uid))
     if not cluster.put_report(NodeName(args.node), report):
-        problem = _error(f"node: {args.node} is not in the cluster file")
+        problem = error_line(f"node: {args.node} is not in the cluster file")
         return Response(problem, 404, media_type="application/json")
     return Response(status_code=204)
 
@@ -395,7 +378,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
         """The cluster is synced and filter will be answered."""
         reason = _unready(service)
         if reason is not None:
-            return Response(_error(reason), 503, media_type="application/json")
+            return Response(error_line(reason), 503, media_type="application/json")
         return Response(b'{"status":"ok"}', media_type="application/json")
 
 

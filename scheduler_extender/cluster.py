@@ -61,11 +61,17 @@ REMEMBERED_REQUESTS = 128
 REMEMBERED_ANSWERS = 400_000
 """Answers of one node to one request, over all requests: about 100 bytes each, 40 MB in all. The
 requests that were asked longest ago are forgotten first."""
+EVALUATION = 1000
+"""Steps that working out one answer counts for under :meth:`Cluster.bounded`; a look-up is one."""
 KNOWN_FAULTS = 1000
 """How many different faults are told apart, to report each once."""
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
 OUT_OF_DATE = Rejection("the extender's view of the cluster is out of date", resolvable=False)
+
+
+class NotRememberedError(Exception):
+    """An answer needs more work than was allowed, or the lock is held by somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +251,30 @@ class Cluster:
         self.reports_out_of_order = 0
         self.faults = 0
         """How often deciding about one node, or verifying it, has failed."""
+        self._allowance: int | None = None
+
+    @contextmanager
+    def bounded(self, steps: int, *, wait: bool) -> Iterator[None]:
+        """Like :meth:`locked`, for no more than ``steps`` of work: see :data:`EVALUATION`.
+
+        What is asked inside raises :class:`NotRememberedError` where it needs more; what was
+        worked out until then stays remembered. Without ``wait`` the same is raised at once if the
+        lock is not free.
+        """
+        if not self._lock.acquire(blocking=wait):
+            raise NotRememberedError
+        try:
+            self._allowance = steps
+            yield
+        finally:
+            self._allowance = None
+            self._lock.release()
+
+    def _spend(self, steps: int) -> None:
+        if self._allowance is not None:
+            self._allowance -= steps
+            if self._allowance < 0:
+                raise NotRememberedError
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -423,7 +453,11 @@ class Cluster:
         node = self._nodes.get(pod.node) if pod.node is not None else None
         if node is None or pod.uid in node.reported or not isinstance(pod.request, GpuRequest):
             return
-        waiting = self._balance(node, pod.request.resource)
+        try:
+            waiting = self._balance(node, pod.request.resource)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._fault(NodeName(pod.node or ""), error)
+            waiting = None  # then everybody is taken for unreported
         witnesses = frozenset(waiting.waiting if waiting else node.pods) - {pod.uid}
         if witnesses:
             node.ghosts[pod.uid] = Ghost(pod, witnesses)
@@ -597,7 +631,11 @@ class Cluster:
     def view(self, name: NodeName, resource: str) -> Availability | str:
         """What is free on a node for ``resource``, or the text of what is wrong with its record."""
         with self._lock:
-            return self._view(self._nodes[name], resource)
+            try:
+                return self._view(self._nodes[name], resource)
+            except Exception as error:  # noqa: BLE001 (a listener logs it)
+                self._fault(name, error)
+                return f"internal error: {type(error).__name__}"
 
     def _view(self, node: _Node, resource: str) -> Availability | str:
         if resource not in node.views:
@@ -631,13 +669,17 @@ class Cluster:
         added = 0
         for name in [n for n in names if n not in known]:
             if name in nodes:
+                self._spend(1)
                 added += 1
                 node = nodes[NodeName(name)]
                 try:
                     state = node.states.get(request.resource) or self._state(node, request.resource)
                     decision = by_state.get(state)
                     if decision is None:
+                        self._spend(EVALUATION)
                         decision = by_state[state] = self._decide(node, request)
+                except NotRememberedError:
+                    raise
                 except Exception as error:  # noqa: BLE001 (a listener logs it)
                     self._fault(NodeName(name), error)
                     table.put(name, NO_STATE, _undecided(node, request))
@@ -688,6 +730,8 @@ class Cluster:
         if merit is None:
             try:
                 merit = table.merits[state] = self._merit(name, request, table)
+            except NotRememberedError:
+                raise
             except Exception as error:  # noqa: BLE001 (a listener logs it)
                 self._fault(name, error)
                 merit = scoring.UNKNOWN
@@ -700,7 +744,9 @@ class Cluster:
             table.kinds = kinds
             table.prospects.clear()
         state = table.states[name]
+        self._spend(1)
         if state not in table.prospects:
+            self._spend(EVALUATION)
             table.prospects[state] = self._prospect(name, request, table)
         return table.prospects[state].weighed(mix)
 
@@ -735,6 +781,7 @@ class Cluster:
     def _decide_or_refuse(
         self, name: NodeName, node: _Node | None, request: GpuRequest
     ) -> Decision:
+        self._spend(EVALUATION)
         try:
             return self._decide(node, request)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
@@ -752,8 +799,8 @@ class Cluster:
             node = self._nodes[name]
             return node.states.get(resource) or self._state(node, resource)
 
-    def _state(self, node: _Node, resource: str) -> int:
-        """A number for everything that a node's answers over ``resource`` depend on."""
+    def _state_facts(self, node: _Node, resource: str) -> tuple[object, ...]:
+        """Everything that a node's answers over ``resource`` depend on."""
         topology = node.topology
         facts: tuple[object, ...] = (
             node.problem is not None,
@@ -765,6 +812,11 @@ class Cluster:
         if topology is not None:
             view = None if node.problem or node.report is None else self._view(node, resource)
             facts += (topology.shape, topology.allocator, topology.resources, view)
+        return facts
+
+    def _state(self, node: _Node, resource: str) -> int:
+        """A number for what a node's answers over ``resource`` depend on."""
+        facts = self._state_facts(node, resource)
         state = self._state_numbers.get(facts)
         if state is None:
             self._last_state += 1
@@ -785,9 +837,16 @@ class Cluster:
         node.states.clear()
 
     def decide_without(
-        self, name: NodeName, request: GpuRequest, gone: frozenset[PodUid]
+        self,
+        name: NodeName,
+        request: GpuRequest,
+        gone: frozenset[PodUid],
+        known: dict[tuple[object, ...], Decision] | None = None,
     ) -> Decision:
-        """The answer that a node would give, had some of its pods ended and let go."""
+        """The answer that a node would give, had some of its pods ended and let go.
+
+        ``known`` holds the answers of one request over many nodes, by what they depend on.
+        """
         if request.required and self.blind():
             return Decision(OUT_OF_DATE)
         with self._lock:
@@ -806,7 +865,16 @@ class Cluster:
                 views={},
                 states={},
             )
-            return self._decide_or_refuse(name, without, request)
+            # Nodes that would be in one state share the answer.
+            try:
+                facts = self._state_facts(without, request.resource)
+            except Exception as error:  # noqa: BLE001 (a listener logs it)
+                self._fault(name, error)
+                return _undecided(without, request)
+            known = {} if known is None else known
+            if facts not in known:
+                known[facts] = self._decide_or_refuse(name, without, request)
+            return known[facts]
 
     def _decide(self, node: _Node | None, request: GpuRequest) -> Decision:
         if node is not None and node.problem is not None:
@@ -897,6 +965,7 @@ class Cluster:
             return
         now = self._clock()
         while self._expiries and self._expiries[0][0] <= now:
+            self._spend(1 + len(self._tables) // 16)
             when, name = heappop(self._expiries)
             node = self._nodes.get(name)
             if node is None or node.expiry != when:

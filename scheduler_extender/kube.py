@@ -1,4 +1,4 @@
-"""State from a Kubernetes API server, binds written to it, and rejected pods woken.
+"""State from a Kubernetes API server, and binds written to it.
 
 Three reflectors keep the cluster equal to the server's GPUTopology objects, pods and nodes. What
 they bring is decoded here; an object that cannot be read costs that object, never the others.
@@ -19,12 +19,13 @@ import msgspec
 import structlog
 
 from scheduler_extender import freshness
-from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed, asks_for_any
+from scheduler_extender.annotations import PLACEMENT, asks_for_any
 from scheduler_extender.cluster import Cluster
 from scheduler_extender.events import EventWriter
 from scheduler_extender.freshness import Watch
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.waker import Waker
 from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
 from topology.codec import RecordError, decode
 from topology.devices import NodeName, PodUid
@@ -38,6 +39,7 @@ from topology.kubeapi.apiserver import (
     NotFoundError,
     Query,
 )
+from topology.kubeapi.paths import path
 from topology.kubeapi.reflector import Reflector, Timing
 from topology.report import Report
 from topology.requests import gpu_request
@@ -72,15 +74,19 @@ _metadata = msgspec.json.Decoder(_Named)
 
 
 def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | None:
-    """Apply one object of a list; its UID, or None where it cannot be read.
+    """Apply one object of a list; its UID, or None where not even that can be read.
 
-    One such object must not cost the rest of the list.
+    One such object must not cost the rest of the list, whether it is bad or we are.
     """
     try:
         apply(raw)
-        return _metadata.decode(raw).metadata.uid
     except msgspec.DecodeError as error:
         log.warning("object cannot be read", problem=str(error))
+    except Exception:
+        log.exception("object cannot be taken in")
+    try:
+        return _metadata.decode(raw).metadata.uid
+    except msgspec.DecodeError:
         return None
 
 
@@ -110,6 +116,10 @@ class RecordSink:
         except RecordError as error:
             log.warning("topology record unusable", node=name, problem=str(error))
             self._cluster.put_problem(name, str(error))
+        except Exception as error:
+            # A fault of ours costs this node, not the list that it stands in.
+            log.exception("topology record cannot be taken in", node=name)
+            self._cluster.put_problem(name, f"internal error: {type(error).__name__}")
         else:
             self._cluster.put_record(
                 record.topology, record.report, uid=metadata.uid, age=self._age(record.report)
@@ -271,7 +281,7 @@ class KubeBinder:
 
 
 def _pod_path(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+    return path("/api/v1/namespaces", namespace, "pods", name)
 
 
 @dataclass(slots=True)
@@ -340,79 +350,11 @@ class Settler:
                 self._cluster.release(pod.uid)
 
 
-class Waker:
-    """Wakes pods that were called unschedulable when a node they fit on has changed.
-
-    kube-scheduler does not look again at a rejected pod when a GPUTopology changes. A small
-    annotation on the pod makes it look; written only after our own cache holds the change, only if
-    a changed node would take the pod now, and for one pod ever more rarely while it stays.
-    """
-
-    SHORTEST = 2.0
-    LONGEST = 60.0
-    MEMORY = 90.0
-    """Seconds: between two wakes of a pod, at first and at most; how long a change counts."""
-    AT_ONCE = 50
-    """Wakes in one round; whoever is left waits for the next, and the settler is not held up."""
-
-    def __init__(self, cluster: Cluster, api: _PodApi) -> None:
-        self._cluster = cluster
-        self._api = api
-        self._changed: dict[NodeName, float] = {}
-        self._new: set[NodeName] = set()
-        self._lock = threading.Lock()
-        self._next: dict[PodUid, tuple[float, float]] = {}
-        self._tried: dict[PodUid, float] = {}
-        self.woken = 0
-        # A value that a former self wrote would change nothing, and wake nobody.
-        self._epoch = int(time.time())
-        cluster.on_change(self._note)
-
-    def _note(self, name: NodeName) -> None:
-        with self._lock:
-            self._new.add(name)
-
-    def round(self, now: float) -> None:
-        """Wake whoever a recently changed node would take. ``now`` in seconds."""
-        with self._lock:
-            self._changed.update(dict.fromkeys(self._new, now))
-            self._new.clear()
-        self._changed = {n: t for n, t in self._changed.items() if now - t < self.MEMORY}
-        waiting = {pod.uid: pod for pod in self._cluster.waiting_pods()}
-        self._next = {uid: due for uid, due in self._next.items() if uid in waiting}
-        self._tried = {uid: at for uid, at in self._tried.items() if uid in waiting}
-        before = self.woken
-        for uid, pod in waiting.items():
-            if self.woken - before >= self.AT_ONCE:
-                return
-            tried = self._tried.get(uid, float("-inf"))
-            news = [name for name, at in self._changed.items() if at > tried]
-            due, pause = self._next.get(uid, (now, self.SHORTEST))
-            if not news or now < due or isinstance(pod.request, Malformed):
-                continue
-            with self._cluster.locked():
-                fits = not self._cluster.table(pod.request, news).passed.isdisjoint(news)
-            if not fits or self._wake(pod):
-                self._tried[uid] = now
-            if fits:
-                self._next[uid] = (now + pause, min(2 * pause, self.LONGEST))
-
-    def _wake(self, pod: PodRecord) -> bool:
-        """Write the annotation; false where that failed and has to be tried again."""
-        self.woken += 1
-        value = f"{self._epoch}-{self.woken}"
-        body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
-        path = _pod_path(pod.namespace, pod.name)
-        try:
-            self._api.patch(path, msgspec.json.encode(body), timeout=READ_TIMEOUT)
-        except ApiFailure as error:
-            log.info("could not wake a pod", pod=f"{pod.namespace}/{pod.name}", cause=str(error))
-            return False
-        return True
-
-
 class KubeSource:
-    """The reflectors of one API server, and the rounds of settler, waker and event writer."""
+    """The reflectors of one API server, and settler, waker and event writer.
+
+    Each has a thread of its own: what one of them waits for holds up none of the others.
+    """
 
     ROUND = 0.25
     """Seconds between two rounds."""
@@ -439,7 +381,13 @@ class KubeSource:
         self._blind = False
         cluster.watches = self.watches
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rounds", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+            for name, work in (
+                ("settler", self._look_out_and_settle),
+                ("waker", self.waker.round),
+            )
+        ]
 
     def unready(self) -> str | None:
         """Why we cannot answer yet, or None once every list has been taken in whole."""
@@ -459,7 +407,9 @@ class KubeSource:
         """Start listing and watching, each in a thread of its own."""
         for reflector in self.reflectors:
             reflector.start()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
+        self._events.start()
 
     def stop(self) -> None:
         """Stop all threads and close all connections."""
@@ -467,7 +417,10 @@ class KubeSource:
         self._api.close()  # first: it cuts off requests that wait for their answer
         for reflector in self.reflectors:
             reflector.stop()
-        self._thread.join(5)
+        self._events.stop()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(5)
 
     def _look_out(self) -> None:
         """Once every watch tells us something again, whoever waits may be woken anew."""
@@ -479,13 +432,14 @@ class KubeSource:
             log.info("all watches say something again")
             self._cluster.sighted()
 
-    def _run(self) -> None:
+    def _look_out_and_settle(self, now: float) -> None:
+        self._look_out()
+        self._settler.round(now)
+
+    def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311
             try:
-                self._look_out()
-                self._settler.round(self._clock())
-                self.waker.round(self._clock())
-                self._events.round()
+                work(self._clock())
             except Exception:
                 # One bad round must not end all later ones.
                 log.exception("round failed")

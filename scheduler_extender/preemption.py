@@ -8,7 +8,7 @@ evicted for nothing. Victims are never changed, nodes never invented.
 from __future__ import annotations
 
 from scheduler_extender.annotations import Malformed, parse
-from scheduler_extender.cluster import Cluster
+from scheduler_extender.cluster import Cluster, Decision
 from scheduler_extender.wire import MetaVictims, PreemptionArgs, PreemptionResult
 from topology.devices import NodeName, PodUid
 
@@ -30,8 +30,9 @@ def preempt(cluster: Cluster, args: PreemptionArgs) -> PreemptionResult:
     if isinstance(request, Malformed):
         return PreemptionResult()
     kept = {}
+    known: dict[tuple[object, ...], Decision] = {}
     for node, victims in offered.items():
         gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
-        if cluster.decide_without(NodeName(node), request, gone).rejection is None:
+        if cluster.decide_without(NodeName(node), request, gone, known).rejection is None:
             kept[node] = victims
     return PreemptionResult(kept)

@@ -13,11 +13,9 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-KEEP_ALIVE = 120
-"""Seconds an idle connection is kept: longer than the 90 s of Go's client, which does not repeat
-a POST on a connection that we have closed."""
+from scheduler_extender.connection import connection
+from scheduler_extender.limits import DEFAULT, Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +69,11 @@ class Serving:
         admin: FastAPI,
         sockets: tuple[socket.socket, socket.socket],
         tls: Tls | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
         self._sockets = sockets
-        self._servers = [_Server(_config(app, tls)), _Server(_config(admin, None))]
+        configs = (_config(app, tls, limits), _config(admin, None, limits))
+        self._servers = [_Server(config) for config in configs]
 
     def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
         """Serve until stopped, by SIGINT or SIGTERM too if ``signals``."""
@@ -102,12 +102,14 @@ class Serving:
         await asyncio.gather(*tasks)
 
 
-def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
-    config = uvicorn.Config(
+def _config(app: FastAPI, tls: Tls | None, limits: Limits) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
+        http=connection(limits, tls.client_names if tls else frozenset()),
+        ws="none",
         log_level="warning",
         access_log=False,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=int(limits.idle_seconds),
         timeout_graceful_shutdown=5,
         lifespan="off",
         ssl_certfile=str(tls.certificate) if tls else None,
@@ -115,22 +117,3 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
         ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
         ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )
-    if tls and tls.client_names:
-        config.http = _named_clients(tls.client_names)
-    return config
-
-
-def _named_clients(allowed: frozenset[str]) -> type[HttpToolsProtocol]:
-    """A protocol that closes the connection of a client whose certificate bears another name."""
-
-    class NamedClients(HttpToolsProtocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            certificate = transport.get_extra_info("peercert") or {}
-            names = {v for kind, v in certificate.get("subjectAltName", ()) if kind == "DNS"}
-            for part in certificate.get("subject", ()):
-                names |= {value for key, value in part if key == "commonName"}
-            super().connection_made(transport)
-            if not names & allowed:
-                transport.abort()
-
-    return NamedClients

@@ -6,9 +6,19 @@ Keys are the Go field names, case as kube-scheduler sends it. Decoding is msgspe
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
+
+from scheduler_extender.limits import AT_ONCE_BODY, MAX_NAMES, MAX_POD_VALUES, MAX_VALUES
+
+Body = bytes | bytearray
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_label = re.compile(_LABEL, re.ASCII).fullmatch
+_subdomain = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII).fullmatch
+_uid = re.compile(r"[!-~]+").fullmatch
 
 
 class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
@@ -134,6 +144,23 @@ class BindingArgs(msgspec.Struct, frozen=True):
     pod_uid: str = msgspec.field(name="PodUID")
     node: str = msgspec.field(name="Node")
 
+    def problem(self) -> str | None:
+        """What is wrong with a name, or None. They become parts of paths on the API server.
+
+        >>> BindingArgs("../../../nodes/n", "default", "u", "n").problem()
+        "PodName: allowed are DNS-1123 subdomains of at most 253 characters, not '../../../nodes/n'"
+        """
+        for name, value, longest, fits, what in (
+            ("PodName", self.pod_name, 253, _subdomain, "DNS-1123 subdomains"),
+            ("PodNamespace", self.pod_namespace, 63, _label, "DNS-1123 labels"),
+            ("PodUID", self.pod_uid, 128, _uid, "printable ASCII without spaces"),
+            ("Node", self.node, 253, _subdomain, "DNS-1123 subdomains"),
+        ):
+            if len(value) > longest or not fits(value):
+                shown = value if len(value) <= 64 else value[:64] + "…"
+                return f"{name}: allowed are {what} of at most {longest} characters, not {shown!r}"
+        return None
+
 
 class MetaPod(msgspec.Struct, frozen=True):
     """A victim by its UID."""
@@ -148,10 +175,18 @@ class MetaVictims(msgspec.Struct, frozen=True):
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
+class _VictimMeta(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Victim(msgspec.Struct, frozen=True):
+    metadata: _VictimMeta = _VictimMeta()
+
+
 class Victims(msgspec.Struct, frozen=True):
     """The victims on one node, as whole pods; only their UIDs are read."""
 
-    pods: list[Pod] | None = msgspec.field(name="Pods", default=None)
+    pods: list[_Victim] | None = msgspec.field(name="Pods", default=None)
     violations: int = msgspec.field(name="NumPDBViolations", default=0)
 
 
@@ -208,7 +243,44 @@ class BindingResult(msgspec.Struct, frozen=True):
     error: str = msgspec.field(name="Error", default="")
 
 
+class TooDenseError(Exception):
+    """A body with more values in it than any scheduler sends: decoding it would take too long."""
+
+
+class _Parts(msgspec.Struct, rename="pascal", frozen=True):
+    pod: msgspec.Raw
+    node_names: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def scheduling(body: Body) -> ExtenderArgs:
+    """Decode the body of filter or prioritize. Raises :class:`TooDenseError`, DecodeError."""
+    if len(body) > AT_ONCE_BODY:
+        _sparse("body", body, MAX_VALUES)
+        parts = _parts_decoder.decode(body)
+        _sparse("Pod", bytes(parts.pod), MAX_POD_VALUES)
+        _sparse("NodeNames", bytes(parts.node_names), MAX_NAMES)
+    return args_decoder.decode(body)
+
+
+def preempting(body: Body) -> PreemptionArgs:
+    """Decode the body of preempt. Raises :class:`TooDenseError`, DecodeError."""
+    if len(body) > AT_ONCE_BODY:
+        _sparse("body", body, MAX_VALUES)
+        _sparse("Pod", bytes(_parts_decoder.decode(body).pod), MAX_POD_VALUES)
+    return preemption_decoder.decode(body)
+
+
+def _sparse(name: str, text: Body, most: int) -> None:
+    """Count commas, a piece at a time: other threads go on in between."""
+    found, piece = 0, 1024 * 1024
+    for start in range(0, len(text), piece):
+        found += text.count(b",", start, start + piece)
+        if found > most:
+            raise TooDenseError(f"{name}: more than {most} values")
+
+
 args_decoder = msgspec.json.Decoder(ExtenderArgs)
+_parts_decoder = msgspec.json.Decoder(_Parts)
 preemption_decoder = msgspec.json.Decoder(PreemptionArgs)
 binding_decoder = msgspec.json.Decoder(BindingArgs)
 pod_decoder = msgspec.json.Decoder(Pod)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,19 @@ import httpx
 from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.filecluster import FileBinder
+from scheduler_extender.limits import DEFAULT, Bodies, Limits
 from scheduler_extender.serving import Serving, listen
 from scheduler_extender.verbs import Binder
 from topology.graph import NodeTopology
 from topology.report import Report
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until it holds; fail after ten seconds."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 class Clock:
@@ -38,6 +48,8 @@ class Running:
     http: httpx.Client
     admin: httpx.Client
     unready: list[str]
+    service: Service
+    ports: tuple[int, int]
 
     def filter(self, pod: dict[str, Any], *names: str) -> dict[str, Any]:
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(names)}
@@ -76,6 +88,8 @@ def running(
     binder: Binder | None = None,
     cluster: Cluster | None = None,
     clock: Clock | None = None,
+    limits: Limits = DEFAULT,
+    bodies: Bodies | None = None,
 ) -> Iterator[Running]:
     """Serve these nodes, each with an empty report."""
     clock = clock or Clock()
@@ -89,20 +103,21 @@ def running(
         lambda: unready[0] if unready else None,
         Metrics(),
         file_mode=binder is None,
+        bodies=bodies or Bodies(),
     )
     sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
-    serving = Serving(create_app(service), create_admin_app(service), sockets)
+    serving = Serving(create_app(service), create_admin_app(service), sockets, limits=limits)
     started = threading.Event()
     thread = threading.Thread(target=lambda: serving.run(started.set, signals=False))
     thread.start()
     try:
         assert started.wait(10)
-        ports = [sock.getsockname()[1] for sock in sockets]
+        ports = (sockets[0].getsockname()[1], sockets[1].getsockname()[1])
         with (
             _client(ports[0]) as http,
             _client(ports[1]) as admin,
         ):
-            yield Running(cluster, clock, http, admin, unready)
+            yield Running(cluster, clock, http, admin, unready, service, ports)
     finally:
         serving.stop()
         thread.join(10)

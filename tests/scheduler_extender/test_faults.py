@@ -11,9 +11,10 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.kube import PodSink, Settler, Waker
+from scheduler_extender.kube import PodSink, Settler
 from scheduler_extender.ledger import ContradictionError, PodRecord, availability, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.waker import Waker
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,16 @@ import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender import cluster as clusters
-from scheduler_extender import verbs
+from scheduler_extender import kube, verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.app import Metrics
 from scheduler_extender.cluster import UNDECIDED, Cluster
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod, switched
+from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
+from topology import codec
 from topology.devices import DeviceId, GpuUuid, NodeName, PodUid
 from topology.graph import NodeTopology
 from topology.placement import IN_PROGRESS
@@ -144,10 +147,41 @@ def test_a_report_that_cannot_be_verified_is_taken_in(
     assert known.sequence == 2
 
 
+def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = kube.decode
+
+    def decode(data: Any) -> Any:
+        if data["metadata"]["name"] == "b":
+            raise OverflowError("a fault of ours")
+        return real(data)
+
+    monkeypatch.setattr(kube, "decode", decode)
+    records = [codec.encode(switched(6, name), Report("boot", 2)) for name in NAMES]
+    kube.RecordSink(cluster).replace([raw(record) for record in records], "9")
+    assert cluster.names() == NAMES
+    found = {name: cluster.node(NodeName(name)) for name in NAMES}
+    assert found["b"][2] == "internal error: OverflowError"
+    assert found["c"][0] is not None
+    assert len(found["c"][0].gpus) == 6
+
+
+def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = kube.PodSink(cluster)
+    held, other = pod(2, node="a"), pod(1, name="other", uid="uid-2", node="a")
+    sink.replace([raw(held)], "1")
+    monkeypatch.setattr(
+        kube, "pod_record", lambda p, _: 1 // 0 if p.metadata.uid == "uid-1" else record(other)
+    )
+    sink.replace([raw(held), raw(other)], "2")
+    assert {p.uid for p in cluster.pods_on(NodeName("a"))} == {"uid-1", "uid-2"}
+
+
 def test_verification_holds_no_lock(cluster: Cluster) -> None:
     """Whoever listens to surprises may take as long as it likes."""
-    import threading
-
     free: list[bool] = []
 
     def listener(_: object) -> None:

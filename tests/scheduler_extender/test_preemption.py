@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.cluster import Cluster, Decision, Settings
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.preemption import preempt
 from scheduler_extender.wire import Pod, PreemptionArgs, encode
@@ -137,7 +137,29 @@ def test_what_is_supposed_changes_nothing_that_is_known() -> None:
         cluster.put_pod(replace(brief, phase="Succeeded"))
         cluster.drop_pod(brief.uid)
         if asked:
-            cluster.decide_without(name, wanted, frozenset({bound.uid}))
+            cluster.decide_without(name, wanted, frozenset({bound.uid}), {})
         cluster.put_pod(replace(bound, unschedulable=True))  # anything that touches the node
         found.append(cluster.decide(name, wanted).verdict)
     assert found == ["possible", "possible"]
+
+
+def test_nodes_that_would_be_in_one_state_are_worked_out_once() -> None:
+    class Counting(Cluster):
+        worked_out = 0
+
+        def _decide(self, *args: Any, **kwargs: Any) -> Decision:
+            self.worked_out += 1
+            return super()._decide(*args, **kwargs)
+
+    cluster = Counting(lambda: 0.0, Settings(stale_after=None))
+    names = [NodeName(f"n{i:03}") for i in range(100)]
+    for name in names:
+        node, uid = machine("dgx1-v100").topology(name), PodUid(f"{name}-a")
+        cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(8), phase="Running"))
+        held = Allocation(uid, "d", uid, "main", "nvidia.com/gpu", tuple(g.uuid for g in node.gpus))
+        cluster.put_record(node, Report("b", 1, allocations=(held,)))
+    offered: dict[str, str | None] = dict.fromkeys(names, "a")
+    assert ask(cluster, pod(2, NVLINK), offered).keys() == set(names)
+    assert cluster.worked_out == 1
+    request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+    assert cluster.decide(names[0], request).rejection is not None  # as it is, it is full

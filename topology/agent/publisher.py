@@ -26,6 +26,7 @@ from topology.codec import Record, RecordError
 from topology.devices import NodeName
 from topology.graph import NodeTopology
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ConflictError, NotFoundError
+from topology.kubeapi.paths import path
 from topology.report import Report
 
 log = structlog.get_logger(__name__)
@@ -75,7 +76,7 @@ class Publisher:
         heartbeat: float = 60.0,
     ) -> None:
         self._api = api
-        self._path = f"{RECORDS_PATH}/{node}"
+        self._path = path(RECORDS_PATH, node)
         self._node = node
         self._clock = clock
         self._rng = rng

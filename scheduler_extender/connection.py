@@ -1,0 +1,282 @@
+"""One HTTP connection, within limits: of header bytes, of time, and of connections beside it.
+
+uvicorn bounds none of these for its fast parser: a client could send headers without an end, or
+half a request and then nothing, for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from scheduler_extender.limits import Limits
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+HEALTH = frozenset({b"/healthz", b"/readyz"})
+SPARE = 32
+"""Connections over the limit that are taken all the same, to answer the kubelet's probes."""
+LAST_WORD = 2.0
+"""Seconds in which a refused client may read why."""
+
+
+class _Phase(Enum):
+    IDLE = "between two requests"
+    HEADERS = "request headers"
+    BODY = "request body"
+
+
+class _RefusedError(Exception):
+    """Stops the parser; :attr:`Connection._refusal` says why."""
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection with :attr:`limits`. ``allowed`` client names, where TLS asks for them.
+
+    Refusals are one line of JSON, and the connection is closed after them.
+    """
+
+    limits = Limits()
+    allowed: frozenset[str] = frozenset()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room for it, or take it for the probes only."""
+        self._phase = _Phase.IDLE
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+        self._paused_at = self._paused_for = 0.0
+        self._header_bytes = self._overhead = 0
+        self._progressed = self._crowded = False
+        self._unanswered = self._served = 0
+        self._refusal: tuple[int, str] | None = None
+        self._since = self.loop.time()
+        super().connection_made(transport)
+        if self.allowed and not _names(transport) & self.allowed:
+            transport.abort()
+            return
+        self._make_room()
+        self._allow(self.limits.idle_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        for timer in (self._timer, self._writing):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._timer = self._writing = None
+        super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        excess = len(self.connections) - self.limits.connections
+        if excess <= 0:
+            return
+        others = (c for c in self.connections if isinstance(c, Connection) and c is not self)
+        waiting = [c for c in others if c._unanswered == 0 and not c.transport.is_closing()]
+        if waiting:
+            # Whoever has never sent a whole request goes first.
+            longest = min(waiting, key=lambda c: (c._served > 0, c._since))
+            longest.transport.abort()
+        elif excess > SPARE:
+            self.transport.abort()
+        else:
+            self._crowded = True
+
+    # What the parser sees.
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; count what is neither a body nor a complete set of headers."""
+        self._progressed = False
+        super().data_received(data)
+        if self._progressed:
+            self._overhead = 0
+        else:
+            self._overhead += len(data)
+            if self._overhead > self.limits.header_bytes:
+                self._refuse(*self._too_long())
+
+    def on_message_begin(self) -> None:
+        """Begin to wait for the headers."""
+        self._phase = _Phase.HEADERS
+        self._header_bytes = 0
+        self._allow(self.limits.header_seconds)
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the URL."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer behind a body in chunks."""
+        self._count(len(name) + len(value) + 4)
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > self.limits.header_bytes:
+            self._refusal = self._too_long()
+            raise _RefusedError
+
+    def on_headers_complete(self) -> None:
+        """Begin to answer, and to wait for the body."""
+        if self._unanswered > self.limits.pipelined:
+            self._refusal = 503, "too many requests wait on one connection"
+            raise _RefusedError
+        self._phase = _Phase.BODY
+        self._progressed = True
+        self._unanswered += 1
+        self._allow(self.limits.body_seconds)
+        app = self.app
+        crowded = self._crowded and len(self.connections) > self.limits.connections
+        if crowded and self.url.partition(b"?")[0] not in HEALTH:
+            self.app = _refusing(503, "too many connections")
+        super().on_headers_complete()
+        self.app = app
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._progressed = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is here in whole: from now on it is we who are waited for."""
+        self._phase = _Phase.IDLE
+        self._progressed = True
+        self._allow(None if self._unanswered else self.limits.idle_seconds)
+        super().on_message_complete()
+
+    # What is written.
+
+    def on_response_complete(self) -> None:
+        """The answer is written, if perhaps not yet read."""
+        self._unanswered -= 1
+        self._served += 1
+        self._paused_for = 0.0
+        self._since = self.loop.time()
+        if self._phase is _Phase.IDLE and not self._unanswered:
+            self._allow(self.limits.idle_seconds)
+        if self.transport.is_closing() and self.transport.get_write_buffer_size():
+            self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not read: bounded over one answer, not over each pause."""
+        super().pause_writing()
+        self._paused_at = self.loop.time()
+        left = max(0.0, self.limits.write_seconds - self._paused_for)
+        self._writing = self.loop.call_later(left, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
+            self._paused_for += self.loop.time() - self._paused_at
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be parsed, or was refused while parsing."""
+        self._refuse(*(self._refusal or (400, "this is not a request of HTTP/1.1")))
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also one whose client has not read its last answer."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    # Time.
+
+    def _allow(self, seconds: float | None) -> None:
+        """From now so long until :meth:`_expire`; None for as long as it takes us.
+
+        One timer a connection: it is moved only where the new moment is earlier, and looks again
+        when it fires. Most requests move nothing.
+        """
+        if seconds is None:
+            self._deadline = None
+            return
+        self._deadline = self.loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._deadline:
+            self._set_timer(self._deadline)
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._deadline is None or self.transport.is_closing():
+            return
+        if self.loop.time() < self._deadline:
+            self._set_timer(self._deadline)
+        else:
+            self._expire()
+
+    def _expire(self) -> None:
+        if self._phase is _Phase.IDLE:
+            self.timeout_keep_alive_handler()
+            return
+        first = self._phase is _Phase.HEADERS
+        seconds = self.limits.header_seconds if first else self.limits.body_seconds
+        self._refuse(408, f"{self._phase.value} not complete within {seconds:g} s")
+
+    def _too_long(self) -> tuple[int, str]:
+        return 431, f"headers are longer than {self.limits.header_bytes} bytes"
+
+    def _refuse(self, status: int, message: str) -> None:
+        """One line and the end, or only the end where the line would answer another request."""
+        if self.transport.is_closing():
+            return
+        body_missing = self._phase is _Phase.BODY
+        if self._unanswered == body_missing and not (body_missing and self.cycle.response_started):
+            body = _line(message)
+            head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n" + "".join(
+                f"{name.decode()}: {value.decode()}\r\n" for name, value in _headers(body)
+            )
+            self.transport.write(head.encode() + b"\r\n" + body)
+        self._deadline = None
+        self.transport.close()
+        self.loop.call_later(LAST_WORD, self.transport.abort)
+
+
+def connection(limits: Limits, allowed: frozenset[str]) -> type[Connection]:
+    """The class of the connections of one port, for uvicorn to make."""
+    return type("Connection", (Connection,), {"limits": limits, "allowed": allowed})
+
+
+def _names(transport: asyncio.Transport) -> set[str]:
+    """The common name and DNS names of the client's certificate."""
+    certificate = transport.get_extra_info("peercert") or {}
+    names = {v for kind, v in certificate.get("subjectAltName", ()) if kind == "DNS"}
+    for part in certificate.get("subject", ()):
+        names |= {value for key, value in part if key == "commonName"}
+    return names
+
+
+def _line(message: str) -> bytes:
+    return msgspec.json.encode({"error": message})
+
+
+def _headers(body: bytes) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+
+
+def _refusing(status: int, message: str) -> ASGIApp:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        body = _line(message)
+        await send({"type": "http.response.start", "status": status, "headers": _headers(body)})
+        await send({"type": "http.response.body", "body": body})
+
+    return refuse

@@ -1,0 +1,109 @@
+"""How much of the process one client, or all of them together, may take: the one place for it.
+
+kube-scheduler keeps a handful of connections and sends at most a few dozen MB at a time. Whoever
+sends more, or sends and reads more slowly than any scheduler, gets one line and is cut off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+MAX_BODY = 64 * MIB
+"""Bytes of a request; 5,000 full nodes are about 40 MB."""
+MAX_BIND_BODY = 256 * 1024
+MAX_REPORT_BODY = 4 * MIB
+"""Bytes of a bind, which names a pod and a node, and of a report to the admin port."""
+
+AT_ONCE_BODY = 256 * 1024
+"""Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB."""
+AT_ONCE_STEPS = 100
+"""Work done on the event loop for one request, in steps of :meth:`.Cluster.bounded`: about 10 ms.
+Whatever needs more, an evaluation for one, is done in a thread."""
+
+MAX_VALUES = 4_000_000
+MAX_POD_VALUES = 50_000
+MAX_NAMES = 100_000
+"""Commas in a body, in its pod and in its list of names. A decoder holds the interpreter while it
+works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two million.
+"""
+
+BIND_THREADS = 64
+EVALUATING_THREADS = 2
+"""Requests that wait for the API server at one time, and that are worked out at one time. The
+latter share one lock and one interpreter, so more threads would only take turns with the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one port allows.
+
+    ``connections`` at one time; over it the one that has waited longest without a request makes
+    room, and if all are busy only /healthz and /readyz are answered. ``header_bytes`` of one
+    request. Seconds from the first byte until the headers are complete (``header_seconds``), then
+    until the body is (``body_seconds``); seconds in which a client may keep an answer waiting by
+    not reading it (``write_seconds``); seconds of an idle connection (``idle_seconds``: longer
+    than the 90 s of Go's client, which does not repeat a POST on a connection that we have
+    closed). ``pipelined`` requests wait behind one that is being answered.
+    """
+
+    connections: int = 512
+    header_bytes: int = 32 * 1024
+    header_seconds: float = 10.0
+    body_seconds: float = 30.0
+    write_seconds: float = 30.0
+    idle_seconds: float = 120.0
+    pipelined: int = 8
+
+
+DEFAULT = Limits()
+
+
+class OverBudgetError(Exception):
+    """The bodies in memory would be more than allowed."""
+
+
+class Bodies:
+    """A budget for the bodies that are in memory at one time, over both ports. Event loop only.
+
+    Large bodies leave some of it to small ones, so that uploads that never end do not keep out a
+    scheduler that sends names. ``total`` and ``spare`` are in bytes.
+    """
+
+    def __init__(self, total: int = 192 * MIB, spare: int = 32 * MIB, small: int = MIB) -> None:
+        self._total = total
+        self._spare = spare
+        self._small = small
+        self.held = 0
+
+    def hold(self) -> Held:
+        """A new body's account, with nothing in it."""
+        return Held(self)
+
+    def take(self, more: int, size: int) -> None:
+        """Count ``more`` bytes of a body that is then of ``size``. Raises OverBudgetError."""
+        room = self._total if size <= self._small else self._total - self._spare
+        if self.held + more > room:
+            raise OverBudgetError
+        self.held += more
+
+
+class Held:
+    """The bytes of one body; they count until :meth:`release`."""
+
+    __slots__ = ("_bodies", "_size")
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._size = 0
+
+    def add(self, size: int) -> None:
+        """Count so many bytes more. Raises :class:`OverBudgetError`, and then counts none."""
+        self._bodies.take(size, self._size + size)
+        self._size += size
+
+    def release(self) -> None:
+        """The body is gone."""
+        self._bodies.held -= self._size
+        self._size = 0

@@ -1,0 +1,42 @@
+"""How often something may be written: so often for one key, and so often in all."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+REMEMBERED = 4096
+
+
+class RateLimit:
+    """At most one in ``pause`` seconds for each key, and ``burst`` at once in all.
+
+    What the burst took comes back at ``rate`` a second. Only the latest few thousand keys are
+    remembered. One thread at a time.
+
+    >>> limit = RateLimit(pause=60, rate=1, burst=2)
+    >>> [limit.allows(key, 0.0) for key in "aabc"]
+    [True, False, True, False]
+    """
+
+    def __init__(self, pause: float, rate: float, burst: int) -> None:
+        self._pause = pause
+        self._rate = rate
+        self._burst = burst
+        self._left = float(burst)
+        self._at = float("-inf")
+        self._last: OrderedDict[Hashable, float] = OrderedDict()
+
+    def allows(self, key: Hashable, now: float) -> bool:
+        """Whether it may be written now, in seconds of any clock; if so, it counts as written."""
+        if now > self._at:
+            grown = self._left + (now - self._at) * self._rate
+            self._left, self._at = min(float(self._burst), grown), now
+        if self._left < 1 or now - self._last.get(key, float("-inf")) < self._pause:
+            return False
+        self._left -= 1
+        self._last[key] = now
+        self._last.move_to_end(key)
+        while len(self._last) > REMEMBERED:
+            self._last.popitem(last=False)
+        return True
