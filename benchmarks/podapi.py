@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from scheduler_extender.kube import PODS_PATH
 from scheduler_extender.verbs import Binding
 from topology.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
@@ -29,8 +30,10 @@ class PodApi:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def get(self, path: str, *, timeout: float) -> bytes:
-        """The pod as it is now. Raises a 404 where there is none."""
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
+        """The pod as it is now, or of all pods their version. Raises a 404 where there is none."""
+        if path == PODS_PATH:
+            return msgspec.json.encode({"metadata": {"resourceVersion": str(self._world.version)}})
         return msgspec.json.encode(self._entry(path).manifest)
 
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:

@@ -209,7 +209,7 @@ class World:
         self._admitted: dict[NodeName, list[Entry]] = {name: [] for name in self.nodes}
         self._published: dict[NodeName, Heard] = {}
         self._lives = 0
-        self._version = 0
+        self.version = 0
         self._agent_version: dict[NodeName, int] = dict.fromkeys(self.nodes, 0)
         self._records: Counter[NodeName] = Counter()
         self._dead: set[NodeName] = set()
@@ -344,8 +344,8 @@ class World:
 
         A pod that has ``left`` makes it look again.
         """
-        self._version += 1
-        version = self._version
+        self.version += 1
+        version = self.version
         if node is not None:
 
             def learn() -> None:
