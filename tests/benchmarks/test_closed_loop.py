@@ -5,7 +5,7 @@ called guaranteed broken, no GPU given twice (the kubelet would refuse the pod),
 required placements as an oracle makes that knows everything.
 
 Each rarer fault has a test of its own, which can be run alone: `pytest -k forced`. `make
-closed-loop` plays everything several times as long, with seeds of its own.
+closed-loop` plays everything five times as long.
 """
 
 from __future__ import annotations
@@ -153,6 +153,14 @@ def test_a_blind_extender_does_not_promise() -> None:
     assert happened["blindings"] > 15
     assert happened["blind"] == 0
     assert happened["unseen"] == 0
+
+
+def test_force_deletions_that_nobody_sees_break_nothing() -> None:
+    faults = Faults(forced=0.3, blind_every=30.0)
+    happened = kept(Play("extender", 400, 171, foreign=0.0, runs=20.0, faults=faults))
+    assert happened["forced"] > 100
+    assert happened["blindings"] > 10
+    assert happened["blind"] == 0
 
 
 def test_a_dead_agents_record_is_stale_after_a_restart_too() -> None:
