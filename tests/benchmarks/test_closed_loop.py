@@ -25,12 +25,12 @@ TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))
 
 PLACEMENTS = 100_000 * TIMES
 PLAYS = (
-    Play("extender", 30_000 * TIMES, 1, restarts=20),
-    Play("extender", 30_000 * TIMES, 2, foreign=0.1, restarts=20),
-    Play("extender", 16_000 * TIMES, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=10),
+    Play("extender", 36_000 * TIMES, 1, restarts=20),
+    Play("extender", 36_000 * TIMES, 2, foreign=0.1, restarts=20),
+    Play("extender", 18_000 * TIMES, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=10),
     Play("extender", 14_000 * TIMES, 4, rate=1.0, foreign=0.0, restarts=10),
-    Play("extender", 10_000 * TIMES, 5, workload="containers", rate=0.6, foreign=0.0, restarts=5),
-    Play("extender", 8_000 * TIMES, 6, nodes="allocators", foreign=0.0, restarts=5),
+    Play("extender", 5_000 * TIMES, 5, workload="containers", rate=0.6, foreign=0.0, restarts=5),
+    Play("extender", 3_000 * TIMES, 6, nodes="allocators", foreign=0.0, restarts=5),
     Play("oracle", 14_000 * TIMES, 4, rate=1.0, foreign=0.0),
     Play("good set free", 14_000 * TIMES, 4, rate=1.0, foreign=0.0),
 )
