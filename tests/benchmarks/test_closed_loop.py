@@ -23,11 +23,12 @@ from benchmarks.world import Tally
 TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))
 """How many times as long to play."""
 
-PLACEMENTS = 100_000 * TIMES
+PLACEMENTS = 90_000 * TIMES
+"""At least; the tests of single faults make more than ten thousand besides."""
 PLAYS = (
-    Play("extender", 36_000 * TIMES, 1, restarts=20),
-    Play("extender", 36_000 * TIMES, 2, foreign=0.1, restarts=20),
-    Play("extender", 18_000 * TIMES, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=10),
+    Play("extender", 31_000 * TIMES, 1, restarts=20),
+    Play("extender", 31_000 * TIMES, 2, foreign=0.1, restarts=20),
+    Play("extender", 16_000 * TIMES, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=10),
     Play("extender", 14_000 * TIMES, 4, rate=1.0, foreign=0.0, restarts=10),
     Play("extender", 5_000 * TIMES, 5, workload="containers", rate=0.6, foreign=0.0, restarts=5),
     Play("extender", 3_000 * TIMES, 6, nodes="allocators", foreign=0.0, restarts=5),
@@ -109,6 +110,7 @@ def kept(first: Play) -> Counter[str]:
             assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
             assert tally.surprises["outside-outcomes"] == 0
         assert tally.required_placed >= 0.6 * tally.required
+        assert tally.placed + tally.foreign >= 0.8 * first.pods
         happened += Counter(
             forced=tally.forced,
             late_commits=tally.late_commits,
