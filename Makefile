@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 OUT    ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test lint e2e bench lock clean
+.PHONY: help run serve dev test closed-loop lint e2e bench lock clean
 
 help:                           ## show the targets
-	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: $(VENV)/run.stamp          ## place 200 pods on a bundled 64-node cluster and show what happened
 	$(BIN)/gpu-topology demo --out $(OUT)
@@ -21,6 +21,9 @@ dev: $(VENV)/dev.stamp          ## what tests and benchmarks need, into .venv
 
 test: $(VENV)/dev.stamp         ## unit, property and service tests
 	$(BIN)/python -m pytest -q tests --ignore=tests/e2e
+
+closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, five times as long as in `make test`
+	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=5 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py
 
 lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

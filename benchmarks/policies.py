@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable
 
-from benchmarks.world import Entry, World
+from benchmarks.podapi import PodApi
+from benchmarks.world import STALE_AFTER, Entry, Heard, World
 from scheduler_extender import verbs
 from scheduler_extender.cluster import Cluster, Settings, kubelet_of
+from scheduler_extender.freshness import Watch
+from scheduler_extender.kube import KubeBinder, Settler
 from scheduler_extender.ledger import PodRecord, availability
-from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.verbs import BindError
 from scheduler_extender.verification import Surprise
 from scheduler_extender.wire import BindingArgs, Pod
 from topology import scoring
@@ -19,10 +21,11 @@ from topology.belief import Availability
 from topology.devices import NodeName, PodUid
 from topology.graph import NodeTopology, subsets
 from topology.placement import Verdict, assess, satisfies
-from topology.report import Report
 from topology.requests import GpuRequest
 
 GPU = "nvidia.com/gpu"
+ROUND = 1.0
+"""Seconds between two rounds of the settler."""
 
 Score = Callable[[World, list[str]], dict[str, float]]
 """The score of each node; None of them is the extender's own."""
@@ -44,14 +47,26 @@ class Extender:
     def __init__(self, seed: int, *, score: Score | None = None) -> None:
         self._rng = random.Random(seed)
         self._score = score
-        self._now = 0.0
         self.surprises: list[Surprise] = []
+        self.faults: list[str] = []
+
+    def start(self, world: World) -> None:
+        """Begin in a world."""
+        self._world = world
         self.restart()
 
     def restart(self) -> None:
         """Forget everything."""
-        self.cluster = Cluster(lambda: self._now, Settings(stale_after=None))
+        world = self._world
+        stale_after = STALE_AFTER if world.faults.dies_every else None
+        self._heard: dict[str, float] = {}
+        self._failing: set[str] = set()
+        self.cluster = Cluster(lambda: world.now, Settings(stale_after=stale_after), self._watches)
+        self.cluster.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self.cluster.on_surprise(self.surprises.append)
+        self._binder = KubeBinder(PodApi(world), self.cluster)
+        self._settler = Settler(self.cluster, self._binder)
+        self._in_rounds = False
 
     def pick(self, pod: Pod, offered: list[str], world: World) -> tuple[str | None, Counter[str]]:
         """filter, then prioritize; ties fall at random, as in kube-scheduler."""
@@ -73,40 +88,52 @@ class Extender:
         """bind, which decides anew."""
         meta = entry.pod.metadata
         args = BindingArgs(meta.name, meta.namespace, meta.uid, node)
-        binder = _Writer(entry, world)
         try:
-            verbs.bind(self.cluster, binder, args, lambda: "")
+            verbs.bind(self.cluster, self._binder, args, lambda: "")
         except BindError as error:
             return str(error)
-        if entry.request.required:
-            entry.promise = json.loads(binder.placement)["verdict"]
+        finally:
+            if not self._in_rounds:
+                self._in_rounds = True
+                self._round(self._settler)
         return None
+
+    def _watches(self) -> list[Watch]:
+        return [Watch(name, at, name in self._failing) for name, at in self._heard.items()]
+
+    def _round(self, settler: Settler) -> None:
+        """The settler's rounds, as long as there is something to settle."""
+        if settler is not self._settler:
+            return  # that extender is dead
+        settler.round(self._world.now)
+        self._in_rounds = bool(self.cluster.in_flight())
+        if self._in_rounds:
+            self._world.after(ROUND, lambda: self._round(settler))
 
     def put_pod(self, record: PodRecord) -> None:
         """News of a pod."""
         self.cluster.put_pod(record)
 
-    def drop_pod(self, uid: PodUid) -> None:
+    def drop_pod(self, uid: PodUid, version: int) -> None:
         """A pod is gone."""
-        self.cluster.drop_pod(uid)
+        self.cluster.drop_pod(uid, version)
 
-    def put_report(self, topology: NodeTopology, report: Report) -> None:
+    def put_report(self, topology: NodeTopology, heard: Heard) -> None:
         """News of a node."""
-        self.cluster.put_record(topology, report)
+        age = self._world.now - heard.looked
+        self.cluster.put_record(topology, heard.report, uid=heard.record, age=age)
 
+    def drop_record(self, name: NodeName) -> None:
+        """A node's record is gone."""
+        self.cluster.drop_record(name)
 
-class _Writer:
-    def __init__(self, entry: Entry, world: World) -> None:
-        self._entry = entry
-        self._world = world
-        self.placement = "{}"
+    def watch_heard(self, watch: str) -> None:
+        """A watch has brought something."""
+        self._heard[watch] = self._world.now
 
-    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        return self._entry.record
-
-    def write(self, binding: Binding) -> None:
-        self.placement = binding.placement
-        self._world.write_bind(binding)
+    def watch_failing(self, watch: str, *, failing: bool) -> None:
+        """A watch is broken, or mended."""
+        (self._failing.add if failing else self._failing.discard)(watch)
 
 
 class Naive(Extender):
@@ -128,9 +155,7 @@ class Naive(Extender):
         """Bind where a good set is free still."""
         if not self._good(node, entry.request, world):
             return "no good set is free"
-        meta = entry.pod.metadata
-        world.write_bind(Binding(meta.namespace, meta.name, entry.record.uid, NodeName(node), "{}"))
-        entry.promise = "good set free" if entry.request.required else None
+        world.write_bind(entry, node, "good set free")
         return None
 
     def _good(self, name: str, request: GpuRequest, world: World) -> bool:
@@ -173,7 +198,5 @@ class Oracle(Extender):
 
     def bind(self, entry: Entry, node: str, world: World) -> str | None:
         """Nothing can have changed."""
-        meta = entry.pod.metadata
-        world.write_bind(Binding(meta.namespace, meta.name, entry.record.uid, NodeName(node), "{}"))
-        entry.promise = Verdict.GUARANTEED.value if entry.request.required else None
+        world.write_bind(entry, node, Verdict.GUARANTEED.value)
         return None

@@ -22,9 +22,18 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.faults import Delays, Faults
 from benchmarks.policies import Extender, Naive, Oracle, least_allocated, most_allocated
-from benchmarks.workloads import EVERYTHING, MIXED, SINGLES, fleet, jobs
-from benchmarks.world import Delays, Policy, Tally, World
+from benchmarks.workloads import (
+    CONTAINERS,
+    EVERYTHING,
+    MIXED,
+    SINGLES,
+    fleet,
+    jobs,
+    mixed_allocators,
+)
+from benchmarks.world import Policy, Tally, World
 from topology.devices import NodeName
 from topology.graph import AllocatorFacts, NodeTopology
 
@@ -44,9 +53,21 @@ ALIGNED = tuple(
 """Topology Managers of every kind."""
 
 
+WORKLOADS = {
+    "everything": EVERYTHING,
+    "containers": CONTAINERS,
+    "singles": SINGLES,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One world to play. ``nodes`` is ``mixed`` or ``aligned``, ``policy`` a key of POLICIES."""
+    """One world to play.
+
+    ``nodes`` is ``mixed``, ``aligned`` or ``allocators``, ``workload`` a key of WORKLOADS, and
+    ``policy`` one of those that :func:`play` names. ``runs`` is how many seconds a pod runs, on
+    average.
+    """
 
     policy: str
     pods: int
@@ -56,6 +77,8 @@ class Play:
     rate: float = 0.8
     foreign: float = 0.02
     restarts: int = 0
+    runs: float = 60.0
+    faults: Faults = Faults()  # noqa: RUF009 (it is frozen)
 
 
 def play(what: Play) -> Tally:
@@ -67,13 +90,13 @@ def play(what: Play) -> Tally:
         "LeastAllocated": Extender(what.seed, score=least_allocated),
         "MostAllocated": Extender(what.seed, score=most_allocated),
     }
-    kinds = SINGLES if what.workload == "singles" else EVERYTHING
     patience = 0.0 if what.workload == "singles" else 60.0
     work = jobs(
         what.pods,
         what.seed,
         rate=what.rate,
-        kinds=kinds,
+        kinds=WORKLOADS[what.workload],
+        runs=what.runs,
         foreign=what.foreign,
         patience=patience,
     )
@@ -81,8 +104,9 @@ def play(what: Play) -> Tally:
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
     delays = AT_ONCE if what.policy == "oracle" else Delays()
     policy = policies[what.policy]
-    tally = World(nodes(what.nodes), work, policy, what.seed, delays, restarts).run()
+    tally = World(nodes(what.nodes), work, policy, what.seed, delays, restarts, what.faults).run()
     if isinstance(policy, Extender):
+        tally.faults = policy.faults
         tally.surprises = Counter(s.kind for s in policy.surprises if not s.strangers)
     return tally
 
@@ -91,6 +115,8 @@ def nodes(name: str) -> list[NodeTopology]:
     """The fleets by name."""
     if name == "mixed":
         return fleet(*MIXED)
+    if name == "allocators":
+        return mixed_allocators()
     groups = (("dgx1-v100", 2), ("a100-pcie-4-bridged", 1), ("l40s-8", 1))
     found = []
     for i, facts in enumerate(ALIGNED):
@@ -148,6 +174,15 @@ def figures(tally: Tally) -> dict[str, Any]:
         "kubelet_refusals": dict(tally.kubelet_refusals),
         "refused_by_bind": tally.refused_by_bind,
         "gave_up": tally.gave_up,
+        "unseen": dict(tally.unseen),
+        "stale": tally.stale,
+        "blind": tally.blind,
+        "faults": len(tally.faults),
+        "forced": tally.forced,
+        "late_commits": tally.late_commits,
+        "blindings": tally.blindings,
+        "deaths": tally.deaths,
+        "recreated": tally.recreated,
         "foreign": tally.foreign,
         "restarts": tally.restarts,
         "reasons": dict(tally.reasons.most_common(12)),

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from benchmarks.world import Job, manifest
-from topology.devices import NodeName
+from topology.devices import GpuResource, NodeName
 from topology.graph import AllocatorFacts, NodeTopology
 from topology.machines import machine
 
@@ -29,6 +29,26 @@ EVERYTHING: tuple[Kind, ...] = (
     (4, "numa", {"same-numa": "true"}, (("app", 2),)),
 )
 """Every kind of request and container there is."""
+
+CONTAINERS: tuple[Kind, ...] = (
+    (24, "single", {}, (("app", 1),)),
+    (10, "pair", NVLINK, (("app", 2),)),
+    (6, "quad", NVLINK, (("app", 4),)),
+    (10, "three", NVLINK, (("app", 1), ("app", 1), ("app", 1))),
+    (6, "three-plain", {}, (("app", 1), ("app", 1), ("app", 1))),
+    (6, "one-two-one", NVLINK, (("app", 1), ("app", 2), ("app", 1))),
+    (6, "four", NVLINK, (("app", 1), ("app", 1), ("app", 1), ("app", 1))),
+    (3, "four-plain", {}, (("app", 1), ("app", 1), ("app", 1), ("app", 1))),
+    (2, "five", {}, (("app", 1),) * 5),
+    (5, "sidecar-init-app", NVLINK, (("sidecar", 1), ("init", 1), ("app", 1))),
+    (5, "init-two-apps", NVLINK, (("init", 2), ("app", 1), ("app", 1))),
+    (3, "two-inits", NVLINK, (("init", 1), ("init", 2), ("app", 2))),
+    (3, "init-more", {}, (("init", 3), ("app", 1), ("app", 1))),
+    (4, "sidecars", NVLINK, (("sidecar", 1), ("sidecar", 1), ("app", 1))),
+    (3, "all-roles", {}, (("init", 1), ("sidecar", 1), ("app", 1), ("app", 1))),
+    (4, "numa-three", {"same-numa": "true"}, (("app", 1), ("app", 1), ("app", 1))),
+)
+"""Pods with three, four and five GPU containers of every role, among pods with one."""
 
 SINGLES: tuple[Kind, ...] = (
     (60, "single", {}, (("app", 1),)),
@@ -73,6 +93,43 @@ def jobs(
             )
         )
     return found
+
+
+def mixed_allocators() -> list[NodeTopology]:
+    """A fleet whose nodes choose in different ways, on machines of different shapes."""
+    found: list[NodeTopology] = []
+    for number, (name, facts, replicas) in enumerate(ALLOCATORS):
+        node = machine(name).topology(f"{name}-{number}")
+        strategy = "none" if replicas == 1 else "time-slicing"
+        served = (GpuResource("nvidia.com/gpu", strategy, replicas),)
+        found.append(replace(node, allocator=facts, resources=served))
+    return found
+
+
+def _facts(
+    policy: str, manager: str = "none", scope: str = "container", *, known: bool = True
+) -> AllocatorFacts:
+    hints = ("none", "None") if known else (None, None)
+    return AllocatorFacts(policy, "v0.20.0", manager, scope, *hints)
+
+
+ALLOCATORS: tuple[tuple[str, AllocatorFacts, int], ...] = (
+    ("dgx1-v100", _facts("best-effort"), 1),
+    ("dgx1-v100", _facts("any"), 1),
+    ("dgx1-v100", _facts("best-effort", "best-effort"), 1),
+    ("dgx1-v100", _facts("best-effort", "single-numa-node"), 1),
+    ("dgx1-p100", _facts("best-effort", "restricted", "pod"), 1),
+    ("dgx1-p100", _facts("best-effort", "best-effort", known=False), 1),
+    ("a100-pcie-4-bridged", _facts("best-effort", "restricted"), 1),
+    ("a100-pcie-4-bridged", _facts("packed"), 2),
+    ("a100-pcie-4-bridged", _facts("distributed"), 3),
+    ("l40s-8", _facts("best-effort", "single-numa-node", "pod"), 1),
+    ("l40s-4", _facts("any", "single-numa-node", "pod"), 1),
+    ("hgx-h100-8", _facts("distributed", "restricted"), 1),
+    ("hgx-h100-8", _facts("best-effort", "best-effort", "pod"), 1),
+    ("dgx-a100", _facts("packed", "best-effort"), 2),
+)
+"""Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU."""
 
 
 def fleet(*groups: tuple[str, int], facts: AllocatorFacts | None = None) -> list[NodeTopology]:

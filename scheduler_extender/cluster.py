@@ -522,6 +522,19 @@ class Cluster:
             self._drop_known_pod(uid, version)
             self.release(uid)
 
+    def drop_flight(self, uid: PodUid, version: int) -> None:
+        """End a bind in flight whose pod is gone, as of this resourceVersion.
+
+        Nobody saw whether it was bound before. Its kubelet may hold its devices, as in
+        :meth:`drop_pod`.
+        """
+        with self._lock:
+            flying = self.reservation(uid)
+            if flying is not None:
+                self._pods[uid] = flying
+                self._drop_known_pod(uid, version)
+                self.release(uid)
+
     def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
         """Forget every pod that a complete list did not name. Binds in flight stay.
 

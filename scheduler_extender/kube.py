@@ -197,7 +197,7 @@ class NodeSink:
 
 
 class _PodApi(Protocol):
-    def get(self, path: str, *, timeout: float) -> bytes: ...
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes: ...
     def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
 
@@ -232,6 +232,14 @@ class KubeBinder:
                 "(see managedResources in the scheduler's configuration)"
             )
         return found
+
+    def version(self) -> int:
+        """A resourceVersion of pods that is not older than this call; -1 where it is no number."""
+        try:
+            body = self._api.get(PODS_PATH, (("limit", "1"),), timeout=READ_TIMEOUT)
+        except ApiFailure as error:
+            raise BindUnknownError(f"cannot list pods: {error}") from error
+        return _version(_metadata.decode(body).metadata.resource_version)
 
     def write(self, binding: Binding) -> None:
         """Create the Binding; on a conflict or no answer, ask what became of the pod."""
@@ -270,7 +278,10 @@ class KubeBinder:
         """
         found = self.find(binding.namespace, binding.name, binding.uid)
         if found is None:
-            raise BindError("the pod is gone, or another one bears its name") from cause
+            words = "the pod is gone, or another one bears its name"
+            if isinstance(cause, ConflictError):
+                raise BindError(words) from cause
+            raise BindUnknownError(words) from cause  # it may have been bound before it went
         if found.node is None:
             words = f"the bind was not written: {cause}"
             if isinstance(cause, ConflictError):
@@ -334,6 +345,7 @@ class Settler:
         pod = flight.pod
         try:
             found = self._binder.find(pod.namespace, pod.name, pod.uid)
+            version = self._binder.version() if found is None else 0
         except (BindUnknownError, BindError) as error:
             log.info("a bind in flight cannot be looked up", pod=pod.name, cause=str(error))
             return
@@ -341,7 +353,7 @@ class Settler:
             if self._cluster.reservation(pod.uid) is not pod:
                 return  # another bind has begun, or the pod is gone meanwhile
             if found is None:
-                self._cluster.release(pod.uid)
+                self._cluster.drop_flight(pod.uid, version)
             elif found.node is not None:
                 self._cluster.put_pod(found)
             elif flight.unbound_at is None:

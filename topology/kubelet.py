@@ -226,10 +226,12 @@ class _Walk:
         return stages
 
     def _with_releases(self, stages: set[_Stage]) -> set[_Stage]:
+        """The stages once any of the ending pods have let go; each does so once."""
         for i, pool in enumerate(self._releasing):
             stages = stages | {
                 stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
                 for stage in stages
+                if not stage.released >> i & 1
             }
         return stages
 

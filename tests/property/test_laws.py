@@ -7,14 +7,15 @@ from itertools import combinations, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology.belief import Availability, Holder
+from topology.belief import Availability, Holder, Pending, moments
 from topology.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
-from topology.graph import NodeTopology, best_ring, has_ring, subsets
-from topology.kubelet import Kubelet
+from topology.graph import AllocatorFacts, NodeTopology, best_ring, has_ring, subsets
+from topology.kubelet import Kubelet, admissions
 from topology.links import GBps, Link, LinkKind, Via
 from topology.placement import Verdict, assess, satisfies
-from topology.pools import choices, choices_count, pack
-from topology.requests import Constraints, Pattern, gpu_request
+from topology.pools import choices, choices_count, common, pack, width_for
+from topology.pools import count as count_of
+from topology.requests import Constraints, Counts, Pattern, Role, gpu_request
 
 PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
 
@@ -247,3 +248,40 @@ def test_choices_are_every_way_to_deal_shares(counts: list[int], data: st.DataOb
     found = list(choices(pool, size, 3))
     assert len(found) == len(set(found)) == choices_count(pool, size, 3, 10**9)
     assert set(found) == expected
+
+
+several: st.SearchStrategy[Counts] = st.lists(
+    st.tuples(st.sampled_from(Role), st.integers(1, 2)), min_size=1, max_size=4
+).map(lambda found: (*found, (Role.APP, 1)))
+
+
+@given(nodes(), st.sampled_from(["any", "best-effort", "distributed", "packed"]), st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_gpu_is_ever_free_more_often_than_it_is_there(
+    node: NodeTopology, policy: str, data: st.DataObject
+) -> None:
+    """Whatever comes and goes between the containers of several pods, no pool carries."""
+    n = len(node.gpus)
+    replicas = 1 if policy == "best-effort" else data.draw(st.integers(1, 2))
+    width = width_for(replicas)
+    kubelet = Kubelet(node.shape, AllocatorFacts(policy), replicas)
+    owner = data.draw(st.lists(st.integers(0, 3), min_size=n * replicas, max_size=n * replicas))
+    held = [pack([owner[p::n].count(i) for p in range(n)], width) for i in range(4)]
+    holders = tuple(Holder(pool) for pool in sorted(held[1:]) if pool)
+    now = Availability(
+        held[0],
+        releasing=holders[:2],
+        running=holders[2:],
+        pending=(Pending(data.draw(several)),),
+        width=width,
+    )
+    counts = data.draw(several)
+    for moment in moments(kubelet, now, endings=True, one_container=False) or ():
+        pools = [moment.free, moment.free + sum(moment.later)]
+        found = admissions(kubelet, moment.free, counts, releasing=moment.later)
+        for way in found.ways or ():
+            assert common(way.shown, way.taken, width) == way.shown
+            pools += [way.shown, way.taken]
+        for pool in pools:
+            assert 0 <= pool < 1 << n * width
+            assert all(count_of(pool, p, width) <= replicas for p in range(n))

@@ -11,11 +11,11 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cluster import Cluster
-from scheduler_extender.kube import PodSink, RecordSink
+from scheduler_extender.kube import PodSink, RecordSink, Settler
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod, switched
-from tests.scheduler_extender.conftest import raw
+from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import Clock
 from topology import codec
 from topology.devices import DeviceId, NodeName, PodUid
@@ -212,3 +212,21 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
     assert not cluster.node(NAME)[3]
     clock.now = 61.0
     assert cluster.node(NAME)[3]
+
+
+def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
+    """The watch was blind: nobody saw that the pod was bound, nor that it was deleted by force."""
+    kube.cluster.put_record(NODE, report(1, 5))
+    waiting = pod_record(msgspec.convert(pod(4, name="gone", uid="uid-1"), Pod), MANAGED)
+    assert waiting is not None
+    kube.cluster.reserve(NAME, waiting)
+    kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    settler.round(0)
+    settler.round(10)
+    assert kube.cluster.in_flight() == []
+    assert not fits(kube.cluster), "its kubelet may hold its GPUs"
+    kube.cluster.put_record(NODE, report(2, kube.binder.version() - 1))
+    assert not fits(kube.cluster)
+    kube.cluster.put_record(NODE, report(3, kube.binder.version()))
+    assert fits(kube.cluster, 4)

@@ -138,6 +138,10 @@ class EmulatedKubelet:
                 )
         return Report(self.boot_id, self._sequence, allocations=tuple(allocations))
 
+    def forget_sequence(self) -> None:
+        """The node's record is made anew: its numbers start again."""
+        self._sequence = 0
+
     def _shown(self, pod: _Pod) -> list[str]:
         hidden = {c.name for c in pod.request.containers if c.role is Role.INIT}
         return [name for name in pod.containers if name not in hidden]
