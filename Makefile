@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 OUT    ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test closed-loop lint e2e bench lock clean
+.PHONY: help run serve dev test closed-loop lint e2e bench lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,6 +15,9 @@ run: $(VENV)/run.stamp          ## place 200 pods on a bundled 64-node cluster a
 
 serve: $(VENV)/run.stamp        ## leave the extender running on the bundled cluster
 	$(BIN)/gpu-topology demo --serve --out $(OUT)
+
+dev: $(VENV)/dev.stamp          ## what tests and benchmarks need, into .venv
+	@echo "ready: $(BIN)/python -m benchmarks --help"
 
 test: $(VENV)/dev.stamp         ## unit, property and service tests
 	$(BIN)/python -m pytest -q tests --ignore=tests/e2e

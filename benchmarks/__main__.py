@@ -15,15 +15,20 @@ from benchmarks import profile as profile_
 from benchmarks import promises as promises_
 from benchmarks import rounds as rounds_
 from benchmarks import scale as scale_
-from benchmarks.output import write_json, write_text
+from benchmarks.output import console, show, writable, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
 from benchmarks.report.command import report
 from benchmarks.shipped.command import simulate
+from scheduler_extender.commandline import run
 
 app = typer.Typer(
-    help="Measure the service.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    help="Measure the service.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -44,9 +49,10 @@ def latency(
     ] = None,
 ) -> None:
     """Filter and prioritize over HTTP, beside a route that decodes and encodes without thinking."""
+    writable(json_file)
     parameters = latency_.Parameters(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
     figures = latency_.measure(parameters)
-    Console(width=120).print(latency_.table(figures))
+    show(latency_.table(figures), keys=3)
     write_json(json_file, figures)
 
 
@@ -59,11 +65,11 @@ def promises(
     ] = None,
 ) -> None:
     """Promises kept and broken: the extender, the rule "a good set is free", and an oracle."""
+    writable(json_file)
     found = promises_.promises(pods, seed)
-    console = Console(width=140)
-    console.print(promises_.promises_table(found))
-    console.print()
-    console.print(promises_.reasons_table(found))
+    show(promises_.promises_table(found))
+    print()
+    show(promises_.reasons_table(found))
     write_json(json_file, found)
 
 
@@ -76,8 +82,9 @@ def singles(
     ] = None,
 ) -> None:
     """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
+    writable(json_file)
     found = promises_.singles(pods, range(1, seeds + 1))
-    Console(width=140).print(promises_.singles_table(found))
+    show(promises_.singles_table(found))
     write_json(json_file, found)
 
 
@@ -91,11 +98,11 @@ def agent(
     ] = None,
 ) -> None:
     """What a node agent costs its node, and what all of them cost the API server."""
+    writable(json_file)
     found = agentcost.measure(seconds, agents, seed)
-    console = Console(width=120)
-    console.print(agentcost.cost_table(found))
-    console.print()
-    console.print(agentcost.writes_table(found))
+    show(agentcost.cost_table(found))
+    print()
+    show(agentcost.writes_table(found))
     write_json(json_file, found)
 
 
@@ -124,6 +131,7 @@ def compare(
     ] = None,
 ) -> None:
     """FGD's paper again: published figures, ours and the difference (node model of the paper)."""
+    writable(json_file, tsv_file)
     workloads = _known("--workload", workload or ["default"], openb.WORKLOADS)
     policies = list(dict.fromkeys(policy or POLICIES))
     try:
@@ -133,7 +141,7 @@ def compare(
     except (UnknownPolicyError, openb.TraceMissingError) as error:
         raise typer.BadParameter(str(error)) from error
     found = comparison.compare(workloads, policies, openb.SEEDS[:seeds], bound)
-    Console(width=120).print((comparison.table_by_seed if per_seed else comparison.table)(found))
+    show((comparison.table_by_seed if per_seed else comparison.table)(found), keys=3)
     write_json(json_file, found)
     write_text(tsv_file, comparison.tsv(found))
 
@@ -155,13 +163,13 @@ def profile(
     ] = None,
 ) -> None:
     """What outcomes, verdicts, scores and waiting pods cost, cold and warm."""
+    writable(json_file)
     found = profile_.measure(nodes, states, seed) | rounds_.measure(states, seed)
-    console = Console(width=120)
-    console.print(profile_.parts_table(found))
-    console.print()
-    console.print(profile_.cluster_table(found))
-    console.print()
-    console.print(rounds_.table(found))
+    show(profile_.parts_table(found))
+    print()
+    show(profile_.cluster_table(found))
+    print()
+    show(rounds_.table(found))
     write_json(json_file, found)
 
 
@@ -180,17 +188,17 @@ def scale(
     ] = None,
 ) -> None:
     """What a pod costs the simulation as the cluster grows from 100 to 65,000 nodes."""
+    writable(json_file)
     what = scale_.Parameters(pods=pods, seed=seed)
     what = replace(what, nodes=tuple(nodes or what.nodes), large=what.large if large else None)
-    console = Console(width=120)
     with Console(stderr=True).status("") as status:
         found = scale_.measure(what, status.update)
-    console.print(scale_.table(found))
+    show(scale_.table(found))
     for line in scale_.growth(found["rows"]):
-        console.print(line, highlight=False)
+        console().print(line, highlight=False)
     if found["large"] is not None:
         for line in scale_.large_lines(found["large"]):
-            console.print(line, highlight=False)
+            console().print(line, highlight=False)
     write_json(json_file, found)
 
 
@@ -199,4 +207,4 @@ app.command()(report)
 
 
 if __name__ == "__main__":
-    app()
+    run(app, "python -m benchmarks")

@@ -3,10 +3,47 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from scheduler_extender import terminal
+
 STDOUT = Path("-")
+UNBOUND = 190
+"""Columns of a line where no terminal says how many it has."""
+
+
+def console(*, quiet: bool = False) -> Console:
+    """Standard output, as wide as its terminal."""
+    return Console(quiet=quiet, width=None if sys.stdout.isatty() else UNBOUND)
+
+
+def show(table: Table, keys: int = 1) -> None:
+    """Print a table to standard output; see :func:`scheduler_extender.terminal.show`."""
+    terminal.show(console(), table, keys)
+
+
+def writable(*paths: Path | None) -> None:
+    """Refuse files that cannot be written before hours are spent on what goes into them.
+
+    Raises :class:`typer.BadParameter`.
+    """
+    for path in paths:
+        if path is None or path == STDOUT:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"{path}: {error.strerror}") from error
+        if path.is_dir():
+            raise typer.BadParameter(f"{path}: Is a directory")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise typer.BadParameter(f"{path}: Permission denied")
 
 
 def write_json(path: Path | None, figures: object) -> None:

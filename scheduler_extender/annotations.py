@@ -2,7 +2,8 @@
 
 The contract of the annotations is one table, :data:`KEYS`: a key, how its value is read, and what
 is allowed. A value that cannot be read and a key that nobody knows are refused with a reason that
-names both; it is the same text every time, since kube-scheduler compares it.
+names both; it is the same text every time, since kube-scheduler compares it, and short, since it
+stands in the answer of every node.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ RESERVED = frozenset({PLACEMENT, WAKE})
 
 MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 MAX_COUNT = 1024
+MAX_CONTAINERS = 4096
+"""Containers of one pod that ask for GPUs; an API server takes hundreds."""
+MAX_VALUE = 1024
+"""Characters of an annotation of ours."""
+MAX_MODELS = 32
+"""Different globs of gpu-model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +66,18 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
             try:
                 count = _count(container, resource)
             except _BadValueError as error:
-                return Malformed(f"container {container.name}: {resource} {error}")
+                return Malformed(f"container {_cut(container.name)}: {resource} {error}")
             if count and (container.name, resource) not in claimed:
                 found = ContainerRequest(container.name, count, role)
                 containers.setdefault(resource, []).append(found)
     if not containers:
         return None
     resource = next(r for r in managed if r in containers)
+    asking = sum(map(len, containers.values()))
+    if asking > MAX_CONTAINERS:
+        return Malformed(
+            f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
+        )
     counted = GpuRequest(resource, tuple(containers[resource]), alone=alone)
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
@@ -73,11 +85,11 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         name = key.removeprefix(PREFIX)
         if name not in KEYS:
             return Malformed(
-                f"annotation {key}: unknown key, allowed are {', '.join(KEYS)}", counted
+                f"annotation {_cut(key)}: unknown key, allowed are {', '.join(KEYS)}", counted
             )
         field, read = KEYS[name]
         try:
-            values[field] = read(ours[key].strip())
+            values[field] = read(_bounded(ours[key]))
         except _BadValueError as error:
             return Malformed(f"annotation {key}={_short(ours[key])}: {error}", counted)
     policy = values.pop("policy", Policy.REQUIRED)
@@ -169,11 +181,18 @@ def quantity(text: str) -> Decimal:
         raise _BadValueError(f"{_short(text)} is not a quantity such as 2 or 40Gi") from error
 
 
+def _bounded(text: str) -> str:
+    if len(text) > MAX_VALUE:
+        raise _BadValueError(f"{len(text)} characters; at most {MAX_VALUE} are allowed")
+    return text.strip()
+
+
 def _one_of(words: Mapping[str, Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
-        if text not in words:
+        word = text.lower()
+        if word not in words:
             raise _BadValueError(f"allowed are {', '.join(words)}")
-        return words[text]
+        return words[word]
 
     return read
 
@@ -204,8 +223,12 @@ def _models(text: str) -> tuple[str, ...]:
     globs = [canonical_product(glob) for glob in text.split(",")]
     if not all(re.fullmatch(r"[a-z0-9*?.()+/-]{1,64}", glob) for glob in globs):
         raise _BadValueError("allowed are product names or globs, comma-separated, such as A100*")
-    # Every product here is NVIDIA's: "NVIDIA*" asks for nothing more.
-    return tuple(sorted({re.sub(r"^(nvidia|nvidia-tesla)\*", "*", glob) for glob in globs}))
+    # Every product here is NVIDIA's: "NVIDIA*" asks for nothing more. Nor do two stars.
+    globs = [re.sub(r"^(nvidia|nvidia-tesla)\*", "*", glob) for glob in globs]
+    found = tuple(sorted({re.sub(r"\*+", "*", glob) for glob in globs}))
+    if len(found) > MAX_MODELS:
+        raise _BadValueError(f"{len(found)} different globs; at most {MAX_MODELS} are allowed")
+    return found
 
 
 _LINK_LEVELS = {
@@ -232,8 +255,12 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _short(text: str) -> str:
-    shown = text if len(text) <= 40 else text[:37] + "..."
-    return f'"{shown}"'
+    """A value as a reason quotes it: one line, at most forty characters."""
+    return f'"{_cut(" ".join(text[:200].split()), 40)}"'
+
+
+def _cut(text: str, most: int = 90) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def render(request: GpuRequest) -> dict[str, str]:

@@ -37,9 +37,11 @@ from scheduler_extender.endpoint import (
     error_line,
     read,
 )
+from scheduler_extender.explain import answers, free_and_promised
 from scheduler_extender.filecluster import FileBinder
 from scheduler_extender.limits import (
     AT_ONCE_STEPS,
+    BIND_STARTS_WITHIN,
     BIND_THREADS,
     EVALUATING_THREADS,
     MAX_BIND_BODY,
@@ -51,8 +53,7 @@ from scheduler_extender.snapshot import cluster_file
 from scheduler_extender.verbs import Binder, BindError
 from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise
 from topology import codec
-from topology.devices import NodeName, PodUid, positions
-from topology.pools import gpus
+from topology.devices import NodeName, PodUid
 from topology.requests import GpuRequest
 
 log = structlog.get_logger(__name__)
@@ -213,7 +214,13 @@ def create_app(service: Service) -> FastAPI:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
             _names_checked(args)
-            verbs.bind(cluster, service.binder, args, _now)
+            verbs.bind(
+                cluster,
+                service.binder,
+                args,
+                _now,
+                late=lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN,
+            )
         except BindError as error:
             service.metrics.bind_errors.inc()
             log.info("bind refused", pod=args.pod_name, node=args.node, reason=str(error))
@@ -293,20 +300,18 @@ def create_admin_app(service: Service) -> FastAPI:
         found: dict[str, Any] = {"pod": f"{namespace}/{pod}", "node": record.node}
         if isinstance(record.request, Malformed):
             return {**found, "reason": record.request.reason}
-        names = cluster.names()
-        decisions = {name: cluster.decide(name, record.request) for name in names}
-        scores = cluster.scores(record.request, names)
         found["asks"] = record.request.text
         found["nodes"] = [
             {
-                "node": name,
-                "verdict": decision.verdict,
-                "score": scores[name],
-                "reason": decision.rejection.reason if decision.rejection else "",
-                "hazards": list(decision.assessment.hazards) if decision.assessment else [],
-                "resolvable": decision.rejection.resolvable if decision.rejection else True,
+                "node": row.node,
+                "verdict": row.decision.verdict,
+                "score": row.score,
+                "reason": row.reason,
+                "note": row.note,
+                "hazards": row.hazards,
+                "resolvable": row.resolvable,
             }
-            for name, decision in decisions.items()
+            for row in answers(cluster, record.request, bound=record)
         ]
         return found
 
@@ -397,9 +402,7 @@ def _node_brief(cluster: Cluster, name: NodeName) -> dict[str, Any]:
         if isinstance(view, str):
             found["problem"] = view
         else:
-            free = gpus(view.free, view.width)
-            found["free"] = [topology.gpus[p].index for p in positions(free)]
-            found["pending"] = len(view.pending)
+            found |= free_and_promised(topology, view)
     return found
 
 

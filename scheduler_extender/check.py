@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cluster import Cluster, Decision, kubelet_of
+from scheduler_extender.explain import answers, summary
 from topology.devices import Mask, NodeName
 from topology.graph import NodeTopology
 from topology.kubelet import container_sets
@@ -16,6 +17,7 @@ from topology.pools import gpus
 from topology.requests import GpuRequest, Role
 
 SHOWN_SETS = 4
+SHOWN_NODES = 200
 
 
 def check(cluster: Cluster, pod: str, request: GpuRequest) -> dict[str, Any]:
@@ -23,28 +25,45 @@ def check(cluster: Cluster, pod: str, request: GpuRequest) -> dict[str, Any]:
 
     ``outcomes`` lists the GPU sets that the whole pod may get, as driver indices; ``containers``
     the sets of each app and sidecar container. Both are empty where nothing would be handed out,
-    and where there are too many to list (then ``hazards`` says so).
+    and where there are too many to list (then ``hazards`` says so). ``reason`` says why a node
+    refuses the pod, ``note`` why one that takes it promises it nothing.
     """
-    rows = []
-    scores = cluster.scores(request, cluster.names())
-    for name in cluster.names():
-        decision = cluster.decide(name, request)
-        topology = cluster.node(name)[0]
-        rejection = decision.rejection
-        rows.append(
+    rows = answers(cluster, request)
+    sets: dict[object, _Sets] = {}
+    nodes = []
+    for row in rows:
+        topology = cluster.node(row.node)[0]
+        # Nodes in one state hand out alike; what their GPUs are called may differ.
+        called = tuple(gpu.index for gpu in topology.gpus) if topology else ()
+        key = (cluster.state(row.node, request.resource), called)
+        if key not in sets:
+            sets[key] = _Sets(
+                _outcomes(row.decision, topology),
+                _containers(cluster, row.node, request, row.decision),
+                _hazards(row.decision),
+            )
+        nodes.append(
             {
-                "node": name,
-                "verdict": decision.verdict,
-                "outcomes": _outcomes(decision, topology),
-                "containers": _containers(cluster, name, request, decision),
-                "hazards": _hazards(decision),
-                "score": scores[name],
-                "reason": rejection.reason if rejection else "",
-                "resolvable": rejection.resolvable if rejection else True,
-                "passes": rejection is None,
+                "node": row.node,
+                "verdict": row.decision.verdict,
+                "outcomes": sets[key].outcomes,
+                "containers": sets[key].containers,
+                "hazards": sets[key].hazards,
+                "score": row.score,
+                "reason": row.reason,
+                "note": row.note,
+                "resolvable": row.resolvable,
+                "passes": row.passes,
             }
         )
-    return {"pod": pod, "asks": request.text, "nodes": rows}
+    told = summary(request, rows)
+    return {"pod": pod, "asks": request.text, "nodes": nodes, "summary": told}
+
+
+class _Sets(NamedTuple):
+    outcomes: list[list[int]]
+    containers: list[dict[str, Any]]
+    hazards: list[str]
 
 
 def _outcomes(decision: Decision, topology: NodeTopology | None) -> list[list[int]]:
@@ -98,26 +117,48 @@ STYLES = {
 
 
 def table(answer: dict[str, Any]) -> Table:
-    """The answer for a terminal: passing nodes first, best score first."""
+    """The answer for a terminal: passing nodes first, best score first, at most SHOWN_NODES."""
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for column in ("node", "verdict", "score", "may hand out", "why not, and what to beware of"):
-        found.add_column(column, justify="right" if column == "score" else "left", overflow="fold")
+    found.add_column("node", overflow="fold")
+    found.add_column("verdict", no_wrap=True)
+    found.add_column("score", justify="right", no_wrap=True)
+    found.add_column("may hand out", overflow="fold")
+    found.add_column("why not, and what to beware of", overflow="fold")
     rows = sorted(answer["nodes"], key=lambda r: (not r["passes"], -r["score"], r["node"]))
-    for row in rows:
+    for row in rows[:SHOWN_NODES]:
         score = str(row["score"]) if row["passes"] else "–"
         verdict = Text(row["verdict"], STYLES[row["verdict"]])
         beware = f"beware: {', '.join(row['hazards'])}" if row["hazards"] else ""
-        notes = "; ".join(filter(None, (row["reason"], beware)))
-        found.add_row(row["node"], verdict, score, sets_text(row["outcomes"]), notes)
+        notes = "; ".join(filter(None, (row["reason"], row["note"], beware)))
+        outcomes = sets_text(row["outcomes"])
+        found.add_row(Text(row["node"]), verdict, score, outcomes, Text(notes))
+    if len(rows) > SHOWN_NODES:
+        more = f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)"
+        found.add_row(more, "", "", "", "")
     return found
 
 
 def sets_text(outcomes: Sequence[Sequence[int]], shown: int = SHOWN_SETS) -> str:
     """Some GPU sets in brief.
 
-    >>> sets_text([[0, 1], [2, 3]])
-    '0,1 | 2,3'
+    >>> sets_text([[0, 1], [2, 3]]), sets_text([[0, 1, 2, 3], [0, 1, 2, 7]])
+    ('0,1 | 2,3', '0-3 | 0-2,7')
     """
-    text = " | ".join(",".join(map(str, gpus)) for gpus in outcomes[:shown])
+    text = " | ".join(map(set_text, outcomes[:shown]))
     more = len(outcomes) - shown
     return f"{text} | … {more} more" if more > 0 else text
+
+
+def set_text(gpus: Sequence[int]) -> str:
+    """One GPU set in brief; three and more in a row are a range.
+
+    >>> set_text((0, 1)), set_text((0, 1, 2, 5, 6, 7)), set_text(())
+    ('0,1', '0-2,5-7', '')
+    """
+    runs: list[list[int]] = []
+    for gpu in gpus:
+        if runs and gpu == runs[-1][-1] + 1:
+            runs[-1].append(gpu)
+        else:
+            runs.append([gpu])
+    return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 2 else ",".join(map(str, r)) for r in runs)

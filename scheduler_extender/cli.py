@@ -5,28 +5,36 @@ Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stder
 
 from __future__ import annotations
 
+import codecs
 import json
+import os
+import re
 import ssl
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import structlog
 import typer
 import yaml
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from scheduler_extender import check as checking
-from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender import podfile
 from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load, read_pod
+from scheduler_extender.commandline import BadInputError, run
+from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load
+from scheduler_extender.terminal import show
 from topology import codec
 from topology.devices import Bytes, NodeName
+from topology.graph import AllocatorFacts
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
 from topology.placement import Verdict
-from topology.requests import GpuRequest
 
 app = typer.Typer(
     name="gpu-topology",
@@ -36,15 +44,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+MAX_TEXT = 16 * 1024 * 1024
+"""Bytes of a pod, or of what people paste of a machine."""
 console = Console(width=None if sys.stdout.isatty() else 160)
-
-
-# typer brings its own click and shows of it only this class.
-_UsageError: Any = typer.BadParameter.__mro__[1]
-
-
-class BadInputError(Exception):
-    """What the user gave cannot be used; the message is the one line they see."""
 
 
 @app.command()
@@ -83,9 +85,7 @@ def extender(
 
     if cluster is not None and kubeconfig is not None:
         raise BadInputError("--cluster and --kubeconfig exclude each other")
-    for flag, number in (("--port", port), ("--admin-port", admin_port)):
-        if not 0 <= number <= 65535:
-            raise BadInputError(f"{flag}: allowed are 0 to 65535, not {number}")
+    _two_ports(port, admin_port)
     weakest = _one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     tls = None
     if tls_cert or tls_key or client_ca or client_name:
@@ -277,24 +277,49 @@ def import_(
     memory: Annotated[
         str | None, typer.Option(help="Memory of each GPU, such as 40960Mi (nvidia-smi's MiB).")
     ] = None,
+    allocator: Annotated[
+        str | None,
+        typer.Option(
+            help="How the node's device plugin picks GPUs: best-effort (the default: NVIDIA's own, "
+            "unmodified, over whole GPUs), distributed, packed or any."
+        ),
+    ] = None,
 ) -> None:
     """Turn what people paste of a machine into a GPUTopology object, as YAML on stdout."""
     from scheduler_extender.annotations import quantity
     from topology.sources import SourceError, read
 
+    if len(node) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node):
+        said = "a node's name is of a-z, 0-9, - and ., at most 253 characters"
+        raise BadInputError(f"--node: {said}, not {node[:60]!r}")
+    known = {w: w for w in ("distributed", "packed", "any")}
+    policy = _one_of("--allocator", allocator or "best-effort", known, "best-effort", "best-effort")
     amount = None
     if memory is not None:
         try:
             amount = Bytes(int(quantity(memory)))
         except ValueError as error:
             raise BadInputError(f"--memory: {error}") from error
+        if not 0 < amount < 2**63:
+            raise BadInputError(f"--memory: allowed are 1 to 2^63 - 1 bytes, not {memory}")
     try:
-        found = read(_text(file), NodeName(node), product=product, memory=amount)
+        found = read(_pasted(file), NodeName(node), product=product, memory=amount)
     except SourceError as error:
         raise BadInputError(f"{file}: {error}") from error
     for finding in found.findings:
         typer.echo(f"{file}: {finding}", err=True)
-    typer.echo(yaml.safe_dump(codec.encode(found.topology), sort_keys=False), nl=False)
+    if allocator is None:
+        typer.echo(
+            f"{file}: allocator taken as best-effort, NVIDIA's unmodified plugin over whole GPUs: "
+            "--allocator distributed if it shares GPUs, any if another plugin hands them out",
+            err=True,
+        )
+    topology = replace(found.topology, allocator=AllocatorFacts(policy))
+    try:
+        document = codec.encode(topology)
+    except ValidationError as error:
+        raise BadInputError(f"{file}: {codec.first_error(error)}") from error
+    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
 
 
 @app.command()
@@ -311,17 +336,18 @@ def check(
     as_json = _one_of("--output", output, {"json": True}, False, "table")
     state = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
     feed(state, _cluster_file(cluster))
-    name, request = _pod_file(pod)
-    answer = checking.check(state, name, request)
+    asked = _pod_file(pod)
+    answer = checking.check(state, asked.name, asked.request)
+    told = answer.pop("summary")
     passing = sum(row["passes"] for row in answer["nodes"])
     if as_json:
         for row in answer["nodes"]:
             del row["passes"]
         typer.echo(json.dumps(answer, indent=2))
     else:
-        console.print(f"[bold]{name}[/] asks {request.text}")
-        console.print(checking.table(answer))
-        console.print(f"{passing} of {len(answer['nodes'])} nodes would take it")
+        console.print(Text(asked.name, "bold"), Text(f"asks {asked.request.text}"))
+        show(console, checking.table(answer), keys=3)
+        console.print(told, highlight=False)
     raise typer.Exit(0 if passing else 1)
 
 
@@ -345,7 +371,7 @@ def machines(
     except UnknownMachine as error:
         raise BadInputError(str(error)) from error
     if matrix:
-        console.print(_matrix(found))
+        show(console, _matrix(found))
     else:
         document = codec.encode(found.topology(found.name))
         typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
@@ -387,6 +413,10 @@ def demo(
     from scheduler_extender.demo import run_demo, serve_demo
     from scheduler_extender.serving import PortError
 
+    if serve:
+        _two_ports(port, admin_port)
+    else:
+        _folder("--out", out)
     try:
         if serve:
             code = serve_demo(console, cluster, port, admin_port)
@@ -395,6 +425,24 @@ def demo(
     except (ClusterFileError, PortError) as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)
+
+
+def _two_ports(port: int, admin_port: int) -> None:
+    for flag, number in (("--port", port), ("--admin-port", admin_port)):
+        if not 0 <= number <= 65535:
+            raise BadInputError(f"{flag}: allowed are 0 to 65535, not {number}")
+    if port == admin_port != 0:
+        raise BadInputError(f"--port and --admin-port are both {port}: two ports are needed")
+
+
+def _folder(flag: str, path: Path) -> None:
+    """Make a folder before the work that fills it. Raises :class:`BadInputError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"{flag}: {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise BadInputError(f"{flag}: {path}: Permission denied")
 
 
 def _one_of(
@@ -415,7 +463,13 @@ def _cluster_file(path: Path) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MAX_TEXT + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_TEXT + 1)
+        if len(data) > MAX_TEXT:
+            raise BadInputError(f"{path}: larger than {MAX_TEXT:,} bytes")
         return data.decode("utf-8")
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror}") from error
@@ -423,41 +477,37 @@ def _text(path: Path) -> str:
         raise BadInputError(f"{path}: not UTF-8 text: {error.reason}") from error
 
 
-def _pod_file(path: Path) -> tuple[str, GpuRequest]:
-    """The pod's name and request; bad input also where an annotation cannot be read."""
+def _pasted(path: Path) -> str:
+    """What a shell or an editor saved, at most what :func:`topology.sources.read` takes."""
+    from topology.sources import MAX_TEXT
+
+    most = 4 * MAX_TEXT
     try:
-        documents = [d for d in yaml.safe_load_all(_text(path)) if d is not None]
-    except (yaml.YAMLError, ValueError) as error:
-        first = " ".join(str(error).split())
-        raise BadInputError(f"{path}: not YAML: {first}") from error
-    if len(documents) != 1:
-        raise BadInputError(f"{path}: one Pod is needed, there are {len(documents)} documents")
-    manifest = documents[0]
-    if not isinstance(manifest, dict):
-        raise BadInputError(f"{path}: a Pod is needed, not {type(manifest).__name__}")
-    spec = manifest.get("spec")
-    if manifest.get("kind") != "Pod" and isinstance(spec, dict) and "template" in spec:
-        name = _mapping(manifest.get("metadata")).get("name", "pod")
-        template = _mapping(spec["template"])
-        metadata = {"name": name, **_mapping(template.get("metadata"))}
-        manifest = {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
-    if manifest.get("kind") != "Pod":
-        kind = manifest.get("kind")
-        raise BadInputError(f"{path}: kind: allowed is Pod, or one with a template, not {kind!r}")
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+        if len(data) > most:
+            raise BadInputError(f"{path}: more than {most} bytes, at most these are read")
+        # PowerShell's ">" writes UTF-16.
+        utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return data.decode("utf-16" if utf16 else "utf-8")
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{path}: not UTF-8 text: {error.reason}") from error
+
+
+def _pod_file(path: Path) -> podfile.Asked:
+    """The file's pod; bad input also where an annotation cannot be read."""
     try:
-        pod = read_pod(manifest)
-    except ValueError as error:
+        found = podfile.read(_text(path))
+    except podfile.PodFileError as error:
         raise BadInputError(f"{path}: {error}") from error
-    request = parse(pod)
-    if isinstance(request, Malformed):
-        raise BadInputError(f"{path}: {request.reason}")
-    if request is None:
-        raise BadInputError(f"{path}: the pod asks for no GPU (nvidia.com/gpu), nothing to check")
-    return pod.metadata.name, request
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    for note in found.notes:
+        typer.echo(f"warning: {path}: {note}", err=True)
+    return found
 
 
 def _log_json(*, quiet: bool = False) -> None:
@@ -475,22 +525,4 @@ def _log_json(*, quiet: bool = False) -> None:
 
 def main() -> NoReturn:
     """The console script."""
-    command = typer.main.get_command(app)
-    try:
-        code = command.main(standalone_mode=False)
-    except BadInputError as error:
-        _fail(str(error))
-    except _UsageError as error:
-        context = getattr(error, "ctx", None)
-        where = context.command_path if context else "gpu-topology"
-        _fail(f"{where}: {error.format_message()} (try {where} --help)")
-    except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
-    sys.exit(2)
+    run(app, "gpu-topology")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -25,12 +24,15 @@ from scheduler_extender.cluster import Cluster
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import Node, Pod
-from topology.codec import API_VERSION, Record, RecordError, decode, first_error
+from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
 from topology.devices import NodeName, PodUid
 from topology.machines import UnknownMachine, machine
 from topology.report import Report
+from topology.yamltext import YamlTextError, documents
 
 MAX_FILE = 256 * 1024 * 1024
+MAX_GROUPED = 200_000
+"""GPUs of all MachineGroups of a file together; a line each can ask for any number."""
 REMEMBERED_PODS = 4096
 
 
@@ -70,9 +72,11 @@ class _MachineGroup(BaseModel):
 def load(path: Path) -> ClusterFile:
     """Read a cluster file. Raises :class:`ClusterFileError`."""
     try:
-        if path.stat().st_size > MAX_FILE:
-            raise ClusterFileError(f"{path}: larger than {MAX_FILE} bytes")
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise ClusterFileError(f"{path}: larger than {MAX_FILE:,} bytes")
+        text = data.decode("utf-8")
     except OSError as error:
         raise ClusterFileError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -85,6 +89,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     records: list[Record] = []
     pods: list[PodRecord] = []
     allocatable: dict[NodeName, Allocatable] = {}
+    grouped = 0
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
             continue
@@ -97,7 +102,8 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
             if kind == "GPUTopology":
                 records.append(_record(item, where))
             elif kind == "MachineGroup":
-                group, has = _group(item, where)
+                group, has = _group(item, where, MAX_GROUPED - grouped)
+                grouped += sum(len(record.topology.gpus) for record in group)
                 records += group
                 if has is not None:
                     allocatable |= {record.topology.name: has for record in group}
@@ -108,7 +114,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
             else:
                 raise ClusterFileError(
                     f"{where}: kind: allowed are GPUTopology, MachineGroup, Node, Pod, List, "
-                    f"not {kind!r}"
+                    f"not {shortened(kind)}"
                 )
     seen: set[str] = set()
     for record in records:
@@ -130,22 +136,17 @@ def _documents(text: str, name: str) -> Iterator[Any]:
             pass
         else:
             return
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        yield from yaml.load_all(text, Loader=loader)
-    except ValueError as error:  # such as a date that there is not
+        yield from documents(text)
+    except YamlTextError as error:
         raise ClusterFileError(f"{name}: {error}") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ClusterFileError(f"{name}:{line} not YAML: {problem}") from error
 
 
 def _record(item: Mapping[str, Any], where: str) -> Record:
-    if item.get("apiVersion") != API_VERSION:
+    version = item.get("apiVersion")
+    if version != API_VERSION:
         raise ClusterFileError(
-            f"{where}: apiVersion: allowed is {API_VERSION}, not {item.get('apiVersion')!r}"
+            f"{where}: apiVersion: allowed is {API_VERSION}, not {shortened(version)}"
         )
     try:
         record = decode(item, strict=True)
@@ -154,7 +155,10 @@ def _record(item: Mapping[str, Any], where: str) -> Record:
     return record if record.report is not None else replace(record, report=Report())
 
 
-def _group(item: Mapping[str, Any], where: str) -> tuple[list[Record], Allocatable | None]:
+def _group(
+    item: Mapping[str, Any], where: str, room: int
+) -> tuple[list[Record], Allocatable | None]:
+    """A group's records; ``room`` is how many GPUs are still allowed."""
     try:
         group = _MachineGroup.model_validate(item)
         kind = machine(group.machine)
@@ -162,6 +166,11 @@ def _group(item: Mapping[str, Any], where: str) -> tuple[list[Record], Allocatab
         raise ClusterFileError(f"{where}: {first_error(error)}") from error
     except UnknownMachine as error:
         raise ClusterFileError(f"{where}: machine: {error}") from error
+    if group.count * kind.size > room:
+        raise ClusterFileError(
+            f"{where}: count: {group.count:,} × {kind.size} GPUs are too many; MachineGroups may "
+            f"have {MAX_GROUPED:,} GPUs in all"
+        )
     width = max(2, len(str(group.count - 1)))
     names = (f"{group.name_prefix}{i:0{width}}" for i in range(group.count))
     records = [Record(kind.topology(name, group=group.name_prefix), Report()) for name in names]
@@ -212,6 +221,9 @@ def _pod(item: Mapping[str, Any], where: str) -> list[PodRecord]:
 
 def read_pod(item: object) -> Pod:
     """A Pod from parsed YAML or JSON; a :class:`ValueError` names the field that is wrong."""
+    unquoted = _unquoted(item)
+    if unquoted is not None:
+        raise ValueError(unquoted)
     try:
         pod = msgspec.convert(item, Pod)
     except msgspec.ValidationError as error:
@@ -221,6 +233,24 @@ def read_pod(item: object) -> Pod:
     namespace = pod.metadata.namespace or "default"
     metadata = msgspec.structs.replace(pod.metadata, namespace=namespace)
     return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def _unquoted(item: object) -> str | None:
+    """What is wrong with an annotation whose value YAML does not read as a text, and the remedy.
+
+    The API server refuses such a pod with less to say.
+    """
+    metadata = item.get("metadata") if isinstance(item, Mapping) else None
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    for key, value in annotations.items() if isinstance(annotations, Mapping) else ():
+        if isinstance(value, str):
+            continue
+        wrong = f"pod: metadata.annotations: {shortened(key)[1:-1]}: a text is needed"
+        if isinstance(value, (bool, int, float)):
+            written = str(value).lower() if isinstance(value, bool) else str(value)
+            return f'{wrong}, and YAML reads {written} as another thing: quote it, "{written}"'
+        return f"{wrong}, not {shortened(value)}"
+    return None
 
 
 def feed(cluster: Cluster, content: ClusterFile) -> None:

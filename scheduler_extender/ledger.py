@@ -129,7 +129,7 @@ def _promise_of(pod: Pod, *, trusted: bool) -> Verdict | None:
         return None
     try:
         placement = _read_placement(written)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     ours = placement.uid == pod.metadata.uid and placement.node == pod.spec.node_name
     if not ours and not trusted:

@@ -29,6 +29,10 @@ MAX_NAMES = 100_000
 works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two million.
 """
 
+BIND_STARTS_WITHIN = 3.5
+"""Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout
+(10 s), of which the write may take 4 s and the look-up after it 2 s."""
+
 BIND_THREADS = 64
 EVALUATING_THREADS = 2
 """Requests that wait for the API server at one time, and that are worked out at one time. The

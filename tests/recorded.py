@@ -22,12 +22,17 @@ SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", Path(__file__).parents[2] / 
 POINTS = {10: "SYS", 20: "NODE", 30: "PHB", 40: "PXB", 50: "PIX", 60: "BOARD"}
 
 
+def shared(path: str) -> Path:
+    """A file or folder of what was collected; skips the test where it is absent."""
+    found = SHARED / path
+    if not found.exists():
+        pytest.skip(f"not here: {path} (see GPU_TOPOLOGY_SHARED)")
+    return found
+
+
 def recorded(path: str) -> Path:
     """A recorded file; skips the test where it is absent."""
-    found = SHARED / "recorded" / path
-    if not found.exists():
-        pytest.skip(f"no recorded answers here: {path} (see GPU_TOPOLOGY_SHARED)")
-    return found
+    return shared(f"recorded/{path}")
 
 
 def lines(path: str) -> list[Any]:

@@ -362,13 +362,14 @@ def first_error(error: ValidationError) -> str:
     fault = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in fault["loc"]) or "record"
     given = fault.get("input")
-    shown = "" if fault["type"] == "missing" else f", not {_short(given)}"
+    shown = "" if fault["type"] == "missing" else f", not {shortened(given)}"
     more = error.error_count() - 1
     rest = f" (and {more} more)" if more else ""
     return f"{where}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}{rest}"
 
 
-def _short(value: object) -> str:
+def shortened(value: object) -> str:
+    """A value as Python writes it, cut to sixty characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

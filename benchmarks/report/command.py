@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.output import write_text
+from benchmarks.output import writable, write_text
 from benchmarks.report import ReportError, page
 from benchmarks.report.reading import read
 
@@ -27,6 +27,7 @@ def report(
     """One HTML page of figures and plots, complete in itself."""
     if out.resolve() in {path.resolve() for path in files}:
         raise typer.BadParameter(f"--out: {out} is one of the files to report on")
+    writable(out)
     found = []
     for path in files:
         try:

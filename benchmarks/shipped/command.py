@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from benchmarks.output import STDOUT, write_json, write_text
+from benchmarks.output import STDOUT, console, show, writable, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError
 from benchmarks.shipped import sweep as sweeps
 from benchmarks.shipped.clusters import ClusterError
@@ -136,8 +135,7 @@ def simulate(
         what.check()
     except (ClusterError, JobsError, UnknownPolicyError) as error:
         raise typer.BadParameter(str(error)) from error
-    for path in (json_file, tsv_file, html_file):
-        _writable(path)
+    writable(json_file, tsv_file, html_file)
     # Figures on standard output are for a program, and a Pod's log mixes both outputs.
     quiet = STDOUT in (json_file, tsv_file, html_file)
     columns = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn())
@@ -156,9 +154,9 @@ def simulate(
             )
         except UnknownPolicyError as error:
             raise typer.BadParameter(str(error)) from error
-    console = Console(quiet=quiet, width=None if Console().is_terminal else 190)
-    console.print(sweeps.table(found))
-    console.print(
+    if not quiet:
+        show(sweeps.table(found), keys=3)
+    console(quiet=quiet).print(
         f"\n{found['mode']}: {_words(what, found)}; ± is 95 % over seeds. Of those asking: jobs "
         "with annotations; several GPUs: completion of such jobs × ours",
         highlight=False,
@@ -170,20 +168,6 @@ def simulate(
         from benchmarks.report import page
 
         write_text(html_file, page([found]))
-
-
-def _writable(path: Path | None) -> None:
-    """Refuse a file that cannot be written before hours are spent on what goes into it."""
-    if path is None or path == STDOUT:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"{path}: {error.strerror}") from error
-    if path.is_dir():
-        raise typer.BadParameter(f"{path}: Is a directory")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise typer.BadParameter(f"{path}: Permission denied")
 
 
 def _words(what: sweeps.Sweep, found: dict[str, Any]) -> str:

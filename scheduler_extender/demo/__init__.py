@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
-from scheduler_extender.check import STYLES, sets_text
+from scheduler_extender.check import STYLES, set_text, sets_text
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.demo import workload
 from scheduler_extender.demo.kubelet import Kubelets
@@ -29,10 +29,13 @@ from scheduler_extender.demo.picture import picture
 from scheduler_extender.demo.scheduler import Outcome, Scheduler
 from scheduler_extender.filecluster import ClusterFile, FileBinder, feed, load
 from scheduler_extender.serving import Serving, listen
+from scheduler_extender.terminal import show
 from topology.devices import PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 SHOWN_SETS = 3
+WEIGHT = 5
+"""As in manifests/scheduler/kube-scheduler-config.yaml, which says why; a test compares the two."""
 
 
 @contextmanager
@@ -88,7 +91,6 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
                 placed = sum(o.node is not None for o in outcomes)
                 progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
         spent = scheduler.spent
-    out.mkdir(parents=True, exist_ok=True)
     drawing = out / "cluster.svg"
     placed = sum(o.node is not None for o in outcomes)
     title = f"{len(content.records)} nodes after {len(pods)} pods: {placed} placed"
@@ -103,22 +105,22 @@ def _gpus(content: ClusterFile) -> int:
 
 
 def _show(console: Console, outcomes: list[Outcome]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.add_column("pod", no_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("pod", overflow="fold")
     table.add_column("asked for", overflow="fold")
-    table.add_column("node", no_wrap=True)
+    table.add_column("node", overflow="fold")
     table.add_column("got", no_wrap=True)
     table.add_column("could have got", overflow="fold")
     table.add_column("verdict", no_wrap=True)
     for o in outcomes:
         if o.node is not None:
             possible = sets_text(o.possible, SHOWN_SETS) if o.possible else "any"
-            got = ",".join(map(str, o.got))
+            got = set_text(o.got)
             table.add_row(o.pod, o.asks, o.node, got, possible, Text(o.verdict, STYLES[o.verdict]))
-    console.print(table)
+    show(console, table)
     console.print()
     waiting = Table(box=None, pad_edge=False, header_style="bold")
-    waiting.add_column("waiting pod", no_wrap=True)
+    waiting.add_column("waiting pod", overflow="fold")
     waiting.add_column("asked for", overflow="fold")
     waiting.add_column("why, and on how many nodes", overflow="fold")
     for o in outcomes:
@@ -126,7 +128,7 @@ def _show(console: Console, outcomes: list[Outcome]) -> None:
             why = ", ".join(f"{n} {reason}" for reason, n in o.reasons)
             waiting.add_row(o.pod, o.asks, why)
     if waiting.row_count:
-        console.print(waiting)
+        show(console, waiting)
         console.print()
 
 
@@ -169,7 +171,7 @@ def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: in
     source = cluster or FLEET
     content = load(source)
     with _service(content, port, admin_port) as (url, admin, _):
-        console.print(_how_to_call(url, admin, content), markup=False, highlight=False)
+        console.print(how_to_call(url, admin, content), markup=False, highlight=False)
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
@@ -177,7 +179,8 @@ def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: in
     return 0
 
 
-def _how_to_call(url: str, admin: str, content: ClusterFile) -> str:
+def how_to_call(url: str, admin: str, content: ClusterFile) -> str:
+    """What `make serve` prints: a request to try, and how to plug it into a kube-scheduler."""
     names = [record.topology.name for record in content.records]
     first, last = names[0], names[-1]
     return f"""\
@@ -202,9 +205,10 @@ To plug it into a kube-scheduler, start that with --config and
     prioritizeVerb: prioritize
     bindVerb: bind
     preemptVerb: preempt
-    weight: 1
+    weight: {WEIGHT}
     nodeCacheCapable: true
     httpTimeout: 10s
+    ignorable: false
     managedResources:
     - {{name: nvidia.com/gpu}}
     - {{name: nvidia.com/gpu.shared}}

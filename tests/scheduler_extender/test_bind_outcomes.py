@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,7 +14,7 @@ from scheduler_extender.verbs import IN_FLIGHT, TOO_LATE, BindError, Binding
 from scheduler_extender.wire import BindingArgs
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import Kube
-from tests.scheduler_extender.serving import Running
+from tests.scheduler_extender.serving import Running, running
 from topology.devices import NodeName
 from topology.kubeapi.apiserver import ApiNotSent
 from topology.links import LinkKind
@@ -153,10 +154,30 @@ def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
     kube.sees(pod(2, NVLINK))
     left, binder = list(answers), Writes()
     with pytest.raises(BindError, match=TOO_LATE):
-        verbs.bind(kube.cluster, binder, ARGS, lambda: "now", lambda: left.pop(0))  # type: ignore[arg-type]
+        verbs.bind(kube.cluster, binder, ARGS, lambda: "now", lambda: left.pop(0))
     assert binder.written == []
     assert kube.cluster.in_flight() == []
     assert left == []
+
+
+def test_binds_that_waited_behind_slow_writes_are_refused(
+    kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP: one thread writes slowly, three binds wait behind it for too long."""
+    monkeypatch.setattr("scheduler_extender.app.BIND_THREADS", 1)
+    monkeypatch.setattr("scheduler_extender.app.BIND_STARTS_WITHIN", 0.5)
+    pods = [kube.create(pod(1, name=f"p{i}", uid=f"u{i}")) for i in range(4)]
+    for manifest in pods:
+        kube.sees(manifest)
+    kube.fake.delay("/binding$", 1.0)
+    with (
+        running(switched(), binder=kube.binder, cluster=kube.cluster, clock=kube.clock) as service,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        answers = list(pool.map(lambda manifest: service.bind(manifest, "switched"), pods))
+    assert sorted(answers) == sorted(["", TOO_LATE, TOO_LATE, TOO_LATE])
+    assert kube.bindings() == 1
+    assert len(kube.cluster.in_flight()) == 1
 
 
 def test_a_pod_without_gpus_is_not_ours_to_bind(kube: Kube, bound: Running) -> None:

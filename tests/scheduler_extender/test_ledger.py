@@ -160,7 +160,11 @@ def test_a_promise_is_remembered_by_the_placement_annotation(verdict: str) -> No
 @pytest.mark.parametrize(
     "written",
     [
+        pytest.param("", id="empty"),
         pytest.param("not JSON", id="unreadable"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("1" * 10_000, id="a-number"),
+        pytest.param({"verdict": ["guaranteed"], "node": "node", "uid": "uid-1"}, id="a-list"),
         pytest.param([], id="no-object"),
         pytest.param({"verdict": 3, "node": "node", "uid": "uid-1"}, id="no-word"),
         pytest.param({"verdict": "guaranteed"}, id="no-uid"),

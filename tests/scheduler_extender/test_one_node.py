@@ -16,11 +16,11 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.app import Metrics
 from scheduler_extender.cluster import UNDECIDED, Cluster
 from scheduler_extender.ledger import PodRecord, pod_record
-from scheduler_extender.wire import Pod
+from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
-from topology import codec
+from topology import codec, placement, scoring
 from topology.devices import DeviceId, GpuUuid, NodeName, PodUid
 from topology.graph import NodeTopology
 from topology.placement import IN_PROGRESS
@@ -53,7 +53,7 @@ def cluster() -> Cluster:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Deciding about the node with five GPUs fails, as a fault in the core would make it."""
-    real, asked = clusters.assess, []
+    real, asked = placement.assess, []
 
     def assess(kubelet: Any, *rest: Any) -> Any:
         if kubelet.shape.size == 5:
@@ -111,7 +111,7 @@ def test_a_bind_to_such_a_node_is_refused_and_loses_no_reservation(
     train = record(pod(2, NVLINK))
     cluster.put_pod(train)
     cluster.reserve(NodeName("b"), train)
-    args = verbs.BindingArgs("train", "default", "uid-1", "b")
+    args = BindingArgs("train", "default", "uid-1", "b")
     with pytest.raises(verbs.BindError, match="could not be evaluated"):
         verbs.bind(cluster, None, args, lambda: "now")  # type: ignore[arg-type]
     assert [p.uid for p in cluster.in_flight()] == ["uid-1"]
@@ -120,14 +120,14 @@ def test_a_bind_to_such_a_node_is_refused_and_loses_no_reservation(
 def test_a_score_that_cannot_be_worked_out_is_neutral(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = clusters.scoring.prospect
+    real = scoring.prospect
 
     def prospect(kubelet: Any, *rest: Any) -> Any:
         if kubelet.shape.size == 5:
             raise RecursionError
         return real(kubelet, *rest)
 
-    monkeypatch.setattr(clusters.scoring, "prospect", prospect)
+    monkeypatch.setattr(scoring, "prospect", prospect)
     asked = msgspec.convert(pod(2, {}, uid="next"), Pod)
     scores = {str(row["Host"]): row["Score"] for row in verbs.prioritize(cluster, asked, NAMES)}
     assert scores["b"] == 5
@@ -150,7 +150,7 @@ def test_a_report_that_cannot_be_verified_is_taken_in(
 def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = kube.decode
+    real = codec.decode
 
     def decode(data: Any) -> Any:
         if data["metadata"]["name"] == "b":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,6 @@ from topology.machines import machine
 from topology.report import Health, Report
 from topology.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
 
-PLACED = '{"verdict":"guaranteed"}'
 NVLINK = Constraints(link=LinkKind.NVLINK)
 REQUESTS = (
     gpu_request(1),
@@ -39,7 +39,8 @@ REQUESTS = (
 
 
 def record(name: str, count: int, **more: object) -> PodRecord:
-    annotations = {"link": "nvlink", "placement": PLACED} if count > 1 else {}
+    placed = json.dumps({"verdict": "guaranteed", "node": more.get("node")})
+    annotations = {"link": "nvlink", "placement": placed} if count > 1 else {}
     manifest = pod(count, annotations, name=name, uid=f"uid-{name}", **more)  # type: ignore[arg-type]
     found = pod_record(msgspec.convert(manifest, Pod), MANAGED, trusted=True)
     assert found is not None

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.recorded import shared
+from topology import codec
 from topology.devices import MIB, Bytes, NodeName
 from topology.graph import NodeTopology
 from topology.links import GBps, Link, LinkKind, Via
@@ -221,12 +223,136 @@ class TestNics:
         assert not found.topology.nics
         assert "'eth0' has no GUID, so it is no RDMA NIC: left out" in str(found.findings)
 
+    @pytest.mark.parametrize(
+        ("attributes", "why"),
+        [
+            pytest.param('dev="3" port="0" guid="0x3" gdr="0"', "has port 0", id="a socket"),
+            pytest.param('dev="3" port="0" guid="0x3" gdr="1"', "has port 0", id="GPUDirect-TCP"),
+            pytest.param('dev="3" guid="0x3" gdr="0"', "has its own number", id="older socket"),
+            pytest.param('dev="10" guid="0xa" gdr="0"', "has its own number", id="by hex"),
+            pytest.param('dev="3" port="1" guid="0x0"', "has no GUID", id="GUID of zeros"),
+            pytest.param('dev="3"', "has neither GUID nor port", id="nothing said"),
+            pytest.param('dev="3" gdr="0"', "has neither GUID nor port", id="no GPUDirect"),
+            pytest.param('dev="0" port="1" guid="0x9a00" gdr="1"', "", id="an HCA"),
+            pytest.param('dev="0" port="1" guid="0x9a00" gdr="0"', "", id="without GPUDirect"),
+            pytest.param('dev="0" port="2" guid="0x9a00"', "", id="second port"),
+            pytest.param('dev="0" port="1" gdr="1"', "", id="a port, no GUID"),
+            pytest.param('dev="0" gdr="1"', "", id="GPUDirect, no more said"),
+        ],
+    )
+    def test_kernel_interfaces_are_no_rdma(self, attributes: str, why: str) -> None:
+        net = f'<nic><net name="some0" {attributes}/></nic>'
+        found = parse_nccl(system(cpu(0, gpu(A, 0), net)), NODE)
+        assert len(found.topology.nics) == (not why)
+        assert (f"'some0' {why}" in str(found.findings)) == bool(why)
+
+    def test_one_interface_under_every_cpu(self) -> None:
+        bridge = '<nic><net name="docker0" dev="0" port="0" guid="0x0" gdr="0"/></nic>'
+        found = parse_nccl(system(cpu(0, gpu(A, 0), bridge), cpu(1, gpu(B, 1), bridge)), NODE)
+        assert not found.topology.nics
+
+
+class TestOtherVendors:
+    """RCCL, AMD's NCCL, writes the same file; its xGMI links have no place in a record."""
+
+    AMD = "a GPU of vendor AMD (0x1002): only NVIDIA's GPUs and NVLinks are read"
+
+    def test_by_the_vendor(self) -> None:
+        text = system(cpu(0, gpu(A, 0), gpu(B, 1, vendor="0x1002")))
+        assert refusal(text) == f"line 2, {B}: {self.AMD}"
+
+    @pytest.mark.parametrize("sign", [' gcn="910"/>', '><xgmi target="x" count="1"/></gpu>'])
+    def test_without_a_vendor(self, sign: str) -> None:
+        one = f'<pci busid="{A}" class="0x038000"><gpu dev="0"{sign}</pci>'
+        assert refusal(system(cpu(0, one))) == f"line 2, {A}: {self.AMD}"
+
+    def test_one_that_is_not_known(self) -> None:
+        message = refusal(system(cpu(0, gpu(A, 0, vendor="0xabcd"))))
+        assert message.startswith(f"line 2, {A}: a GPU of vendor '0xabcd': only NVIDIA's")
+
+
+class TestPartsOfOneGpu:
+    """MLOPart: NCCL sees several parts of a GPU, and each tells all the GPU's NVLinks."""
+
+    @staticmethod
+    def parts(first: int, second: int, dev: int = 0) -> str:
+        links = [nvlink("0000:c0:00.0", count, "0x068000") for count in (first, second)]
+        both = f'<gpu dev="0">{links[0]}</gpu><gpu dev="{dev}">{links[1]}</gpu>'
+        one = f'<pci busid="{A}" class="0x030200" vendor="0x10de">{both}</pci>'
+        return system(cpu(0, one, gpu(B, 1, nvlink("0000:c0:00.0", 36, "0x068000"))))
+
+    def test_are_one_gpu_and_its_links_count_once(self) -> None:
+        found = parse_nccl(self.parts(36, 36), NODE)
+        assert len(found.topology.gpus) == 2
+        assert found.topology.links == (Link(0, 1, LinkKind.NODE, 36, Via.SWITCH),)
+        assert "2 <gpu> in one <pci>: parts of one GPU, read as one" in str(found.findings)
+
+    def test_that_differ_are_refused(self) -> None:
+        other = "than the <gpu> on line 2 of the same <pci>"
+        assert refusal(self.parts(36, 18)) == f"line 2, {A}: other NVLinks {other}"
+        assert refusal(self.parts(36, 36, dev=3)) == f"line 2, {A}: another dev {other}"
+
+    def test_more_nvlinks_than_a_record_takes(self) -> None:
+        text = system(cpu(0, gpu(A, 0, nvlink(B, 65)), gpu(B, 1, nvlink(A, 65))))
+        assert refusal(text) == "line 1, GPU0/GPU1: 65 NVLinks, at most 64 are allowed"
+
+
+COLLECTED = {
+    # GPUs, NICs, NVLinks of GPU0 and GPU1, NUMA nodes; or why it is refused.
+    "gvisor-b200x8": (8, 13, 18, "00001111"),
+    "ibm-h100-vsi": (8, 8, 18, "00001111"),
+    "zy-uestc_yccl__topo_h800": (8, 8, 8, "00001111"),
+    "zy-uestc_yccl__topo": (4, 0, 0, "0011"),
+    "gb10-spark-nccl-pr2202": (1, 0, 0, "-"),
+    "vr200-mlopart-snippet-in-system": (2, 0, 36, "00"),
+    "rccl-topo_16p1h": "line 10, 0000:4e:00.0: a GPU of vendor AMD (0x1002)",
+    "rccl-topo_4p1h": "line 9, 0000:1d:00.0: a GPU of vendor AMD (0x1002)",
+    "aws-g5.48xl": "line 12: no GPU of NVIDIA",
+}
+
+
+class TestCollected:
+    def test_every_file_is_in_the_table(self) -> None:
+        files = {path.stem for path in shared("fixtures/pasted/xml").glob("*.xml")}
+        assert files == COLLECTED.keys()
+
+    @pytest.mark.parametrize("name", COLLECTED)
+    def test_gives(self, name: str) -> None:
+        text = (shared("fixtures/pasted/xml") / f"{name}.xml").read_text(encoding="utf-8")
+        expected = COLLECTED[name]
+        if isinstance(expected, str):
+            assert refusal(text).startswith(expected)
+            return
+        gpus, nics, nvlinks, numa = expected
+        topology = read(text, NODE).topology
+        assert (len(topology.gpus), len(topology.nics)) == (gpus, nics)
+        assert "".join("-" if g.numa_node is None else str(g.numa_node) for g in topology.gpus) == (
+            numa
+        )
+        assert gpus == 1 or link(topology, 0, 1).nvlinks == nvlinks
+        assert all(nic.name.startswith("mlx5_") for nic in topology.nics)
+        assert codec.decode(codec.encode(topology), strict=True).topology == topology
+
+    def test_hwloc_is_named(self) -> None:
+        text = (shared("fixtures/hwloc") / "nvidiaDGX2.xml").read_text(encoding="utf-8")
+        with pytest.raises(SourceError, match=r"this is hwloc's \(lstopo\)"):
+            read(text, NODE)
+
 
 def test_other_displays_are_left_out() -> None:
     text = system(cpu(0, gpu(A, 0), gpu(B, None, vendor="0x1a03")))
     found = parse_nccl(text, NODE)
     assert len(found.topology.gpus) == 1
     assert "a display of vendor '0x1a03': left out" in str(found.findings)
+
+
+def test_xml_within_a_paste() -> None:
+    text = f"Our dump:\n```xml\n{PAIR}\n```\n"
+    found = read(text, NODE)
+    assert found.topology == parse_nccl(PAIR, NODE).topology
+    assert found.findings[0].line == 3
+    with pytest.raises(SourceError, match="broken XML"):
+        read(f"two\n{PAIR}\n{PAIR}\n", NODE)
 
 
 def test_read_picks_by_content() -> None:
@@ -253,7 +379,7 @@ BOMB = (
             "line 1: the root element is 'nvidia_smi_log', NCCL's",
             id="foreign",
         ),
-        pytest.param(system(cpu(0)), "line 1: no GPU: neither", id="no GPU"),
+        pytest.param(system(cpu(0)), "line 1: no GPU of NVIDIA: neither", id="no GPU"),
         pytest.param(
             system(gpu(A, 0)), "line 2, pci: stands outside every <cpu>", id="GPU without CPU"
         ),
@@ -294,7 +420,7 @@ BOMB = (
             id="NIC twice",
         ),
         pytest.param(
-            system(cpu(0, gpu(A, 0), "<nic><net/></nic>")),
+            system(cpu(0, gpu(A, 0), '<nic><net guid="0x9a"/></nic>')),
             "line 2, net: a NIC without name",
             id="NIC without name",
         ),

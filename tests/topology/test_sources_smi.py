@@ -307,7 +307,7 @@ def table(*rows: str) -> str:
         ),
         pytest.param(
             FOUR.replace("PHB\tSYS\tPIX", "PHB\tQPI\tPIX"),
-            "line 2, GPU0/GPU3: 'QPI' is no link; allowed are X, NV and a number, PSB, PIX",
+            "line 2, GPU0/GPU3: 'QPI' is no link; allowed are X, NV1 to NV64, PSB, PIX",
             id="unknown word",
         ),
         pytest.param(

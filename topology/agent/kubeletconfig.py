@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import urllib3
-import yaml
 from urllib3.exceptions import HTTPError
 
 from topology.agent.facts import KubeletFacts, kubelet_facts
+from topology.yamltext import documents
 
 TIMEOUT = 5.0
 
@@ -30,8 +30,8 @@ def from_file(path: Path) -> KubeletFacts:
     Raises :class:`ConfigurationUnseenError`.
     """
     try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = next(iter(documents(path.read_text())), None)
+    except (OSError, ValueError) as error:
         cause = " ".join(str(error).split())
         raise ConfigurationUnseenError(f"{path}: {cause}"[:300]) from error
     if not isinstance(content, dict) or content.get("kind") != "KubeletConfiguration":

@@ -11,6 +11,12 @@ from topology.links import Link
 
 MAX_TEXT = 1024 * 1024
 """Characters of a text; the largest machines print some 20,000."""
+MAX_FINDINGS = 100
+MAX_MESSAGE = 400
+MAX_NAME = 253
+MAX_INDEX = 1023
+MAX_NVLINKS = 64
+"""What a GPUTopology object takes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,8 +48,8 @@ class SourceError(ValueError):
     def __init__(self, line: int, cell: str | None, message: str) -> None:
         super().__init__(line, cell, message)
         self.line = line
-        self.cell = cell
-        self.message = message
+        self.cell = None if cell is None else cell if _plain(cell, 60) else quoted(cell)
+        self.message = _shown(message)
 
     def __str__(self) -> str:
         where = f"line {self.line}, {self.cell}" if self.cell else f"line {self.line}"
@@ -62,6 +68,16 @@ def quoted(word: str) -> str:
     return ascii(word if len(word) <= 40 else word[:39] + "~")
 
 
+def _plain(text: str, most: int) -> bool:
+    return text.isprintable() and len(text) <= most
+
+
+def _shown(text: str) -> str:
+    """A message that fits on a line, whatever stands in it."""
+    text = text if text.isprintable() else ascii(text)[1:-1]
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 4] + " ..."
+
+
 def imported(
     node: NodeName,
     gpus: Iterable[Gpu],
@@ -71,8 +87,38 @@ def imported(
     line: int,
 ) -> Imported:
     """The answer; a contradiction that the model itself finds is a refusal at ``line``."""
+    gpus, links, nics = tuple(gpus), tuple(links), tuple(nics)
+    _refuse_what_no_record_takes(gpus, links, nics, line)
     try:
-        topology = NodeTopology(node, tuple(gpus), tuple(links), tuple(nics))
+        topology = NodeTopology(node, gpus, links, nics)
     except TopologyError as error:
         raise SourceError(line, None, str(error)) from error
-    return Imported(topology, tuple(sorted(set(findings))))
+    said = sorted({Finding(finding.line, _shown(finding.text)) for finding in findings})
+    if len(said) > MAX_FINDINGS:
+        more = len(said) - MAX_FINDINGS
+        said = [*said[:MAX_FINDINGS], Finding(said[-1].line, f"and {more} findings more")]
+    return Imported(topology, tuple(said))
+
+
+def _refuse_what_no_record_takes(
+    gpus: Iterable[Gpu], links: Iterable[Link], nics: Iterable[Nic], line: int
+) -> None:
+    for gpu in gpus:
+        if gpu.index > MAX_INDEX:
+            raise SourceError(line, f"GPU{gpu.index}", f"GPUs are numbered 0 to {MAX_INDEX}")
+        for what, told in (
+            ("product", gpu.product),
+            ("uuid", gpu.uuid),
+            ("bus id", gpu.pci_bus_id or ""),
+        ):
+            if not _plain(told, MAX_NAME):
+                message = f"{what} {quoted(told)}: allowed are {MAX_NAME} printable characters"
+                raise SourceError(line, f"GPU{gpu.index}", message)
+    for link in links:
+        if link.nvlinks > MAX_NVLINKS:
+            message = f"{link.nvlinks} NVLinks, at most {MAX_NVLINKS} are allowed"
+            raise SourceError(line, f"GPU{link.a}/GPU{link.b}", message)
+    for nic in nics:
+        if not _plain(nic.name, MAX_NAME):
+            message = f"NIC {quoted(nic.name)}: allowed are {MAX_NAME} printable characters"
+            raise SourceError(line, None, message)

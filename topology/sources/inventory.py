@@ -15,11 +15,12 @@ from topology.devices import MIB, Bytes, Gpu, GpuUuid, NodeName, bus_id
 from topology.links import NVLINK_PORTS, NvlinkPort, canonical_product, nvlink_port
 from topology.machines import MACHINES
 from topology.sources.imported import Finding, SourceError, quoted
+from topology.sources.lines import Line
 
 UNKNOWN_PRODUCT = "unknown"
 MOST_NVLINKS = max(port.links for _, port in NVLINK_PORTS)
 
-_LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.+?) \(UUID: (GPU-\S+?)\)\s*")
+_LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.{1,200}?) \(UUID: (GPU-\S{1,200}?)\)\s*")
 _MIG_DEVICE = re.compile(r"\s+MIG \S+\s+Device\s+[0-9]+: \(UUID: MIG-\S+\)\s*")
 _COLUMNS = {
     "name": "product",
@@ -47,12 +48,12 @@ class Listed:
     numa_node: int | None = None
 
 
-def read_inventory(lines: Sequence[str]) -> dict[int, Listed]:
+def read_inventory(lines: Sequence[Line]) -> dict[int, Listed]:
     """GPUs by index, from ``-L`` and CSV lines among others; two that disagree are refused."""
     found: dict[int, Listed] = {}
     columns: list[str] = []
     latest: int | None = None
-    for number, text in enumerate(lines, 1):
+    for number, text, _ in lines:
         if not text:
             columns = []
             continue
@@ -63,7 +64,7 @@ def read_inventory(lines: Sequence[str]) -> dict[int, Listed]:
         elif latest is not None and _MIG_DEVICE.fullmatch(text):
             _add(found, latest, Listed(number, mig_mode="enabled"))
         elif "index" in values and len(values) > 1:
-            columns = [re.sub(r" \[.*\]$", "", value) for value in values]
+            columns = [value.partition(" [")[0] for value in values]
         elif columns and len(values) == len(columns):
             row = dict(zip(columns, values, strict=True))
             if re.fullmatch(r"[0-9]{1,4}", row["index"]):

@@ -34,6 +34,14 @@ MAX_DEPTH = 64
 
 GPU_CLASS, NIC_CLASS, NVSWITCH_CLASS = "0x03", "0x02", "0x068000"
 NVIDIA = "0x10de"
+VENDORS = {"0x1002": "AMD", "0x8086": "Intel", "0x1d94": "Hygon", "0x1ed5": "Moore Threads"}
+"""Makers of GPUs by PCI vendor id; for messages only."""
+ROOTS = {
+    "topology": "this is hwloc's (lstopo), which does not tell NVLinks",
+    "nvidia_smi_log": "this is `nvidia-smi -q -x`, which does not tell links",
+    "graphs": "this is NCCL_GRAPH_DUMP_FILE's, what NCCL made of the topology",
+}
+ELSE = "NCCL_TOPO_DUMP_FILE writes the topology, `nvidia-smi topo -m` prints it"
 
 
 @dataclass(slots=True)
@@ -93,13 +101,14 @@ def parse_nccl(
     root = _tree(checked_size(text))
     if root.tag != "system":
         message = f"the root element is {quoted(root.tag)}, NCCL's is 'system'"
-        raise SourceError(root.line, None, message)
+        known = f": {ROOTS[root.tag]}; {ELSE}" if root.tag in ROOTS else ""
+        raise SourceError(root.line, None, message + known)
     if len({e.attributes.get("host_hash") for e in root.walk() if e.tag == "cpu"}) > 1:
         raise SourceError(root.line, None, "the CPUs have several host_hash: one machine only")
     findings: list[Finding] = []
     devices = _numbered(_gpus(root, findings), root.line, findings)
     if not devices:
-        message = "no GPU: neither a <gpu> nor a <pci> of class 0x03…"
+        message = "no GPU of NVIDIA: neither a <gpu> nor a <pci> of class 0x03…"
         raise SourceError(root.line, None, message)
     seen = {
         index: Listed(gpu.element.line, pci_bus_id=gpu.bus, numa_node=_numa(gpu.cpu))
@@ -132,8 +141,10 @@ def _tree(text: str) -> Element:
     def end(tag: str) -> None:
         open_.pop()
 
-    def refuse(*_: object) -> None:
-        raise SourceError(line(), None, "a DOCTYPE; NCCL writes none, and none is read")
+    def refuse(root: str, *_: object) -> None:
+        message = "a DOCTYPE; NCCL writes none, and none is read"
+        known = f": {ROOTS[root]}; {ELSE}" if root in ROOTS else ""
+        raise SourceError(line(), None, message + known)
 
     parser.StartElementHandler = begin
     parser.EndElementHandler = end
@@ -151,19 +162,53 @@ def _gpus(root: Element, findings: list[Finding]) -> list[Device]:
     for pci in root.walk():
         if pci.tag != "pci" or not (pci.all("gpu") or _class(pci).startswith(GPU_CLASS)):
             continue
-        vendor = pci.attributes.get("vendor", NVIDIA).lower()
+        vendor = pci.attributes.get("vendor", "").lower() or NVIDIA
         if vendor != NVIDIA and not pci.all("gpu"):
             findings.append(Finding(pci.line, f"a display of vendor {quoted(vendor)}: left out"))
             continue
         device = _device(pci)
         if not device.bus:
             raise SourceError(pci.line, "pci", "a GPU without busid")
+        _refuse_other_vendors(device, vendor)
+        _note_parts(device, findings)
         if device.bus in found:
             message = f"this GPU stands already on line {found[device.bus].element.line}"
             raise SourceError(pci.line, device.bus, message)
         found[device.bus] = device
     _bound(len(found), "GPUs", root.line)
     return list(found.values())
+
+
+def _refuse_other_vendors(device: Device, vendor: str) -> None:
+    """RCCL, AMD's NCCL, writes the same file with links of its own, and often without a vendor."""
+    gpus = device.element.all("gpu")
+    if vendor == NVIDIA and any("gcn" in gpu.attributes or gpu.all("xgmi") for gpu in gpus):
+        vendor = "0x1002"
+    if vendor != NVIDIA:
+        whose = f"{VENDORS[vendor]} ({vendor})" if vendor in VENDORS else quoted(vendor)
+        message = f"a GPU of vendor {whose}: only NVIDIA's GPUs and NVLinks are read"
+        raise SourceError(device.element.line, device.bus, message)
+
+
+def _note_parts(device: Device, findings: list[Finding]) -> None:
+    """Several ``<gpu>`` in one ``<pci>`` are parts of one GPU, and each tells all its NVLinks."""
+    gpus = device.element.all("gpu")
+    if len(gpus) < 2:
+        return
+    for gpu in gpus[1:]:
+        if gpu.attributes.get("dev") != gpus[0].attributes.get("dev"):
+            message = f"another dev than the <gpu> on line {gpus[0].line} of the same <pci>"
+            raise SourceError(gpu.line, device.bus, message)
+        if _told_links(gpu) != _told_links(gpus[0]):
+            message = f"other NVLinks than the <gpu> on line {gpus[0].line} of the same <pci>"
+            raise SourceError(gpu.line, device.bus, message)
+    text = f"{len(gpus)} <gpu> in one <pci>: parts of one GPU, read as one, its NVLinks once"
+    findings.append(Finding(device.element.line, text))
+
+
+def _told_links(gpu: Element) -> list[tuple[str, ...]]:
+    names = ("target", "count", "tclass")
+    return sorted(tuple(e.attributes.get(n, "") for n in names) for e in gpu.all("nvlink"))
 
 
 def _numbered(gpus: Sequence[Device], line: int, findings: list[Finding]) -> dict[int, Device]:
@@ -192,7 +237,7 @@ def _links(
     first_line: dict[tuple[int, int], int] = {}
     attached: dict[int, int] = defaultdict(int)
     for index, device in devices.items():
-        for nvlink in (link for gpu in device.element.all("gpu") for link in gpu.all("nvlink")):
+        for nvlink in (link for gpu in device.element.all("gpu")[:1] for link in gpu.all("nvlink")):
             count = _number(nvlink, "count")
             kind = nvlink.attributes.get("tclass", "").lower()
             target = bus_id(nvlink.attributes.get("target", ""))
@@ -251,8 +296,8 @@ def _nics(root: Element, gpus: dict[int, Device], findings: list[Finding]) -> li
             nets = element.all("net")
             for net in nets:
                 name = net.attributes.get("name", "")
-                if re.fullmatch(r"0x0+", net.attributes.get("guid", "")):
-                    text = f"{quoted(name)} has no GUID, so it is no RDMA NIC: left out"
+                if why := _no_rdma(net):
+                    text = f"{quoted(name)} {why}, so it is no RDMA NIC: left out"
                     findings.append(Finding(net.line, text))
                 elif not name:
                     raise SourceError(net.line, "net", "a NIC without name")
@@ -276,6 +321,30 @@ def _nics(root: Element, gpus: dict[int, Device], findings: list[Finding]) -> li
         )
         for name, device in named.items()
     ]
+
+
+def _no_rdma(net: Element) -> str:
+    """Why a ``<net>`` cannot be an RDMA NIC; '' where it is one.
+
+    NCCL lists what its network plugin can use. For InfiniBand and RoCE that is a port, counted from
+    1, with the GUID of the card. For plain sockets it is every interface of the kernel, bridges and
+    tunnels too: their port is 0 and their GUID a number of its own making.
+    """
+    guid, port, gdr = (net.attributes.get(name, "") for name in ("guid", "port", "gdr"))
+    if re.fullmatch(r"0x0+", guid):
+        return "has no GUID"
+    if re.fullmatch(r"0+", port):
+        return "has port 0 (a kernel interface)"
+    if not port and gdr == "0" and _is_count(guid, net.attributes.get("dev", "")):
+        return "has its own number for a GUID (a kernel interface)"
+    if not guid and not port and gdr != "1":
+        return "has neither GUID nor port"
+    return ""
+
+
+def _is_count(guid: str, dev: str) -> bool:
+    """Whether a GUID such as 0x3 is the device's own number."""
+    return bool(re.fullmatch(r"0x[0-9a-fA-F]{1,4}", guid)) and dev == str(int(guid, 16))
 
 
 def _device(element: Element) -> Device:
@@ -309,13 +378,13 @@ def _numa(cpu: Element) -> int | None:
 
 
 def _dev(gpu: Device) -> int | None:
-    told = [element for element in gpu.element.all("gpu") if "dev" in element.attributes]
+    told = [element for element in gpu.element.all("gpu")[:1] if "dev" in element.attributes]
     return _number(told[0], "dev") if told else None
 
 
 def _number(element: Element, name: str) -> int:
     value = element.attributes.get(name, "")
-    if not re.fullmatch(r"[0-9]{1,4}", value):
+    if not re.fullmatch(r"[0-9]{1,4}", value, re.ASCII):
         raise SourceError(element.line, element.tag, f"{name}={quoted(value)} is no number")
     return int(value)
 

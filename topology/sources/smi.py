@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from topology.devices import Bytes, Gpu, Nic, NodeName
-from topology.links import GBps, Link, LinkKind, Via
-from topology.sources.imported import Finding, Imported, SourceError, checked_size, imported
+from topology.links import GBps, Link, LinkKind, Via, nvlink_port
+from topology.sources.foreign import refuse_foreign
+from topology.sources.imported import (
+    Finding,
+    Imported,
+    SourceError,
+    checked_size,
+    imported,
+)
 from topology.sources.inventory import (
     MOST_NVLINKS,
     Listed,
@@ -23,7 +30,8 @@ from topology.sources.inventory import (
     known_port,
     read_inventory,
 )
-from topology.sources.table import Cell, Table, clean, read_table
+from topology.sources.lines import Line, clean
+from topology.sources.table import Cell, Table, read_table
 
 PCIE = {
     "SYS": LinkKind.SYS,
@@ -56,9 +64,14 @@ def parse_topo(
     the same text say it too. :class:`SourceError` where a pair is told by neither of its rows, or
     differently by both, or in words that no driver prints.
     """
-    lines = clean(checked_size(text))
     findings: list[Finding] = []
-    table = read_table(lines, findings)
+    lines = clean(checked_size(text), findings)
+    try:
+        table = read_table(lines, findings)
+    except SourceError as error:
+        refuse_foreign(lines, error)
+        raise
+    refuse_foreign(line for line in lines if line.number <= table.line)
     seen = _who(table, read_inventory(lines), findings)
     gpus = identify(node, seen, product, memory, table.line, findings)
     pairs = _pairs(table, findings)
@@ -82,7 +95,7 @@ def _who(table: Table, listed: dict[int, Listed], findings: list[Finding]) -> di
     unclear: dict[str, list[int]] = defaultdict(list)
     for index, name in zip(indices, table.gpus, strict=True):
         told = table.rows[name].numa if name in table.rows else ""
-        node = int(told) if re.fullmatch(r"[0-9]{1,4}", told) else None
+        node = int(told) if re.fullmatch(r"[0-9]{1,3}", told) else None
         if node is None and table.has_numa:
             unclear[told].append(index)
         gpu = listed.get(index, Listed(table.line))
@@ -128,6 +141,13 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: list[Finding]
         ports[gpu.index] = port
         if sum(own) > (port.links if port else MOST_NVLINKS):
             switched.add(gpu.index)
+
+    unknown = {gpu.index for gpu in gpus if nvlink_port(gpu.product) is None}
+
+    def uniform(index: int) -> bool:
+        """One number to every linked GPU, as behind a switch."""
+        return len({count for pair, count in counts.items() if count and index in pair}) == 1
+
     links = []
     for (a, b), count in counts.items():
         if not count:
@@ -140,13 +160,19 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: list[Finding]
         if via is Via.DIRECT and any(port and count == port.links for port in ends):
             text = f"NV{count} is all that a GPU has: a bridge or a switch, taken as a bridge"
             findings.append(Finding(line, text))
+        elif via is Via.DIRECT and all(i in unknown and uniform(i) for i in (a, b)):
+            text = (
+                f"NV{count} may lead to the other GPU or to a switch, taken as direct: "
+                "the product is unknown (--product says)"
+            )
+            findings.append(Finding(line, text))
     if any(counts.values()):
         findings.append(Finding(line, "NV# hides the PCIe class of those pairs: unknown"))
     return links
 
 
 def _note_hidden_nvlinks(
-    lines: Sequence[str],
+    lines: Sequence[Line],
     table: Table,
     pairs: Pairs,
     gpus: Sequence[Gpu],
@@ -154,9 +180,9 @@ def _note_hidden_nvlinks(
 ) -> None:
     if any(_nvlinks(cell) for cell in pairs.values()) or not pairs:
         return
-    legend = any(_LEGEND_PIX.fullmatch(text) for text in lines)
-    without = legend and not any(_LEGEND_NVLINK.fullmatch(text) for text in lines)
-    if without or any(_PCIE_VIEW.search(text) for text in lines):
+    legend = any(_LEGEND_PIX.fullmatch(text) for _, text, _ in lines)
+    without = legend and not any(_LEGEND_NVLINK.fullmatch(text) for _, text, _ in lines)
+    if without or any(_PCIE_VIEW.search(text) for _, text, _ in lines):
         text = "a PCIe view (topo -mp): NVLinks, if there are any, are hidden; use topo -m"
         findings.append(Finding(table.line, text))
         return
@@ -167,9 +193,9 @@ def _note_hidden_nvlinks(
             findings.append(Finding(table.line, text))
 
 
-def _nics(table: Table, lines: Sequence[str], findings: list[Finding]) -> list[Nic]:
+def _nics(table: Table, lines: Sequence[Line], findings: list[Finding]) -> list[Nic]:
     """The NICs by the names of the legend, with every distance that a row tells."""
-    legend = {m[1]: m[2] for text in lines if (m := _NIC_NAME.fullmatch(text))}
+    legend = {m[1]: m[2] for _, text, _ in lines if (m := _NIC_NAME.fullmatch(text))}
     nics = []
     unknown: dict[str, list[str]] = defaultdict(list)
     for name in table.nics:

@@ -1,0 +1,86 @@
+"""Tables on terminals of any width: what does not fit beside the rest stands below it, uncut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+GAP = 2
+"""Columns of the terminal between two of the table's."""
+
+
+def show(console: Console, table: Table, keys: int = 1) -> None:
+    """Print a table; the first ``keys`` columns say in every part which row is which.
+
+    Cells are whole in every part. Only columns that fold (``overflow="fold"``) may wrap their text.
+    """
+    for number, part in enumerate(_parts(table, console.width, keys)):
+        if number:
+            console.print()
+        console.print(part)
+
+
+def _parts(table: Table, width: int, keys: int) -> Iterator[Table]:
+    columns = table.columns
+    fixed = sum(_width(column) + GAP for column in columns[:keys])
+    taken: list[Column] = []
+    used = fixed
+    for column in columns[keys:]:
+        if taken and used + _width(column) > width:
+            yield _part(table, [*columns[:keys], *taken], width)
+            taken, used = [], fixed
+        taken.append(column)
+        used += _width(column) + GAP
+    yield _part(table, [*columns[:keys], *taken], width)
+
+
+def _width(column: Column) -> int:
+    """The fewest terminal columns that cut no figure; headers break between words."""
+    texts = [_text(cell) for cell in column.cells]
+    whole = [text.cell_len for text in texts]
+    if _folds(column):
+        whole = [max(map(len, text.plain.split()), default=0) for text in texts]
+    words = [len(word) for word in _text(column.header).plain.split()]
+    return max([0, *whole, *words])
+
+
+def _text(cell: object) -> Text:
+    return cell if isinstance(cell, Text) else Text.from_markup(str(cell))
+
+
+def _length(cell: object) -> int:
+    return _text(cell).cell_len
+
+
+def _folds(column: Column) -> bool:
+    return column.overflow == "fold" and not column.no_wrap
+
+
+def _part(table: Table, columns: list[Column], width: int) -> Table:
+    part = Table(
+        box=None, pad_edge=False, header_style="bold", title=table.title, title_justify="left"
+    )
+    for column, given in zip(columns, _widths(columns, width), strict=True):
+        # rich narrows what has no fixed width, below min_width too.
+        part.add_column(column.header, justify=column.justify, width=given, overflow="fold")
+    for row, cells in zip(table.rows, zip(*(c.cells for c in columns), strict=True), strict=True):
+        part.add_row(*cells, style=row.style, end_section=row.end_section)
+    return part
+
+
+def _widths(columns: list[Column], width: int) -> list[int | None]:
+    """The width of each column: what it needs, and of the rest a share to who has least of what
+    it could use."""
+    given = [_width(column) for column in columns]
+    could = [max(map(_length, (column.header, *column.cells))) for column in columns]
+    slack = width - sum(given) - GAP * (len(columns) - 1)
+    if slack < 0:
+        return [None if _folds(c) else few for c, few in zip(columns, given, strict=True)]
+    while slack and given != could:
+        place = min(range(len(given)), key=lambda i: given[i] / max(could[i], 1))
+        given[place] += 1
+        slack -= 1
+    return list(given)

@@ -1,0 +1,106 @@
+"""What annotations may say, how long they may be, and what is said where they are wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import KEYS, MAX_CONTAINERS, MAX_MODELS, Malformed, parse
+from scheduler_extender.wire import Pod
+from tests.nodes import container, pod
+from topology.links import LinkKind
+from topology.requests import Constraints, GpuRequest, Pattern, Policy
+
+MOST_TEXT = 300
+
+
+def asked(manifest: dict[str, Any]) -> GpuRequest | Malformed:
+    found = parse(msgspec.convert(manifest, Pod))
+    assert found is not None
+    return found
+
+
+def refusal(annotations: dict[str, str], count: int | str = 2) -> str:
+    found = asked(pod(count, annotations))
+    assert isinstance(found, Malformed)
+    assert found == asked(pod(count, annotations))
+    assert len(found.reason) <= MOST_TEXT
+    assert "\n" not in found.reason
+    return found.reason
+
+
+def constraints(annotations: dict[str, str]) -> Constraints:
+    found = asked(pod(2, annotations))
+    assert isinstance(found, GpuRequest)
+    return found.constraints
+
+
+def test_fifty_thousand_globs_are_one_short_refusal() -> None:
+    globs = ",".join(f"A{i}*" for i in range(50_000))
+    reason = refusal({"gpu-model": globs})
+    assert reason.startswith('annotation gpu-topology.io/gpu-model="A0*,A1*,')
+    assert reason.endswith(f"{len(globs)} characters; at most 1024 are allowed")
+
+
+def test_too_many_globs_are_refused_and_as_many_as_allowed_are_not() -> None:
+    many = [f"a{i}*" for i in range(MAX_MODELS + 1)]
+    assert refusal({"gpu-model": ",".join(many)}).endswith(
+        "33 different globs; at most 32 are allowed"
+    )
+    assert constraints({"gpu-model": ",".join(many[:-1])}).models == tuple(sorted(many[:-1]))
+
+
+def test_equal_globs_are_one() -> None:
+    written = ",".join(["A100*", "a100**", "NVIDIA A100*", "Tesla a100***"] * 20)
+    assert constraints({"gpu-model": written}).models == ("a100*",)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_long_value_of_any_key_is_one_short_refusal(key: str) -> None:
+    for value in ("x" * 200_000, "9" * 200_000, "a\nb" * 100_000, " " * 2000, "\u2028" * 1025):
+        reason = refusal({key: value})
+        assert f"gpu-topology.io/{key}=" in reason
+        assert "at most 1024 are allowed" in reason
+
+
+@pytest.mark.parametrize("key", ["x" * 100_000, "Link", "link\nlink", ""])
+def test_an_unknown_key_is_named_in_short(key: str) -> None:
+    found = asked(pod(2, {key: "x"}))
+    assert isinstance(found, Malformed)
+    assert "unknown key, allowed are link, min-nvlinks, shape" in found.reason
+    assert len(found.reason) <= MOST_TEXT
+
+
+def test_a_long_container_name_and_count_are_shortened() -> None:
+    named = asked(pod(containers=[container("c" * 10_000, 5000)]))
+    assert isinstance(named, Malformed)
+    assert len(named.reason) <= MOST_TEXT
+    assert "is not a whole number from 0 to 1024" in named.reason
+    assert len(refusal({}, "1" * 100_000)) <= MOST_TEXT
+
+
+def test_as_many_containers_as_an_api_server_takes_are_read() -> None:
+    init = [container(f"i{n}", 1) for n in range(1500)]
+    found = asked(pod(2, init=init))
+    assert isinstance(found, GpuRequest)
+    assert len(found.counts) == 1501
+
+
+def test_an_absurd_number_of_containers_is_refused() -> None:
+    init = [container(f"i{n}", 1) for n in range(MAX_CONTAINERS)]
+    found = asked(pod(2, init=init))
+    assert isinstance(found, Malformed)
+    assert found.reason == "4097 containers ask for GPUs; at most 4096 are allowed in a pod"
+
+
+def test_words_are_read_in_any_case() -> None:
+    written = {"link": "NVLink", "shape": "Ring", "same-numa": "True", "nic": "PIX"}
+    assert constraints(written) == Constraints(
+        link=LinkKind.NVLINK, pattern=Pattern.RING, same_numa=True, nic=LinkKind.PIX
+    )
+    found = asked(pod(2, {"link": "PXB", "policy": "Preferred"}))
+    assert isinstance(found, GpuRequest)
+    assert found.policy is Policy.PREFERRED
+    assert "allowed are nvlink, pix" in refusal({"link": "NV-Link"})

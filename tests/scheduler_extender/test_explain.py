@@ -1,0 +1,100 @@
+"""What people are told of nodes and pods: a pod is not counted against itself, nor a GPU twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cluster import Cluster
+from scheduler_extender.explain import answers, summary
+from scheduler_extender.ledger import pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import bridged, pcie, pod, switched
+from tests.scheduler_extender.serving import Running, running
+from tests.scheduler_extender.test_cases import hold
+from topology.devices import NodeName
+from topology.links import LinkKind
+from topology.requests import Constraints, Policy, gpu_request
+
+NVLINK = {"link": "nvlink"}
+
+
+def rows(service: Running, name: str) -> dict[str, dict[str, Any]]:
+    found = service.admin.get(f"/v1/explain/default/{name}").json()["nodes"]
+    return {row["node"]: row for row in found}
+
+
+def see(service: Running, manifest: dict[str, Any]) -> None:
+    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert record is not None
+    service.cluster.put_pod(record)
+
+
+def bind(service: Running, manifest: dict[str, Any], node: str) -> None:
+    see(service, manifest)
+    assert service.bind(manifest, node) == ""
+
+
+def test_a_bound_pod_is_not_counted_against_itself() -> None:
+    with running(switched(), bridged()) as service:
+        whole = pod(4, {}, name="whole", uid="uid-whole")
+        bind(service, whole, "bridged")
+        home = rows(service, "whole")["bridged"]
+        assert (home["verdict"], home["reason"]) == ("guaranteed", "")
+        assert home["score"] is None
+        other = pod(2, NVLINK, name="other", uid="uid-other")
+        see(service, other)
+        told = rows(service, "other")["bridged"]
+        assert (told["verdict"], told["reason"]) == ("impossible", "not enough free GPUs")
+        assert told["score"] == 0
+
+
+def test_a_pod_whose_gpus_are_reported_is_not_counted_against_itself_either() -> None:
+    with running(switched(), bridged()) as service:
+        hold(service, "bridged", 0, 1, 2, 3, uid="holder")
+        found = service.admin.get("/v1/explain/x/holder").json()["nodes"]
+        home = {row["node"]: row for row in found}["bridged"]
+        assert (home["verdict"], home["reason"]) == ("guaranteed", "")
+
+
+def test_what_is_promised_is_told_apart_from_what_is_free() -> None:
+    with running(switched()) as service:
+        told = service.admin.get("/v1/nodes/switched").json()
+        assert (told["free"], told["promised"], told["left"]) == ([0, 1, 2, 3], 0, 4)
+        bind(service, pod(2, NVLINK, name="pair", uid="uid-pair"), "switched")
+        told = service.admin.get("/v1/nodes").json()[0]
+        assert (told["free"], told["promised"], told["left"]) == ([0, 1, 2, 3], 2, 2)
+        assert told["pending"] == 1
+
+
+def test_every_row_that_is_no_promise_says_why() -> None:
+    cluster = Cluster(lambda: 0.0)
+    for node in (switched(), pcie()):
+        cluster.put_record(node, None)
+    cluster.put_record(bridged(), None)
+    asked = gpu_request(2, Constraints(link=LinkKind.NVLINK), Policy.PREFERRED)
+    for request in (asked, gpu_request(1)):
+        for row in answers(cluster, request):
+            assert row.passes
+            assert not row.promises
+            assert (row.note, row.reason) == ("no topology report", "")
+    assert summary(gpu_request(1), answers(cluster, gpu_request(1))) == (
+        "3 of 3 nodes would take it; 3 of them without a word on their GPUs"
+    )
+
+
+def test_scores_and_verdicts_are_those_of_the_verbs() -> None:
+    with running(switched(), pcie(), bridged()) as service:
+        for policy in ("required", "preferred"):
+            asked = pod(2, {**NVLINK, "policy": policy}, name=policy, uid=policy)
+            see(service, asked)
+            told = rows(service, policy)
+            scores = service.prioritize(asked, *told)
+            passed = service.filter(asked, *told)["NodeNames"]
+            for name, row in told.items():
+                assert row["score"] == scores[name]
+                assert (row["verdict"] == "guaranteed") == (not row["reason"] and not row["note"])
+                assert (name in passed) == (row["reason"] == "")
+            assert NodeName("pcie") in told

@@ -1,0 +1,478 @@
+"""What people paste: every collected text by table, and our own texts for each class of oddity."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.recorded import shared
+from topology import codec
+from topology.devices import NodeName
+from topology.graph import NodeTopology
+from topology.links import Link, LinkKind, Via
+from topology.sources import Imported, SourceError, read
+
+NODE = NodeName("node-1")
+
+# File: how many pairs of each word, where NVLinks end, NUMA node by GPU ("-" unknown), the NICs,
+# and what a person is told, beside what the text lacks (UUIDs, product, memory).
+READ: dict[str, tuple[str, str, str, int, tuple[str, ...]]] = {
+    "java-comment-x4-SOC": ("2*PHB 4*SYS", "", "----", 0, ()),
+    "docstring-gb200-ellipsis-nics": (
+        "6*NV18",
+        "switch",
+        "0011",
+        6,
+        (
+            "line 3: columns between NIC0 and NIC5 are left out: 4 are taken to be there",
+            "line 4: GPU0: no row tells the distance to NIC1, NIC2, NIC3, NIC4: unknown",
+        ),
+    ),
+    "rig-report-3090x2-nv4-then-p2p": (
+        "1*NV4",
+        "direct",
+        "00",
+        0,
+        (
+            "line 38: a matrix of `nvidia-smi topo -p2p`: passed over",
+            "line 17: GPU0: in the matrix, but not in the list of GPUs",
+        ),
+    ),
+    "rig-report-wrapped-80cols-x2-node-p2p": (
+        "1*NODE",
+        "",
+        "00",
+        0,
+        ("line 19: a matrix of `nvidia-smi topo -p2p`: passed over",),
+    ),
+    "tabs-5090x2-phb-then-p2p": (
+        "1*PHB",
+        "",
+        "00",
+        0,
+        ("line 21: a matrix of `nvidia-smi topo -p2p`: passed over",),
+    ),
+    "TRUNC-dgx-x8-NIC8NIC9-lost-tab": (
+        "28*NV18",
+        "switch",
+        "00001111",
+        12,
+        ("line 8: cells that run together are read apart: 'NODENODE', 'NODEPXB'",),
+    ),
+    "TRUNC-hopper-x8-36nics-NODENODE": (
+        "28*NV18",
+        "switch",
+        "00001111",
+        36,
+        ("line 3: cells that run together are read apart: 'NODENODE', 'NODEPIX', 'PIXPIX'",),
+    ),
+    "p100-two-machines-and-p2p-md": (
+        "2*PHB 1*PIX 3*SYS",
+        "",
+        "----",
+        1,
+        ("line 14: a matrix of `nvidia-smi topo -p2p`: passed over",),
+    ),
+    "md-table-x5-bold-NV4-NUMA-column": (
+        "2*NODE 2*NV4 6*SYS",
+        "direct",
+        "00011",
+        0,
+        ("line 3: NV4 may lead to the other GPU or to a switch, taken as direct",),
+    ),
+    "rtxpro6000x8-asus-NUMA0-suffix": (
+        "8*NODE 4*PIX 16*SYS",
+        "",
+        "00001111",
+        0,
+        ("line 2: the header names no NUMA column: taken from what stands behind the rows",),
+    ),
+    "recipes-dgxh100-flattened": ("28*NV18", "switch", "00001111", 0, ()),
+    "recipes-dgxh100-aligned-NUMA-header": ("28*NV18", "switch", "00001111", 0, ()),
+    "go-source-literal-x6": ("4*NODE 3*PIX 8*SYS", "", "000011", 0, ()),
+    "DERIVED-html-entities-a6000": ("2*NODE 1*NV4", "direct", "000", 0, ()),
+}
+P2P_ONLY = "this is the matrix of `nvidia-smi topo -p2p`, which does not say how GPUs are linked"
+ONE_TABLE = "a second table begins, the first is on line"
+CUT = "the table is cut, paste the whole of it"
+FOREIGN = "only NVIDIA's GPUs are read, paste `nvidia-smi topo -m`"
+REFUSED = {
+    "p2p-only-5090x2-GNS": f"line 1: {P2P_ONLY}: paste `nvidia-smi topo -m`",
+    "p2p-r-h100x8-OK": f"line 3: {P2P_ONLY}: paste `nvidia-smi topo -m`",
+    "TRUNC-b200x8-16nics-PXBNODE": f"line 9, GPU6/GPU7: no row tells this pair (no row of GPU7): "
+    f"{CUT}",
+    "TRUNC-x8-mlx4-trailing-blanks-4rows": f"line 7, GPU5/GPU6: no row tells this pair "
+    f"(no row of GPU5 to GPU7): {CUT}",
+    "gist-pipes-dgx1v-flattened-TRUNC": f"line 7, GPU5/GPU6: no row tells this pair "
+    f"(no row of GPU5 to GPU7): {CUT}",
+    "mlsys-two-clusters-indented-one-paste": f"line 15: {ONE_TABLE} 1: give one table",
+    "rtxpro6000-docs-three-tables": f"line 17: {ONE_TABLE} 4: give one table",
+    "rocm-smi-mi250-xgmi": f"line 1: this is AMD's rocm-smi: {FOREIGN}",
+    "rocm-smi-linktype-only-mi100x2": f"line 1: this is AMD's rocm-smi: {FOREIGN}",
+    "mx-smi-metax-x8-MX": f"line 1: this is MetaX's mx-smi: {FOREIGN}",
+    "npu-smi-ascend-x8-SYS": f"line 2: this is Huawei's npu-smi: {FOREIGN}",
+    "windows-2080s-topo-unsupported": "line 4: no matrix of `nvidia-smi topo -m` in this text, "
+    "but 'ERROR: Option -m is missing its value. ~'",
+    "aiatlas-html-table-run-together-x3": "line 3: a header, but no row of a GPU below it",
+}
+
+
+def pasted(name: str) -> str:
+    return (shared("fixtures/pasted") / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def word(one: Link) -> str:
+    return f"NV{one.nvlinks}" if one.nvlinks else one.pcie.name
+
+
+def link(topology: NodeTopology, a: int, b: int) -> Link:
+    return next(one for one in topology.links if (one.a, one.b) == (a, b))
+
+
+def numa(topology: NodeTopology) -> str:
+    return "".join("-" if g.numa_node is None else str(g.numa_node) for g in topology.gpus)
+
+
+def told(found: Imported) -> list[str]:
+    return [str(finding) for finding in found.findings]
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(SourceError) as caught:
+        read(text, NODE)
+    return str(caught.value)
+
+
+class TestCollected:
+    def test_every_file_is_in_a_table(self) -> None:
+        files = {path.stem for path in shared("fixtures/pasted").glob("*.txt")}
+        assert files == READ.keys() | REFUSED.keys()
+
+    @pytest.mark.parametrize("name", READ)
+    def test_reads(self, name: str) -> None:
+        histogram, via, nodes, nics, findings = READ[name]
+        found = read(pasted(name), NODE)
+        counts = Counter(word(one) for one in found.topology.links)
+        assert " ".join(f"{n}*{kind}" for kind, n in sorted(counts.items())) == histogram
+        assert {o.via.value for o in found.topology.links if o.nvlinks} == ({via} if via else set())
+        assert numa(found.topology) == nodes
+        assert len(found.topology.nics) == nics
+        for finding in findings:
+            assert any(line.startswith(finding) for line in told(found)), (finding, told(found))
+        assert codec.decode(codec.encode(found.topology), strict=True).topology == found.topology
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_refuses(self, name: str) -> None:
+        assert refusal(pasted(name)) == REFUSED[name]
+
+    def test_distances_of_split_cells(self) -> None:
+        nics = read(pasted("TRUNC-dgx-x8-NIC8NIC9-lost-tab"), NODE).topology.nics
+        by_name = {nic.name: [kind.name for _, kind in nic.distances] for nic in nics}
+        assert by_name["NIC8"] == ["SYS"] * 4 + ["NODE"] * 4
+        assert by_name["NIC9"] == ["SYS"] * 4 + ["NODE", "PXB", "NODE", "NODE"]
+
+    def test_a_made_up_gap_has_no_distances(self) -> None:
+        nics = read(pasted("docstring-gb200-ellipsis-nics"), NODE).topology.nics
+        by_name = {nic.name: [kind.name for _, kind in nic.distances] for nic in nics}
+        assert by_name["NIC0"] == ["NODE", "NODE", "SYS", "SYS"]
+        assert by_name["NIC5"] == ["SYS", "SYS", "NODE", "NODE"]
+        assert [by_name[f"NIC{i}"] for i in range(1, 5)] == [[]] * 4
+
+
+# A table of our own, and the ways in which it is pasted.
+FOUR = """\
+	GPU0	GPU1	GPU2	GPU3	NIC0	NIC1	CPU Affinity	NUMA Affinity	GPU NUMA ID
+GPU0	 X 	NV4	NODE	SYS	PIX	NODE	0-7	0		N/A
+GPU1	NV4	 X 	SYS	SYS	NODE	NODE	0-7	0		N/A
+GPU2	NODE	SYS	 X 	NV4	SYS	PXB	8-15	1		N/A
+GPU3	SYS	SYS	NV4	 X 	SYS	NODE	8-15	1		N/A
+NIC0	PIX	NODE	SYS	SYS	 X 	SYS
+NIC1	NODE	NODE	PXB	NODE	SYS	 X
+
+Legend:
+
+  X    = Self
+  PIX  = Connection traversing at most a single PCIe bridge
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_bond_1
+"""
+LIST = "".join(f"GPU {i}: NVIDIA RTX A6000 (UUID: GPU-{i}a)\n" for i in range(4))
+P2P = (
+    "\n \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n"
+)
+WHOLE = LIST + FOUR
+
+
+def each(before: str) -> Callable[[str], str]:
+    return lambda text: "".join(f"{before}{line}\n" for line in text.splitlines())
+
+
+def numbered(form: str) -> Callable[[str], str]:
+    return lambda text: "".join(
+        form.format(number) + f"{line}\n" for number, line in enumerate(text.splitlines(), 1)
+    )
+
+
+def entities(text: str) -> str:
+    return text.replace(">", "&gt;").replace("\t", "&nbsp;&nbsp;&nbsp;&nbsp;")
+
+
+def bold(text: str) -> str:
+    rows = [line for line in text.splitlines() if "\t" in line]
+    cells = [re.sub(r"NV4", "**NV4**", line).split("\t") for line in rows]
+    md = ["| " + " | ".join(c.strip() for c in row) + " |" for row in cells]
+    md.insert(1, "|" + "---|" * len(cells[0]))
+    legend = text[text.index("NIC Legend") :]
+    return LIST + "\n".join(md) + "\n\n" + legend
+
+
+def literal(quote: str, end: str) -> Callable[[str], str]:
+    def write(text: str) -> str:
+        escaped = [line.replace("\t", "\\t") + "\\n" for line in text.splitlines()]
+        return "".join(f"\t\t{quote}{line}{quote}{end}\n" for line in escaped)
+
+    return write
+
+
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "shell comment": each("# "),
+    "C comment": each("// "),
+    "javadoc": lambda text: "/**\n" + each(" * ")(text) + " */\n",
+    "SQL comment": each("-- "),
+    "ini comment": each("; "),
+    "diff": each("+"),
+    "cat -n": numbered("{:6d}\t"),
+    "grep -n": numbered("{}:"),
+    "numbers with dots": numbered("{:3d}. "),
+    "editor's numbers": numbered("{:4d} | "),
+    "file and number": numbered("report.txt:{}:"),
+    "numbered comment": numbered("{}: // "),
+    "pdsh": each("node07: "),
+    "an address": each("10.1.2.3: "),
+    "mpirun": each("[1,0]<stdout>:"),
+    "brackets": each("[node07] "),
+    "kubectl logs --timestamps": each("2026-11-21T09:30:01.123456789Z "),
+    "CRI log": each("2026-11-21T09:30:01.123456789Z stdout F "),
+    "syslog": each("Nov  1 09:30:01 node07 probe[812]: "),
+    "dmesg's time": numbered("[{:5d}.000001] "),
+    "a time in brackets": numbered("[2026-11-21T09:30:{:02d}Z] "),
+    "a time of day": numbered("09:30:{:02d}.5 "),
+    "HTML entities": entities,
+    "HTML entities, twice": lambda text: entities(text).replace("&", "&amp;"),
+    "HTML page": lambda text: f"<details><summary>topology</summary>\n<pre>\n{text}</pre>",
+    "HTML line breaks": lambda text: "<p>" + text.replace("\n", "<br/>\n") + "</p>",
+    "bold Markdown": bold,
+    "box drawing": lambda text: text.replace("\t", " \u2502 "),
+    "Go literal": literal('"', " +"),
+    "Python literals": literal("'", ""),
+    "one Go line": lambda text: 'var s = "' + text.replace("\t", r"\t").replace("\n", r"\n") + '"',
+    "JSON": lambda text: json.dumps({"stdout": "\x1b[4m" + text, "rc": 0}),
+    "JSON lines": lambda text: json.dumps({"stdout_lines": text.splitlines()}, indent=4),
+    "JSON lines, one line": lambda text: json.dumps(text.splitlines()),
+    "YAML list": lambda text: "".join(f'  - "{line}"\n' for line in text.expandtabs().splitlines()),
+    "cells run together": lambda text: text.replace("PIX\tNODE\t0", "PIXNODE\t0").replace(
+        "NODE\tNODE\t0", "NODENODE\t0"
+    ),
+    "NVLinks run together": lambda text: text.replace("NV4\tNODE", "NV4NODE"),
+    "X run together": lambda text: text.replace("NV4\t X ", "NV4X").replace(" X \tNV4", "XNV4"),
+    "CPUs run together": lambda text: text.replace("NODE\t0-7", "NODE0-7"),
+    "p2p behind it": lambda text: text + P2P,
+    "p2p before it": lambda text: P2P + text,
+    "p2p of bold Markdown behind it": lambda text: (
+        text + "\n| | GPU0 | GPU1 |\n|--|--|--|\n| GPU0 | X | **TNS** |\n| GPU1 | **TNS** | X |\n"
+    ),
+    "words that name two GPUs before it": lambda text: "GPU0 GPU1\n\n" + text,
+    "NUMA in its own words": lambda text: text.replace("NUMA Affinity", "NUMA").replace(
+        "\tGPU NUMA ID", ""
+    ).replace("\t\tN/A", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_disguises(disguise: str) -> None:
+    plain, found = read(WHOLE, NODE), read(DISGUISES[disguise](WHOLE), NODE)
+    assert plain.topology.gpus[3].uuid == "GPU-3a"
+    assert plain.topology.nics[1].name == "mlx5_bond_1"
+    assert found.topology == plain.topology
+
+
+def test_p2p_of_one_gpu_is_passed_over() -> None:
+    one = "\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t0-7\t0\n"
+    p2p = "\n\tGPU0\n GPU0\tX\n\nLegend:\n  X    = Self\n  OK   = Status Ok\n"
+    found = read(one + p2p, NODE)
+    assert numa(found.topology) == "0"
+    assert "line 4: a matrix of `nvidia-smi topo -p2p`: passed over" in str(found.findings[-1])
+
+
+def test_two_machines_stay_refused() -> None:
+    assert refusal(FOUR + FOUR.replace("NV4", "NV2")).startswith(f"line 19: {ONE_TABLE} 1")
+    assert refusal(FOUR + P2P + FOUR).startswith(f"line 28: {ONE_TABLE} 1")
+
+
+def test_rows_of_two_machines_in_one_table() -> None:
+    lines = FOUR.splitlines()
+    mixed = "\n".join(f"node{i % 2}: {line}" for i, line in enumerate(lines))
+    expected = "rows of several machines, by what stands before them: 'node0:', 'node1:'; give one"
+    assert refusal(mixed) == f"line 2: {expected}"
+
+
+def test_p2p_alone_names_what_to_paste() -> None:
+    assert refusal(P2P) == f"line 2: {P2P_ONLY}: paste `nvidia-smi topo -m`"
+
+
+class TestCellsThatRunTogether:
+    def test_are_told(self) -> None:
+        found = read(FOUR.replace("PIX\tNODE\t0", "PIXNODE\t0"), NODE)
+        assert "line 2: cells that run together are read apart: 'PIXNODE'" in told(found)
+
+    def test_nvlinks_and_cpus_have_two_readings(self) -> None:
+        text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV120-31\nGPU1\tNV1\t X \t20-31\n"
+        assert refusal(text).startswith("line 2, GPU0/GPU1: 'NV120-31' is no link")
+
+    def test_a_cell_too_many_is_refused(self) -> None:
+        text = FOUR.replace("PIX\tNODE\t0", "PIXNODE\tNODE\t0")
+        expected = "line 2, GPU0: NODE stands behind the last column: the row has a cell too many"
+        assert refusal(text) == expected
+
+    def test_more_nvlinks_than_a_record_takes(self) -> None:
+        assert refusal(FOUR.replace("NV4", "NV99")).startswith("line 2, GPU0/GPU1: 'NV99' is no li")
+        text = FOUR.replace("NV4", "NV64")
+        assert link(read(text, NODE).topology, 0, 1).nvlinks == 64
+
+
+class TestColumnsLeftOut:
+    HEADER = "\tGPU0\tGPU1\tNIC0\t...\tNIC3\tCPU Affinity\tNUMA Affinity\n"
+
+    def test_rows_that_tell_them_all(self) -> None:
+        text = self.HEADER + "GPU0 X PIX PIX PXB PHB SYS 0-7 0\nGPU1 PIX X SYS PHB PXB PIX 0-7 1\n"
+        topology = read(text, NODE).topology
+        near = {nic.name: [kind.name for _, kind in nic.distances] for nic in topology.nics}
+        assert near == {
+            "NIC0": ["PIX", "SYS"],
+            "NIC1": ["PXB", "PHB"],
+            "NIC2": ["PHB", "PXB"],
+            "NIC3": ["SYS", "PIX"],
+        }
+        assert numa(topology) == "01"
+
+    def test_rows_that_leave_them_out_too(self) -> None:
+        text = self.HEADER + "GPU0 X PIX PIX ... SYS 0-7 0\nGPU1 PIX X SYS … PIX 0-7 1\n"
+        topology = read(text, NODE).topology
+        near = {nic.name: [kind.name for _, kind in nic.distances] for nic in topology.nics}
+        assert near == {"NIC0": ["PIX", "SYS"], "NIC1": [], "NIC2": [], "NIC3": ["SYS", "PIX"]}
+        assert numa(topology) == "01"
+
+    def test_gpus_left_out_are_pairs_that_no_row_tells(self) -> None:
+        text = "GPU0 ... GPU3 CPU Affinity\nGPU0 X ... SYS 0-7\nGPU3 SYS ... X 0-7\n"
+        assert "GPU0/GPU1: no row tells this pair" in refusal(text)
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            "GPU0 GPU1 ... NIC3",
+            "GPU0 GPU1 ...",
+            "GPU0 GPU1 NIC3 ... NIC1",
+            "GPU0 mlx ... NIC3",
+            "GPU0 GPU1 NIC0 ... NIC9999",
+        ],
+    )
+    def test_columns_that_nothing_names(self, header: str) -> None:
+        text = f"{header}\nGPU0 X PIX ... SYS\nGPU1 PIX X ... PIX\n"
+        with pytest.raises(SourceError):
+            read(text, NODE)
+
+
+class TestNumaColumn:
+    @pytest.mark.parametrize(
+        ("label", "rest", "expected"),
+        [
+            pytest.param("", "\tRTX 3090", "-", id="a product behind the row"),
+            pytest.param("", "\tRTX\t3090", "-", id="a product in two cells"),
+            pytest.param("", "\t0-7\t3090", "-", id="no machine has such a node"),
+            pytest.param("", "\tsocket 1", "-", id="other words"),
+            pytest.param("", "\tNUMA 1", "1", id="NUMA typed behind it"),
+            pytest.param("", "\tNUMA node: 1", "1", id="NUMA node typed behind it"),
+            pytest.param("", "\t0-7\t1", "1", id="as printed"),
+            pytest.param("\tCPU Affinity\tNUMA", "\t0-7\t1", "1", id="NUMA"),
+            pytest.param("\tCPU Affinity\tNUMA Node", "\t0-7\t1", "1", id="NUMA Node"),
+            pytest.param("\tCPU Affinity\tNUMA", "\tRTX\t3090", "-", id="words in its place"),
+            pytest.param("\tCPU Affinity\tNUMA", "\t0-7\t1\tRTX 3090", "1", id="words behind it"),
+            pytest.param("\tCPU Affinity\tNUMA", "    0-7 RTX 3090", "-", id="which column?"),
+            pytest.param("\tNUMA\tCPUs", "\t1\t0-7", "1", id="the other order"),
+            pytest.param("\tCPU\tNUMA", "\t8\t1", "1", id="CPU"),
+            pytest.param("\tCPU Affinity\tNUMA\tModel", "\t0-7\t1\tA100", "-", id="another column"),
+        ],
+    )
+    def test_only_what_stands_in_it_counts(self, label: str, rest: str, expected: str) -> None:
+        text = f"\tGPU0\tGPU1{label}\nGPU0\t X \tPIX{rest}\nGPU1\tPIX\t X {rest}\n"
+        found = read(text, NODE)
+        assert numa(found.topology) == expected * 2
+        if expected == "-":
+            assert any("NUMA" in line or "not read" in line for line in told(found))
+
+
+class TestUnknownProduct:
+    """A number alone does not say whether a switch stands between; then a finding does."""
+
+    @pytest.mark.parametrize("cell", ["NV18", "NV12", "NV4"])
+    def test_a_pair(self, cell: str) -> None:
+        found = read(f"\tGPU0\tGPU1\nGPU0\t X \t{cell}\nGPU1\t{cell}\t X \n", NODE)
+        assert link(found.topology, 0, 1).via is Via.DIRECT
+        expected = f"{cell} may lead to the other GPU or to a switch, taken as direct: "
+        assert f"line 1: {expected}the product is unknown (--product says)" in told(found)
+
+    def test_four_with_one_number(self) -> None:
+        row = ["NV6"] * 4
+        rows = [f"GPU{i}\t" + "\t".join([*row[:i], "X", *row[i + 1 :]]) for i in range(4)]
+        text = "\n".join(["\tGPU0\tGPU1\tGPU2\tGPU3", *rows])
+        assert "NV6 may lead to the other GPU or to a switch" in str(told(read(text, NODE)))
+
+    def test_different_numbers_are_no_switch(self) -> None:
+        text = "GPU0 GPU1 GPU2\nGPU0 X NV1 NV2\nGPU1 NV1 X NV2\nGPU2 NV2 NV2 X\n"
+        lines = told(read(text, NODE))
+        assert "NV1 may lead" not in str(lines)
+
+    def test_a_product_that_cannot_have_them_is_another_matter(self) -> None:
+        text = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"
+        found = read(text, NODE, product="NVIDIA A30")
+        assert "is the product right?" in str(told(found))
+        assert "the product is unknown" not in str(told(found))
+
+
+TOOLS = {
+    "AMD's rocm-smi": "===== Hops between two GPUs =====\n GPU0 GPU1\nGPU0 0 1\nGPU1 1 0\n",
+    "AMD's amd-smi": "$ amd-smi topology\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n",
+    "MetaX's mx-smi": "# mx-smi topo -m\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n",
+    "Huawei's npu-smi": "\tNPU0\tNPU1\nNPU0\tX\tHCCS\nNPU1\tHCCS\tX\n",
+    "Intel's xpu-smi": "$ sudo xpu-smi topology -m\n GPU0 GPU1\nGPU0 X SYS\nGPU1 SYS X\n",
+}
+
+
+@pytest.mark.parametrize("whose", TOOLS)
+def test_whose_tool_it_is(whose: str) -> None:
+    expected = f"line 1: this is {whose}: {FOREIGN}"
+    assert refusal(TOOLS[whose]) == expected
+
+
+def test_another_tool_before_the_matrix_does_not_matter() -> None:
+    text = "$ rocm-smi\nbash: rocm-smi: command not found\n$ nvidia-smi topo -m\n" + FOUR
+    assert read(text, NODE).topology == read(FOUR, NODE).topology
+    assert read(FOUR + "\n$ rocm-smi --showtopo\n", NODE).topology == read(FOUR, NODE).topology
+
+
+def test_what_the_tool_itself_said() -> None:
+    message = refusal("$ nvidia-smi topo -m\nERROR: Option -m is unknown.\n")
+    assert message.startswith("line 2: no matrix of `nvidia-smi topo -m` in this text, but 'ERROR:")
+
+
+def test_a_board_is_still_a_board() -> None:
+    text = FOUR.replace("NODE\tSYS\tPIX", "PSB\tSYS\tPIX").replace("GPU2\tNODE", "GPU2\tPSB")
+    assert link(read(text, NODE).topology, 0, 2).pcie is LinkKind.BOARD
