@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import comb, isinf
 
 from topology.belief import Availability, Moment, moments
@@ -39,6 +38,7 @@ from topology.kubelet import Admission, Kubelet, admissions
 from topology.links import LinkKind
 from topology.placement import Assessment, Verdict, satisfies
 from topology.pools import Pool, choices, gpus, total
+from topology.remembering import remembered
 from topology.requests import NO_CONSTRAINTS, Constraints, GpuRequest, Role
 
 MAX_SCORE = 10
@@ -186,7 +186,7 @@ def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
     return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=True))
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, kinds: Kinds
 ) -> tuple[float, ...]:
@@ -200,7 +200,7 @@ def losses(
     )
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def _losses_at(
     kubelet: Kubelet, free: Pool, request: GpuRequest, kinds: Kinds
 ) -> tuple[float, ...]:
@@ -235,7 +235,7 @@ def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
     return sum(weight * kind.count * promises(kubelet, free, kind) for kind, weight in mix)
 
 
-@lru_cache(maxsize=1 << 18)
+@remembered
 def promises(kubelet: Kubelet, free: Pool, kind: Kind) -> float:
     """How many placements of one kind can be promised one after the other, expected."""
     if total(free, kubelet.width) < kind.count:
@@ -264,13 +264,13 @@ def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:
     return sum(rings) / len(rings)
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def _ring(shape: Shape, mask: Mask) -> float:
     carried = best_ring(shape, mask)
     return 0.0 if isinf(carried) else float(carried)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _best_ring_of_size(shape: Shape, count: int) -> float:
     """The best ring through any ``count`` GPUs of the hardware, or a bound where they are many."""
     if not 2 <= count <= shape.size:
