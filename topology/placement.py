@@ -135,10 +135,7 @@ class _Test:
         if self.over_pairs:
             good &= np.bitwise_count(masks) >= count
         if self.numa is not None:
-            inside = np.zeros(len(masks), dtype=np.bool_)
-            for node in self.numa:
-                inside |= masks & np.uint64(~node & _ALL) == 0
-            good &= inside
+            good &= inside(self.numa, masks)
         sure = True
         if self.linked is not None and self.pattern is Pattern.PAIRWISE:
             good[good] = are_cliques(self.linked, masks[good])
@@ -156,6 +153,14 @@ class _Test:
 _ALL = (1 << 64) - 1
 
 
+def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
+    """For each mask, whether its GPUs are all on one of the NUMA nodes."""
+    found = np.zeros(len(masks), dtype=np.bool_)
+    for node in nodes:
+        found |= masks & np.uint64(~node & _ALL) == 0
+    return found
+
+
 _PATTERNS = {
     Pattern.PAIRWISE: is_clique,
     Pattern.RING: has_ring,
@@ -166,6 +171,11 @@ _PATTERNS = {
 def satisfies(shape: Shape, constraints: Constraints, mask: Mask, *, sick: Mask = 0) -> bool:
     """Whether the GPUs of ``mask`` meet every constraint. A sick GPU meets none."""
     return _test(shape, constraints, sick).passes(mask, mask.bit_count())
+
+
+def test_of(shape: Shape, constraints: Constraints) -> _Test:
+    """The constraints compiled for a shape, all of its GPUs well."""
+    return _test(shape, constraints, 0)
 
 
 @remembered

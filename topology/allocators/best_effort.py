@@ -29,9 +29,8 @@ Where the PCIe class of a pair is unknown its score is an interval, and the outc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from collections.abc import Iterator
-from itertools import combinations
+from dataclasses import dataclass
 from math import comb
 
 import numpy as np
@@ -48,6 +47,8 @@ Ints = NDArray[np.int32]
 
 MAX_GPUS = 16
 """The tables have 2ⁿ entries; above this the outcomes are every choice."""
+
+SMALL_GPUS = 8
 
 PCIE_SCORE = {
     LinkKind.SYS: 10,
@@ -110,6 +111,8 @@ def _outcomes(call: Call) -> Outcomes:
     if _has_unequal_links(shape, available):
         return Outcomes((), hazards=(UNEQUAL,))
     if not call.required:
+        if shape.size <= SMALL_GPUS:
+            return _of_small(shape, size)[available] or Outcomes(())
         found = answers(shape, np.array([available], dtype=np.int32), size)
         listed = tuple(np.sort(found.sets[0][found.chosen[0]]).tolist())
         return Outcomes(listed, found.exact, found.hazards)
@@ -183,6 +186,21 @@ def answers_of(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
     return (
         answers(shape, some, size) for some in _chunks(pools, comb(int(pools[0]).bit_count(), size))
     )
+
+
+@remembered
+def _of_small(shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
+    """The outcomes of every mask of a small machine without unequal links: all at once is cheap."""
+    found: list[Outcomes | None] = [None] * (1 << shape.size)
+    for masks in _masks_by_count(shape.size)[size:]:
+        known = answers(shape, masks, size)
+        for mask, sets, chosen, padded in zip(
+            masks.tolist(), known.sets, known.chosen, known.padded, strict=True
+        ):
+            hazards = (CORRUPTED,) * known.lost + (PADDED,) * bool(padded)
+            listed = tuple(np.sort(sets[chosen]).tolist())
+            found[mask] = Outcomes(listed, known.exact, hazards)
+    return tuple(found)
 
 
 def _blank_sets_can_win(
