@@ -15,10 +15,12 @@ from __future__ import annotations
 SPENT = "too-much-at-once"
 """The hazard of a question that was given up: so much is possible that it is not followed."""
 
-ADMISSION_STEPS = 10_000
+ADMISSION_STEPS = 6_000
 """For one way to admit one pod, all its containers together."""
-BELIEF_STEPS = 30_000
-"""For every moment that a node may be in, and again for what comes of a pod in each of them."""
+BELIEF_STEPS = 10_000
+"""For every moment that a node may be in."""
+OUTLOOK_STEPS = 60_000
+"""For what may come of one pod in all these moments; given up early where it would take twice."""
 SCORE_STEPS = 10_000
 """For the worth that one placement takes away."""
 CHECK_STEPS = 60_000

@@ -11,7 +11,7 @@ import numpy as np
 
 from topology.allocators import best_effort
 from topology.belief import Availability, Moment, Pending, belief, blind, pending_order
-from topology.budget import BELIEF_STEPS, CHECK_STEPS, SPENT, most_sets
+from topology.budget import CHECK_STEPS, OUTLOOK_STEPS, SPENT, most_sets
 from topology.devices import Mask, positions
 from topology.graph import UNKNOWN, Shape, wide_rows
 from topology.kubelet import AFFINITY, TOO_MANY_NODES, Kubelet, admissions, numa_nodes
@@ -356,12 +356,13 @@ def _one_by_one(
     hazards: set[str] = set()
     sets: set[Pool] | None = set()
     exact, steps = True, 0
-    for moment in believed:
+    for done, moment in enumerate(believed, 1):
         found = admissions(kubelet, moment.free, counts, alone=alone, releasing=moment.later)
         hazards.update(found.hazards)
         exact &= found.exact
         steps += found.steps
-        if steps > BELIEF_STEPS:
+        if steps > OUTLOOK_STEPS or steps * len(believed) > 2 * OUTLOOK_STEPS * done:
+            # At this pace it would be spent twice over: given up at once.
             return None, _spent(tuple(hazards)), False, steps
         if found.sets is None:
             sets = None

@@ -132,6 +132,7 @@ def answers(name: str, *, every_score: bool = True) -> dict[str, list[str]]:
             found[f"{kubelet.facts.policy} {i}"] = [
                 digest(kubelet, now, r, scored=every_score or r.count <= 4)
                 for r in requests(kubelet.shape.size * kubelet.replicas)
+                if not now.pending or len(r.counts) <= (2 if kubelet.shape.size <= 8 else 1)
             ]
     return found
 
