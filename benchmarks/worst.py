@@ -49,9 +49,8 @@ def measure(seed: int, begin: Callable[[str], None] = lambda words: None) -> dic
         with _service(seed) as (port, child):
             row: dict[str, Any] = {"case": name, **_ask(port, pod)}
             assert child.stdin is not None
-            assert child.stdout is not None
             child.stdin.close()  # its answer is the longest time that its loop was held
-            row["loop_ms"] = float(child.stdout.readline())
+            row["loop_ms"] = _told(child)
         rows.append(row)
     targets = {"verb_ms": VERB_MS, "loop_ms": LOOP_MS, "healthz_ms": HEALTHZ_MS}
     return {"benchmark": "worst", "nodes": NODES, "seed": seed, "targets": targets, "rows": rows}
@@ -128,13 +127,11 @@ def _ask(port: int, pod: dict[str, Any]) -> dict[str, Any]:
         "PodName": metadata["name"],
         "PodNamespace": metadata["namespace"],
         "PodUID": metadata["uid"],
-        "Node": names[0],
     }
     bodies = {
         "filter": offered,
         "prioritize": offered,
         "preempt": json.dumps(asked).encode(),
-        "bind": json.dumps(binding).encode(),
     }
     row: dict[str, Any] = {}
     stop, slowest = threading.Event(), [0.0]
@@ -150,6 +147,10 @@ def _ask(port: int, pod: dict[str, Any]) -> dict[str, Any]:
             row[f"{verb}_ms"] = 1000 * (time.perf_counter() - started)
             assert answer.status == 200, (verb, answer.status, body[:200])
             row[f"{verb}_bytes"] = len(body)
+            if verb == "filter":
+                passed = json.loads(body)["NodeNames"] or names
+                bodies["bind"] = json.dumps(binding | {"Node": passed[0]}).encode()
+                row["passed"] = len(json.loads(body)["NodeNames"] or ())
         connection.close()
     finally:
         stop.set()
@@ -201,7 +202,9 @@ def _topology(i: int) -> tuple[NodeTopology, GpuResource]:
     if kind == 2:
         return sparse(name, 16, 8, tm), GpuResource()
     if kind == 3:
-        return machine("dgx1-v100").topology(name, allocator=AllocatorFacts("best-effort")), GpuResource()
+        return machine("dgx1-v100").topology(
+            name, allocator=AllocatorFacts("best-effort")
+        ), GpuResource()
     if kind == 4:
         facts = AllocatorFacts("distributed", plugin_version="0.20.0")
         served = GpuResource(RESOURCE, "time-slicing", 4)
@@ -311,11 +314,22 @@ def _service(seed: int) -> Iterator[tuple[int, subprocess.Popen[str]]]:
         cwd=Path(__file__).parent.parent,
     )
     try:
-        assert child.stdout is not None
-        yield int(child.stdout.readline()), child
+        yield int(_told(child)), child
     finally:
         child.terminate()
         child.wait(10)
+
+
+_MARK = "told "
+
+
+def _told(child: subprocess.Popen[str]) -> float:
+    """The next number that the child tells us; its log lines are passed over."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith(_MARK):
+            return float(line.removeprefix(_MARK))
+    raise AssertionError("the service ended")
 
 
 def _serve(seed: int) -> None:
@@ -342,11 +356,11 @@ def _serve(seed: int) -> None:
 
     def started() -> None:
         beating.append(asyncio.get_running_loop().create_task(heartbeat()))
-        print(sockets[0].getsockname()[1], flush=True)
+        print(f"{_MARK}{sockets[0].getsockname()[1]}", flush=True)
 
     def until_told() -> None:
         sys.stdin.read()
-        print(1000 * held[0], flush=True)
+        print(f"{_MARK}{1000 * held[0]}", flush=True)
         serving.stop()
 
     threading.Thread(target=until_told, daemon=True).start()

@@ -305,10 +305,12 @@ class _Walk:
         return self.spent
 
     def _with_releases(self, stages: set[_Stage]) -> set[_Stage]:
+        """The stages once any of the ending pods have let go; each does so once."""
         for i, pool in enumerate(self._releasing):
             stages = stages | {
                 stage._replace(free=stage.free + pool, released=stage.released | 1 << i)
                 for stage in stages
+                if not stage.released >> i & 1
             }
         return stages
 

@@ -80,6 +80,11 @@ def bytes_remembered() -> int:
     return _now.bytes
 
 
+def memories() -> list[Remembered[Any, Any]]:
+    """Every function that remembers."""
+    return list(_memories)
+
+
 def forget() -> None:
     """Forget everything."""
     _now.bytes = 0

@@ -101,7 +101,7 @@ def states(kubelet: Kubelet, rng: random.Random) -> Iterator[Availability]:
         )
 
 
-def digest(kubelet: Kubelet, now: Availability, request: GpuRequest, *, scored: bool) -> str:
+def digest(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
     """Verdict, outcomes and score of one question, in a few hexadecimal digits."""
     found = assess(kubelet, now, request)
     words: list[object] = [
@@ -113,33 +113,29 @@ def digest(kubelet: Kubelet, now: Availability, request: GpuRequest, *, scored: 
         found.exact,
         found.rejection is None or found.rejection.resolvable,
     ]
-    if scored and found.fits:
+    if found.fits:
         merit = prospect(kubelet, now, request, found, KINDS)
         numbers = (merit.merit.ring, merit.merit.ceiling, merit.merit.share, *merit.losses)
         words += [merit.merit.left, *(f"{x:.9g}" for x in numbers)]
     return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
 
-def answers(name: str, *, every_score: bool = True) -> dict[str, list[str]]:
-    """The digests of one machine: for each way to hand out and each moment, one per request.
-
-    Without ``every_score`` only the scores of requests of at most four GPUs are worked out.
-    """
+def answers(name: str) -> dict[str, str]:
+    """One digest for each way in which a machine hands out and each moment, over all requests."""
     found = {}
     for kubelet in kubelets(name):
         rng = random.Random(f"{name} {kubelet.facts.policy}")
         for i, now in enumerate(states(kubelet, rng)):
-            found[f"{kubelet.facts.policy} {i}"] = [
-                digest(kubelet, now, r, scored=every_score or r.count <= 4)
-                for r in requests(kubelet.shape.size * kubelet.replicas)
-                if not now.pending or len(r.counts) <= (2 if kubelet.shape.size <= 8 else 1)
+            each = [
+                digest(kubelet, now, request)
+                for request in requests(kubelet.shape.size * kubelet.replicas)
+                if not now.pending or len(request.counts) <= (2 if kubelet.shape.size <= 8 else 1)
             ]
+            whole = hashlib.sha256(" ".join(each).encode()).hexdigest()[:16]
+            found[f"{kubelet.facts.policy} {i}"] = whole
     return found
 
 
 if __name__ == "__main__":
-    table = {}
-    for known in MACHINES:
-        print(known, file=sys.stderr, flush=True)
-        table[known] = answers(known)
+    table = {known: answers(known) for known in MACHINES}
     Path(sys.argv[1]).write_text(json.dumps(table, indent=0) + "\n")
