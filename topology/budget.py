@@ -21,7 +21,9 @@ BELIEF_STEPS = 10_000
 """For every moment that a node may be in."""
 OUTLOOK_STEPS = 60_000
 """For what may come of one pod in all these moments; given up early where it would take twice."""
-SCORE_STEPS = 10_000
+OUTLOOK_STEPS_OF_LARGER = 8_000
+"""The same on nodes of more than 8 GPUs, where a step costs more."""
+SCORE_STEPS = 4_000
 """For the worth that one placement takes away."""
 CHECK_STEPS = 60_000
 """For whether one more pod would endanger any promise outstanding on a node."""
@@ -37,3 +39,8 @@ MAX_SETS_OF_LARGE = 2_048
 def most_sets(gpus: int, width: int) -> int:
     """How many sets are listed at most on a node of so many GPUs, with pools of ``width``."""
     return MAX_SETS if gpus <= LARGE and gpus * width <= 64 else MAX_SETS_OF_LARGE
+
+
+def outlook_steps(gpus: int) -> int:
+    """The budget for what may come of one pod on a node of so many GPUs."""
+    return OUTLOOK_STEPS if gpus <= 8 else OUTLOOK_STEPS_OF_LARGER

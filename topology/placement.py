@@ -11,7 +11,7 @@ import numpy as np
 
 from topology.allocators import best_effort
 from topology.belief import Availability, Moment, Pending, belief, blind, pending_order
-from topology.budget import CHECK_STEPS, OUTLOOK_STEPS, SPENT, most_sets
+from topology.budget import CHECK_STEPS, SPENT, most_sets, outlook_steps
 from topology.devices import Mask, positions
 from topology.graph import UNKNOWN, Shape, wide_rows
 from topology.kubelet import AFFINITY, TOO_MANY_NODES, Kubelet, admissions, numa_nodes
@@ -355,13 +355,13 @@ def _one_by_one(
 ) -> _Found:
     hazards: set[str] = set()
     sets: set[Pool] | None = set()
-    exact, steps = True, 0
+    exact, steps, budget = True, 0, outlook_steps(kubelet.shape.size)
     for done, moment in enumerate(believed, 1):
         found = admissions(kubelet, moment.free, counts, alone=alone, releasing=moment.later)
         hazards.update(found.hazards)
         exact &= found.exact
         steps += found.steps
-        if steps > OUTLOOK_STEPS or steps * len(believed) > 2 * OUTLOOK_STEPS * done:
+        if steps > budget or steps * len(believed) > 2 * budget * done:
             # At this pace it would be spent twice over: given up at once.
             return None, _spent(tuple(hazards)), False, steps
         if found.sets is None:
