@@ -23,7 +23,7 @@ OUTLOOK_STEPS = 60_000
 """For what may come of one pod in all these moments; given up early where it would take twice."""
 OUTLOOK_STEPS_OF_LARGER = 8_000
 """The same on nodes of more than 8 GPUs, where a step costs more."""
-SCORE_STEPS = 4_000
+SCORE_STEPS = 10_000
 """For the worth that one placement takes away."""
 CHECK_STEPS = 60_000
 """For whether one more pod would endanger any promise outstanding on a node."""
