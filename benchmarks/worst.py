@@ -240,7 +240,11 @@ def sparse(name: NodeName, n: int, numa_nodes: int, facts: AllocatorFacts) -> No
         joined = rng.random() < 3 / n or b == a + 1
         wide = GBps(float(rng.randint(5, 40)))
         pcie = rng.choice((LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PIX))
-        links.append(Link(a, b, pcie, rng.randint(1, 4) * joined, nvlink_one_way=wide * joined))
+        links.append(
+            Link(
+                a, b, pcie, rng.randint(1, 4) * joined, nvlink_one_way=wide if joined else GBps(0.0)
+            )
+        )
     return NodeTopology(name, gpus, tuple(links), allocator=facts)
 
 

@@ -41,7 +41,9 @@ from topology.placement import Assessment, Verdict
 from topology.pools import Pool, choices, total
 from topology.remembering import remembered
 from topology.requests import Constraints, Counts, GpuRequest, device_count
-from topology.worth import Kind, mean_promises, promises
+from topology.worth import Kind as Kind
+from topology.worth import mean_promises
+from topology.worth import promises as promises
 
 MAX_SCORE = 10
 UNKNOWN_PLAIN = 5

@@ -98,7 +98,7 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, kind: Kind) -> Flags:
     """
     shape, count = kubelet.shape, kind.count
     test = test_of(shape, kind.constraints)
-    good = masks & np.uint64(~test.allowed & _ALL) == 0
+    good: Flags = masks & np.uint64(~test.allowed & _ALL) == 0
     if count == 1:
         return good
     if test.numa is not None:

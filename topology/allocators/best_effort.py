@@ -376,4 +376,5 @@ def _picks(members: int, size: int) -> NDArray[np.float32]:
 
 
 def _subsets(mask: Mask, size: int) -> Ints:
-    return _spread(np.array([mask], dtype=np.int32), mask.bit_count(), size)[0]
+    found: Ints = _spread(np.array([mask], dtype=np.int32), mask.bit_count(), size)[0]
+    return found
