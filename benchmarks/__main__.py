@@ -15,6 +15,7 @@ from benchmarks import profile as profile_
 from benchmarks import promises as promises_
 from benchmarks import rounds as rounds_
 from benchmarks import scale as scale_
+from benchmarks import worst as worst_
 from benchmarks.output import console, show, writable, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.protocol import comparison, openb
@@ -202,6 +203,21 @@ def scale(
     if found["large"] is not None:
         for line in scale_.large_lines(found["large"]):
             console().print(line, highlight=False)
+    write_json(json_file, found)
+
+
+@app.command()
+def worst(
+    seed: Annotated[int, typer.Option(help="Seed of the nodes' states.")] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures there, too.")
+    ] = None,
+) -> None:
+    """The worst legal pods on the worst legal nodes: how long verbs take, and whom they hold up."""
+    writable(json_file)
+    with Console(stderr=True).status("") as status:
+        found = worst_.measure(seed, status.update)
+    show(worst_.table(found))
     write_json(json_file, found)
 
 

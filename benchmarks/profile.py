@@ -25,8 +25,7 @@ from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.ledger import PodRecord
 from scheduler_extender.mix import REFRESH
 from scheduler_extender.wire import Pod
-from topology import belief, kubelet, placement, scoring
-from topology.allocators import best_effort
+from topology import kubelet, scoring
 from topology.belief import Availability
 from topology.devices import NodeName, PodUid
 from topology.emulation import EmulatedKubelet
@@ -35,20 +34,13 @@ from topology.kubelet import Kubelet
 from topology.links import LinkKind
 from topology.machines import machine
 from topology.placement import assess
+from topology.remembering import forget
 from topology.report import Report
 from topology.requests import Constraints, GpuRequest, gpu_request
 
 MACHINES = ("a100-pcie-4-bridged", "dgx1-v100", "hgx-h100-8", "dgx2")
 NVLINK = Constraints(link=LinkKind.NVLINK)
 ROUNDS = 5
-
-
-def forget() -> None:
-    """Empty every cache of the core."""
-    for module in (best_effort, kubelet, belief, placement, scoring):
-        for value in vars(module).values():
-            if hasattr(value, "cache_clear"):
-                value.cache_clear()
 
 
 def measure(nodes: int, states: int, seed: int) -> dict[str, Any]:

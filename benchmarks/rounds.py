@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from benchmarks.profile import cluster_of, forget
+from benchmarks.profile import cluster_of
 from benchmarks.world import manifest
 from scheduler_extender import preemption
 from scheduler_extender.cluster import Cluster
@@ -18,6 +18,7 @@ from scheduler_extender.waker import Waker
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from topology.devices import PodUid
 from topology.links import GBps, LinkKind
+from topology.remembering import forget
 from topology.requests import Constraints, GpuRequest, gpu_request
 
 WAITING = 5_000

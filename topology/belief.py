@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import NamedTuple
 
+from topology.budget import BELIEF_STEPS
 from topology.devices import Mask
 from topology.kubelet import UNKNOWN_FACTS, Admission, Kubelet, admissions
 from topology.pools import Pool, choices, choices_count, common, total
+from topology.remembering import remembered
 from topology.requests import NO_CONSTRAINTS, Constraints, Counts, device_count
 
 MAX_STATES = 4096
@@ -74,7 +75,7 @@ def pending_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
     return tuple(sorted(pending, key=_order))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _order(pod: Pending) -> tuple[object, ...]:
     counts = tuple((role.value, n) for role, n in pod.counts)
     words = (repr(pod.promised), pod.steady, pod.alone, pod.blind, pod.ending, pod.ghost)
@@ -140,47 +141,77 @@ class Moment(NamedTuple):
     later: tuple[Pool, ...] = ()
 
 
-@lru_cache(maxsize=8192)
+class Belief(NamedTuple):
+    """Every moment, ascending, or None where there are more than we follow; and what that cost."""
+
+    moments: tuple[Moment, ...] | None
+    steps: int = 1
+
+
 def moments(
     kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
 ) -> tuple[Moment, ...] | None:
-    """Every moment of the belief, ascending, or None where there are more than we follow.
+    """Every moment of :func:`belief`."""
+    return belief(kubelet, now, endings=endings, one_container=one_container).moments
+
+
+@remembered
+def belief(
+    kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
+) -> Belief:
+    """What may be free when a pod is admitted.
 
     With ``endings`` any running pod may have ended too. A monotone allocator needs only the widest
     pool: every outcome under a smaller one is an outcome under it. A pod with ``one_container``
     does not ask what may come free while it is admitted.
     """
     if kubelet.monotone:
-        return (Moment(now.widest(endings=endings)),)
+        return Belief((Moment(now.widest(endings=endings)),))
     holders = (*now.releasing, *(now.running if endings else ()))
+    if not now.pending and not now.hidden:
+        return _only_endings(now.free, holders, one_container)
     if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
-        return None
+        return Belief(None)
     everyone = (1 << len(holders)) - 1
-    hidden = choices(now.free, now.hidden, now.width)
-    seen = {_State(now.free - held, everyone, now.pending) for held in hidden}
-    frontier = list(seen)
     future = _Future(kubelet, now, holders, endings)
+    hidden = choices(now.free, now.hidden, now.width)
+    seen = {_State(now.free - held, everyone, future.everybody) for held in hidden}
+    frontier = list(seen)
     while frontier:
         reached = future.steps(frontier.pop())
         if reached is None or len(seen) + len(reached - seen) > MAX_STATES:
-            return None
+            return Belief(None, future.spent)
         frontier += reached - seen
         seen |= reached
-    settled = (s for s in seen if not s.ghosts and not any(pod.started for pod in s.waiting))
+    settled = (s for s in seen if not s.ghosts and not future.any_started(s))
     found = {Moment(s.free, () if one_container else future.later(s)) for s in settled}
-    return tuple(sorted(found))
+    return Belief(tuple(sorted(found)), future.spent)
+
+
+def _only_endings(free: Pool, holders: tuple[Holder, ...], one_container: bool) -> Belief:
+    """The belief where nobody waits to be admitted: any of the holders may have let go."""
+    if 1 << len(holders) > MAX_STATES:
+        return Belief(None)
+    found = [Moment(free)]
+    for holder in holders:
+        gone = [Moment(m.free + holder.shown, m.later) for m in found]
+        if not one_container:
+            found = [Moment(m.free, (*m.later, holder.shown)) for m in found]
+        found += gone
+    return Belief(tuple(sorted(set(found))), len(found) // 8)
 
 
 class _State(NamedTuple):
     """One point of the node's near future.
 
-    ``holding`` marks the holders that still hold, ``admitted`` are pods that were admitted on the
-    way and may let go again, ``ghosts`` those that have to before now.
+    ``holding`` marks the holders that still hold, ``waiting`` numbers pods (equal ones alike),
+    ``admitted`` are pods that were admitted on the way and may let go again, ``ghosts`` those that
+    have to before now.
     """
 
     free: Pool
     holding: int
-    waiting: tuple[Pending, ...]
+    waiting: tuple[int, ...]
     admitted: tuple[Pool, ...] = ()
     ghosts: tuple[Pool, ...] = ()
 
@@ -195,19 +226,33 @@ class _Future:
         self._now = now
         self._holders = holders
         self._endings = endings
+        self._pods = now.pending
+        first: dict[Pending, int] = {}
+        self.everybody = tuple(first.setdefault(pod, n) for n, pod in enumerate(now.pending))
+        self.spent = len(now.pending) ** 2 // 16
+
+    def any_started(self, state: _State) -> bool:
+        """Whether a pod is in the middle of its admission."""
+        return any(self._pods[number].started for number in state.waiting)
 
     def steps(self, state: _State) -> set[_State] | None:
         """Every next state; None where there are too many."""
         found = self._endings_of(state)
-        started = [pod for pod in state.waiting if pod.started]
-        for pod in started or state.waiting:
-            at = state.waiting.index(pod)
+        self.spent += 4 + 2 * len(found)
+        if self.spent > BELIEF_STEPS:
+            return None
+        started = [n for n in state.waiting if self._pods[n].started]
+        for number in dict.fromkeys(started or state.waiting):
+            pod = self._pods[number]
+            at = state.waiting.index(number)
             rest = state._replace(waiting=state.waiting[:at] + state.waiting[at + 1 :])
             if pod.started:
                 # Its admission may also fail, and then it gives back what it had.
                 found.add(rest._replace(free=state.free + pod.shown))
             admitted = self._admit(rest, pod)
             if admitted is None or len(found) + len(admitted) > MAX_STATES:
+                return None
+            if self.spent > BELIEF_STEPS:
                 return None
             found |= admitted
         return found
@@ -236,9 +281,12 @@ class _Future:
         """The states after a pod that no longer waits was admitted."""
         kubelet = blind(self._kubelet) if pod.blind else self._kubelet
         later = self.later(state) if len(pod.counts) > 1 and not pod.blind else ()
-        ways = admissions(kubelet, state.free, pod.counts, alone=pod.alone, releasing=later).ways
-        if ways is None:
+        found = admissions(kubelet, state.free, pod.counts, alone=pod.alone, releasing=later)
+        self.spent += found.steps
+        if found.sets is None or self.spent + 2 * len(found.sets) > BELIEF_STEPS:
             return None
+        ways = found.ways or ()
+        self.spent += 2 * len(ways)
         return {self._after(state, pod, way) for way in ways}
 
     def _after(self, state: _State, pod: Pending, way: Admission) -> _State:
@@ -266,12 +314,19 @@ class _Future:
             taken = now.free - common(now.free, free, now.width)
             held = sum(state.admitted) + sum(state.ghosts)
             taken -= common(taken, held, now.width)
+            ways = sum(
+                choices_count(taken, n, now.width, BELIEF_STEPS)
+                for n in range(1, holder.hidden + 1)
+            )
+            self.spent += ways
+            if self.spent > BELIEF_STEPS:
+                return found  # given up in steps()
             for n in range(1, holder.hidden + 1):
                 found.update(free + more for more in choices(taken, n, now.width))
         return found
 
 
-@lru_cache(maxsize=1024)
+@remembered
 def blind(kubelet: Kubelet) -> Kubelet:
     """The same node with nothing known of how it chooses."""
     return replace(kubelet, facts=UNKNOWN_FACTS)

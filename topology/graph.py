@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
 
 from topology.devices import (
     Bytes,
@@ -20,12 +21,11 @@ from topology.devices import (
     positions,
 )
 from topology.links import GBps, Link, LinkKind, canonical_product
+from topology.patterns import Rows, has_ring
+from topology.remembering import remembered
 
 if TYPE_CHECKING:
     import networkx as nx
-
-Rows = tuple[Mask, ...]
-"""An adjacency: ``rows[p]`` is the mask of the positions joined to ``p``."""
 
 MAX_GPUS = 64
 
@@ -96,6 +96,11 @@ class Shape:
         return len(self.products)
 
     @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes; nodes and memories share it."""
+        return 1000 + 70 * self.size**2
+
+    @property
     def all_gpus(self) -> Mask:
         """The mask of every GPU."""
         return (1 << self.size) - 1
@@ -150,10 +155,17 @@ class Shape:
         )
 
 
-@lru_cache(maxsize=65536)
+_shapes: WeakKeyDictionary[Shape, ref[Shape]] = WeakKeyDictionary()
+
+
 def _shared(shape: Shape) -> Shape:
-    """The one object that stands for every equal shape."""
-    return shape
+    """The one object that stands for every equal shape, while anybody has it."""
+    known = _shapes.get(shape)
+    found = known() if known is not None else None
+    if found is None:
+        found = shape
+        _shapes[shape] = ref(shape)
+    return found
 
 
 @dataclass(frozen=True)
@@ -264,63 +276,11 @@ def _unique(what: str, values: Sequence[object]) -> None:
             raise TopologyError(f"{what}: {value} stands {times} times, once is allowed")
 
 
-def is_clique(rows: Rows, mask: Mask) -> bool:
-    """Whether every pair in ``mask`` is joined. O(k)."""
-    return all(mask & ~rows[p] == 1 << p for p in positions(mask))
-
-
-def is_connected(rows: Rows, mask: Mask) -> bool:
-    """Whether ``mask`` hangs together over joined pairs. O(k²)."""
-    seen = frontier = mask & -mask
-    while frontier:
-        reached = 0
-        for p in positions(frontier):
-            reached |= rows[p]
-        frontier = reached & mask & ~seen
-        seen |= frontier
-    return seen == mask
-
-
-def has_ring(rows: Rows, mask: Mask) -> bool:
-    """Whether joined pairs form a ring through every GPU of ``mask``.
-
-    A ring of one is trivial, a ring of two is the pair. Otherwise a Hamiltonian cycle: cheap
-    answers first (too few neighbours; Dirac's theorem), then Held and Karp's dynamic program over
-    subsets, O(2ᵏ·k) for k GPUs.
-    """
-    k = mask.bit_count()
-    if k <= 2:
-        return is_clique(rows, mask)
-    degrees = [(rows[p] & mask).bit_count() for p in positions(mask)]
-    if min(degrees) < 2 or not is_connected(rows, mask):
-        return False
-    if 2 * min(degrees) >= k:
-        return True
-    return _held_karp(rows, mask)
-
-
-@lru_cache(maxsize=4096)
-def _held_karp(rows: Rows, mask: Mask) -> bool:
-    start = mask & -mask
-    home = rows[start.bit_length() - 1]
-    # ends[s]: where a path can end that starts at `start` and visits exactly s.
-    ends: dict[Mask, Mask] = {start: start}
-    for _ in range(mask.bit_count() - 1):
-        longer: dict[Mask, Mask] = {}
-        for visited, stops in ends.items():
-            for p in positions(stops):
-                for q in positions(rows[p] & mask & ~visited):
-                    step = visited | 1 << q
-                    longer[step] = longer.get(step, 0) | 1 << q
-        ends = longer
-    return bool(ends.get(mask, 0) & home)
-
-
 def best_ring(shape: Shape, mask: Mask) -> GBps:
     """The weakest hop of the best ring through ``mask``, GB/s both ways; infinite for one GPU.
 
     The widest threshold at which the pairs still form a ring: a binary search over the distinct
-    bandwidths, one :func:`has_ring` each.
+    bandwidths, one :func:`has_ring` each. Where that gives up the answer is a lower bound.
     """
     if mask.bit_count() < 2:
         return GBps(float("inf"))
@@ -336,7 +296,7 @@ def best_ring(shape: Shape, mask: Mask) -> GBps:
     return values[low - 1] if low else GBps(0.0)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def wide_rows(shape: Shape, threshold: GBps) -> Rows:
     """The adjacency of the pairs whose hop carries at least ``threshold`` GB/s."""
     return shape.rows(frozenset(k for k in shape.distinct_links() if k.bandwidth >= threshold))

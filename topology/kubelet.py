@@ -21,14 +21,18 @@ that the merge could end with counts, and so does its refusal under ``restricted
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
 
-from topology.allocators import MAX_SETS, Allocator, Call, allocator
+from topology.allocators import Allocator, Call, allocator
+from topology.allocators.best_effort import BEST_EFFORT, MAX_GPUS
+from topology.allocators.outcomes import every_set
+from topology.budget import ADMISSION_STEPS, SPENT, most_sets
 from topology.devices import Mask
 from topology.graph import UNKNOWN, AllocatorFacts, Shape, plugin_version
 from topology.pools import Pool, choices, choices_count, common, gpus, only, total, width_for
+from topology.remembering import remembered
 from topology.requests import Counts, Role, device_count
 
 AFFINITY = "topology-affinity"
@@ -61,6 +65,8 @@ class Kubelet:
     """Whether the Topology Manager has a say: it has a policy, and GPUs have NUMA nodes."""
     monotone: bool = field(init=False, compare=False, repr=False, default=False)
     """Whether a larger pool never loses an outcome, so that the largest speaks for all."""
+    whole_best_effort: bool = field(init=False, compare=False, repr=False, default=False)
+    """Whether NVIDIA's plugin picks whole GPUs, as modelled, and nobody else has a say."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
@@ -70,6 +76,10 @@ class Kubelet:
             "width": width_for(self.replicas),
             "aligns": aligns,
             "monotone": self.allocator.monotone and not aligns,
+            "whole_best_effort": self.allocator is BEST_EFFORT
+            and not aligns
+            and self.replicas == 1
+            and self.shape.size <= MAX_GPUS,
             "_hash": hash((self.shape, self.facts, self.replicas)),
         }
         for name, value in derived.items():
@@ -101,18 +111,25 @@ class Admission(NamedTuple):
 class Admissions:
     """Everything that may come of admitting a pod.
 
-    ``ways`` is None where they are too many to list: any devices may come. ``exact`` is false where
-    some way may be impossible. ``hazards`` names possible refusals.
+    ``ways`` is None where they are too many to list: any devices may come. ``sets`` are the
+    possible devices of the running pod, ascending. ``exact`` is false where some way may be
+    impossible. ``hazards`` names possible refusals. ``steps`` is what the answer cost
+    (:mod:`topology.budget`).
     """
 
-    ways: tuple[Admission, ...] | None
+    sets: tuple[Pool, ...] | None
     exact: bool = True
     hazards: tuple[str, ...] = ()
+    steps: int = 1
+    several: tuple[Admission, ...] | None = None
+    """The ways of a pod that may hold more than it shows, or something released meanwhile."""
 
     @cached_property
-    def shown(self) -> frozenset[Pool] | None:
-        """The possible devices of the running pod."""
-        return None if self.ways is None else frozenset(way.shown for way in self.ways)
+    def ways(self) -> tuple[Admission, ...] | None:
+        """Every way, ascending."""
+        if self.several is not None or self.sets is None:
+            return self.several
+        return tuple(Admission(found, found) for found in self.sets)
 
 
 class _Stage(NamedTuple):
@@ -124,7 +141,7 @@ class _Stage(NamedTuple):
     released: int = 0
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def admissions(
     kubelet: Kubelet,
     free: Pool,
@@ -142,33 +159,69 @@ def admissions(
     """
     if kubelet.monotone:
         return _any_devices(kubelet, free + sum(releasing), counts)
+    if kubelet.aligns and len(numa_nodes(kubelet.shape)) > MAX_NUMA_NODES:
+        return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
+    if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
+        return _one_container(kubelet, free, counts[0][1])
     walk = _Walk(kubelet, alone, releasing)
     stages: set[_Stage] = set()
+    counts = _without_repeats(counts)
     for hint in walk.pins(free, counts):
         found = walk.through({_Stage(free)}, counts, hint)
         if found is None:
-            return Admissions(None, exact=False, hazards=walk.hazards)
+            return Admissions(None, exact=False, hazards=walk.hazards, steps=walk.steps)
         stages |= found
     ways = {
         Admission(stage.shown, free + walk.pool_of(stage.released) - stage.free, stage.released)
         for stage in stages
     }
-    listed = tuple(sorted(ways))
-    return Admissions(listed, walk.exact, walk.hazards)
+    sets = tuple(sorted({way.shown for way in ways}))
+    return Admissions(sets, walk.exact, walk.hazards, walk.steps, tuple(sorted(ways)))
 
 
-@lru_cache(maxsize=4096)
+def _one_container(kubelet: Kubelet, free: Pool, count: int) -> Admissions:
+    """What most pods ask: one container, and nobody but the plugin has a say."""
+    if count > total(free, kubelet.width):
+        return Admissions((), hazards=(TOO_FEW,))
+    version = plugin_version(kubelet.facts.plugin_version)
+    call = Call(kubelet.shape, free, count, 0, kubelet.width, version)
+    found = kubelet.allocator.outcomes(call)
+    if found.sets is None:
+        return Admissions(None, exact=False, hazards=found.hazards, steps=_ASKED)
+    steps = _ASKED + len(found.sets) // 16
+    return Admissions(found.sets, found.exact, found.hazards, steps)
+
+
+_ASKED = 20
+"""Steps for a question to the allocator."""
+
+
+def _without_repeats(counts: Counts) -> Counts:
+    """The containers without init containers that change nothing.
+
+    An init container that asks for no more than what those before it left for use again takes a
+    part of that, and leaves it. The second of two equal ones in a row is kept, for the Topology
+    Manager may see it otherwise than the first; a third it sees as the second.
+    """
+    return tuple(
+        c for i, c in enumerate(counts) if c[0] is not Role.INIT or counts[i - 2 : i] != (c, c)
+    )
+
+
+@remembered
 def container_sets(
     kubelet: Kubelet, free: Pool, counts: Counts, *, alone: bool = True
 ) -> tuple[tuple[Pool, ...] | None, ...]:
     """For each container, every set that it may get; None where they are too many to list."""
+    if kubelet.aligns and len(numa_nodes(kubelet.shape)) > MAX_NUMA_NODES:
+        return (None,) * len(counts)
     found: list[tuple[Pool, ...] | None] = [()] * len(counts)
     walk = _Walk(kubelet, alone)
     for hint in walk.pins(free, counts):
         stages: set[_Stage] | None = {_Stage(free)}
         for i, (role, count) in enumerate(counts):
             sets: list[set[Pool] | None] = [None]
-            if stages is not None:
+            if stages is not None and not walk.spent:
                 sets = [walk.given(stage, count, hint) for stage in stages]
                 stages = walk.through(stages, ((role, count),), hint)
             known, old = [s for s in sets if s is not None], found[i]
@@ -190,7 +243,18 @@ class _Walk:
         self._releasing = releasing
         self._width = kubelet.width
         self._hazards: set[str] = set()
+        self._hinted: dict[tuple[Pool, Pool, int], list[Hint]] = {}
+        self._most = most_sets(kubelet.shape.size, kubelet.width)
         self.exact = True
+        self.steps = 0
+
+    @property
+    def spent(self) -> bool:
+        """Whether the budget is spent; notes it as a hazard."""
+        if self.steps <= ADMISSION_STEPS:
+            return False
+        self._hazards.add(SPENT)
+        return True
 
     @property
     def hazards(self) -> tuple[str, ...]:
@@ -215,15 +279,30 @@ class _Walk:
         """The stages after all of ``counts``; None where there are too many."""
         for i, (role, count) in enumerate(counts):
             after: set[_Stage] = set()
+            if i and self._too_many_releases(stages):
+                return None
             for stage in self._with_releases(stages) if i else stages:
+                if role is Role.INIT and count <= total(stage.reusable, self._width):
+                    # It takes a part of what it leaves for use again, if it may have a hint.
+                    self.steps += 1
+                    if pinned or not self._kubelet.aligns or self._hints(*stage[:2], count):
+                        after.add(stage)
+                    continue
                 sets = self.given(stage, count, pinned)
-                if sets is None:
+                if sets is None or self.spent:
                     return None
+                self.steps += len(sets)
                 after.update(self._next(stage, given, role) for given in sets)
-            if len(after) > MAX_SETS:
+            if len(after) > self._most:
                 return None
             stages = after
         return stages
+
+    def _too_many_releases(self, stages: set[_Stage]) -> bool:
+        """Whether the ways in which pods may let go between two containers are over budget."""
+        pods = len(self._releasing)
+        self.steps += sum(1 << pods - stage.released.bit_count() for stage in stages) if pods else 0
+        return self.spent
 
     def _with_releases(self, stages: set[_Stage]) -> set[_Stage]:
         """The stages once any of the ending pods have let go; each does so once."""
@@ -247,6 +326,7 @@ class _Walk:
     def given(self, stage: _Stage, count: int, pinned: _Pinned) -> set[Pool] | None:
         """What one container may get, reused devices included."""
         width, reusable = self._width, stage.reusable
+        self.steps += 1
         hints: list[Hint] = [None] if pinned is None else [pinned[0]]
         if self._kubelet.aligns and pinned is None:
             hints = self._hints(stage.free, reusable, count)
@@ -255,7 +335,7 @@ class _Walk:
             self._hazards.add(TOO_FEW)
             return set()
         if missing <= 0:
-            if choices_count(reusable, count, width, MAX_SETS) > MAX_SETS:
+            if choices_count(reusable, count, width, self._most) > self._most:
                 return None
             return set(choices(reusable, count, width)) if hints else set()
         found: set[Pool] = set()
@@ -264,6 +344,9 @@ class _Walk:
             if sets is None:
                 return None
             found.update(sets)
+            self.steps += len(sets)
+            if self.spent:
+                return None
         return found
 
     def _ask(self, stage: _Stage, count: int, hint: Hint) -> tuple[Pool, ...] | None:
@@ -282,6 +365,7 @@ class _Walk:
                 required += aligned
                 available = stage.free - aligned
         facts = self._kubelet.facts
+        self.steps += _ASKED
         call = Call(
             self._kubelet.shape,
             available + required,
@@ -297,6 +381,13 @@ class _Walk:
 
     def _hints(self, free: Pool, reusable: Pool, count: int) -> list[Hint]:
         """Every hint that the merge may end with; notes where it may refuse the container."""
+        asked = (free, reusable, count)
+        if asked not in self._hinted:
+            self.steps += 1 << len(numa_nodes(self._kubelet.shape))
+            self._hinted[asked] = self._merged(free, reusable, count)
+        return self._hinted[asked]
+
+    def _merged(self, free: Pool, reusable: Pool, count: int) -> list[Hint]:
         policy = self._kubelet.facts.topology_manager_policy
         if policy == UNKNOWN:
             self._hazards.add(AFFINITY)
@@ -327,17 +418,15 @@ class _Walk:
 
     def _any_hint(self) -> list[Hint]:
         """The merge can leave any NUMA nodes: every union of them, none included."""
-        nodes = _numa_nodes(self._kubelet.shape)
+        nodes = numa_nodes(self._kubelet.shape)
         found: list[Hint] = [None]
-        if len(nodes) > MAX_NUMA_NODES:
-            self._hazards.add(TOO_MANY_NODES)
-            return found
         for n in range(1, len(nodes) + 1):
             found += [sum(chosen) for chosen in combinations(nodes, n)]
         return found
 
 
 MAX_NUMA_NODES = 8
+"""The kubelet's own limit for the Topology Manager, unless it is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +441,10 @@ class _DeviceHint:
 
 def _device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> list[_DeviceHint]:
     """The device manager's hints: NUMA nodes whose free devices suffice, the fewest preferred."""
-    shape, width = kubelet.shape, kubelet.width
-    nodes = _numa_nodes(shape)
+    width = kubelet.width
+    nodes = numa_nodes(kubelet.shape)
+    here = [total(only(free, node, width), width) for node in nodes]
+    reused, kept = gpus(reusable, width), total(reusable, width)
     found: list[tuple[Mask, int, int]] = []
     fewest = len(nodes)
     for n in range(1, len(nodes) + 1):
@@ -361,16 +452,13 @@ def _device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> l
             mask = sum(nodes[i] for i in chosen)
             if mask.bit_count() * kubelet.replicas >= count:
                 fewest = min(fewest, n)
-            if gpus(reusable, width) & ~mask:
-                continue
-            here = total(only(free, mask, width), width) + total(reusable, width)
-            if here >= count:
+            if not reused & ~mask and sum(here[i] for i in chosen) + kept >= count:
                 found.append((mask, n, sum(1 << i for i in chosen)))
     return [_DeviceHint(mask, n, order, n == fewest) for mask, n, order in found]
 
 
-@lru_cache(maxsize=1024)
-def _numa_nodes(shape: Shape) -> tuple[Mask, ...]:
+@remembered
+def numa_nodes(shape: Shape) -> tuple[Mask, ...]:
     """The GPUs of each NUMA node that has some, by ascending node."""
     nodes = sorted({n for n in shape.numa if n is not None})
     return tuple(sum(1 << p for p, at in enumerate(shape.numa) if at == n) for n in nodes)
@@ -379,17 +467,19 @@ def _numa_nodes(shape: Shape) -> tuple[Mask, ...]:
 def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
     """Under ``any`` the stages change nothing: whatever is shown and held may be any devices."""
     width = kubelet.width
+    most = most_sets(kubelet.shape.size, width)
     shown = sum(n for role, n in counts if role is not Role.INIT)
     held = device_count(counts)
     if held > total(free, width):
         return Admissions((), hazards=(TOO_FEW,))
-    if choices_count(free, shown, width, MAX_SETS) > MAX_SETS:
+    if choices_count(free, shown, width, most) > most:
         return Admissions(None)
-    sets = list(choices(free, shown, width))
+    sets = every_set(0, free, shown, width)
+    steps = _ASKED + len(sets) // 16
     if held == shown:
-        return Admissions(tuple(Admission(s, s) for s in sorted(sets)))
+        return Admissions(sets, steps=steps)
     more = held - shown
-    if len(sets) * choices_count(free, more, width, MAX_SETS) > MAX_SETS:
+    if len(sets) * choices_count(free, more, width, most) > most:
         return Admissions(None)
     ways = [Admission(s, s + m) for s in sets for m in choices(free - s, more, width)]
-    return Admissions(tuple(sorted(ways)))
+    return Admissions(sets, steps=steps + len(ways), several=tuple(sorted(ways)))

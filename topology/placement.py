@@ -5,24 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from math import comb
 
-from topology.allocators import MAX_SETS
-from topology.belief import Availability, Pending, blind, moments, pending_order
+import numpy as np
+
+from topology.allocators import best_effort
+from topology.belief import Availability, Moment, Pending, belief, blind, pending_order
+from topology.budget import CHECK_STEPS, SPENT, most_sets, outlook_steps
 from topology.devices import Mask, positions
-from topology.graph import (
-    UNKNOWN,
+from topology.graph import UNKNOWN, Shape, wide_rows
+from topology.kubelet import AFFINITY, TOO_MANY_NODES, Kubelet, admissions, numa_nodes
+from topology.kubelet import TOO_FEW as TOO_FEW_DEVICES
+from topology.patterns import (
+    Flags,
+    Masks,
     Rows,
-    Shape,
+    are_cliques,
+    are_connected,
     has_ring,
+    have_rings,
     is_clique,
     is_connected,
-    subsets,
-    wide_rows,
+    subset_masks,
 )
-from topology.kubelet import AFFINITY, Kubelet, admissions
-from topology.pools import Pool, gpus, total
+from topology.pools import Pool, gpu_masks, gpus, total
+from topology.remembering import remembered
 from topology.requests import Constraints, Counts, GpuRequest, Pattern, Role, memory_text
 
 
@@ -88,6 +95,7 @@ NOT_READY = Rejection("the node's agent cannot see who holds its GPUs", resolvab
 UNASKED = Rejection(
     "not guaranteed: the node's Topology Manager policy is unknown", resolvable=True
 )
+TOO_MUCH = Rejection("not guaranteed: too much to work out for this node", resolvable=True)
 DRA_ONLY = Rejection("GPUs are advertised through DRA only", resolvable=False)
 UNUSABLE = Rejection("topology record unusable", resolvable=False)
 
@@ -116,6 +124,42 @@ class _Test:
             return False
         return self.wide is None or has_ring(self.wide, mask)
 
+    def passing(self, masks: Masks, count: int) -> tuple[Flags, bool]:
+        """:meth:`passes` of each mask, and whether all answers are sure.
+
+        Where a search for a ring was given up a set does not pass, and the answer is not sure.
+        """
+        good = masks & np.uint64(~self.allowed & _ALL) == 0
+        if count == 1:
+            return good, True
+        if self.over_pairs:
+            good &= np.bitwise_count(masks) >= count
+        if self.numa is not None:
+            good &= inside(self.numa, masks)
+        sure = True
+        if self.linked is not None and self.pattern is Pattern.PAIRWISE:
+            good[good] = are_cliques(self.linked, masks[good])
+        elif self.linked is not None and self.pattern is Pattern.CONNECTED:
+            good[good] = are_connected(self.linked, masks[good])
+        rings = [self.linked] if self.pattern is Pattern.RING else []
+        for rows in (*rings, self.wide):
+            if rows is not None:
+                asked = good.copy()
+                good[asked], known = have_rings(rows, masks[asked])
+                sure &= known
+        return good, sure
+
+
+_ALL = (1 << 64) - 1
+
+
+def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
+    """For each mask, whether its GPUs are all on one of the NUMA nodes."""
+    found = np.zeros(len(masks), dtype=np.bool_)
+    for node in nodes:
+        found |= masks & np.uint64(~node & _ALL) == 0
+    return found
+
 
 _PATTERNS = {
     Pattern.PAIRWISE: is_clique,
@@ -129,7 +173,12 @@ def satisfies(shape: Shape, constraints: Constraints, mask: Mask, *, sick: Mask 
     return _test(shape, constraints, sick).passes(mask, mask.bit_count())
 
 
-@lru_cache(maxsize=65536)
+def test_of(shape: Shape, constraints: Constraints) -> _Test:
+    """The constraints compiled for a shape, all of its GPUs well."""
+    return _test(shape, constraints, 0)
+
+
+@remembered
 def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
     """The verdict of a node, in this moment, for this request.
 
@@ -149,16 +198,20 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
     test = _test(shape, request.constraints, now.sick)
     outlook = _outlook(kubelet, now.bare(endings=False), request.counts, request.alone)
-    every, some, share = _judge(outlook, test, kubelet.width)
+    every, some, share, sure = _judge(kubelet, outlook, test)
     verdict, rejection = Verdict.POSSIBLE, None
     if not every:
         verdict = Verdict.POSSIBLE if some else Verdict.IMPOSSIBLE
+        if not sure:
+            return Assessment(
+                verdict, True, TOO_MUCH, outlook.gpus(kubelet), share, _spent(outlook.hazards)
+            )
         unknown = AFFINITY in outlook.hazards and kubelet.facts.topology_manager_policy == UNKNOWN
         rejection = UNASKED if unknown and some else _weak_rejection(request, outlook, some, share)
     else:
         later = now.bare(endings=True)
         after = _outlook(kubelet, later, request.counts, request.alone, endings=True)
-        steady = _judge(after, test, kubelet.width)[0]
+        steady = _judge(kubelet, after, test)[0]
         verdict = Verdict.GUARANTEED if steady else Verdict.EXPECTED
     return Assessment(
         verdict, True, rejection, outlook.gpus(kubelet), share, outlook.hazards, outlook.exact
@@ -166,6 +219,8 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
 
 
 def _weak_rejection(request: GpuRequest, outlook: _Outlook, some: bool, share: float) -> Rejection:
+    if SPENT in outlook.hazards or TOO_MANY_NODES in outlook.hazards:
+        return TOO_MUCH
     if outlook.hazards and (share == 1 or not outlook.sets):
         return Rejection("not guaranteed: the node's kubelet may refuse the pod", True)
     if not some:
@@ -174,7 +229,7 @@ def _weak_rejection(request: GpuRequest, outlook: _Outlook, some: bool, share: f
     return Rejection(words, True)
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     """Whether a pod with this request could break a promise if it were admitted first.
 
@@ -184,21 +239,31 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     if kubelet.monotone or request.effective_count == 0:
         return False
     newcomer = Pending(request.counts, alone=request.alone)
+    steps = 0
     for i, pod in enumerate(now.pending):
         if pod.promised == Constraints() or pod.started:
             continue
         others = pending_order((*now.pending[:i], *now.pending[i + 1 :], newcomer))
-        if not keeps(kubelet, replace(now, pending=others), pod):
+        kept, cost = _keeps(kubelet, replace(now, pending=others), pod)
+        steps += cost + len(others)
+        if not kept or steps > CHECK_STEPS:
             return True
     return False
 
 
 def keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> bool:
-    """Whether a promise holds in every moment of the belief; ``now`` is without the pod itself."""
+    """Whether a promise holds in every moment of the belief; ``now`` is without the pod itself.
+
+    What is too much to work out does not hold.
+    """
+    return _keeps(kubelet, now, pod)[0]
+
+
+def _keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> tuple[bool, int]:
     test = _test(kubelet.shape, pod.promised, now.sick)
     bare = _with_ghosts_alive(now).bare(endings=pod.steady)
     outlook = _outlook(kubelet, bare, pod.counts, pod.alone, endings=pod.steady)
-    return _judge(outlook, test, kubelet.width)[0]
+    return _judge(kubelet, outlook, test)[0], outlook.steps
 
 
 def _with_ghosts_alive(now: Availability) -> Availability:
@@ -248,6 +313,7 @@ class _Outlook:
     exact: bool
     free: Pool
     count: int
+    steps: int = 0
 
     def gpus(self, kubelet: Kubelet) -> tuple[Mask, ...] | None:
         if self.sets is None or kubelet.width == 1:
@@ -255,7 +321,7 @@ class _Outlook:
         return tuple(sorted({gpus(found, kubelet.width) for found in self.sets}))
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _outlook(
     kubelet: Kubelet,
     now: Availability,
@@ -266,39 +332,84 @@ def _outlook(
 ) -> _Outlook:
     one = len(counts) == 1
     count = sum(n for role, n in counts if role is not Role.INIT)
-    belief = moments(kubelet, now, endings=endings, one_container=one)
+    believed = belief(kubelet, now, endings=endings, one_container=one)
     widest = now.widest(endings=endings)
-    if belief is None:
-        return _Outlook(None, (UNCERTAIN,), False, widest, count)
+    if believed.moments is None:
+        return _Outlook(None, (SPENT,), False, widest, count, believed.steps)
+    found: _Found | None = None
+    if one and counts[0][0] is not Role.INIT and kubelet.whole_best_effort:
+        found = _all_at_once(kubelet, believed.moments, count)
+    else:
+        found = _one_by_one(kubelet, believed.moments, counts, alone)
+    sets, hazards, exact, steps = found
+    steps += believed.steps
+    return _Outlook(sets, hazards, exact and sets is not None, widest, count, steps)
+
+
+_Found = tuple[tuple[Pool, ...] | None, tuple[str, ...], bool, int]
+"""Sets, hazards, whether they are exact, and the steps that it took."""
+
+
+def _one_by_one(
+    kubelet: Kubelet, believed: tuple[Moment, ...], counts: Counts, alone: bool
+) -> _Found:
     hazards: set[str] = set()
     sets: set[Pool] | None = set()
-    exact = True
-    for moment in belief:
+    exact, steps, budget = True, 0, outlook_steps(kubelet.shape.size)
+    for done, moment in enumerate(believed, 1):
         found = admissions(kubelet, moment.free, counts, alone=alone, releasing=moment.later)
         hazards.update(found.hazards)
         exact &= found.exact
-        if found.shown is None:
+        steps += found.steps
+        if steps > budget or steps * len(believed) > 2 * budget * done:
+            # At this pace it would be spent twice over: given up at once.
+            return None, _spent(tuple(hazards)), False, steps
+        if found.sets is None:
             sets = None
         elif sets is not None:
-            sets |= found.shown
-            if len(sets) > MAX_SETS:
+            sets.update(found.sets)
+            if len(sets) > most_sets(kubelet.shape.size, kubelet.width):
                 sets = None
     listed = None if sets is None else tuple(sorted(sets))
-    return _Outlook(listed, tuple(sorted(hazards)), exact and sets is not None, widest, count)
+    return listed, tuple(sorted(hazards)), exact, steps
 
 
-UNCERTAIN = "too-much-at-once"
-"""So many pods come and go that their orders are not followed."""
+def _all_at_once(kubelet: Kubelet, believed: tuple[Moment, ...], count: int) -> _Found:
+    """The same for one container under ``best-effort``, where pools are asked about together."""
+    shape = kubelet.shape
+    pools = np.array([moment.free for moment in believed], dtype=np.int32)
+    hazards: set[str] = set()
+    came = np.zeros(1 << shape.size, dtype=np.bool_)
+    exact = True
+    sizes = np.bitwise_count(pools)
+    if (sizes < count).any():
+        hazards.add(TOO_FEW_DEVICES)
+    if count > 1:
+        torn = best_effort.unequal(shape, pools) & (sizes >= count)
+        if torn.any():
+            hazards.add(best_effort.UNEQUAL)
+            pools, sizes = pools[~torn], sizes[~torn]
+    for size in sorted({n for n in sizes.tolist() if n >= count}):
+        for found in best_effort.answers_of(shape, pools[sizes == size], count):
+            came[found.sets[found.chosen]] = True
+            hazards.update(found.hazards)
+            exact &= found.exact
+    listed = tuple(np.flatnonzero(came).tolist())
+    return listed, tuple(sorted(hazards)), exact, 20 + len(believed) // 8
 
 
-def _judge(outlook: _Outlook, test: _Test, width: int) -> tuple[bool, bool, float]:
-    """Whether every outcome passes, whether some does, and the share that does.
+def _spent(hazards: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({*hazards, SPENT}))
+
+
+def _judge(kubelet: Kubelet, outlook: _Outlook, test: _Test) -> tuple[bool, bool, float, bool]:
+    """Whether every outcome passes, whether some does, the share that does; and if that is sure.
 
     A refusal is an outcome too. Sets that are not listed are judged soundly: all of them pass only
     if the widest pool is one clique of allowed GPUs (and not shared, where a pair may fall on one
     GPU), and some are taken to pass if enough GPUs are allowed.
     """
-    count = outlook.count
+    count, width = outlook.count, kubelet.width
     if outlook.sets is None:
         free = gpus(outlook.free, width)
         parts = [rows for rows in (test.linked, test.wide) if rows is not None]
@@ -311,14 +422,17 @@ def _judge(outlook: _Outlook, test: _Test, width: int) -> tuple[bool, bool, floa
         )
         fewest = 1 if width > 1 and not test.over_pairs else count
         some = every or (free & test.allowed).bit_count() >= fewest
-        return every and not outlook.hazards, some, 1.0 if every else 0.5 * some
-    passed = sum(test.passes(gpus(found, width), count) for found in outlook.sets)
+        return every and not outlook.hazards, some, 1.0 if every else 0.5 * some, True
     listed = len(outlook.sets)
+    if not listed:
+        return False, False, 0.0, True
+    good, sure = test.passing(gpu_masks(outlook.sets, kubelet.shape.size, width), count)
+    passed = int(good.sum())
     every = 0 < passed == listed and not outlook.hazards
-    return every, passed > 0, passed / listed if listed else 0.0
+    return every, passed > 0 or not sure, passed / listed, sure
 
 
-@lru_cache(maxsize=16384)
+@remembered
 def _test(shape: Shape, constraints: Constraints, sick: Mask) -> _Test:
     allowed = shape.all_gpus & ~sick
     for p in positions(allowed):
@@ -326,10 +440,7 @@ def _test(shape: Shape, constraints: Constraints, sick: Mask) -> _Test:
             allowed &= ~(1 << p)
     numa = None
     if constraints.same_numa:
-        nodes = {n for n in shape.numa if n is not None}
-        numa = tuple(
-            sum(1 << p for p, at in enumerate(shape.numa) if at == node) for node in sorted(nodes)
-        )
+        numa = numa_nodes(shape)
     linked = None
     if constraints.link is not None or constraints.min_nvlinks is not None:
         level, count = constraints.link or 0, constraints.min_nvlinks or 0
@@ -351,11 +462,17 @@ def _gpu_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
 
 
 def _model_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
-    name = shape.products[p]
-    return not constraints.models or any(fnmatchcase(name, glob) for glob in constraints.models)
+    return not constraints.models or shape.products[p] in _meant(shape, constraints.models)
 
 
-@lru_cache(maxsize=16384)
+@remembered
+def _meant(shape: Shape, globs: tuple[str, ...]) -> frozenset[str]:
+    """The products of a node that some glob means; each product is tried once."""
+    return frozenset(
+        name for name in set(shape.products) if any(fnmatchcase(name, glob) for glob in globs)
+    )
+
+
 def _hardware_rejection(shape: Shape, request: GpuRequest, shared: bool) -> Rejection | None:
     """Why no set of this hardware could ever do, naming the key that rules it out.
 
@@ -363,11 +480,16 @@ def _hardware_rejection(shape: Shape, request: GpuRequest, shared: bool) -> Reje
     """
     wanted = request.constraints
     count = 1 if shared and not wanted.over_pairs else request.count
+    return _ruled_out(shape, wanted, count)
+
+
+@remembered
+def _ruled_out(shape: Shape, wanted: Constraints, count: int) -> Rejection | None:
     if any(shape.mig):
         return SPLIT
     everything = range(shape.size)
     if sum(_model_meets(shape, p, wanted) for p in everything) < count:
-        return Rejection(f"GPU model is not {','.join(wanted.models)}", resolvable=False)
+        return Rejection(f"GPU model is not {wanted.models_text}", resolvable=False)
     least = wanted.min_gpu_memory
     if least is not None and sum(shape.memory[p] >= least for p in everything) < count:
         return Rejection(f"GPU memory is under {memory_text(least)}", resolvable=False)
@@ -375,9 +497,10 @@ def _hardware_rejection(shape: Shape, request: GpuRequest, shared: bool) -> Reje
         words = f"no RDMA NIC within {wanted.nic.name.lower()} of {count} GPUs"
         return Rejection(words, resolvable=False)
     test = _test(shape, wanted, 0)
-    if comb(test.allowed.bit_count(), count) > MAX_SETS:
+    if comb(test.allowed.bit_count(), count) > most_sets(shape.size, 1):
         return None  # not ruled out; trying them all would hold everybody up
-    if not any(test.passes(mask, count) for mask in subsets(test.allowed, count)):
+    good, sure = test.passing(subset_masks(test.allowed, count), count)
+    if sure and not good.any():
         words = f"hardware has no {count} GPUs with {wanted.text}"
         return Rejection(words, resolvable=False)
     return None

@@ -9,7 +9,13 @@ and subtracted as integers, since no field ever overflows or borrows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
 
 from topology.devices import Mask, positions
 
@@ -60,6 +66,21 @@ def gpus(pool: Pool, width: int) -> Mask:
     if width == 1:
         return pool
     return sum(1 << p for p in members(pool, width))
+
+
+def gpu_masks(pools: Sequence[Pool], positions: int, width: int) -> NDArray[np.uint64]:
+    """:func:`gpus` of each pool, on a node of so many GPUs."""
+    if width == 1:
+        return np.array(pools, dtype=np.uint64)
+    if positions * width > 64:
+        return np.array([gpus(pool, width) for pool in pools], dtype=np.uint64)
+    packed = np.array(pools, dtype=np.uint64)
+    field = np.uint64((1 << width) - 1)
+    found = np.zeros(len(packed), dtype=np.uint64)
+    for p in range(positions):
+        there = packed >> np.uint64(p * width) & field != 0
+        found |= there.astype(np.uint64) << np.uint64(p)
+    return found
 
 
 def members(pool: Pool, width: int) -> list[int]:
@@ -118,9 +139,23 @@ def choices(pool: Pool, size: int, width: int) -> Iterator[Pool]:
 
 
 def choices_count(pool: Pool, size: int, width: int, stop: int) -> int:
-    """How many :func:`choices` there are, or some number above ``stop``."""
+    """How many :func:`choices` there are, or some number above ``stop``.
+
+    >>> choices_count(pack([2, 1], 2), 2, 2, 100), choices_count(0b1111, 2, 1, 3)
+    (2, 4)
+    """
+    if width == 1:
+        return min(comb(pool.bit_count(), size), stop + 1) if size >= 0 else 0
+    counts = sorted(count(pool, p, width) for p in members(pool, width))
+    size = min(size, sum(counts) - size)  # as many ways to take some as to leave them
+    return _ways_to_take(tuple(counts), size, stop) if size >= 0 else 0
+
+
+@lru_cache(maxsize=4096)
+def _ways_to_take(counts: tuple[int, ...], size: int, stop: int) -> int:
+    """By prefix sums; numbers above ``stop`` are cut, for they only grow."""
     ways = [1] + [0] * size
-    for p in members(pool, width):
-        most = count(pool, p, width)
-        ways = [sum(ways[max(0, n - most) : n + 1]) for n in range(size + 1)]
-    return min(ways[size], stop + 1)
+    for most in counts:
+        sums = [0, *accumulate(ways)]
+        ways = [min(sums[n + 1] - sums[max(0, n - most)], stop + 1) for n in range(size + 1)]
+    return ways[size]

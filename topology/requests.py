@@ -85,14 +85,26 @@ class Constraints:
         if self.min_gpu_memory is not None:
             words.append(f"min-gpu-memory={memory_text(self.min_gpu_memory)}")
         if self.models:
-            words.append(f"gpu-model={','.join(self.models)}")
+            words.append(f"gpu-model={self.models_text}")
         if self.same_numa:
             words.append("same-numa")
         if self.nic is not None:
             words.append(f"nic={self.nic.name.lower()}")
         return " ".join(words)
 
+    @property
+    def models_text(self) -> str:
+        """The models as a reason names them: the first few, for every node's reason repeats them.
 
+        >>> Constraints(models=("a100*", "a30", "h100*", "h200*", "v100*")).models_text
+        'a100*,a30,h100* and 2 more'
+        """
+        shown = ",".join(self.models[:MODELS_SHOWN])
+        more = len(self.models) - MODELS_SHOWN
+        return f"{shown} and {more} more" if more > 0 else shown
+
+
+MODELS_SHOWN = 3
 NO_CONSTRAINTS = Constraints()
 
 

@@ -27,42 +27,30 @@ over outcomes) in the best that any offered node's hardware could give the reque
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import comb, isinf
 
 from topology.belief import Availability, Moment, moments
-from topology.devices import Mask
+from topology.budget import LARGE, SCORE_STEPS
+from topology.devices import Mask, positions
 from topology.graph import Shape, best_ring, subsets
-from topology.kubelet import Admission, Kubelet, admissions
+from topology.kubelet import Kubelet, admissions
 from topology.links import LinkKind
-from topology.placement import Assessment, Verdict, satisfies
-from topology.pools import Pool, choices, gpus, total
-from topology.requests import NO_CONSTRAINTS, Constraints, GpuRequest, Role
+from topology.placement import Assessment, Verdict
+from topology.pools import Pool, choices, total
+from topology.remembering import remembered
+from topology.requests import Constraints, Counts, GpuRequest, device_count
+from topology.worth import Kind as Kind
+from topology.worth import mean_promises
+from topology.worth import promises as promises
 
 MAX_SCORE = 10
 UNKNOWN_PLAIN = 5
 
-BRANCHING_GPUS = 8
-"""On larger nodes the worth follows one outcome of each placement instead of all."""
 MAX_MOMENTS = 16
 MAX_RINGS = 128
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of request, as far as worth is concerned."""
-
-    count: int
-    constraints: Constraints = NO_CONSTRAINTS
-    _hash: int = field(init=False, compare=False, repr=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.count, self.constraints)))
-
-    def __hash__(self) -> int:
-        return self._hash
+MAX_BANDWIDTHS = 8
 
 
 Kinds = tuple[Kind, ...]
@@ -84,7 +72,8 @@ class Merit:
     """What speaks for a node that passes filter.
 
     ``damage`` is in GPUs of worth; ``ring`` in GB/s, ``ceiling`` the best the hardware could give;
-    ``left`` counts the devices left after the placement. ``known`` is false without a report.
+    ``left`` counts the devices left after the placement. ``known`` is false without a report,
+    ``measured`` where the damage is too much to work out: then the score is in the middle.
     """
 
     verdict: Verdict
@@ -94,6 +83,7 @@ class Merit:
     share: float = 0.0
     left: int = 0
     known: bool = True
+    measured: bool = True
 
 
 UNKNOWN = Merit(Verdict.POSSIBLE, known=False)
@@ -127,7 +117,10 @@ def prospect(
         1.0 if assessed.verdict.holds else share,
         now.devices_left - request.effective_count,
     )
-    return Prospect(unweighed, losses(kubelet, now, request, kinds))
+    lost = losses(kubelet, now, request, kinds)
+    if lost is None:
+        return Prospect(replace(unweighed, measured=False))
+    return Prospect(unweighed, lost)
 
 
 def merit(
@@ -171,55 +164,73 @@ def _spread(merits: list[Merit], low: int, high: int) -> dict[Merit, int]:
     def cost(m: Merit) -> tuple[float, float, int]:
         return (round(m.damage, 6), -round(m.ring, 3), m.left)
 
-    costs = sorted({cost(m) for m in merits})
+    measured = [m for m in merits if m.measured]
+    costs = sorted({cost(m) for m in measured})
     last = max(1, len(costs) - 1)
     rank = {c: round(high - (high - low) * i / last) for i, c in enumerate(costs)}
-    return {m: rank[cost(m)] for m in merits}
+    middle = (low + high) // 2
+    return {m: rank[cost(m)] if m.measured else middle for m in merits}
 
 
 def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -> float:
     """The worth that a placement is expected to take away, in GPUs."""
-    return _weighed(losses(kubelet, now, request, kinds_of(mix)), mix)
+    return _weighed(losses(kubelet, now, request, kinds_of(mix)) or (), mix)
 
 
 def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
-    return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=True))
+    return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=bool(lost)))
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, kinds: Kinds
-) -> tuple[float, ...]:
-    """How many GPUs' worth of each kind a placement is expected to take away, unweighed."""
+) -> tuple[float, ...] | None:
+    """How many GPUs' worth of each kind a placement is expected to take away, unweighed.
+
+    None where that is too much to work out.
+    """
     belief = moments(kubelet, now.bare(endings=False)) or (Moment(now.free),)
     belief = tuple(m for m in belief if total(m.free, kubelet.width) >= request.effective_count)
     step = -(-len(belief) // MAX_MOMENTS) or 1
-    lost = [_losses_at(kubelet, m.free, request, kinds) for m in belief[::step]]
+    lost, steps = [], 0
+    for moment in belief[::step]:
+        found, cost = _losses_at(kubelet, moment.free, request.counts, request.alone, kinds)
+        steps += cost
+        if found is None or steps > SCORE_STEPS:
+            return None
+        lost.append(found)
     return tuple(sum(of_kind) / len(lost) for of_kind in zip(*lost, strict=True)) or (0.0,) * len(
         kinds
     )
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def _losses_at(
-    kubelet: Kubelet, free: Pool, request: GpuRequest, kinds: Kinds
-) -> tuple[float, ...]:
-    ways = _ways(kubelet, free, request)
-    if not ways:
-        return (0.0,) * len(kinds)
+    kubelet: Kubelet, free: Pool, counts: Counts, alone: bool, kinds: Kinds
+) -> tuple[tuple[float, ...] | None, int]:
+    taken, steps = _taken(kubelet, free, counts, alone)
+    if not taken:
+        return (0.0,) * len(kinds), steps
+    left = [free - way for way in taken]
     found = []
     for kind in kinds:
-        after = sum(promises(kubelet, free - way.taken, kind) for way in ways) / len(ways)
-        found.append(kind.count * (promises(kubelet, free, kind) - after))
-    return tuple(found)
+        before, cost = mean_promises(kubelet, (free,), kind)
+        after, more = mean_promises(kubelet, left, kind)
+        steps += cost + more
+        if before is None or after is None or steps > SCORE_STEPS:
+            return None, steps
+        found.append(kind.count * (before - after))
+    return tuple(found), steps
 
 
-def _ways(kubelet: Kubelet, free: Pool, request: GpuRequest) -> tuple[Admission, ...]:
-    ways = admissions(kubelet, free, request.counts, alone=request.alone).ways
-    if ways is None:
-        first = next(choices(free, request.effective_count, kubelet.width))
-        return (Admission(first, first),)
-    return ways
+def _taken(kubelet: Kubelet, free: Pool, counts: Counts, alone: bool) -> tuple[Sequence[Pool], int]:
+    """What a pod may hold in the end, way by way."""
+    found = admissions(kubelet, free, counts, alone=alone)
+    if found.sets is None:
+        return (next(choices(free, device_count(counts), kubelet.width)),), found.steps
+    if found.several is None:
+        return found.sets, found.steps
+    return [way.taken for way in found.several], found.steps
 
 
 def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
@@ -235,27 +246,6 @@ def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
     return sum(weight * kind.count * promises(kubelet, free, kind) for kind, weight in mix)
 
 
-@lru_cache(maxsize=1 << 18)
-def promises(kubelet: Kubelet, free: Pool, kind: Kind) -> float:
-    """How many placements of one kind can be promised one after the other, expected."""
-    if total(free, kubelet.width) < kind.count:
-        return 0.0
-    if kind.constraints == NO_CONSTRAINTS and kind.count == 1:
-        return float(total(free, kubelet.width))
-    found = admissions(kubelet, free, ((Role.APP, kind.count),))
-    ways = found.ways
-    if found.hazards or not ways:
-        return 0.0
-    shape, width = kubelet.shape, kubelet.width
-    if kind.constraints != NO_CONSTRAINTS and not all(
-        satisfies(shape, kind.constraints, gpus(way.shown, width)) for way in ways
-    ):
-        return 0.0
-    if shape.size > BRANCHING_GPUS or width > 1:
-        ways = ways[:1]
-    return 1.0 + sum(promises(kubelet, free - way.taken, kind) for way in ways) / len(ways)
-
-
 def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:
     if not sets:
         return 0.0
@@ -264,17 +254,31 @@ def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:
     return sum(rings) / len(rings)
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def _ring(shape: Shape, mask: Mask) -> float:
-    carried = best_ring(shape, mask)
-    return 0.0 if isinf(carried) else float(carried)
+    """The best ring; an upper bound on nodes of more than 16 GPUs or with many kinds of links."""
+    if shape.size <= LARGE and len(_bandwidths(shape)) <= MAX_BANDWIDTHS:
+        carried = best_ring(shape, mask)
+        return 0.0 if isinf(carried) else float(carried)
+    members = positions(mask)
+    if len(members) < 2:
+        return 0.0
+    links = [[shape.links[p][q] for q in members if q != p] for p in members]
+    hops = [sorted((k.bandwidth if k else 0.0 for k in row), reverse=True) for row in links]
+    # Every GPU has two hops in a ring, or the one.
+    return float(min(row[min(1, len(row) - 1)] for row in hops))
 
 
-@lru_cache(maxsize=4096)
+@remembered
+def _bandwidths(shape: Shape) -> frozenset[float]:
+    return frozenset(float(link.bandwidth) for link in shape.distinct_links())
+
+
+@remembered
 def _best_ring_of_size(shape: Shape, count: int) -> float:
     """The best ring through any ``count`` GPUs of the hardware, or a bound where they are many."""
     if not 2 <= count <= shape.size:
         return 0.0
     if comb(shape.size, count) > MAX_RINGS:
-        return max((float(link.bandwidth) for link in shape.distinct_links()), default=0.0)
+        return max(_bandwidths(shape), default=0.0)
     return max(_ring(shape, mask) for mask in subsets(shape.all_gpus, count))

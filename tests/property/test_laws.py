@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from topology.belief import Availability, Holder, Pending, moments
 from topology.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
-from topology.graph import AllocatorFacts, NodeTopology, best_ring, has_ring, subsets
+from topology.graph import AllocatorFacts, NodeTopology, best_ring, subsets
 from topology.kubelet import Kubelet, admissions
 from topology.links import GBps, Link, LinkKind, Via
+from topology.patterns import has_ring
 from topology.placement import Verdict, assess, satisfies
 from topology.pools import choices, choices_count, common, pack, width_for
 from topology.pools import count as count_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.nodes import bridged, waiting
 from topology.allocators import ALLOCATORS, Call, Outcomes
-from topology.belief import Availability, Holder, Moment, Pending, moments
+from topology.belief import Availability, Holder, Moment, Pending, belief, moments
 from topology.devices import Mask, positions
 from topology.graph import AllocatorFacts
 from topology.kubelet import Kubelet, admissions
@@ -152,7 +152,7 @@ def test_only_a_steady_promise_minds_endings() -> None:
 
 def test_a_belief_that_grows_too_large_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topology.belief.MAX_STATES", 2)
-    moments.cache_clear()
+    belief.cache_clear()
     now = Availability(0b11110, pending=(waiting(1), waiting(1), waiting(1)))
     node = Kubelet(bridged(6).shape, AllocatorFacts("pairs-first"))
     assert moments(node, now) is None
@@ -163,7 +163,7 @@ def test_a_belief_that_grows_too_large_promises_nothing(monkeypatch: pytest.Monk
     assert (found.verdict, found.hazards) == (Verdict.POSSIBLE, ("too-much-at-once",))
     promise = Availability(0b111110, pending=(waiting(2, NVLINK), waiting(1)))
     assert endangers(node, promise, gpu_request(1))
-    moments.cache_clear()
+    belief.cache_clear()
 
 
 DGX = Kubelet(machine("dgx1-v100").topology("n").shape, AllocatorFacts("best-effort"))

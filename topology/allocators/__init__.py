@@ -16,9 +16,9 @@ from __future__ import annotations
 from topology.allocators.anything import ANY
 from topology.allocators.best_effort import BEST_EFFORT
 from topology.allocators.greedy import DISTRIBUTED, PACKED
-from topology.allocators.outcomes import MAX_SETS, Allocator, Call, Outcomes
+from topology.allocators.outcomes import Allocator, Call, Outcomes
 
-__all__ = ["ALLOCATORS", "ANY", "MAX_SETS", "Allocator", "Call", "Outcomes", "allocator"]
+__all__ = ["ALLOCATORS", "ANY", "Allocator", "Call", "Outcomes", "allocator"]
 
 ALLOCATORS: dict[str, Allocator] = {a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED)}
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from topology.allocators.outcomes import Call, Outcomes, every_choice
+from topology.remembering import remembered
 
 
 class Anything:
@@ -24,7 +23,7 @@ class Anything:
         return _choices(call)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _choices(call: Call) -> Outcomes:
     return every_choice(call, exact=True)
 

@@ -29,9 +29,8 @@ Where the PCIe class of a pair is unknown its score is an interval, and the outc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -41,11 +40,15 @@ from topology.allocators.outcomes import Call, Outcomes, every_choice
 from topology.devices import Mask, positions
 from topology.graph import Shape
 from topology.links import Link, LinkKind, Via
+from topology.patterns import picks
+from topology.remembering import remembered
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.int32]
 
 MAX_GPUS = 16
 """The tables have 2ⁿ entries; above this the outcomes are every choice."""
+
+SMALL_GPUS = 8
 
 PCIE_SCORE = {
     LinkKind.SYS: 10,
@@ -89,15 +92,17 @@ BEST_EFFORT = BestEffort()
 class _Table:
     """By mask: the score of the set, and of splitting the mask the best total and best set.
 
-    A mask whose size is no multiple of the set size has its blank set among the split.
+    A mask whose size is no multiple of the set size has its blank set among the split. Totals and
+    best sets are filled in when they are asked for, ``done`` says for masks of how many GPUs.
     """
 
     score: Ints
     total: Ints
     best: Ints
+    done: set[int]
 
 
-@lru_cache(maxsize=65536)
+@remembered
 def _outcomes(call: Call) -> Outcomes:
     shape, available, size = call.shape, call.available, call.size
     if size == 1:
@@ -105,52 +110,137 @@ def _outcomes(call: Call) -> Outcomes:
         return every_choice(call, exact=True)
     if _has_unequal_links(shape, available):
         return Outcomes((), hazards=(UNEQUAL,))
+    if not call.required:
+        if shape.size <= SMALL_GPUS:
+            return _of_small(shape, size)[available] or Outcomes(())
+        found = answers(shape, np.array([available], dtype=np.int32), size)
+        listed = tuple(np.sort(found.sets[0][found.chosen[0]]).tolist())
+        return Outcomes(listed, found.exact, found.hazards)
     splits = -(-available.bit_count() // size)
-    lost = _overwritten(splits)
-    if lost and call.required:
+    if _overwritten(splits):
         return every_choice(call, exact=False, hazards=(CORRUPTED,))
-    low = _table(shape, size, False)
-    high = low if _scores_known(shape) else _table(shape, size, True)
+    low, high = _tables(shape, size, available.bit_count())
     sets = _subsets(available & ~call.required, size - call.required.bit_count()) | call.required
     rest = available & ~sets
     least = int((low.score[sets] + low.total[rest]).max())
     chosen = high.score[sets] + high.total[rest] >= least
+    listed = tuple(np.sort(sets[chosen]).tolist())
+    return Outcomes(listed, exact=low is high)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What may come of many pools at once, each of as many GPUs.
+
+    ``sets`` has a row for each pool with every set of the size asked for, ``chosen`` says which may
+    come, ``padded`` for each pool whether the set with blanks may win. ``lost`` says that what
+    comes is not sure for any of them.
+    """
+
+    sets: Ints
+    chosen: NDArray[np.bool_]
+    padded: NDArray[np.bool_]
+    lost: bool
+    exact: bool
+
+    @property
+    def hazards(self) -> tuple[str, ...]:
+        """The hazards of any of the pools."""
+        return (CORRUPTED,) * self.lost + (PADDED,) * bool(self.padded.any())
+
+
+def answers(shape: Shape, pools: Ints, size: int) -> Answers:
+    """Everything that may come of each pool, without required GPUs.
+
+    All pools have the same number of GPUs, at least ``size``, and no unequal links
+    (:func:`unequal`).
+    """
+    count = int(pools[0]).bit_count()
+    sets = _spread(pools, count, size)
+    if size == 1:
+        chosen = np.ones(sets.shape, dtype=np.bool_)
+        return Answers(sets, chosen, np.zeros(len(pools), dtype=np.bool_), False, True)
+    splits = -(-count // size)
+    lost = _overwritten(splits)
+    low, high = _tables(shape, size, count)
+    rest = pools[:, None] ^ sets
+    scores = low.score[sets]
+    sums = scores + low.total[rest]
+    least = sums.max(axis=1)[:, None]
+    best = scores if low is high else high.score[sets]
     if lost:
         # At most `lost` sets of the winning split are not its own; the best of the others
         # scores at least what is left for each of them when those score all they can.
-        most = int(high.score[_subsets(available, size)].max())
-        chosen = high.score[sets] * (splits - lost) >= least - lost * most
-    elif not call.required:
-        if low is high:
-            chosen &= low.best[rest] <= low.score[sets]
-        else:
-            chosen &= high.score[sets] * splits >= least
-    hazards: tuple[str, ...] = (CORRUPTED,) if lost else ()
-    if not call.required and _blank_set_can_win(available, size, low, high, least, splits):
-        hazards += (PADDED,)
-    found = tuple(sorted(int(s) for s in sets[chosen]))
-    return Outcomes(found, exact=low is high and not lost, hazards=hazards)
+        most = best.max(axis=1)[:, None]
+        chosen = best * (splits - lost) >= least - lost * most
+    elif low is high:
+        chosen = (sums == least) & (low.best[rest] <= scores)
+    else:
+        chosen = (best + high.total[rest] >= least) & (best * splits >= least)
+    padded = _blank_sets_can_win(pools, count, size, low, high, least, splits)
+    return Answers(sets, chosen, padded, lost > 0, low is high and not lost)
 
 
-def _blank_set_can_win(
-    available: Mask, size: int, low: _Table, high: _Table, least: int, splits: int
-) -> bool:
-    """Whether a set with blanks can be the best of a best split; a tie counts."""
-    blank = available.bit_count() % size
+def answers_of(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
+    """:func:`answers` in parts that do not take much memory at once."""
+    return (
+        answers(shape, some, size) for some in _chunks(pools, comb(int(pools[0]).bit_count(), size))
+    )
+
+
+@remembered
+def _of_small(shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
+    """The outcomes of every mask of a small machine without unequal links: all at once is cheap."""
+    found: list[Outcomes | None] = [None] * (1 << shape.size)
+    for masks in _masks_by_count(shape.size)[size:]:
+        known = answers(shape, masks, size)
+        for mask, sets, chosen, padded in zip(
+            masks.tolist(), known.sets, known.chosen, known.padded, strict=True
+        ):
+            hazards = (CORRUPTED,) * known.lost + (PADDED,) * bool(padded)
+            listed = tuple(np.sort(sets[chosen]).tolist())
+            found[mask] = Outcomes(listed, known.exact, hazards)
+    return tuple(found)
+
+
+def _blank_sets_can_win(
+    pools: Ints, count: int, size: int, low: _Table, high: _Table, least: Ints, splits: int
+) -> NDArray[np.bool_]:
+    """For each pool, whether a set with blanks can be the best of a best split; a tie counts."""
+    blank = count % size
     if not blank:
-        return False
-    sets = _subsets(available, blank)
-    rest = available & ~sets
+        return np.zeros(len(pools), dtype=np.bool_)
+    sets = _spread(pools, count, blank)
+    rest = pools[:, None] ^ sets
     wins = high.score[sets] + high.total[rest] >= least
     if low is high:
-        return bool((wins & (low.best[rest] <= low.score[sets])).any())
-    return bool((wins & (high.score[sets] * splits >= least)).any())
+        return np.asarray((wins & (low.best[rest] <= low.score[sets])).any(axis=1))
+    return np.asarray((wins & (high.score[sets] * splits >= least)).any(axis=1))
+
+
+def unequal(shape: Shape, pools: Ints) -> NDArray[np.bool_]:
+    """For each pool, whether one of its pairs shows its NVLinks from one end only."""
+    found = np.zeros(len(pools), dtype=np.bool_)
+    for p, row in enumerate(_unequal_rows(shape)):
+        if row:
+            found |= (pools >> p & 1 != 0) & (pools & row != 0)
+    return found
+
+
+@remembered
+def _unequal_rows(shape: Shape) -> tuple[Mask, ...]:
+    return shape.rows(frozenset(link for link in shape.distinct_links() if link.one_sided))
+
+
+def _tables(shape: Shape, size: int, count: int) -> tuple[_Table, _Table]:
+    """The tables for the lowest and the highest scores that pairs may have; one if they agree."""
+    low = _table(shape, size, False, count)
+    return low, low if _scores_known(shape) else _table(shape, size, True, count)
 
 
 def _has_unequal_links(shape: Shape, available: Mask) -> bool:
-    members = positions(available)
-    pairs = (shape.links[p][q] for p, q in combinations(members, 2))
-    return any(link is not None and link.one_sided for link in pairs)
+    rows = _unequal_rows(shape)
+    return any(rows[p] & available for p in positions(available)) if any(rows) else False
 
 
 def _overwritten(splits: int) -> int:
@@ -165,7 +255,7 @@ def _overwritten(splits: int) -> int:
     return shared if shared > 1 else 0
 
 
-@lru_cache(maxsize=1024)
+@remembered
 def _scores_known(shape: Shape) -> bool:
     return _pair_scores(shape, False) == _pair_scores(shape, True)
 
@@ -191,74 +281,100 @@ def _pair_score(shape: Shape, p: int, q: int, highest: bool) -> int:
     return score + PCIE_SCORE[bounds[highest]]
 
 
-@lru_cache(maxsize=64)
-def _table(shape: Shape, size: int, highest: bool) -> _Table:
-    n = shape.size
-    score = _set_scores(_pair_scores(shape, highest), n)
-    total = np.zeros(1 << n, dtype=np.int64)
-    best = np.zeros(1 << n, dtype=np.int64)
-    by_count = _masks_by_count(n)
-    for count in range(1, n + 1):
-        masks = by_count[count]
-        blank = count % size
-        if count < size:
-            total[masks] = best[masks] = score[masks]
-            continue
-        low = masks & -masks
-        rest = masks ^ low
-        totals, bests = [], []
-        for others in {size - 1, blank - 1} - {-1}:
-            # The lowest GPU is in a full set, or in the one with blanks.
-            sets = _spread(rest, count - 1, others) | low[:, None]
-            behind = masks[:, None] ^ sets
-            totals.append(score[sets] + total[behind])
-            bests.append(np.maximum(score[sets], best[behind]))
-        sums = np.concatenate(totals, axis=1)
-        most = sums.max(axis=1)
-        total[masks] = most
-        tops = np.concatenate(bests, axis=1)
-        best[masks] = np.where(sums == most[:, None], tops, np.iinfo(np.int64).max).min(axis=1)
-    return _Table(score, total, best)
+def _table(shape: Shape, size: int, highest: bool, count: int) -> _Table:
+    """The table, right for masks of ``count`` GPUs, and what is left of them set by set."""
+    table = _empty_table(shape, size, highest)
+    # Where the blank set is taken away, whole sets are left.
+    for members in (*range(0, count, size), *range(count % size, count + 1, size)):
+        if members not in table.done:
+            _fill(table, size, members)
+            table.done.add(members)  # last: a thread that sees it finds the masks filled
+    return table
+
+
+@remembered
+def _empty_table(shape: Shape, size: int, highest: bool) -> _Table:
+    score = _set_scores(_pair_scores(shape, highest), shape.size)
+    return _Table(score, np.zeros_like(score), np.zeros_like(score), set())
+
+
+def _fill(table: _Table, size: int, count: int) -> None:
+    """Fill in the masks of ``count`` GPUs from those with a set less."""
+    score, total, best = table.score, table.total, table.best
+    masks = _masks_by_count(len(score).bit_length() - 1)[count]
+    if count < size:
+        total[masks] = best[masks] = score[masks]
+        return
+    # The lowest GPU is in a full set, or in the one with blanks.
+    kinds = sorted({size - 1, count % size - 1} - {-1})
+    for some in _chunks(masks, sum(comb(count - 1, others) for others in kinds)):
+        low = some & -some
+        tops = np.full(len(some), -1, dtype=np.int64)
+        for others in kinds:
+            sets = _spread(some ^ low, count - 1, others) | low[:, None]
+            behind = some[:, None] ^ sets
+            own = score[sets]
+            # The highest total first, then the lowest best set.
+            key = (own + total[behind]).astype(np.int64) << 32
+            key |= _HIGHEST - np.maximum(own, best[behind])
+            np.maximum(tops, key.max(axis=1), out=tops)
+        total[some] = tops >> 32
+        best[some] = _HIGHEST - (tops & _HIGHEST)
+
+
+_HIGHEST = np.int64((1 << 32) - 1)
+_AT_ONCE = 1 << 15
+"""Elements of a matrix that stay in the processor's cache."""
+
+
+def _chunks(masks: Ints, width: int) -> Iterator[Ints]:
+    """The masks in parts whose matrices of so many columns are small."""
+    step = max(1, _AT_ONCE // width)
+    return (masks[at : at + step] for at in range(0, len(masks), step))
 
 
 def _set_scores(pairs: tuple[tuple[int, ...], ...], n: int) -> Ints:
     """The score of every mask: the sum over its pairs."""
-    score = np.zeros(1, dtype=np.int64)
+    score = np.zeros(1, dtype=np.int32)
     for p in range(n):
-        with_p = np.zeros(1, dtype=np.int64)
+        with_p = np.zeros(1, dtype=np.int32)
         for q in range(p):
             with_p = np.concatenate([with_p, with_p + pairs[p][q]])
         score = np.concatenate([score, score + with_p])
     return score
 
 
-@lru_cache(maxsize=MAX_GPUS + 1)
+@remembered
 def _masks_by_count(n: int) -> tuple[Ints, ...]:
-    masks = np.arange(1 << n, dtype=np.int64)
+    masks = np.arange(1 << n, dtype=np.int32)
     counts = np.bitwise_count(masks)
     return tuple(masks[counts == c] for c in range(n + 1))
 
 
 def _spread(masks: Ints, members: int, size: int) -> Ints:
-    """For each mask with ``members`` GPUs, its C(members, size) subsets: a matrix of masks."""
-    bits = np.empty((len(masks), members), dtype=np.int64)
+    """For each mask with ``members`` GPUs, its C(members, size) subsets: a matrix of masks.
+
+    A product of matrices: with 16 GPUs every sum is exact in a float of 32 bits.
+    """
+    bits = np.empty((len(masks), members), dtype=np.float32)
     left = masks.copy()
     for i in range(members):
-        bits[:, i] = left & -left
-        left &= left - 1
-    return bits @ _picks(members, size)
+        lowest = left & -left
+        bits[:, i] = lowest
+        left ^= lowest
+    found: Ints = (bits @ _picks(members, size)).astype(np.int32)
+    return found
 
 
-@lru_cache(maxsize=1024)
-def _picks(members: int, size: int) -> Ints:
+@remembered
+def _picks(members: int, size: int) -> NDArray[np.float32]:
     """A members × C(members, size) matrix of 0 and 1: a column for every choice."""
-    picks = np.zeros((members, comb(members, size)), dtype=np.int64)
-    for column, chosen in enumerate(combinations(range(members), size)):
-        picks[list(chosen), column] = 1
-    return picks
+    matrix = np.zeros((members, comb(members, size)), dtype=np.float32)
+    chosen = picks(members, size)
+    matrix[chosen.T, np.arange(len(chosen))] = 1
+    return matrix
 
 
 def _subsets(mask: Mask, size: int) -> Ints:
-    bits = np.array([1 << p for p in positions(mask)], dtype=np.int64)
-    found: Ints = bits @ _picks(len(bits), size)
+    found: Ints = _spread(np.array([mask], dtype=np.int32), mask.bit_count(), size)[0]
     return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from topology.graph import Shape
-from topology.pools import Pool, choices, choices_count, total
+import numpy as np
 
-MAX_SETS = 20_000
-"""Above so many sets they are not listed: C(16, 8) = 12,870 is."""
+from topology.budget import most_sets
+from topology.graph import Shape
+from topology.patterns import subset_masks
+from topology.pools import Pool, choices, choices_count, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,17 @@ def every_choice(call: Call, *, exact: bool, hazards: tuple[str, ...] = ()) -> O
     """Everything that a call allows: its required devices, and any others to make up the size."""
     rest = call.available - call.required
     missing = call.size - total(call.required, call.width)
-    if choices_count(rest, missing, call.width, MAX_SETS) > MAX_SETS:
+    most = most_sets(call.shape.size, call.width)
+    if choices_count(rest, missing, call.width, most) > most:
         return Outcomes(None, exact=exact, hazards=hazards)
-    found = sorted(call.required + more for more in choices(rest, missing, call.width))
-    return Outcomes(tuple(found), exact=exact, hazards=hazards)
+    return Outcomes(
+        every_set(call.required, rest, missing, call.width), exact=exact, hazards=hazards
+    )
+
+
+def every_set(required: Pool, rest: Pool, missing: int, width: int) -> tuple[Pool, ...]:
+    """The required devices with every choice of so many others, ascending."""
+    if width == 1:
+        found = subset_masks(rest, missing) | np.uint64(required)
+        return tuple(np.sort(found).tolist())
+    return tuple(sorted(required + more for more in choices(rest, missing, width)))

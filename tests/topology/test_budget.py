@@ -1,0 +1,115 @@
+"""A budget changes no answer of a machine of the catalogue, and bounds all others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.worst import sparse
+from tests.topology import answers
+from topology import remembering
+from topology.belief import Availability, Holder, Pending
+from topology.budget import SPENT
+from topology.devices import Bytes, NodeName
+from topology.graph import AllocatorFacts
+from topology.kubelet import Kubelet, admissions, container_sets
+from topology.links import LinkKind
+from topology.machines import MACHINES, machine
+from topology.placement import TOO_MUCH, Verdict, assess, endangers
+from topology.requests import (
+    Constraints,
+    ContainerRequest,
+    Counts,
+    GpuRequest,
+    Pattern,
+    Role,
+    gpu_request,
+)
+from topology.scoring import PRIOR, Merit, merit, scores
+
+RING = Constraints(link=LinkKind.NVLINK, pattern=Pattern.RING)
+
+
+@pytest.mark.parametrize(
+    "name", ["dgx1-v100", "p3.8xlarge", "ac922-6", "hgx-h100-8", "l40s-8", "titanv-8", "dgx2"]
+)
+def test_no_answer_of_the_catalogue_is_changed(name: str) -> None:
+    recorded = json.loads(answers.TABLE.read_text())
+    assert answers.answers(name) == recorded[name]
+
+
+def test_every_machine_is_recorded() -> None:
+    assert set(json.loads(answers.TABLE.read_text())) == set(MACHINES)
+
+
+def _sparse(n: int, policy: str) -> Kubelet:
+    return Kubelet(
+        sparse(NodeName("n"), n, 2, AllocatorFacts(policy)).shape, AllocatorFacts(policy)
+    )
+
+
+def test_a_ring_that_is_not_found_is_not_promised_and_not_called_impossible() -> None:
+    node = _sparse(24, "any")
+    found = assess(node, Availability(node.shape.all_gpus), gpu_request(24, RING))
+    assert found.verdict is not Verdict.NEVER
+    assert found.rejection is None or found.rejection.resolvable
+
+
+def test_init_containers_that_change_nothing_cost_nothing() -> None:
+    node = Kubelet(machine("dgx2").topology("n").shape, AllocatorFacts("best-effort"))
+    few: Counts = ((Role.INIT, 2), (Role.APP, 1))
+    many: Counts = ((Role.INIT, 2),) * 1500 + ((Role.APP, 1),)
+    free = node.shape.all_gpus
+    assert admissions(node, free, many).ways == admissions(node, free, few).ways
+    assert admissions(node, free, many).steps < 2 * admissions(node, free, few).steps
+
+
+def _greedy_pod() -> GpuRequest:
+    containers = tuple(ContainerRequest(f"c{n}", 1 + n % 3) for n in range(8))
+    return GpuRequest("nvidia.com/gpu", containers, Constraints(min_gpu_memory=Bytes(1)))
+
+
+def test_what_is_over_budget_is_not_promised_and_refuses_a_bind() -> None:
+    node = _sparse(16, "best-effort")
+    now = Availability(node.shape.all_gpus)
+    request = _greedy_pod()
+    remembering.forget()
+    cold = assess(node, now, request)
+    assert cold.rejection == TOO_MUCH
+    assert SPENT in cold.hazards
+    assert not cold.verdict.holds
+    # The same, whatever is remembered.
+    for count in (1, 2, 3):
+        admissions(node, node.shape.all_gpus, ((Role.APP, count),))
+    assert assess.__wrapped__(node, now, request) == cold  # type: ignore[attr-defined]
+    promise = Pending(request.counts, promised=request.constraints)
+    assert endangers(node, Availability(node.shape.all_gpus, pending=(promise,)), gpu_request(1))
+    assert container_sets(node, now.free, request.counts)[-1] is None
+
+
+def test_a_score_that_is_over_budget_is_in_the_middle() -> None:
+    request = gpu_request(1)
+    low, high = Merit(Verdict.GUARANTEED, 2.0), Merit(Verdict.GUARANTEED, 1.0)
+    unknown = Merit(Verdict.GUARANTEED, measured=False)
+    assert scores(request, [low, high, unknown]) == {low: 0, high: 10, unknown: 5}
+
+
+def test_a_large_node_under_any_is_scored() -> None:
+    node = _sparse(64, "any")
+    now = Availability(node.shape.all_gpus, running=(Holder(0, 1),))
+    request = gpu_request(2)
+    found = merit(node, now, request, assess(node, now, request), PRIOR)
+    assert found.measured
+
+
+def test_memories_hold_no_more_than_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    remembering.forget()
+    monkeypatch.setattr(remembering, "BYTES", 200_000)
+    node = Kubelet(machine("dgx1-v100").topology("n").shape, AllocatorFacts("best-effort"))
+    for free in range(1, 256):
+        assess(node, Availability(free), gpu_request(1, RING))
+        assert remembering.bytes_remembered() <= 100_000
+    held = sum(len(m.young) + len(m.old) for m in remembering.memories())
+    assert 0 < held < 255 * 2
+    remembering.forget()

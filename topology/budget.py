@@ -1,0 +1,46 @@
+"""How much work one evaluation may be, whatever a pod asks and a node publishes.
+
+Work is counted in steps, never in time, so that the same question has the same answer everywhere:
+a step is about one set of devices followed through one container, a microsecond or two. What an
+answer cost is remembered with it and counted again wherever it is used, so it does not matter
+either what is remembered. What is over budget is given up soundly: then nothing is promised
+(:data:`SPENT` is the hazard), no pod may endanger an outstanding promise, and a score is neutral.
+
+The answers about whole GPUs of machines with up to 16 of them, a container or two and a few pods
+that come and go stay well within.
+"""
+
+from __future__ import annotations
+
+SPENT = "too-much-at-once"
+"""The hazard of a question that was given up: so much is possible that it is not followed."""
+
+ADMISSION_STEPS = 6_000
+"""For one way to admit one pod, all its containers together."""
+BELIEF_STEPS = 10_000
+"""For every moment that a node may be in."""
+OUTLOOK_STEPS = 60_000
+"""For what may come of one pod in all these moments; given up early where it would take twice."""
+OUTLOOK_STEPS_OF_LARGER = 8_000
+"""The same on nodes of more than 8 GPUs, where a step costs more."""
+SCORE_STEPS = 10_000
+"""For the worth that one placement takes away."""
+CHECK_STEPS = 60_000
+"""For whether one more pod would endanger any promise outstanding on a node."""
+
+LARGE = 16
+"""GPUs; on larger nodes fewer sets are listed."""
+MAX_SETS = 20_000
+"""Above so many sets they are not listed: C(16, 8) = 12,870 is."""
+MAX_SETS_OF_LARGE = 2_048
+"""The same for nodes of more than 16 GPUs: C(64, 2) = 2,016 is."""
+
+
+def most_sets(gpus: int, width: int) -> int:
+    """How many sets are listed at most on a node of so many GPUs, with pools of ``width``."""
+    return MAX_SETS if gpus <= LARGE and gpus * width <= 64 else MAX_SETS_OF_LARGE
+
+
+def outlook_steps(gpus: int) -> int:
+    """The budget for what may come of one pod on a node of so many GPUs."""
+    return OUTLOOK_STEPS if gpus <= 8 else OUTLOOK_STEPS_OF_LARGER
