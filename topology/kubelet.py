@@ -89,6 +89,11 @@ class Kubelet:
         return self._hash
 
     @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes with its shape; memories share it."""
+        return 500 + self.shape.shared_bytes
+
+    @property
     def allocator(self) -> Allocator:
         """The model of its device plugin."""
         return allocator(self.facts.policy)

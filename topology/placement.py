@@ -11,7 +11,7 @@ import numpy as np
 
 from topology.allocators import best_effort
 from topology.belief import Availability, Moment, Pending, belief, blind, pending_order
-from topology.budget import CHECK_STEPS, SPENT, most_sets, outlook_steps
+from topology.budget import CHECK_STEPS, LARGE, SPENT, most_sets, outlook_steps
 from topology.devices import Mask, positions
 from topology.graph import UNKNOWN, Shape, wide_rows
 from topology.kubelet import AFFINITY, TOO_MANY_NODES, Kubelet, admissions, numa_nodes
@@ -151,6 +151,9 @@ class _Test:
 
 
 _ALL = (1 << 64) - 1
+
+
+FEW = 32
 
 
 def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
@@ -426,8 +429,11 @@ def _judge(kubelet: Kubelet, outlook: _Outlook, test: _Test) -> tuple[bool, bool
     listed = len(outlook.sets)
     if not listed:
         return False, False, 0.0, True
-    good, sure = test.passing(gpu_masks(outlook.sets, kubelet.shape.size, width), count)
-    passed = int(good.sum())
+    if listed <= FEW and kubelet.shape.size <= LARGE:  # quicker one by one, and rings are sure
+        passed, sure = sum(test.passes(gpus(s, width), count) for s in outlook.sets), True
+    else:
+        good, sure = test.passing(gpu_masks(outlook.sets, kubelet.shape.size, width), count)
+        passed = int(good.sum())
     every = 0 < passed == listed and not outlook.hazards
     return every, passed > 0 or not sure, passed / listed, sure
 

@@ -148,6 +148,11 @@ class GpuRequest:
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes; memories share it."""
+        return 1000 + 300 * len(self.counts) + 100 * len(self.constraints.models)
+
     @cached_property
     def count(self) -> int:
         """Devices the running pod holds and its constraints speak about: apps and sidecars."""
