@@ -29,7 +29,7 @@ MAX_NAMES = 100_000
 works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two million.
 """
 
-VERB_SECONDS = 0.3
+VERB_SECONDS = 0.25
 """For how long one filter, prioritize or preempt may work nodes out; a single node may take it a
 little further. What is done by then stays remembered, and the rest is answered as not decided."""
 
