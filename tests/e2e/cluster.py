@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -156,7 +157,9 @@ class RealCluster:
         return answer.json() if answer.is_success else {}
 
     def put_report(self, name: str, report: Report) -> None:
-        """A new report of a node's agent."""
+        """A new report of a node's agent, which has just asked the kubelet and knows its pods."""
+        pods = self.api.get("/api/v1/pods", params={"limit": 1}).json()
+        report = replace(report, pods_version=pods["metadata"]["resourceVersion"])
         self.patch(f"{RECORDS}/{name}/status", {"status": codec.encode_report(report)})
 
     def add_machine(self, topology: NodeTopology, report: Report | None = None) -> None:

@@ -178,7 +178,9 @@ def test_a_pod_deleted_by_force_lets_the_next_one_in(site: Site) -> None:
     seconds = site.bound_after("pair", "n2", known, "n2's agent knows of the deletion")
     print(f"bound {seconds:.2f} s after the report")
     assert site.report("n2").sequence > before.sequence
+    site.admit("n2", "pair", 0, 1)
     site.end("n2", "pair")
+    site.real.until(lambda: site.holders("n2") == {}, 10, "n2 is empty")
 
 
 def test_an_outage_of_the_api_server_ends_right(site: Site) -> None:

@@ -73,6 +73,7 @@ def test_the_fifth_pair_waits_and_describe_says_why(real: RealCluster) -> None:
 
 def test_a_pod_that_ends_lets_the_waiting_one_in(real: RealCluster) -> None:
     real.remove_pod("pair-0")
+    real.put_report("h100", Report("boot", 2))  # as its agent does when a pod has left
     assert real.node_of("pair-4", PROMPT) == "h100"
 
 
