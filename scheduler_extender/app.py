@@ -130,7 +130,7 @@ class Metrics:
             registry=self.registry,
         )
         self.ready = Gauge(
-            "gpu_topology_ready", "1 while filter is answered", registry=self.registry
+            "gpu_topology_ready", "1 while /readyz answers 200", registry=self.registry
         )
 
     def watch(self, cluster: Cluster) -> None:
@@ -381,7 +381,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """The cluster is synced and filter will be answered."""
+        """The cluster is synced, and no watch has been blind for long."""
         reason = _unready(service)
         if reason is not None:
             return Response(error_line(reason), 503, media_type="application/json")
