@@ -22,6 +22,7 @@ import msgspec
 import structlog
 from fastapi import FastAPI, HTTPException
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.exceptions import HTTPException as HTTPError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -258,6 +259,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.router.routes.append(Route("/scheduler/bind", binding, methods=["POST"]))
     _add_health(app, service)
+    _add_errors(app)
     return app
 
 
@@ -344,6 +346,7 @@ def create_admin_app(service: Service) -> FastAPI:
                 held.release()
 
     _add_health(app, service)
+    _add_errors(app)
     return app
 
 
@@ -371,6 +374,14 @@ def _unready(service: Service) -> str | None:
     """Why nobody should be sent here; verbs go on answering while a watch is blind."""
     blind = service.cluster.unready()
     return service.unready() or (f"blind watches: {', '.join(blind)}" if blind else None)
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(HTTPError)
+    async def error(request: Request, found: HTTPError) -> Response:
+        """In the one form that all our errors have."""
+        line = error_line(found.detail)
+        return Response(line, found.status_code, found.headers, "application/json")
 
 
 def _add_health(app: FastAPI, service: Service) -> None:
