@@ -22,6 +22,7 @@ import msgspec
 import structlog
 from fastapi import FastAPI, HTTPException
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.exceptions import HTTPException as HTTPError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -131,7 +132,7 @@ class Metrics:
             registry=self.registry,
         )
         self.ready = Gauge(
-            "gpu_topology_ready", "1 while filter is answered", registry=self.registry
+            "gpu_topology_ready", "1 while /readyz answers 200", registry=self.registry
         )
 
     def watch(self, cluster: Cluster) -> None:
@@ -272,6 +273,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.router.routes.append(Route("/scheduler/bind", binding, methods=["POST"]))
     _add_health(app, service)
+    _add_errors(app)
     return app
 
 
@@ -358,6 +360,7 @@ def create_admin_app(service: Service) -> FastAPI:
                 held.release()
 
     _add_health(app, service)
+    _add_errors(app)
     return app
 
 
@@ -387,6 +390,14 @@ def _unready(service: Service) -> str | None:
     return service.unready() or (f"blind watches: {', '.join(blind)}" if blind else None)
 
 
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(HTTPError)
+    async def error(request: Request, found: HTTPError) -> Response:
+        """In the one form that all our errors have."""
+        line = error_line(found.detail)
+        return Response(line, found.status_code, found.headers, "application/json")
+
+
 def _add_health(app: FastAPI, service: Service) -> None:
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -395,7 +406,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """The cluster is synced and filter will be answered."""
+        """The cluster is synced, and no watch has been blind for long."""
         reason = _unready(service)
         if reason is not None:
             return Response(error_line(reason), 503, media_type="application/json")

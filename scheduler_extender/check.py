@@ -101,9 +101,9 @@ def _hazards(decision: Decision) -> list[str]:
     assessed = decision.assessment
     if assessed is None:
         return []
-    listed = ["outcomes are too many to list"] if assessed.sets is None else []
-    superset = ["outcomes are a superset"] if assessed.sets and not assessed.exact else []
-    return [*assessed.hazards, *listed, *superset]
+    listed = ["there are too many sets to list"] if assessed.sets is None else []
+    wider = ["some of these sets may never come"] if assessed.sets and not assessed.exact else []
+    return [*assessed.hazards, *listed, *wider]
 
 
 STYLES = {

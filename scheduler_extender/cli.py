@@ -444,6 +444,8 @@ def _folder(flag: str, path: Path) -> None:
     """Make a folder before the work that fills it. Raises :class:`BadInputError`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadInputError(f"{flag}: {path}: a folder is needed, a file is in the way") from error
     except OSError as error:
         raise BadInputError(f"{flag}: {path}: {error.strerror}") from error
     if not os.access(path, os.W_OK | os.X_OK):

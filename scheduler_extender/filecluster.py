@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +27,7 @@ from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import Node, Pod
 from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
 from topology.devices import NodeName, PodUid
-from topology.machines import UnknownMachine, machine
+from topology.machines import Machine, UnknownMachine, machine
 from topology.report import Report
 from topology.yamltext import YamlTextError, documents
 
@@ -86,7 +87,7 @@ def load(path: Path) -> ClusterFile:
 
 def parse(text: str, name: str = "cluster file") -> ClusterFile:
     """Read a cluster file's text; ``name`` stands before every error."""
-    records: list[Record] = []
+    parts: list[Iterable[Record]] = []
     pods: list[PodRecord] = []
     allocatable: dict[NodeName, Allocatable] = {}
     grouped = 0
@@ -100,13 +101,13 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         for item in items if isinstance(items, list) else []:
             kind = item.get("kind") if isinstance(item, Mapping) else None
             if kind == "GPUTopology":
-                records.append(_record(item, where))
+                parts.append([_record(item, where)])
             elif kind == "MachineGroup":
-                group, has = _group(item, where, MAX_GROUPED - grouped)
-                grouped += sum(len(record.topology.gpus) for record in group)
-                records += group
-                if has is not None:
-                    allocatable |= {record.topology.name: has for record in group}
+                group = _group(item, where, MAX_GROUPED - grouped)
+                grouped += group.gpus
+                parts.append(group.records())
+                if group.has is not None:
+                    allocatable |= dict.fromkeys(group.names, group.has)
             elif kind == "Pod":
                 pods += _pod(item, where)
             elif kind == "Node":
@@ -116,6 +117,8 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
                     f"{where}: kind: allowed are GPUTopology, MachineGroup, Node, Pod, List, "
                     f"not {shortened(kind)}"
                 )
+    # Nothing of a group is made before the whole file is known to be within bounds.
+    records = list(chain.from_iterable(parts))
     seen: set[str] = set()
     for record in records:
         if record.topology.name in seen:
@@ -155,10 +158,28 @@ def _record(item: Mapping[str, Any], where: str) -> Record:
     return record if record.report is not None else replace(record, report=Report())
 
 
-def _group(
-    item: Mapping[str, Any], where: str, room: int
-) -> tuple[list[Record], Allocatable | None]:
-    """A group's records; ``room`` is how many GPUs are still allowed."""
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What a MachineGroup stands for."""
+
+    machine: Machine
+    prefix: str
+    names: tuple[NodeName, ...]
+    has: Allocatable | None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has in all."""
+        return len(self.names) * self.machine.size
+
+    def records(self) -> Iterator[Record]:
+        """Its nodes, made one by one."""
+        for name in self.names:
+            yield Record(self.machine.topology(name, group=self.prefix), Report())
+
+
+def _group(item: Mapping[str, Any], where: str, room: int) -> _Group:
+    """A group within bounds; ``room`` is how many GPUs are still allowed."""
     try:
         group = _MachineGroup.model_validate(item)
         kind = machine(group.machine)
@@ -172,12 +193,12 @@ def _group(
             f"have {MAX_GROUPED:,} GPUs in all"
         )
     width = max(2, len(str(group.count - 1)))
-    names = (f"{group.name_prefix}{i:0{width}}" for i in range(group.count))
-    records = [Record(kind.topology(name, group=group.name_prefix), Report()) for name in names]
-    if group.cpu is None and group.memory is None:
-        return records, None
+    prefix = group.name_prefix
+    names = tuple(NodeName(f"{prefix}{i:0{width}}") for i in range(group.count))
     given = {"cpu": group.cpu, "memory": group.memory}
-    return records, _allocatable({k: v for k, v in given.items() if v is not None}, where)
+    amounts = {k: v for k, v in given.items() if v is not None}
+    has = _allocatable(amounts, where) if amounts else None
+    return _Group(kind, prefix, names, has)
 
 
 def _node(item: Mapping[str, Any], where: str) -> dict[NodeName, Allocatable]:

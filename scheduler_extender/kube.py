@@ -454,4 +454,4 @@ class KubeSource:
                 work(self._clock())
             except Exception:
                 # One bad round must not end all later ones.
-                log.exception("round failed")
+                log.exception("round failed", thread=threading.current_thread().name)

@@ -88,7 +88,7 @@ class Waker:
         self._served: dict[GpuRequest, int] = {}
         self._logged: dict[GpuRequest, None] = {}
         self.woken = self.failed = self.looks = 0
-        # A value that a former self wrote would change nothing, and wake nobody.
+        # A value that an extender before us wrote would change nothing, and wake nobody.
         self._epoch = int(time.time())
         cluster.on_change(self._note)
 

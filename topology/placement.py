@@ -91,7 +91,7 @@ SPLIT = Rejection("GPUs are split by MIG, which carries no topology", resolvable
 IN_PROGRESS = Rejection("another GPU placement on the node is in progress", resolvable=True)
 NO_REPORT = Rejection("no topology report", resolvable=False)
 STALE = Rejection("topology report is stale", resolvable=False)
-NOT_READY = Rejection("the node's agent cannot see who holds its GPUs", resolvable=False)
+NOT_READY = Rejection("topology report is not Ready", resolvable=False)
 UNASKED = Rejection(
     "not guaranteed: the node's Topology Manager policy is unknown", resolvable=True
 )

@@ -90,7 +90,7 @@ def simulate(
     shard: Annotated[
         str | None,
         typer.Option(
-            help="PART/PARTS, from 0: every so-manieth simulation. `report` puts shards together.",
+            help="PART/PARTS, such as 0/8: play one shard of so many. `report` joins them.",
             envvar="GPU_TOPOLOGY_SHARD",
         ),
     ] = None,

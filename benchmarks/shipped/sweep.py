@@ -60,7 +60,7 @@ class Sweep:
     rules: Rules = field(default_factory=Rules)
     adds: tuple[str, ...] = ()
     shard: tuple[int, int] = (0, 1)
-    """Which part of how many is played: every so-manieth simulation."""
+    """Which part of how many is played: 0 of 8 plays simulations 0, 8, 16 …."""
 
     def plays(self) -> list[Play]:
         """The simulations of this shard."""

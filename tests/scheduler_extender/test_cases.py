@@ -134,9 +134,7 @@ def test_a_report_that_its_agent_does_not_vouch_for_promises_nothing(service: Ru
     hold(service, "bridged", sequence=7, conditions=(condition,))
     answer = service.filter(pod(1, NVLINK), "bridged", "switched")
     assert answer["NodeNames"] == ["switched"]
-    assert answer["FailedAndUnresolvableNodes"] == {
-        "bridged": "the node's agent cannot see who holds its GPUs"
-    }
+    assert answer["FailedAndUnresolvableNodes"] == {"bridged": "topology report is not Ready"}
     assert service.filter(pod(1), "bridged")["NodeNames"] == ["bridged"]
     assert service.admin.get("/v1/nodes/bridged").json()["notReady"] == "no socket"
     ready = Condition("Ready", True, "Watching")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cluster import Cluster
@@ -98,3 +99,21 @@ def test_scores_and_verdicts_are_those_of_the_verbs() -> None:
                 assert (row["verdict"] == "guaranteed") == (not row["reason"] and not row["note"])
                 assert (name in passed) == (row["reason"] == "")
             assert NodeName("pcie") in told
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [
+        pytest.param("/v1/nodes/none", 404, "node none is unknown", id="a node"),
+        pytest.param(
+            "/v1/explain/x/none", 404, "pod x/none is unknown or asks for no GPUs", id="a pod"
+        ),
+        pytest.param("/nowhere", 404, "Not Found", id="a path"),
+    ],
+)
+def test_what_is_unknown_is_an_error_of_the_same_form_as_all_others(
+    path: str, status: int, error: str
+) -> None:
+    with running(bridged()) as service:
+        answer = service.admin.get(path)
+        assert (answer.status_code, answer.json()) == (status, {"error": error})

@@ -220,7 +220,7 @@ class NodeAgent:
         self.kubelet_failures = 0
 
     def remember(self, topology: NodeTopology, report: Report | None) -> None:
-        """Take over from a former self, whose record this is; of another boot nothing counts."""
+        """Take over from the agent before us by its record; of another boot nothing counts."""
         if report is None or report.boot_id != self._boot:
             return
         self._hardware = topology
@@ -532,11 +532,11 @@ def _ids(entries: Iterable[Entry]) -> set[DeviceId]:
 
 
 def take_over(agent: NodeAgent, publisher: Publisher) -> bool:
-    """Start from what a former self left; whether the API server could be asked for it."""
+    """Start from the record of the agent before us; whether the API server could be asked."""
     try:
         former = publisher.former()
     except ApiFailure as error:
-        log.warning("cannot read what a former self left", cause=str(error))
+        log.warning("cannot read the record of the agent before this one", cause=str(error))
         return False
     if former is not None:
         agent.remember(former.topology, former.report)

@@ -116,7 +116,9 @@ class Metrics(Collector):
             "nvlinks_expected", "NVLinks that were up at some time of this boot.", ["gpu", "uuid"]
         )
         ecc = _labelled(
-            "gpu_uncorrected_ecc_errors", "Since the driver was loaded.", ["gpu", "uuid"]
+            "gpu_uncorrected_ecc_errors",
+            "Uncorrected ECC errors since the driver load.",
+            ["gpu", "uuid"],
         )
         labels = ["gpu", "uuid", "namespace", "pod", "container"]
         used = _labelled("gpu_memory_used_bytes", "Memory in use.", labels)

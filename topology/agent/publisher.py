@@ -1,7 +1,7 @@
 """Writes the node's GPUTopology: spec and status apart, each only when it has changed.
 
 Every write is a PUT of the whole over the version we last saw, so what stands there is exactly what
-we mean, whatever a former self or anybody else left. A conflict (409) means that somebody wrote:
+we mean, whatever another agent or anybody else left. A conflict (409) means that somebody wrote:
 the object is read again and overwritten. A missing object (404) is created. After any other failure
 a write waits with exponential backoff and full jitter, so that the agents of a cluster do not come
 back all at once after an outage.
@@ -107,7 +107,7 @@ class Publisher:
     def former(self) -> Record | None:
         """What stands there now, None where nothing usable does.
 
-        A former self's sequence is gone on with. Raises :class:`ApiFailure`.
+        The sequence of the agent before us goes on. Raises :class:`ApiFailure`.
         """
         self._read()
         if self._stored is None:
