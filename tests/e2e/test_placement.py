@@ -191,6 +191,7 @@ def test_a_restarted_extender_knows_what_was_promised(real: RealCluster) -> None
     pods = {p["name"] for p in real.admin.get("/v1/nodes/h100").json()["pods"]}
     assert pods == {"pair-1", "pair-2", "pair-3", "pair-4"}
     real.remove_pod("pair-1")
+    real.put_report("h100", Report("boot", 3))
     assert real.node_of("late", 30) == "h100"
 
 
