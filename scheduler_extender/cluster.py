@@ -929,12 +929,31 @@ class Cluster:
 
     # Binds in flight.
 
-    def reserve(self, name: NodeName, pod: PodRecord) -> None:
-        """Count a pod as bound to a node before the API server knows."""
+    def reserve(self, name: NodeName, pod: PodRecord) -> PodRecord:
+        """Count a pod as bound to a node before the API server knows; the reservation."""
         with self._lock:
-            self._nodes.setdefault(name, _Node()).in_flight[pod.uid] = replace(pod, node=name)
-            self._in_flight[pod.uid] = name
-            self._touch(name)
+            ours = replace(pod, node=name)
+            self._fly(name, ours)
+            return ours
+
+    def take_back(self, ours: PodRecord, before: PodRecord | None) -> None:
+        """Undo a reservation whose bind was surely not written: ``before`` stands again.
+
+        Nothing happens where it is not ours any more: another bind of the pod has begun, or its
+        end is known.
+        """
+        with self._lock:
+            if self.reservation(ours.uid) is not ours:
+                return
+            if before is None:
+                self.release(ours.uid)
+            else:
+                self._fly(before.node or NodeName(""), before)
+
+    def _fly(self, name: NodeName, pod: PodRecord) -> None:
+        self._nodes.setdefault(name, _Node()).in_flight[pod.uid] = pod
+        self._in_flight[pod.uid] = name
+        self._touch(name)
 
     def release(self, uid: PodUid) -> None:
         """End a bind in flight: it failed for sure, or the pod's own record has taken over."""

@@ -298,11 +298,12 @@ def _pod_path(namespace: str, name: str) -> str:
 @dataclass(slots=True)
 class _Flight:
     """A bind in flight as the settler follows it: since when, and when it was first read as unbound
-    after the patience; times in seconds."""
+    after the patience; times in seconds. ``before`` is the one whose place it took."""
 
     pod: PodRecord
     since: float
     unbound_at: float | None = None
+    before: _Flight | None = None
 
 
 class Settler:
@@ -316,32 +317,53 @@ class Settler:
     """
 
     def __init__(
-        self, cluster: Cluster, binder: KubeBinder, *, patience: float = SETTLED_AFTER
+        self,
+        cluster: Cluster,
+        binder: KubeBinder,
+        *,
+        patience: float = SETTLED_AFTER,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._cluster = cluster
         self._binder = binder
         self._patience = patience
+        self._clock = clock
         self._flights: dict[PodUid, _Flight] = {}
 
     def round(self, now: float) -> None:
-        """Look at every bind that has been in flight for longer than the patience."""
-        flying = {pod.uid: pod for pod in self._cluster.in_flight()}
-        # Each reservation has its own patience, also where a pod is bound once more.
-        known = self._flights
-        self._flights = {
-            uid: known[uid] if uid in known and known[uid].pod is pod else _Flight(pod, now)
-            for uid, pod in flying.items()
-        }
+        """Look at every bind that has been in flight for longer than the patience.
+
+        One reading may take seconds, and the next bind is read so much later than ``now``: the
+        ``clock`` tells how much. By default no time passes.
+        """
+        began = self._clock()
+        flying = self._cluster.in_flight()
+        self._flights = {pod.uid: self._flight(pod, now) for pod in flying}
         for flight in self._flights.values():
             last = flight.since if flight.unbound_at is None else flight.unbound_at
             if now - last >= self._patience:
                 try:
-                    self._settle(flight, now)
+                    self._settle(flight, lambda: now + self._clock() - began)
                 except Exception:
                     # What fails for one pod must not keep the others in flight.
                     log.exception("a bind could not be settled", pod=flight.pod.name)
 
-    def _settle(self, flight: _Flight, now: float) -> None:
+    def _flight(self, pod: PodRecord, now: float) -> _Flight:
+        """A reservation's flight: each has its own patience, also where a pod is bound once more.
+
+        One that comes back, since the bind after it was surely not written, goes on with its own.
+        """
+        known = self._flights.get(pod.uid)
+        if known is None:
+            return _Flight(pod, now)
+        if known.pod is pod:
+            return known
+        if known.before is not None and known.before.pod is pod:
+            return known.before
+        known.before = None
+        return _Flight(pod, now, before=known)
+
+    def _settle(self, flight: _Flight, clock: Callable[[], float]) -> None:
         pod = flight.pod
         try:
             found = self._binder.find(pod.namespace, pod.name, pod.uid)
@@ -357,13 +379,15 @@ class Settler:
             elif found.node is not None:
                 self._cluster.put_pod(found)
             elif flight.unbound_at is None:
-                flight.unbound_at = now
+                flight.unbound_at = clock()
             else:
                 self._cluster.release(pod.uid)
+                # The pod was refused everywhere else, so any node may be news to it.
+                self._cluster.sighted()
 
 
 class KubeSource:
-    """The reflectors of one API server, and settler, waker and event writer.
+    """The reflectors of one API server, and lookout, settler, waker and event writer.
 
     Each has a thread of its own: what one of them waits for holds up none of the others.
     """
@@ -378,7 +402,7 @@ class KubeSource:
         self._clock = clock
         self.binder = KubeBinder(api, cluster)
         self.waker = Waker(cluster, api)
-        self._settler = Settler(cluster, self.binder)
+        self._settler = Settler(cluster, self.binder, clock=clock)
         self._events = EventWriter(api)
         cluster.on_surprise(self._events.note)
         self.reflectors = [
@@ -396,7 +420,8 @@ class KubeSource:
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
             for name, work in (
-                ("settler", self._look_out_and_settle),
+                ("lookout", self._look_out),
+                ("settler", self._settler.round),
                 ("waker", self.waker.round),
             )
         ]
@@ -411,8 +436,8 @@ class KubeSource:
         found = []
         for reflector in self.reflectors:
             state = reflector.state
-            failing = state.failures > 0 and not state.streaming
-            found.append(Watch(reflector.name, state.last_contact, failing))
+            failing = None if state.streaming else state.failing_since
+            found.append(Watch(reflector.name, state.whole_at, failing))
         return found
 
     def start(self) -> None:
@@ -434,19 +459,15 @@ class KubeSource:
             if thread.is_alive():
                 thread.join(5)
 
-    def _look_out(self) -> None:
+    def _look_out(self, now: float) -> None:
         """Once every watch tells us something again, whoever waits may be woken anew."""
         was, self._blind = self._blind, self._cluster.blind()
         if self._blind and not was:
-            names = freshness.blind(self.watches(), self._clock())
+            names = freshness.blind(self.watches(), now)
             log.error("required pods are refused: watches say nothing", watches=names)
         elif was and not self._blind:
             log.info("all watches say something again")
             self._cluster.sighted()
-
-    def _look_out_and_settle(self, now: float) -> None:
-        self._look_out()
-        self._settler.round(now)
 
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311
