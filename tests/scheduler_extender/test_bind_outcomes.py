@@ -123,9 +123,7 @@ def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None
             now[0] += 30 * slow
             return super().find(namespace, name, uid)
 
-    settler = Settler(
-        kube.cluster, Slow(kube.api, kube.cluster), patience=10, clock=lambda: now[0]
-    )
+    settler = Settler(kube.cluster, Slow(kube.api, kube.cluster), patience=10, clock=lambda: now[0])
     settler.round(now[0])
     now[0] = 10
     settler.round(now[0])

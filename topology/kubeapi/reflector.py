@@ -83,9 +83,9 @@ class Timing:
     """How long a reflector waits, in seconds.
 
     ``watch_timeout_s`` is asked of the server, times 1 to 2 at random. Whose picture has not been
-    whole for ``relist_after_s`` lists before it watches on, None never: a list tells at once that the
-    picture is whole, where a quiet watch would take a minute. Waits after the n-th
-    failure in a row are uniform in 0 … min(cap, initial * factor**(n - 1)).
+    whole for ``relist_after_s`` lists before it watches on, None never: a list tells at once that
+    the picture is whole, where a quiet watch would take a minute. Waits after the n-th failure in a
+    row are uniform in 0 … min(cap, initial * factor**(n - 1)).
     """
 
     list_timeout_s: float = 30.0
