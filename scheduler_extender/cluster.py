@@ -63,6 +63,9 @@ REMEMBERED_ANSWERS = 400_000
 requests that were asked longest ago are forgotten first."""
 EVALUATION = 1000
 """Steps that working out one answer counts for under :meth:`Cluster.bounded`; a look-up is one."""
+MOST_GHOSTS = 32
+"""Pods of one resource that ended unseen on one node, which are remembered one by one; where there
+are more, nothing is promised until nobody is unreported beside whom they may have been."""
 KNOWN_FAULTS = 1000
 """How many different faults are told apart, to report each once."""
 
@@ -138,6 +141,10 @@ class _Node:
             pod.promised != NO_CONSTRAINTS and pod.uid not in self.reported and not pod.ended
             for pod in self.all_pods()
         )
+
+    def haunted(self) -> bool:
+        """Whether more pods ended unseen here than anybody can follow."""
+        return any(ghost.many for ghost in self.ghosts.values())
 
 
 @dataclass(slots=True)
@@ -459,8 +466,19 @@ class Cluster:
             self._fault(NodeName(pod.node or ""), error)
             waiting = None  # then everybody is taken for unreported
         witnesses = frozenset(waiting.waiting if waiting else node.pods) - {pod.uid}
-        if witnesses:
+        if not witnesses:
+            return
+        alike = [
+            uid
+            for uid, ghost in node.ghosts.items()
+            if ghost.pod.request.resource == pod.request.resource  # type: ignore[union-attr]
+        ]
+        if len(alike) < MOST_GHOSTS:
             node.ghosts[pod.uid] = Ghost(pod, witnesses)
+            return
+        here = {other.uid for other in node.all_pods()}
+        former = node.ghosts.pop(alike[-1])
+        node.ghosts[pod.uid] = Ghost(pod, (witnesses | former.witnesses) & here, many=True)
 
     def _balance(self, node: _Node, resource: str) -> Balance | None:
         """The node's accounts; None without a record, or where it contradicts itself."""
@@ -825,6 +843,7 @@ class Cluster:
         if topology is not None:
             view = None if node.problem or node.report is None else self._view(node, resource)
             facts += (topology.shape, topology.allocator, topology.resources, view)
+            facts += (node.haunted(),)
         return facts
 
     def _state(self, node: _Node, resource: str) -> int:
@@ -908,6 +927,8 @@ class Cluster:
         view = self._view(node, request.resource)
         if isinstance(view, str):
             return _unknown(request, UNUSABLE)
+        if node.haunted():
+            return _undecided(node, request)
         kubelet = kubelet_of(node.topology, served)
         assessed = assess(kubelet, view, request)
         if not assessed.fits and not request.required:

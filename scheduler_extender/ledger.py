@@ -193,11 +193,12 @@ class Ghost:
     """A pod that ended, or is gone, before any report showed it.
 
     ``witnesses`` are the pods that were unreported then: it may have been there when they were
-    admitted.
+    admitted. With ``many`` it stands for more like it than anybody can follow.
     """
 
     pod: PodRecord
     witnesses: frozenset[PodUid]
+    many: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster
+from scheduler_extender.cluster import MOST_GHOSTS, Cluster
 from scheduler_extender.kube import PodSink, RecordSink, Settler
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.wire import Pod
@@ -136,6 +136,32 @@ def test_a_node_without_an_agent_remembers_nobody() -> None:
         PodSink(cluster).apply(raw(bound(f"u{i}")))
         delete(cluster, bound(f"u{i}"), 20 + i)
     assert cluster.names() == []
+
+
+@pytest.mark.parametrize("agent", ["never", "gone", "there"])
+def test_pods_that_end_unseen_beside_one_that_stays_unseen(agent: str) -> None:
+    """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
+    cluster = Cluster(Clock())
+    cluster.put_node(NAME, advertises=True)
+    if agent != "never":
+        cluster.put_record(NODE, report(1, 5))
+    if agent == "gone":
+        cluster.drop_record(NAME)
+    PodSink(cluster).apply(raw(bound("stays", 1)))
+    for i in range(3 * MOST_GHOSTS):
+        PodSink(cluster).apply(raw(bound(f"u{i}", 1)))
+        PodSink(cluster).apply(raw(bound(f"u{i}", 1, phase="Succeeded")))
+        delete(cluster, bound(f"u{i}", 1), 20 + i)
+    ((known,), _) = cluster.known()
+    assert 0 < known.ghosts <= MOST_GHOSTS
+    cluster.put_record(NODE, report(2, 900))
+    assert fits(cluster) is (agent == "never"), "its first report tells of everybody"
+    assert verbs.filter_nodes(
+        cluster, msgspec.convert(pod(1, uid="plain"), Pod), ["node"]
+    ).node_names == ["node"]
+    cluster.put_record(NODE, report(3, 900, ("stays", 0)))
+    assert fits(cluster)
+    assert cluster.known()[0][0].ghosts == 0
 
 
 def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cluster) -> None:
