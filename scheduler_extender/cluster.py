@@ -370,6 +370,10 @@ class Cluster:
         reported = frozenset(node.reported)
         node.topology, node.report, node.problem = topology, report, None
         node.record_uid = uid
+        if anew and report is not None:
+            for gone, found in node.departed.items():  # their numbers were the former record's
+                sequence = min(found.sequence, report.sequence)
+                node.departed[gone] = replace(found, sequence=sequence)
         _remember_reported(node)
         if heard:
             self._freshen(topology.name, node, age if known is None else 0.0)
@@ -573,7 +577,8 @@ class Cluster:
                 self._haunt(pod)  # nothing to wait for: no agent has ever reported here
             else:
                 # Its end is not in doubt, only when: so it counts as a pod on its way out.
-                gone = replace(pod, deleting=True)
+                # Nobody is left to keep its promise to.
+                gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, steady=False)
                 sequence = node.report.sequence if node.report else 0
                 node.departed[uid] = Departed(gone, version, sequence)
                 self._release_departed(node)

@@ -7,7 +7,6 @@ they bring is decoded here; an object that cannot be read costs that object, nev
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from scheduler_extender.annotations import PLACEMENT, asks_for_any
 from scheduler_extender.cluster import Cluster
 from scheduler_extender.events import EventWriter
 from scheduler_extender.freshness import Watch
-from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.ledger import UNKNOWN_VERSION, PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.waker import Waker
 from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
@@ -113,6 +112,8 @@ class RecordSink:
         name = NodeName(metadata.name)
         try:
             record = decode(msgspec.json.decode(obj))
+            age = self._age(record.report)
+            self._cluster.put_record(record.topology, record.report, uid=metadata.uid, age=age)
         except RecordError as error:
             log.warning("topology record unusable", node=name, problem=str(error))
             self._cluster.put_problem(name, str(error))
@@ -120,10 +121,6 @@ class RecordSink:
             # A fault of ours costs this node, not the list that it stands in.
             log.exception("topology record cannot be taken in", node=name)
             self._cluster.put_problem(name, f"internal error: {type(error).__name__}")
-        else:
-            self._cluster.put_record(
-                record.topology, record.report, uid=metadata.uid, age=self._age(record.report)
-            )
 
     def _age(self, report: Report | None) -> float:
         """Seconds since the agent looked, by its own clock; 0 where that does not say."""
@@ -166,8 +163,9 @@ class PodSink:
 
 
 def _version(resource_version: str) -> int:
-    """A resourceVersion as a number; one that is none is later than any."""
-    return int(resource_version) if resource_version.isdecimal() else sys.maxsize
+    """A resourceVersion as a number; :data:`UNKNOWN_VERSION` where it is none."""
+    comparable = resource_version.isdecimal() and len(resource_version) <= 20
+    return int(resource_version) if comparable else UNKNOWN_VERSION
 
 
 class NodeSink:
@@ -234,7 +232,7 @@ class KubeBinder:
         return found
 
     def version(self) -> int:
-        """A resourceVersion of pods that is not older than this call; -1 where it is no number."""
+        """A resourceVersion of pods that is not older than this call, as a number."""
         try:
             body = self._api.get(PODS_PATH, (("limit", "1"),), timeout=READ_TIMEOUT)
         except ApiFailure as error:
