@@ -60,12 +60,12 @@ class Extender:
         world = self._world
         stale_after = STALE_AFTER if world.faults.dies_every else None
         self._heard: dict[str, float] = {}
-        self._failing: set[str] = set()
+        self._failing: dict[str, float] = {}
         self.cluster = Cluster(lambda: world.now, Settings(stale_after=stale_after), self._watches)
         self.cluster.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self.cluster.on_surprise(self.surprises.append)
         self._binder = KubeBinder(PodApi(world), self.cluster)
-        self._settler = Settler(self.cluster, self._binder)
+        self._settler = Settler(self.cluster, self._binder, clock=lambda: world.now)
         self._in_rounds = False
 
     def pick(self, pod: Pod, offered: list[str], world: World) -> tuple[str | None, Counter[str]]:
@@ -99,7 +99,7 @@ class Extender:
         return None
 
     def _watches(self) -> list[Watch]:
-        return [Watch(name, at, name in self._failing) for name, at in self._heard.items()]
+        return [Watch(name, at, self._failing.get(name)) for name, at in self._heard.items()]
 
     def _round(self, settler: Settler) -> None:
         """The settler's rounds, as long as there is something to settle."""
@@ -133,7 +133,9 @@ class Extender:
 
     def watch_failing(self, watch: str, *, failing: bool) -> None:
         """A watch is broken, or mended."""
-        (self._failing.add if failing else self._failing.discard)(watch)
+        self._failing.pop(watch, None)
+        if failing:
+            self._failing[watch] = self._world.now
 
 
 class Naive(Extender):

@@ -63,6 +63,9 @@ REMEMBERED_ANSWERS = 400_000
 requests that were asked longest ago are forgotten first."""
 EVALUATION = 1000
 """Steps that working out one answer counts for under :meth:`Cluster.bounded`; a look-up is one."""
+MOST_GHOSTS = 32
+"""Pods of one resource that ended unseen on one node, which are remembered one by one; where there
+are more, nothing is promised until nobody is unreported beside whom they may have been."""
 KNOWN_FAULTS = 1000
 """How many different faults are told apart, to report each once."""
 
@@ -141,6 +144,10 @@ class _Node:
             pod.promised != NO_CONSTRAINTS and pod.uid not in self.reported and not pod.ended
             for pod in self.all_pods()
         )
+
+    def haunted(self) -> bool:
+        """Whether more pods ended unseen here than anybody can follow."""
+        return any(ghost.many for ghost in self.ghosts.values())
 
 
 @dataclass(slots=True)
@@ -366,6 +373,10 @@ class Cluster:
         reported = frozenset(node.reported)
         node.topology, node.report, node.problem = topology, report, None
         node.record_uid = uid
+        if anew and report is not None:
+            for gone, found in node.departed.items():  # their numbers were the former record's
+                sequence = min(found.sequence, report.sequence)
+                node.departed[gone] = replace(found, sequence=sequence)
         _remember_reported(node)
         if heard:
             self._freshen(topology.name, node, age if known is None else 0.0)
@@ -462,8 +473,19 @@ class Cluster:
             self._fault(NodeName(pod.node or ""), error)
             waiting = None  # then everybody is taken for unreported
         witnesses = frozenset(waiting.waiting if waiting else node.pods) - {pod.uid}
-        if witnesses:
+        if not witnesses:
+            return
+        alike = [
+            uid
+            for uid, ghost in node.ghosts.items()
+            if ghost.pod.request.resource == pod.request.resource  # type: ignore[union-attr]
+        ]
+        if len(alike) < MOST_GHOSTS:
             node.ghosts[pod.uid] = Ghost(pod, witnesses)
+            return
+        here = {other.uid for other in node.all_pods()}
+        former = node.ghosts.pop(alike[-1])
+        node.ghosts[pod.uid] = Ghost(pod, (witnesses | former.witnesses) & here, many=True)
 
     def _balance(self, node: _Node, resource: str) -> Balance | None:
         """The node's accounts; None without a record, or where it contradicts itself."""
@@ -558,7 +580,8 @@ class Cluster:
                 self._haunt(pod)  # nothing to wait for: no agent has ever reported here
             else:
                 # Its end is not in doubt, only when: so it counts as a pod on its way out.
-                gone = replace(pod, deleting=True)
+                # Nobody is left to keep its promise to.
+                gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, steady=False)
                 sequence = node.report.sequence if node.report else 0
                 node.departed[uid] = Departed(gone, version, sequence)
                 self._release_departed(node)
@@ -867,6 +890,7 @@ class Cluster:
         if topology is not None:
             view = None if node.problem or node.report is None else self._view(node, resource)
             facts += (topology.shape, topology.allocator, topology.resources, view)
+            facts += (node.haunted(),)
         return facts
 
     def _state(self, node: _Node, resource: str) -> int:
@@ -950,6 +974,8 @@ class Cluster:
         view = self._view(node, request.resource)
         if isinstance(view, str):
             return _unknown(request, UNUSABLE)
+        if node.haunted():
+            return _undecided(node, request)
         kubelet = kubelet_of(node.topology, served)
         assessed = assess(kubelet, view, request)
         if not assessed.fits and not request.required:
@@ -971,12 +997,31 @@ class Cluster:
 
     # Binds in flight.
 
-    def reserve(self, name: NodeName, pod: PodRecord) -> None:
-        """Count a pod as bound to a node before the API server knows."""
+    def reserve(self, name: NodeName, pod: PodRecord) -> PodRecord:
+        """Count a pod as bound to a node before the API server knows; the reservation."""
         with self._lock:
-            self._nodes.setdefault(name, _Node()).in_flight[pod.uid] = replace(pod, node=name)
-            self._in_flight[pod.uid] = name
-            self._touch(name)
+            ours = replace(pod, node=name)
+            self._fly(name, ours)
+            return ours
+
+    def take_back(self, ours: PodRecord, before: PodRecord | None) -> None:
+        """Undo a reservation whose bind was surely not written: ``before`` stands again.
+
+        Nothing happens where it is not ours any more: another bind of the pod has begun, or its
+        end is known.
+        """
+        with self._lock:
+            if self.reservation(ours.uid) is not ours:
+                return
+            if before is None:
+                self.release(ours.uid)
+            else:
+                self._fly(before.node or NodeName(""), before)
+
+    def _fly(self, name: NodeName, pod: PodRecord) -> None:
+        self._nodes.setdefault(name, _Node()).in_flight[pod.uid] = pod
+        self._in_flight[pod.uid] = name
+        self._touch(name)
 
     def release(self, uid: PodUid) -> None:
         """End a bind in flight: it failed for sure, or the pod's own record has taken over."""

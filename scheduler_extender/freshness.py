@@ -15,8 +15,8 @@ SILENT_AFTER = 100.0
 """Seconds without a word on an open watch until it counts as blind. A reflector gives a silent
 watch up after 90 s and lists, so this is reached only where the list fails, too."""
 FAILING_AFTER = 15.0
-"""Seconds without a word on a watch that cannot be opened, until it counts as blind: long enough
-for an API server to restart."""
+"""Seconds for which a watch cannot be opened again until it counts as blind: long enough for an API
+server to restart."""
 UNREADY_AFTER = 60.0
 """For so many seconds more a blind extender goes on answering; then it says that it is not ready.
 """
@@ -24,24 +24,36 @@ UNREADY_AFTER = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """One watch at one moment.
+    """One watch at one moment, in seconds of the cluster's clock.
 
-    ``heard_at`` is when the server last told us something over it, in seconds of the cluster's
-    clock, None before the first list. ``failing`` says that it is broken now, and could not be
-    opened again so far.
+    ``heard_at`` is when the server last told us over it what is new, or that nothing is; None
+    before the first list. ``failing_since`` is when it broke, None where it is open now: since then
+    it could not be opened again.
     """
 
     name: str
     heard_at: float | None
-    failing: bool = False
+    failing_since: float | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Whether it is broken now."""
+        return self.failing_since is not None
 
     def age(self, now: float) -> float:
         """Seconds since the last word; infinite before the first."""
         return float("inf") if self.heard_at is None else now - self.heard_at
 
     def blind_for(self, now: float) -> float:
-        """For how many seconds the watch has been blind; below 0 it is not."""
-        return self.age(now) - (FAILING_AFTER if self.failing else SILENT_AFTER)
+        """For how many seconds the watch has been blind; below 0 it is not.
+
+        A watch that has been silent for long is no worse in the moment in which it breaks: it is
+        opened again, or lists, at once.
+        """
+        silent = self.age(now) - SILENT_AFTER
+        if self.failing_since is None:
+            return silent
+        return max(silent, now - self.failing_since - FAILING_AFTER)
 
 
 def blind(watches: Iterable[Watch], now: float) -> tuple[str, ...]:

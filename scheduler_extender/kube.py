@@ -7,7 +7,6 @@ they bring is decoded here; an object that cannot be read costs that object, nev
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from scheduler_extender.annotations import PLACEMENT, asks_for_any
 from scheduler_extender.cluster import Cluster
 from scheduler_extender.events import EventWriter
 from scheduler_extender.freshness import Watch
-from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.ledger import UNKNOWN_VERSION, PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.waker import Waker
 from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
@@ -113,6 +112,8 @@ class RecordSink:
         name = NodeName(metadata.name)
         try:
             record = decode(msgspec.json.decode(obj))
+            age = self._age(record.report)
+            self._cluster.put_record(record.topology, record.report, uid=metadata.uid, age=age)
         except RecordError as error:
             log.warning("topology record unusable", node=name, problem=str(error))
             self._cluster.put_problem(name, str(error))
@@ -120,10 +121,6 @@ class RecordSink:
             # A fault of ours costs this node, not the list that it stands in.
             log.exception("topology record cannot be taken in", node=name)
             self._cluster.put_problem(name, f"internal error: {type(error).__name__}")
-        else:
-            self._cluster.put_record(
-                record.topology, record.report, uid=metadata.uid, age=self._age(record.report)
-            )
 
     def _age(self, report: Report | None) -> float:
         """Seconds since the agent looked, by its own clock; 0 where that does not say."""
@@ -166,8 +163,9 @@ class PodSink:
 
 
 def _version(resource_version: str) -> int:
-    """A resourceVersion as a number; one that is none is later than any."""
-    return int(resource_version) if resource_version.isdecimal() else sys.maxsize
+    """A resourceVersion as a number; :data:`UNKNOWN_VERSION` where it is none."""
+    comparable = resource_version.isdecimal() and len(resource_version) <= 20
+    return int(resource_version) if comparable else UNKNOWN_VERSION
 
 
 class NodeSink:
@@ -234,7 +232,7 @@ class KubeBinder:
         return found
 
     def version(self) -> int:
-        """A resourceVersion of pods that is not older than this call; -1 where it is no number."""
+        """A resourceVersion of pods that is not older than this call, as a number."""
         try:
             body = self._api.get(PODS_PATH, (("limit", "1"),), timeout=READ_TIMEOUT)
         except ApiFailure as error:
@@ -298,11 +296,12 @@ def _pod_path(namespace: str, name: str) -> str:
 @dataclass(slots=True)
 class _Flight:
     """A bind in flight as the settler follows it: since when, and when it was first read as unbound
-    after the patience; times in seconds."""
+    after the patience; times in seconds. ``before`` is the one whose place it took."""
 
     pod: PodRecord
     since: float
     unbound_at: float | None = None
+    before: _Flight | None = None
 
 
 class Settler:
@@ -316,32 +315,53 @@ class Settler:
     """
 
     def __init__(
-        self, cluster: Cluster, binder: KubeBinder, *, patience: float = SETTLED_AFTER
+        self,
+        cluster: Cluster,
+        binder: KubeBinder,
+        *,
+        patience: float = SETTLED_AFTER,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._cluster = cluster
         self._binder = binder
         self._patience = patience
+        self._clock = clock
         self._flights: dict[PodUid, _Flight] = {}
 
     def round(self, now: float) -> None:
-        """Look at every bind that has been in flight for longer than the patience."""
-        flying = {pod.uid: pod for pod in self._cluster.in_flight()}
-        # Each reservation has its own patience, also where a pod is bound once more.
-        known = self._flights
-        self._flights = {
-            uid: known[uid] if uid in known and known[uid].pod is pod else _Flight(pod, now)
-            for uid, pod in flying.items()
-        }
+        """Look at every bind that has been in flight for longer than the patience.
+
+        One reading may take seconds, and the next bind is read so much later than ``now``: the
+        ``clock`` tells how much. By default no time passes.
+        """
+        began = self._clock()
+        flying = self._cluster.in_flight()
+        self._flights = {pod.uid: self._flight(pod, now) for pod in flying}
         for flight in self._flights.values():
             last = flight.since if flight.unbound_at is None else flight.unbound_at
             if now - last >= self._patience:
                 try:
-                    self._settle(flight, now)
+                    self._settle(flight, lambda: now + self._clock() - began)
                 except Exception:
                     # What fails for one pod must not keep the others in flight.
                     log.exception("a bind could not be settled", pod=flight.pod.name)
 
-    def _settle(self, flight: _Flight, now: float) -> None:
+    def _flight(self, pod: PodRecord, now: float) -> _Flight:
+        """A reservation's flight: each has its own patience, also where a pod is bound once more.
+
+        One that comes back, since the bind after it was surely not written, goes on with its own.
+        """
+        known = self._flights.get(pod.uid)
+        if known is None:
+            return _Flight(pod, now)
+        if known.pod is pod:
+            return known
+        if known.before is not None and known.before.pod is pod:
+            return known.before
+        known.before = None
+        return _Flight(pod, now, before=known)
+
+    def _settle(self, flight: _Flight, clock: Callable[[], float]) -> None:
         pod = flight.pod
         try:
             found = self._binder.find(pod.namespace, pod.name, pod.uid)
@@ -357,13 +377,15 @@ class Settler:
             elif found.node is not None:
                 self._cluster.put_pod(found)
             elif flight.unbound_at is None:
-                flight.unbound_at = now
+                flight.unbound_at = clock()
             else:
                 self._cluster.release(pod.uid)
+                # The pod was refused everywhere else, so any node may be news to it.
+                self._cluster.sighted()
 
 
 class KubeSource:
-    """The reflectors of one API server, and settler, waker and event writer.
+    """The reflectors of one API server, and lookout, settler, waker and event writer.
 
     Each has a thread of its own: what one of them waits for holds up none of the others.
     """
@@ -378,7 +400,7 @@ class KubeSource:
         self._clock = clock
         self.binder = KubeBinder(api, cluster)
         self.waker = Waker(cluster, api)
-        self._settler = Settler(cluster, self.binder)
+        self._settler = Settler(cluster, self.binder, clock=clock)
         self._events = EventWriter(api)
         cluster.on_surprise(self._events.note)
         self.reflectors = [
@@ -396,7 +418,8 @@ class KubeSource:
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
             for name, work in (
-                ("settler", self._look_out_and_settle),
+                ("lookout", self._look_out),
+                ("settler", self._settler.round),
                 ("waker", self.waker.round),
             )
         ]
@@ -411,8 +434,8 @@ class KubeSource:
         found = []
         for reflector in self.reflectors:
             state = reflector.state
-            failing = state.failures > 0 and not state.streaming
-            found.append(Watch(reflector.name, state.last_contact, failing))
+            failing = None if state.streaming else state.failing_since
+            found.append(Watch(reflector.name, state.whole_at, failing))
         return found
 
     def start(self) -> None:
@@ -434,19 +457,15 @@ class KubeSource:
             if thread.is_alive():
                 thread.join(5)
 
-    def _look_out(self) -> None:
+    def _look_out(self, now: float) -> None:
         """Once every watch tells us something again, whoever waits may be woken anew."""
         was, self._blind = self._blind, self._cluster.blind()
         if self._blind and not was:
-            names = freshness.blind(self.watches(), self._clock())
+            names = freshness.blind(self.watches(), now)
             log.error("required pods are refused: watches say nothing", watches=names)
         elif was and not self._blind:
             log.info("all watches say something again")
             self._cluster.sighted()
-
-    def _look_out_and_settle(self, now: float) -> None:
-        self._look_out()
-        self._settler.round(now)
 
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311

@@ -39,6 +39,8 @@ from topology.report import Allocation, Report
 from topology.requests import NO_CONSTRAINTS, Constraints, Counts, GpuRequest, Role
 
 ENDED = ("Succeeded", "Failed")
+UNKNOWN_VERSION = -1
+"""In place of a resourceVersion that cannot be compared with others."""
 
 
 class ContradictionError(ValueError):
@@ -193,11 +195,12 @@ class Ghost:
     """A pod that ended, or is gone, before any report showed it.
 
     ``witnesses`` are the pods that were unreported then: it may have been there when they were
-    admitted.
+    admitted. With ``many`` it stands for more like it than anybody can follow.
     """
 
     pod: PodRecord
     witnesses: frozenset[PodUid]
+    many: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +218,11 @@ class Departed:
     def confirmed_by(self, report: Report) -> bool:
         """Whether the report's agent surely knew of the deletion when it asked the kubelet.
 
-        Where it does not say what it knew, the second later report will do: the first may have been
-        on its way already, and an agent looks again only once it has written what it saw.
+        Where it does not say what it knew, or nothing that can be compared, the second later report
+        will do: the first may have been on its way already, and an agent looks again only once it
+        has written what it saw.
         """
-        knew = report.knew_pods_at(self.version)
+        knew = None if self.version < 0 else report.knew_pods_at(self.version)
         return report.sequence >= self.sequence + 2 if knew is None else knew
 
 

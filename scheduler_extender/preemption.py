@@ -39,6 +39,10 @@ def preempt(
         return PreemptionResult(offered)
     if isinstance(request, Malformed):
         return PreemptionResult()
+    reserved = cluster.reservation(PodUid(args.pod.metadata.uid))
+    if reserved is not None:
+        # It may be bound there yet, and is bound nowhere else: no other eviction would help.
+        offered = {node: found for node, found in offered.items() if node == reserved.node}
     kept = {}
     known: dict[tuple[object, ...], Decision] = {}
     for number, (node, victims) in enumerate(offered.items()):
@@ -47,6 +51,8 @@ def preempt(
         if number % TURN == TURN - 1:
             time.sleep(0.0005)  # a lock goes to whoever asks first, and that would be us
         gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
+        if reserved is not None:
+            gone |= {reserved.uid}
         if cluster.decide_without(NodeName(node), request, gone, known).rejection is None:
             kept[node] = victims
     return PreemptionResult(kept)

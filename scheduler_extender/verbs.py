@@ -24,7 +24,7 @@ from topology.requests import GpuRequest
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
 STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
 TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up, and tries again"
-IN_FLIGHT = Rejection("a bind of the pod to another node may still be written", resolvable=True)
+IN_FLIGHT = Rejection("a bind of the pod to another node may still be written", resolvable=False)
 MAX_SETS_WRITTEN = 16
 
 
@@ -236,26 +236,26 @@ def bind(
             if known.node != node:
                 raise BindError(f"pod is bound to {known.node} already")
             return None
-        decision, fresh = _reserve(cluster, pod, node)
+        decision, ours, before = _reserve(cluster, pod, node)
     placement = _placement(cluster, uid, node, decision, now())
     written = json.dumps(placement, separators=(",", ":"))
     if late():
-        if fresh:
-            cluster.release(uid)
+        cluster.take_back(ours, before)
         raise BindError(TOO_LATE)
     try:
         binder.write(Binding(pod.namespace, pod.name, uid, node, written))
     except BindError:
-        if fresh:
-            cluster.release(uid)
+        cluster.take_back(ours, before)
         raise
     except BindUnknownError as error:
         raise BindError(str(error)) from error
     return pod
 
 
-def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> tuple[Decision, bool]:
-    """Decide and reserve in one step; whether the reservation is new comes back too.
+def _reserve(
+    cluster: Cluster, pod: PodRecord, node: NodeName
+) -> tuple[Decision, PodRecord, PodRecord | None]:
+    """Decide and reserve in one step: the decision, the reservation, and the one that was before.
 
     A repeated bind is decided anew, without its own reservation counting against it. Where the
     node no longer keeps the promise nothing is written, and the reservation stays as it was: the
@@ -273,8 +273,7 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> tuple[Decision
         raise BindError(f"a bind of the pod to {reserved.node} is still in flight")
     if decision.rejection is not None:
         raise BindError(decision.rejection.reason)
-    cluster.reserve(node, _promised(pod, request, decision))
-    return decision, reserved is None
+    return decision, cluster.reserve(node, _promised(pod, request, decision)), reserved
 
 
 def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRecord:

@@ -158,11 +158,11 @@ class Waker:
         self, waiting: Iterable[PodRecord], now: float
     ) -> dict[tuple[GpuRequest, int], list[PodRecord]]:
         """The pods that may be woken now and have not seen all changes, by what they ask."""
-        newest = self._numbers[-1]
+        newest, blind = self._numbers[-1], self._cluster.blind()
         groups: dict[tuple[GpuRequest, int], list[PodRecord]] = {}
         for pod in waiting:
-            if isinstance(pod.request, Malformed):
-                continue
+            if isinstance(pod.request, Malformed) or (blind and pod.request.required):
+                continue  # blind, filter would refuse it anyway; afterwards every node is news
             tried = self._tried.get(pod.uid, -1)
             due, _ = self._next.get(pod.uid, (now, 0.0))
             if tried < newest and now >= due:

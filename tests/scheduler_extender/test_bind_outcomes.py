@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler_extender import verbs
-from scheduler_extender.kube import Settler
-from scheduler_extender.verbs import IN_FLIGHT, TOO_LATE, BindError, Binding
-from scheduler_extender.wire import BindingArgs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.kube import KubeBinder, Settler
+from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.verbs import IN_FLIGHT, TOO_LATE, BindError, Binding, BindUnknownError
+from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
-from topology.devices import NodeName
+from topology.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiNotSent
 from topology.links import LinkKind
 from topology.report import Report
@@ -72,7 +76,7 @@ def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
     assert bound.bind(train, "switched") != ""
     answer = bound.filter(train, "switched", "bridged")
     assert answer["NodeNames"] == ["switched"]
-    assert answer["FailedNodes"] == {"bridged": IN_FLIGHT.reason}
+    assert answer["FailedAndUnresolvableNodes"] == {"bridged": IN_FLIGHT.reason}
     assert "still in flight" in bound.bind(train, "bridged")
     assert bound.bind(train, "switched") == ""
     assert kube.fake.read(PATH)["spec"]["nodeName"] == "switched"
@@ -102,6 +106,94 @@ def test_a_read_that_fails_settles_nothing(kube: Kube, bound: Running) -> None:
     for now in (0, 10, 20, 30):
         settler.round(now)
     assert len(kube.cluster.in_flight()) == 1
+
+
+def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None:
+    """One slow reading after the other: a bind may be read long after its round began."""
+    now, slow = [0.0], True
+    kube.cluster.put_record(switched(), Report("boot", 1))
+    for i in range(2):
+        manifest = kube.create(pod(1, name=f"p{i}", uid=f"u{i}"))
+        found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+        assert found is not None
+        kube.cluster.reserve(NodeName("switched"), found)
+
+    class Slow(KubeBinder):
+        def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+            now[0] += 30 * slow
+            return super().find(namespace, name, uid)
+
+    settler = Settler(kube.cluster, Slow(kube.api, kube.cluster), patience=10, clock=lambda: now[0])
+    settler.round(now[0])
+    now[0] = 10
+    settler.round(now[0])
+    assert now[0] == 70
+    slow = False
+    settler.round(now[0])
+    assert [p.uid for p in kube.cluster.in_flight()] == ["u1"], "u1 was read just now"
+    now[0] += 10
+    settler.round(now[0])
+    assert kube.cluster.in_flight() == []
+
+
+def test_a_bind_that_is_refused_again_and_again_ends(kube: Kube, bound: Running) -> None:
+    """The first may be written yet; those after it are surely not, and prolong nothing."""
+    train = kube.create(pod(2, NVLINK))
+    kube.sees(train)
+    kube.fake.refuse(503, path="/binding$")
+    assert bound.bind(train, "switched") != ""
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    settler.round(0)
+    create = kube.api.create
+
+    def looked_at(*args: Any, **more: Any) -> bytes:
+        settler.round(now)  # a round while the write is under way
+        return create(*args, **more)
+
+    kube.binder._api.create = looked_at  # type: ignore[method-assign]
+    for now in (4, 8, 12, 16, 20):
+        kube.fake.refuse(403, path="/binding$")
+        assert "refused the bind" in bound.bind(train, "switched")
+        settler.round(now)
+        assert len(kube.cluster.in_flight()) == 1, now
+    settler.round(22)
+    assert kube.cluster.in_flight() == []
+
+
+def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
+    """Two schedulers for a moment: the older bind is refused while the newer one is open."""
+    kube.cluster.put_record(switched(), Report("boot", 1))
+    kube.sees(pod(2, NVLINK))
+
+    class Twice(Writes):
+        def write(self, binding: Binding) -> None:
+            super().write(binding)
+            if len(self.written) == 1:
+                with pytest.raises(BindError, match="no answer"):
+                    verbs.bind(kube.cluster, self, ARGS, lambda: "now")
+                raise BindError("refused")
+            raise BindUnknownError("no answer")
+
+    binder = Twice()
+    with pytest.raises(BindError, match="refused"):
+        verbs.bind(kube.cluster, binder, ARGS, lambda: "now")
+    assert len(binder.written) == 2
+    assert [p.uid for p in kube.cluster.in_flight()] == ["uid-1"]
+
+
+def test_once_a_bind_is_settled_every_node_is_news_to_its_pod(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(2))
+    kube.sees(train)
+    kube.fake.refuse(503, path="/binding$")
+    assert bound.bind(train, "switched") != ""
+    assert bound.filter(train, "bridged")["NodeNames"] == []
+    changed: list[NodeName] = []
+    kube.cluster.on_change(changed.append)
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    for now in (0, 10, 20):
+        settler.round(now)
+    assert bound.filter(train, "bridged")["NodeNames"] == ["bridged"]
+    assert "bridged" in changed
 
 
 def test_the_server_is_told_how_long_it_may_take(kube: Kube, bound: Running) -> None:

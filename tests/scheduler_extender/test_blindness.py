@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from scheduler_extender.app import Metrics
 from scheduler_extender.cluster import OUT_OF_DATE, Cluster, Settings
 from scheduler_extender.freshness import FAILING_AFTER, SILENT_AFTER, UNREADY_AFTER, Watch
 from scheduler_extender.kube import KubeSource
+from scheduler_extender.ledger import PodRecord
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
@@ -35,7 +37,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     ("watch", "after"),
     [
         pytest.param(Watch("pods", 0.0), SILENT_AFTER, id="silent"),
-        pytest.param(Watch("pods", 0.0, failing=True), FAILING_AFTER, id="failing"),
+        pytest.param(Watch("pods", 0.0, 0.0), FAILING_AFTER, id="failing"),
     ],
 )
 def test_when_a_watch_counts_as_blind(watch: Watch, after: float) -> None:
@@ -47,6 +49,12 @@ def test_when_a_watch_counts_as_blind(watch: Watch, after: float) -> None:
 
 def test_a_watch_that_has_never_spoken_is_blind() -> None:
     assert freshness.blind([Watch("pods", None)], 0.0) == ("pods",)
+
+
+def test_a_quiet_watch_that_breaks_is_not_blind_at_once() -> None:
+    """Without bookmarks a quiet watch is given up after 90 s, and the list tells at once."""
+    assert freshness.blind([Watch("pods", 0.0, 90.0)], 91.0) == ()
+    assert freshness.blind([Watch("pods", 0.0, 90.0)], SILENT_AFTER) == ("pods",)
 
 
 @pytest.fixture
@@ -85,7 +93,7 @@ def test_what_a_blind_watch_does_to_each_kind_of_pod(
 
 def test_readiness_ends_after_a_stated_time(service: tuple[Running, list[Watch]]) -> None:
     found, watches = service
-    watches.append(Watch("pods", 0.0, failing=True))
+    watches.append(Watch("pods", 0.0, 0.0))
     for now, status in ((0.0, 200), (FAILING_AFTER, 200), (FAILING_AFTER + UNREADY_AFTER, 503)):
         found.clock.now = now
         assert found.http.get("/readyz").status_code == status
@@ -95,7 +103,7 @@ def test_readiness_ends_after_a_stated_time(service: tuple[Running, list[Watch]]
 
 
 def test_the_metrics_tell_at_once() -> None:
-    watches = [Watch("pods", 3.0, failing=True), Watch("nodes", 9.0)]
+    watches = [Watch("pods", 3.0, 3.0), Watch("nodes", 9.0)]
     metrics, cluster = Metrics(), Cluster(lambda: 10.0, watches=lambda: watches)
     metrics.watch(cluster)
     metrics.look(10.0)
@@ -155,3 +163,27 @@ def test_a_silent_stream_is_not_failing(
     fake.bookmark()
     skew[0] = 0.0
     eventually(lambda: not cluster.blind())
+
+
+def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
+    source: tuple[FakeApiServer, KubeSource, Cluster, list[float]],
+) -> None:
+    _, found, cluster, skew = source
+    woken: list[NodeName] = []
+    cluster.on_change(woken.append)
+    busy, done = threading.Event(), threading.Event()
+
+    def held_up() -> list[PodRecord]:
+        busy.set()
+        done.wait(20)
+        return []
+
+    cluster.in_flight = held_up  # type: ignore[method-assign]
+    try:
+        eventually(busy.is_set)
+        skew[0] = SILENT_AFTER + 1
+        eventually(lambda: found._blind)
+        skew[0] = 0.0
+        eventually(lambda: "switched" in woken)
+    finally:
+        done.set()

@@ -10,16 +10,19 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster
+from scheduler_extender.cluster import MOST_GHOSTS, Cluster
 from scheduler_extender.kube import PodSink, RecordSink, Settler
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import pod, switched
+from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import Clock
 from topology import codec
 from topology.devices import DeviceId, NodeName, PodUid
+from topology.graph import NodeTopology
+from topology.links import LinkKind
 from topology.report import Allocation, Condition, Report
+from topology.requests import NO_CONSTRAINTS, Constraints
 
 NODE = switched(4, "node")
 NAME = NodeName("node")
@@ -136,6 +139,83 @@ def test_a_node_without_an_agent_remembers_nobody() -> None:
         PodSink(cluster).apply(raw(bound(f"u{i}")))
         delete(cluster, bound(f"u{i}"), 20 + i)
     assert cluster.names() == []
+
+
+def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    PodSink(cluster).replace([], "not-a-number")
+    cluster.put_record(NODE, report(2, 30))
+    assert not fits(cluster)
+    cluster.put_record(NODE, report(3, 30))
+    assert fits(cluster, 4)
+
+
+def test_a_record_made_anew_lets_go_of_those_who_left_before(cluster: Cluster) -> None:
+    """An agent that does not say what it knew, and starts its numbers again."""
+    cluster.put_node(NAME, advertises=True)
+    cluster.put_record(NODE, Report("boot", 900), uid="first")
+    PodSink(cluster).apply(raw(bound()))
+    delete(cluster, bound(), 20)
+    cluster.drop_record(NAME)
+    for sequence in (1, 2):
+        cluster.put_record(NODE, Report("boot", sequence), uid="second")
+        assert not fits(cluster)
+    cluster.put_record(NODE, Report("boot", 3), uid="second")
+    assert fits(cluster, 4)
+
+
+def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
+    cluster = Cluster(Clock())
+    cluster.put_record(bridged(4, "node"), report(1, 5))
+    placement = json.dumps({"verdict": "guaranteed", "node": "node", "uid": "uid-1"})
+    manifest = bound("uid-1", 2, annotations={**NVLINK, "placement": placement})
+    PodSink(cluster).apply(raw(manifest))
+    assert cluster.pods_on(NAME)[0].promised == Constraints(link=LinkKind.NVLINK)
+    delete(cluster, manifest, 20)
+    assert cluster.pods_on(NAME)[0].promised == NO_CONSTRAINTS
+
+
+def test_one_record_that_cannot_be_taken_in_costs_that_node(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = cluster._take_record
+
+    def fails(topology: NodeTopology, *more: Any) -> Any:
+        if topology.name == "bad":
+            raise AssertionError("a fault of ours")
+        return take(topology, *more)
+
+    monkeypatch.setattr(cluster, "_take_record", fails)
+    bad = codec.encode(switched(4, "bad"), Report("boot", 1))
+    RecordSink(cluster).replace([raw(bad), record(7, "a")], "9")
+    assert sequence_of(cluster) == 7
+    assert cluster.node(NodeName("bad"))[2] == "internal error: AssertionError"
+
+
+@pytest.mark.parametrize("agent", ["never", "gone", "there"])
+def test_pods_that_end_unseen_beside_one_that_stays_unseen(agent: str) -> None:
+    """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
+    cluster = Cluster(Clock())
+    cluster.put_node(NAME, advertises=True)
+    if agent != "never":
+        cluster.put_record(NODE, report(1, 5))
+    if agent == "gone":
+        cluster.drop_record(NAME)
+    PodSink(cluster).apply(raw(bound("stays", 1)))
+    for i in range(3 * MOST_GHOSTS):
+        PodSink(cluster).apply(raw(bound(f"u{i}", 1)))
+        PodSink(cluster).apply(raw(bound(f"u{i}", 1, phase="Succeeded")))
+        delete(cluster, bound(f"u{i}", 1), 20 + i)
+    ((known,), _) = cluster.known()
+    assert 0 < known.ghosts <= MOST_GHOSTS
+    cluster.put_record(NODE, report(2, 900))
+    assert fits(cluster) is (agent == "never"), "its first report tells of everybody"
+    assert verbs.filter_nodes(
+        cluster, msgspec.convert(pod(1, uid="plain"), Pod), ["node"]
+    ).node_names == ["node"]
+    cluster.put_record(NODE, report(3, 900, ("stays", 0)))
+    assert fits(cluster)
+    assert cluster.known()[0][0].ghosts == 0
 
 
 def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cluster) -> None:

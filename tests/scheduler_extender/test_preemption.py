@@ -65,6 +65,16 @@ def test_only_evictions_that_help_are_kept(cluster: Cluster) -> None:
     assert ask(cluster, wanted, offered).keys() == {"switched"}
 
 
+def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Cluster) -> None:
+    wanted = pod(2, NVLINK)
+    record = pod_record(msgspec.convert(wanted, Pod), MANAGED)
+    assert record is not None
+    offered: dict[str, str | None] = {"bridged": "ab", "switched": "bc"}
+    assert ask(cluster, wanted, offered).keys() == {"bridged", "switched"}
+    cluster.reserve(NodeName("switched"), record)
+    assert ask(cluster, wanted, offered).keys() == {"switched"}
+
+
 def test_a_bridged_pair_that_comes_free_is_promised(cluster: Cluster) -> None:
     bridge = cluster.node(NodeName("bridged"))[0]
     assert bridge is not None

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from scheduler_extender.cluster import Cluster, Decision, Settings, Table
+from scheduler_extender.freshness import Watch
 from scheduler_extender.ledger import PodRecord
 from scheduler_extender.waker import Waker
 from tests.nodes import switched
@@ -201,3 +202,17 @@ def test_a_round_ends_when_its_time_is_over() -> None:
     change(cluster, 1)
     waker.round(0.0)
     assert waker.looks <= 1
+
+
+def test_nobody_is_woken_who_would_be_refused_for_a_blind_watch() -> None:
+    cluster, api, waker = make()
+    watches = [Watch("pods", None)]
+    cluster.watches = lambda: watches
+    change(cluster, 1)
+    cluster.put_pod(waiting("required", PAIR))
+    cluster.put_pod(waiting("plain", gpu_request(2)))
+    waker.round(0.0)
+    assert api.woken == ["plain"]
+    watches.clear()
+    waker.round(1.0)
+    assert api.woken == ["plain", "required"]

@@ -24,6 +24,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
     deletion_timestamp: str | None = None
+    resource_version: str = ""
 
 
 class _Resources(msgspec.Struct):
@@ -77,6 +78,8 @@ class NodePods:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._departures = 0
+        self._version = ""
+        self._asking: set[PodUid] = set()
         self._pods: dict[PodUid, NodePod] = {}
         self._plugins: dict[PodUid, list[Plugin]] = {}
 
@@ -87,11 +90,13 @@ class NodePods:
             agreed = bool(plugins) and all(p == plugins[0] for p in plugins)
             return dict(self._pods), plugins[0] if agreed else None
 
-    @property
-    def departures(self) -> int:
-        """How many pods that wanted GPUs have left the API server so far."""
+    def departures(self) -> tuple[int, str]:
+        """How many pods that asked for GPUs have left the API server so far.
+
+        With it comes a resourceVersion up to which they are known, as of the last list or deletion.
+        """
         with self._lock:
-            return self._departures
+            return self._departures, self._version
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
@@ -102,6 +107,7 @@ class NodePods:
         with self._lock:
             for uid in self._pods.keys() - seen:
                 self._forget(uid)
+            self._version = resource_version
         self._on_change()
 
     def apply(self, obj: msgspec.Raw) -> None:
@@ -111,8 +117,10 @@ class NodePods:
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
+        gone = _decode_name(obj).metadata
         with self._lock:
-            self._forget(PodUid(_decode_name(obj).metadata.uid))
+            self._forget(PodUid(gone.uid))
+            self._version = gone.resource_version
         self._on_change()
 
     def _take(self, raw: msgspec.Raw) -> bool:
@@ -126,6 +134,8 @@ class NodePods:
         found = _node_pod(uid, pod)
         plugins = [] if found.ended or found.deleting else _plugins(pod)
         with self._lock:
+            if _asks(pod):
+                self._asking.add(uid)
             if self._pods.get(uid) == found and self._plugins.get(uid, []) == plugins:
                 return False
             self._pods[uid] = found
@@ -135,8 +145,9 @@ class NodePods:
         return bool(found.wants or pod.spec.resource_claims or plugins != was)
 
     def _forget(self, uid: PodUid) -> None:
-        pod = self._pods.pop(uid, None)
-        if pod is not None and pod.wants:
+        self._pods.pop(uid, None)
+        if uid in self._asking:
+            self._asking.remove(uid)
             self._departures += 1
         self._plugins.pop(uid, None)
 
@@ -145,10 +156,8 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
     sidecars = [c for c in pod.spec.init_containers or () if c.restart_policy == "Always"]
     wants = {}
     for container in [*sidecars, *pod.spec.containers]:
-        limits = container.resources.limits if container.resources else None
-        for resource, amount in (limits or {}).items():
-            if resource.startswith(GPU_PREFIX) and str(amount).isdecimal() and int(amount):
-                wants[container.name, resource] = int(amount)
+        for resource, amount in _gpus(container).items():
+            wants[container.name, resource] = amount
     return NodePod(
         uid,
         pod.metadata.namespace,
@@ -158,6 +167,21 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
         deleting=pod.metadata.deletion_timestamp is not None,
         ended=pod.status.phase in ENDED,
     )
+
+
+def _gpus(container: _Container) -> dict[str, int]:
+    """How many a container asks for, by resource."""
+    limits = container.resources.limits if container.resources else None
+    return {
+        resource: int(amount)
+        for resource, amount in (limits or {}).items()
+        if resource.startswith(GPU_PREFIX) and str(amount).isdecimal() and int(amount)
+    }
+
+
+def _asks(pod: _Pod) -> bool:
+    """Whether any container may be given GPUs; ordinary init containers are, unseen."""
+    return any(_gpus(c) for c in (*(pod.spec.init_containers or ()), *pod.spec.containers))
 
 
 def _plugins(pod: _Pod) -> list[Plugin]:

@@ -40,8 +40,9 @@ STUCK = 60.0
 """Seconds without a turn after which the agent says that it is not alive."""
 
 
-TIMING = Timing(backoff_cap_s=10.0)
-"""A cluster's agents spread their return after an outage over so many seconds."""
+TIMING = Timing(backoff_cap_s=10.0, relist_after_s=80.0)
+"""A cluster's agents spread their return after an outage over so many seconds. Where a watch says
+nothing, not even a bookmark, only a list tells up to which version the node's pods are known."""
 
 
 class BootIdError(Exception):
@@ -209,7 +210,7 @@ class AgentService:
     def _surroundings(self) -> Surroundings:
         # Version and count before the pods: what is known may be newer than what they say.
         version = self._reflector.state.resource_version if self._reflector else ""
-        departures = self._pods.departures
+        departures, gone_at = self._pods.departures()
         pods, plugin = self._pods.snapshot()
         node = self._node.state
         return Surroundings(
@@ -220,7 +221,8 @@ class AgentService:
             synced=self._reflector is None or self._reflector.synced,
             alone=self._reflector is None,
             unseen=node.unseen,
-            pods_version=version,
+            # The reflector notes an event's version only once its sink has told us of the event.
+            pods_version=_later(version, gone_at),
             departures=departures,
         )
 
@@ -269,6 +271,12 @@ def _boot_id(path: Path) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise BootIdError(f"{path}: {error.strerror}") from error
+
+
+def _later(version: str, other: str) -> str:
+    """The later of two resourceVersions; the first where they cannot be compared."""
+    comparable = version.isdecimal() and other.isdecimal()
+    return other if comparable and int(other) > int(version) else version
 
 
 def _now() -> str:

@@ -82,10 +82,10 @@ class Sink(Protocol):
 class Timing:
     """How long a reflector waits, in seconds.
 
-    ``watch_timeout_s`` is asked of the server, times 1 to 2 at random. Whoever has heard nothing
-    for ``relist_after_s`` lists before it watches on, None never: a list tells at once that the
-    picture is whole, where a quiet watch would take a minute. Waits after the n-th
-    failure in a row are uniform in 0 … min(cap, initial * factor**(n - 1)).
+    ``watch_timeout_s`` is asked of the server, times 1 to 2 at random. Whose picture has not been
+    whole for ``relist_after_s`` lists before it watches on, None never: a list tells at once that
+    the picture is whole, where a quiet watch would take a minute. Waits after the n-th failure in a
+    row are uniform in 0 … min(cap, initial * factor**(n - 1)).
     """
 
     list_timeout_s: float = 30.0
@@ -107,7 +107,10 @@ class ReflectorState:
     us something (a page, a line, an orderly end of a watch), ``None`` before. ``failures``: in a
     row, 0 after any contact; ``last_failure`` and ``failure_status`` (the HTTP code, where there
     was one: 403, 404 …) tell of the last one and stay. ``events`` leaves bookmarks out.
-    ``streaming``: the server has accepted a watch, which is open.
+    ``streaming``: the server has accepted a watch, which is open. ``whole_at``: clock when the
+    sink last knew all that the server had told of (a whole list, or an event or bookmark; half a
+    list and the end of a watch tell nothing), ``None`` before; ``failing_since``: clock of the
+    first failure after that, ``None`` where there was none.
     """
 
     synced: bool = False
@@ -121,6 +124,8 @@ class ReflectorState:
     events: int = 0
     sink_failures: int = 0
     streaming: bool = False
+    whole_at: float | None = None
+    failing_since: float | None = None
 
 
 class UnusableAnswerError(Exception):
@@ -238,7 +243,7 @@ class Reflector:
                     self._stopping.wait(self._failed(error))
 
     def _long_unheard(self) -> bool:
-        longest, heard = self._timing.relist_after_s, self._state.last_contact
+        longest, heard = self._timing.relist_after_s, self._state.whole_at
         return longest is not None and heard is not None and self._clock() - heard >= longest
 
     def _failed(self, error: Exception) -> float:
@@ -255,7 +260,13 @@ class Reflector:
         self._gone = gone
         text = str(error) or type(error).__name__
         failures = self._state.failures + 1
-        self._note(failures=failures, last_failure=text, failure_status=status)
+        since = self._state.failing_since
+        self._note(
+            failures=failures,
+            last_failure=text,
+            failure_status=status,
+            failing_since=self._clock() if since is None else since,
+        )
         log.warning(
             "reflector failed", reflector=self.name, failure=text, failures=failures, wait_s=wait
         )
@@ -285,7 +296,7 @@ class Reflector:
             if not self._deliver("LIST", version, self._sink.replace, objects, version):
                 raise UnusableAnswerError("the sink could not take the list")
             self._resume_from = version
-            self._note(synced=True, resource_version=version)
+            self._note(synced=True, resource_version=version, **self._whole())
             return
 
     def _watch(self, version: str) -> None:
@@ -318,6 +329,7 @@ class Reflector:
             stream.close()
             if self._clock() - opened >= timing.healthy_s:
                 self._attempt = 0
+                self._note(failing_since=None)  # it was open until now
         if self._stopping.is_set():
             return
         if (lived := self._clock() - opened) < timing.healthy_s:
@@ -341,7 +353,7 @@ class Reflector:
             raise UnusableAnswerError(f"unknown watch event {event.type!r}")
         self._resume_from = version
         self._heard()
-        self._note(resource_version=version, events=events)
+        self._note(resource_version=version, events=events, **self._whole())
 
     def _deliver(self, change: str, version: str, call: Callable[..., None], *args: object) -> bool:
         if self._stopping.is_set():
@@ -358,6 +370,9 @@ class Reflector:
 
     def _heard(self) -> None:
         self._note(last_contact=self._clock(), failures=0)
+
+    def _whole(self) -> dict[str, object]:
+        return {"whole_at": self._clock(), "failing_since": None}
 
     def _note(self, **changes: object) -> None:
         # Only the reflector's thread writes; readers get one whole snapshot or the next.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -81,6 +82,35 @@ def test_a_departure_is_told_though_nothing_else_changes(node: Node) -> None:
     after = node.report()
     assert after == replace(before, sequence=after.sequence)
     assert after.sequence == before.sequence + 1, "who asked for no GPU is no news"
+
+
+@pytest.mark.parametrize("init", [False, True], ids=["app", "init-only"])
+def test_a_departure_is_told_with_its_version(node: Node, *, init: bool) -> None:
+    """The agent's loop may be quicker than the reflector, which notes an event's version last."""
+    service = node.start()
+    node.until(node.ready)
+    manifest = node.pod("a", 0 if init else 1)
+    if init:
+        asks = [{"name": "warm", "resources": {"limits": {GPU: "1"}}}]
+        manifest["spec"]["initContainers"] = asks
+        node.api.put(PODS, manifest)
+    bound = str(node.api.resource_version)
+    assert service._reflector is not None
+    state = service._reflector
+    node.until(lambda: state.state.resource_version == bound)
+    note, told = service._pods._on_change, threading.Event()
+
+    def slow() -> None:
+        note()
+        told.wait(20)
+
+    service._pods._on_change = slow
+    node.api.remove(f"{PODS}/a")
+    deleted = node.api.resource_version
+    try:
+        node.until(lambda: node.report().knew_pods_at(deleted))
+    finally:
+        told.set()
 
 
 def test_a_report_says_when_the_kubelet_was_asked(node: Node) -> None:

@@ -16,7 +16,7 @@ import pytest
 import structlog
 
 from tests.fakes.apiserver import FakeApiServer, Request, status_object
-from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
 from topology.kubeapi.reflector import Reflector, ReflectorState, Timing
 
 NODES = "/api/v1/nodes"
@@ -220,6 +220,42 @@ class TestList:
         assert rig.state.last_contact is not None
         assert rig.sink.calls == []
         eventually(lambda: rig.reflector.synced)
+
+    def test_half_a_list_leaves_the_picture_old(self, rig: Rig) -> None:
+        """The server answers, and yet we know less and less of what it knows."""
+        rig.put("a")
+        rig.put("b")
+        rig.synced(page_limit=1)
+        whole = rig.state.whole_at
+        get = rig.api.get
+
+        def half(path: str, query: Query = (), *, timeout: float) -> bytes:
+            if any(key == "continue" for key, _ in query):
+                raise ApiUnreachable("the second page takes too long")
+            return get(path, query, timeout=timeout)
+
+        rig.api.get = half  # type: ignore[method-assign]
+        lists = rig.state.lists
+        rig.server.expire_history()
+        rig.server.drop_streams()
+        eventually(lambda: rig.state.lists >= lists + 3)
+        assert rig.state.whole_at == whole
+        since = rig.state.failing_since
+        assert since is not None
+        rig.api.get = get  # type: ignore[method-assign]
+        eventually(lambda: rig.state.failing_since is None)
+        assert rig.state.whole_at is not None
+        assert rig.state.whole_at > since
+
+    def test_a_list_that_the_sink_refuses_leaves_the_picture_old(self, rig: Rig) -> None:
+        rig.synced()
+        whole = rig.state.whole_at
+        rig.sink.fail_on = {"replace"}
+        rig.server.expire_history()
+        rig.server.drop_streams()
+        eventually(lambda: rig.state.sink_failures >= 2)
+        assert rig.state.whole_at == whole
+        assert rig.state.failing_since is not None
 
     @pytest.mark.parametrize("status", [401, 403, 404, 500, 503])
     def test_refusals_are_waited_out_and_told(self, rig: Rig, status: int) -> None:
