@@ -89,6 +89,12 @@ class Kubelet:
         return self._hash
 
     @property
+    def may_refuse(self) -> bool:
+        """Whether a container may be refused, by whomever, though there are devices enough."""
+        strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
+        return strict or self.allocator is BEST_EFFORT
+
+    @property
     def shared_bytes(self) -> int:
         """About how many bytes it takes with its shape; memories share it."""
         return 500 + self.shape.shared_bytes
@@ -174,6 +180,8 @@ def admissions(
     for hint in walk.pins(free, counts):
         found = walk.through({_Stage(free)}, counts, hint)
         if found is None:
+            if kubelet.may_refuse and (len(counts) > 1 or kubelet.aligns):
+                walk.note(SPENT)  # what was not followed may be refused
             return Admissions(None, exact=False, hazards=walk.hazards, steps=walk.steps)
         stages |= found
     ways = {
@@ -264,6 +272,10 @@ class _Walk:
     @property
     def hazards(self) -> tuple[str, ...]:
         return tuple(sorted(self._hazards))
+
+    def note(self, hazard: str) -> None:
+        """Remember a way in which the pod may be refused."""
+        self._hazards.add(hazard)
 
     def pins(self, free: Pool, counts: Counts) -> list[_Pinned]:
         """The hints to go through the pod with, one after the other."""
