@@ -233,13 +233,10 @@ def container_sets(
     for hint in walk.pins(free, counts):
         stages: set[_Stage] | None = {_Stage(free)}
         for i, (role, count) in enumerate(counts):
-            sets: list[set[Pool] | None] = [None]
-            if stages is not None and not walk.spent:
-                sets = [walk.given(stage, count, hint) for stage in stages]
-                stages = walk.through(stages, ((role, count),), hint)
-            known, old = [s for s in sets if s is not None], found[i]
-            whole = old is not None and len(known) == len(sets)
-            found[i] = tuple(sorted(set(old or ()).union(*known))) if whole else None
+            sets = None if stages is None else walk.given_in(stages, count, hint)
+            stages = None if stages is None else walk.through(stages, ((role, count),), hint)
+            old = found[i]
+            found[i] = None if old is None or sets is None else tuple(sorted(sets.union(old)))
     return tuple(found)
 
 
@@ -339,6 +336,19 @@ class _Walk:
             return stage._replace(free=free, reusable=reusable)
         left = stage.reusable - reused
         return _Stage(free, left, stage.shown + given, stage.released)
+
+    def given_in(self, stages: set[_Stage], count: int, pinned: _Pinned) -> set[Pool] | None:
+        """What one container may get in any of the stages; None where there is too much."""
+        found: set[Pool] = set()
+        for stage in stages:
+            sets = self.given(stage, count, pinned)
+            if sets is None:
+                return None
+            self.steps += len(sets)
+            if self.spent:
+                return None
+            found |= sets
+        return found
 
     def given(self, stage: _Stage, count: int, pinned: _Pinned) -> set[Pool] | None:
         """What one container may get, reused devices included."""
