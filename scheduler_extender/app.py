@@ -46,6 +46,7 @@ from scheduler_extender.limits import (
     EVALUATING_THREADS,
     MAX_BIND_BODY,
     MAX_REPORT_BODY,
+    VERB_SECONDS,
     Bodies,
 )
 from scheduler_extender.ratelimit import RateLimit
@@ -182,7 +183,12 @@ def create_app(service: Service) -> FastAPI:
     cluster = service.cluster
     saw = service.binder.saw if isinstance(service.binder, FileBinder) else None
 
-    def filter_(body: wire.Body, arrived: float, holding: Holding = nullcontext) -> bytes:
+    def filter_(
+        body: wire.Body,
+        arrived: float,
+        holding: Holding = nullcontext,
+        seconds: float | None = VERB_SECONDS,
+    ) -> bytes:
         args = wire.scheduling(body)
         if service.unready() is not None:
             return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
@@ -191,21 +197,26 @@ def create_app(service: Service) -> FastAPI:
         full = args.full_nodes()
         names = (args.node_names or []) if full is None else [name for name, _ in full]
         with holding():
-            result = verbs.filter_nodes(cluster, args.pod, names)
+            result = verbs.filter_nodes(cluster, args.pod, names, seconds)
         if full is None:
             return wire.encode(result)
         passed = set(result.node_names or ())
         kept = {"metadata": {}, "items": [raw for name, raw in full if name in passed]}
         return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
 
-    def prioritize(body: wire.Body, arrived: float, holding: Holding = nullcontext) -> bytes:
+    def prioritize(
+        body: wire.Body,
+        arrived: float,
+        holding: Holding = nullcontext,
+        seconds: float | None = VERB_SECONDS,
+    ) -> bytes:
         args = wire.scheduling(body)
         if service.unready() is not None:
             raise NotReadyError(verbs.NOT_SYNCED)
         full = args.full_nodes()
         names = (args.node_names or []) if full is None else [name for name, _ in full]
         with holding():
-            scores = verbs.prioritize(cluster, args.pod, names)
+            scores = verbs.prioritize(cluster, args.pod, names, seconds)
         return wire.encode(scores)
 
     def bind(body: wire.Body, arrived: float) -> bytes:
@@ -232,15 +243,18 @@ def create_app(service: Service) -> FastAPI:
         args = wire.preempting(body)
         if service.unready() is not None:
             raise NotReadyError(verbs.NOT_SYNCED)
-        return wire.encode(preemption.preempt(cluster, args))
+        started = time.monotonic()
+        return wire.encode(
+            preemption.preempt(cluster, args, lambda: time.monotonic() - started > VERB_SECONDS)
+        )
 
     def remembered() -> AbstractContextManager[None]:
         return cluster.bounded(AT_ONCE_STEPS, wait=False)
 
     evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
     working: tuple[tuple[str, Answer, Answer | None], ...] = (
-        ("filter", filter_, partial(filter_, holding=remembered)),
-        ("prioritize", prioritize, partial(prioritize, holding=remembered)),
+        ("filter", filter_, partial(filter_, holding=remembered, seconds=None)),
+        ("prioritize", prioritize, partial(prioritize, holding=remembered, seconds=None)),
         ("preempt", preempt, None),
     )
     for name, answer, at_once in working:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -65,6 +65,9 @@ EVALUATION = 1000
 """Steps that working out one answer counts for under :meth:`Cluster.bounded`; a look-up is one."""
 KNOWN_FAULTS = 1000
 """How many different faults are told apart, to report each once."""
+
+SLICE = 200
+"""Nodes that are looked up under the lock at a time."""
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
 OUT_OF_DATE = Rejection("the extender's view of the cluster is out of date", resolvable=False)
@@ -703,6 +706,40 @@ class Cluster:
             self._forget_old_tables()
         return table
 
+    def work_out(
+        self, request: GpuRequest, names: Sequence[str], seconds: float, *, scores: bool = False
+    ) -> bool:
+        """Work out what nobody has asked yet, for about so long; whether all of it is done.
+
+        The lock is held for one state at a time. What is done stays remembered, so whoever asks
+        again goes on from there. With ``scores`` that is the scores, too.
+        """
+        until = self._clock() + seconds
+        for start in range(0, len(names), SLICE):
+            part = names[start : start + SLICE]
+            while True:
+                try:
+                    with self.bounded(EVALUATION + 2 * len(part), wait=True):
+                        if scores:
+                            self.scores(request, part)
+                        else:
+                            self.table(request, part)
+                    break
+                except NotRememberedError:
+                    if self._clock() >= until:
+                        return False
+        return True
+
+    def left_over(self, request: GpuRequest, names: Iterable[str]) -> list[str]:
+        """The known nodes of which no answer is remembered. Call it under :meth:`locked`."""
+        decided = self.table(request, ()).decisions
+        return [n for n in names if n not in decided and n in self._nodes]
+
+    def undecided(self, name: str, request: GpuRequest) -> Decision:
+        """The answer of a node that there was no time to decide about."""
+        with self._lock:
+            return _undecided(self._nodes.get(NodeName(name)), request)
+
     def _forget_old_tables(self) -> None:
         """Forget the requests asked longest ago where there are too many answers; one stays."""
         answers = sum(len(table.decisions) for table in self._tables.values())
@@ -712,21 +749,26 @@ class Cluster:
             _, oldest = self._tables.popitem(last=False)
             answers -= len(oldest.decisions)
 
-    def scores(self, request: GpuRequest, names: Iterable[str]) -> dict[str, int]:
+    def scores(
+        self, request: GpuRequest, names: Iterable[str], *, work: bool = True
+    ) -> dict[str, int]:
         """The score of each named node beside the others, 0 to 10; a refused one has 0.
 
-        Nodes that nobody told us of are scored, and not remembered: anyone can name some.
+        Nodes that nobody told us of are scored, and not remembered: anyone can name some. Without
+        ``work`` nothing is worked out, and nodes that are not remembered are scored like them.
         """
         with self._lock:
             names = list(names)
-            table = self.table(request, names)
+            table = self.table(request, names if work else ())
             states, passed = list(map(table.states.get, names)), table.passed
             # Nodes in one state have one answer: any of them stands for all.
             some = {s: n for s, n in dict(zip(states, names, strict=True)).items() if n in passed}
             merits: dict[int, Merit] = {}
             for state, name in some.items():
-                if state is not None:
+                if state is not None and work:
                     merits[state] = self._merit_or_none(NodeName(name), state, request, table)
+                elif state is not None:
+                    merits[state] = table.merits.get(state, scoring.UNKNOWN)
             by_merit = scoring.scores(request, {*merits.values(), scoring.UNKNOWN})
             score_of: dict[int | None, int] = dict.fromkeys(states, 0)
             score_of |= {state: by_merit[m] for state, m in merits.items()}

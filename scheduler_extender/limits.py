@@ -29,6 +29,10 @@ MAX_NAMES = 100_000
 works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two million.
 """
 
+VERB_SECONDS = 0.25
+"""For how long one filter, prioritize or preempt may work nodes out; a single node may take it a
+little further. What is done by then stays remembered, and the rest is answered as not decided."""
+
 BIND_STARTS_WITHIN = 3.5
 """Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout
 (10 s), of which the write may take 4 s and the look-up after it 2 s."""

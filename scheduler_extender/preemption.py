@@ -8,6 +8,7 @@ evicted for nothing. Victims are never changed, nodes never invented.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.cluster import Cluster, Decision
@@ -18,9 +19,13 @@ TURN = 16
 """Nodes after which those who wait for the cluster's lock get it."""
 
 
-def preempt(cluster: Cluster, args: PreemptionArgs) -> PreemptionResult:
+def preempt(
+    cluster: Cluster, args: PreemptionArgs, late: Callable[[], bool] = lambda: False
+) -> PreemptionResult:
     """The offered nodes on which the pod would pass filter once their victims have let go.
 
+    Once ``late`` says that the time is up, the nodes that are left over are dropped: nobody is
+    evicted for what has not been worked out.
     A node without victims is dropped: there is nothing to evict on it, and kube-scheduler takes an
     empty list for an error.
     """
@@ -37,6 +42,8 @@ def preempt(cluster: Cluster, args: PreemptionArgs) -> PreemptionResult:
     kept = {}
     known: dict[tuple[object, ...], Decision] = {}
     for number, (node, victims) in enumerate(offered.items()):
+        if late():
+            break
         if number % TURN == TURN - 1:
             time.sleep(0.0005)  # a lock goes to whoever asks first, and that would be us
         gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())

@@ -22,16 +22,20 @@ from topology.placement import NO_REPORT, Rejection, Verdict
 from topology.requests import GpuRequest
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
+STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
 TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up, and tries again"
 IN_FLIGHT = Rejection("a bind of the pod to another node may still be written", resolvable=True)
 MAX_SETS_WRITTEN = 16
 
 
-def filter_nodes(cluster: Cluster, pod: Pod, names: Sequence[str]) -> FilterResult:
+def filter_nodes(
+    cluster: Cluster, pod: Pod, names: Sequence[str], seconds: float | None = None
+) -> FilterResult:
     """Which of the offered nodes can keep the pod's request; each stands in the answer once.
 
     An annotation that cannot be read refuses every node with the same reason; a pod without GPUs
-    passes everywhere.
+    passes everywhere. ``seconds`` is for how long nodes may be worked out, None for as long as it
+    takes; see :func:`_with_late` for those that are left over.
     """
     names = list(dict.fromkeys(names))
     request = parse(pod, cluster.settings.managed)
@@ -44,8 +48,12 @@ def filter_nodes(cluster: Cluster, pod: Pod, names: Sequence[str]) -> FilterResu
         return _only_where_reserved(cluster, reserved, request, names)
     if request.required and cluster.blind():
         return FilterResult(node_names=[], unresolvable=dict.fromkeys(names, OUT_OF_DATE.reason))
+    in_time = seconds is None or cluster.work_out(request, names, seconds)
+    late: dict[str, Decision] = {}
     with cluster.locked():
-        table = cluster.table(request, names)
+        if not in_time:
+            late = {n: cluster.undecided(n, request) for n in cluster.left_over(request, names)}
+        table = cluster.table(request, [n for n in names if n not in late] if late else names)
         passed, failed, unresolvable = table.passed, table.failed, table.unresolvable
         fits = [n for n in names if n in passed]
         if len(fits) == len(names):
@@ -59,8 +67,31 @@ def filter_nodes(cluster: Cluster, pod: Pod, names: Sequence[str]) -> FilterResu
         if answered == len(names):
             return result
         known = table.decisions
-        strangers = [n for n in names if n not in known]
-    return _with_strangers(request, names, result, strangers)
+        strangers = [n for n in names if n not in known and n not in late]
+    if late:
+        result = _with_late(request, names, result, late)
+    return result if result.error else _with_strangers(request, names, result, strangers)
+
+
+def _with_late(
+    request: GpuRequest, names: Sequence[str], result: FilterResult, late: dict[str, Decision]
+) -> FilterResult:
+    """Add the nodes that there was no time to decide about.
+
+    They are answered as if deciding had failed: they pass, unless the pod has required constraints
+    or could break a promise. Where no other node takes a pod with required constraints the whole
+    answer is an error: then kube-scheduler asks again soon, when more is worked out, and evicts
+    nobody meanwhile.
+    """
+    if request.required and not result.node_names:
+        return FilterResult(node_names=[], error=STILL_WORKING)
+    passed = {*(result.node_names or ()), *(n for n, d in late.items() if d.rejection is None)}
+    refused = {n: d.rejection.reason for n, d in late.items() if d.rejection is not None}
+    return FilterResult(
+        node_names=[n for n in names if n in passed],
+        failed={**result.failed, **refused},
+        unresolvable=result.unresolvable,
+    )
 
 
 def _only_where_reserved(
@@ -107,15 +138,22 @@ def _with_strangers(
     )
 
 
-def prioritize(cluster: Cluster, pod: Pod, names: Sequence[str]) -> list[dict[str, object]]:
-    """A score from 0 to 10 for each offered node, an integer, in the order offered."""
+def prioritize(
+    cluster: Cluster, pod: Pod, names: Sequence[str], seconds: float | None = None
+) -> list[dict[str, object]]:
+    """A score from 0 to 10 for each offered node, an integer, in the order offered.
+
+    ``seconds`` is for how long scores may be worked out, None for as long as it takes; nodes that
+    are left over then are scored as if we knew nothing of them.
+    """
     names = list(dict.fromkeys(names))
     request = parse(pod, cluster.settings.managed)
     if request is None or isinstance(request, Malformed):
         return [{"Host": n, "Score": 0} for n in names]
     if not request.plain and cluster.blind():
         return [{"Host": n, "Score": 0} for n in names]
-    scores = cluster.scores(request, names)
+    in_time = seconds is None or cluster.work_out(request, names, seconds, scores=True)
+    scores = cluster.scores(request, names, work=in_time)
     return [{"Host": name, "Score": scores[name]} for name in names]
 
 

@@ -40,6 +40,7 @@ class Remembered(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self._function = function
+        self._weight = self._unweighed = 0
         self.young: dict[Any, R] = {}
         self.old: dict[Any, R] = {}
         update_wrapper(self, function)
@@ -55,8 +56,20 @@ class Remembered(Generic[P, R]):
         if found is _ABSENT:
             found = self._function(*args, **kwargs)
         self.young[key] = found
-        _weigh(key, found)
+        self._weigh(key, found)
         return found  # type: ignore[no-any-return]
+
+    def _weigh(self, key: Any, found: R) -> None:
+        """Count what has just been remembered; weighing each would cost as much as the answer."""
+        if _listed(found) > MANY:
+            _now.bytes += _ENTRY + bytes_of(key) + bytes_of(found)
+        else:
+            if self._unweighed <= 0:
+                self._weight, self._unweighed = _ENTRY + bytes_of(key) + bytes_of(found), SAMPLED
+            self._unweighed -= 1
+            _now.bytes += self._weight
+        if _now.bytes > BYTES // 2:
+            _age()
 
     def cache_clear(self) -> None:
         """Forget every answer."""
@@ -93,15 +106,26 @@ def forget() -> None:
         memory.cache_clear()
 
 
-def _weigh(*remembered: object) -> None:
-    _now.bytes += _ENTRY + sum(bytes_of(value) for value in remembered)
-    if _now.bytes > BYTES // 2:
-        _now.bytes = 0
-        _now.counted = set()
-        for memory in _memories:
-            memory.old, memory.young = memory.young, {}
+def _age() -> None:
+    """Forget what was not asked for lately."""
+    _now.bytes = 0
+    _now.counted = set()
+    for memory in _memories:
+        memory.old, memory.young = memory.young, {}
 
 
+def _listed(value: object) -> int:
+    """How many sets or ways an answer lists."""
+    listed = value if isinstance(value, tuple) else getattr(value, "sets", None)
+    if listed is None:
+        listed = getattr(value, "ways", None)
+    return len(listed) if isinstance(listed, tuple) else 0
+
+
+SAMPLED = 32
+"""Of so many answers of one function one is weighed, and the others are taken to be like it."""
+MANY = 64
+"""An answer that lists more is always weighed."""
 _ENTRY = 200
 """A dictionary's own bytes for an entry, and a little."""
 _LISTED = 4
