@@ -34,7 +34,7 @@ from topology.belief import Availability, Holder, Pending, pending_order
 from topology.devices import GpuResource, NodeName, PodUid, base_uuid
 from topology.graph import NodeTopology
 from topology.placement import Verdict
-from topology.pools import Pool, pack, width_for
+from topology.pools import Pool, pack, total, width_for
 from topology.report import Allocation, Report
 from topology.requests import NO_CONSTRAINTS, Constraints, Counts, GpuRequest, Role
 
@@ -419,11 +419,14 @@ class _Books:
     def availability(self) -> Availability:
         """What is free, and what may change it."""
         report = self._report
+        everything = pack([self._replicas] * len(self._topology.gpus), self._width)
+        taken = self.count(self._taken)
         if report.allocatable is None:
-            free = pack([self._replicas] * len(self._topology.gpus), self._width)
-            free -= self.count(self._taken)
+            free = everything - taken
         else:
             free = self.count(report.allocatable - self._taken)
+        hiding = any(holder.hidden for holder in (*self.releasing, *self.running))
+        gone = total(everything, self._width) - total(taken, self._width) - total(free, self._width)
         sick = [self._topology.position_of_uuid.get(h.uuid) for h in report.health if not h.healthy]
         return Availability(
             free=free,
@@ -432,6 +435,7 @@ class _Books:
             pending=pending_order(self.waiting.values()),
             sick=sum(1 << p for p in {p for p in sick if p is not None}),
             width=self._width,
+            gone=max(0, gone) if hiding else 0,
         )
 
     def _allocatable(self, device: str) -> bool:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from topology.budget import BELIEF_STEPS
 from topology.devices import Mask
 from topology.kubelet import UNKNOWN_FACTS, Admission, Kubelet, admissions
-from topology.pools import Pool, choices, choices_count, common, total
+from topology.pools import Pool, choices, choices_count, total
 from topology.remembering import remembered
 from topology.requests import NO_CONSTRAINTS, Constraints, Counts, device_count
 
@@ -88,7 +88,9 @@ class Availability:
 
     ``free`` is what nobody is seen to hold. ``releasing`` are pods that are ending, ``running``
     those that are not, ``pending`` the unreported ones, each in a fixed order. GPUs that are
-    ``sick`` stay free for the kubelet but break every promise. Pools have ``width`` bits per GPU.
+    ``sick`` stay free for the kubelet but break every promise. ``gone`` counts devices that nobody
+    is seen to hold and the kubelet hands out no more: what pods hide may be among them. Pools have
+    ``width`` bits per GPU.
     """
 
     free: Pool
@@ -97,6 +99,7 @@ class Availability:
     pending: tuple[Pending, ...] = ()
     sick: Mask = 0
     width: int = 1
+    gone: int = 0
 
     @property
     def hidden(self) -> int:
@@ -122,6 +125,7 @@ class Availability:
             tuple(sorted(h for h in running if h != Holder(0))),
             pending_order(pod.bare() for pod in self.pending),
             width=self.width,
+            gone=self.gone if self.hidden else 0,
         )
 
     def widest(self, *, endings: bool = False) -> Pool:
@@ -170,12 +174,10 @@ def belief(
     holders = (*now.releasing, *(now.running if endings else ()))
     if not now.pending and not now.hidden:
         return _only_endings(now.free, holders, one_container)
-    if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
-        return Belief(None)
-    everyone = (1 << len(holders)) - 1
-    future = _Future(kubelet, now, holders, endings)
-    hidden = choices(now.free, now.hidden, now.width)
-    seen = {_State(now.free - held, everyone, future.everybody) for held in hidden}
+    future = _Future(kubelet, now, endings)
+    seen = future.beginnings(holders)
+    if seen is None:
+        return Belief(None, future.spent)
     frontier = list(seen)
     while frontier:
         reached = future.steps(frontier.pop())
@@ -204,32 +206,56 @@ def _only_endings(free: Pool, holders: tuple[Holder, ...], one_container: bool) 
 class _State(NamedTuple):
     """One point of the node's near future.
 
-    ``holding`` marks the holders that still hold, ``waiting`` numbers pods (equal ones alike),
-    ``admitted`` are pods that were admitted on the way and may let go again, ``ghosts`` those that
-    have to before now.
+    ``held`` is what each pod holds that may let go, ascending: those that were there, with what
+    they hide, and those that were admitted on the way. ``waiting`` numbers pods (equal ones alike),
+    ``ghosts`` are pods admitted on the way that have to let go before now.
     """
 
     free: Pool
-    holding: int
+    held: tuple[Pool, ...]
     waiting: tuple[int, ...]
-    admitted: tuple[Pool, ...] = ()
     ghosts: tuple[Pool, ...] = ()
 
 
 class _Future:
     """The steps that a node may take from one state to the next."""
 
-    def __init__(
-        self, kubelet: Kubelet, now: Availability, holders: tuple[Holder, ...], endings: bool
-    ) -> None:
+    def __init__(self, kubelet: Kubelet, now: Availability, endings: bool) -> None:
         self._kubelet = kubelet
         self._now = now
-        self._holders = holders
         self._endings = endings
         self._pods = now.pending
-        first: dict[Pending, int] = {}
-        self.everybody = tuple(first.setdefault(pod, n) for n, pod in enumerate(now.pending))
         self.spent = len(now.pending) ** 2 // 16
+
+    def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
+        """The states now: what pods hide may be any devices that seem free; None if too many.
+
+        ``holders`` are the pods that may let go.
+        """
+        now = self._now
+        first: dict[Pending, int] = {}
+        everybody = tuple(first.setdefault(pod, n) for n, pod in enumerate(self._pods))
+        steady = now.hidden - sum(holder.hidden for holder in holders)
+        found = {_State(now.free, (), everybody)}
+        for shown, hidden in (*holders, (None, steady)):
+            sizes = range(max(0, hidden - now.gone), hidden + 1)
+            ways = sum(
+                choices_count(s.free, n, now.width, MAX_STATES) for s in found for n in sizes
+            )
+            self.spent += ways // 4
+            if ways > MAX_STATES or self.spent > BELIEF_STEPS:
+                return None
+            found = {
+                _State(
+                    s.free - more,
+                    s.held if shown is None else _with(s.held, shown + more),
+                    s.waiting,
+                )
+                for s in found
+                for n in sizes
+                for more in choices(s.free, n, now.width)
+            }
+        return found or None  # more is hidden than there is: what we see contradicts itself
 
     def any_started(self, state: _State) -> bool:
         """Whether a pod is in the middle of its admission."""
@@ -259,19 +285,13 @@ class _Future:
 
     def later(self, state: _State) -> tuple[Pool, ...]:
         """What may still come free in a state, pod by pod."""
-        held = [h.shown for i, h in enumerate(self._holders) if state.holding >> i & 1]
-        return (*held, *state.admitted, *state.ghosts)
+        return (*state.held, *state.ghosts)
 
     def _endings_of(self, state: _State) -> set[_State]:
         found = set()
-        for i, holder in enumerate(self._holders):
-            if state.holding >> i & 1:
-                left = state._replace(holding=state.holding & ~(1 << i))
-                for free in self._released(state, holder):
-                    found.add(left._replace(free=free))
-        for i, pool in enumerate(state.admitted):
-            others = state.admitted[:i] + state.admitted[i + 1 :]
-            found.add(state._replace(free=state.free + pool, admitted=others))
+        for i, pool in enumerate(state.held):
+            others = state.held[:i] + state.held[i + 1 :]
+            found.add(state._replace(free=state.free + pool, held=others))
         for i, pool in enumerate(state.ghosts):
             others = state.ghosts[:i] + state.ghosts[i + 1 :]
             found.add(state._replace(free=state.free + pool, ghosts=others))
@@ -290,40 +310,22 @@ class _Future:
         return {self._after(state, pod, way) for way in ways}
 
     def _after(self, state: _State, pod: Pending, way: Admission) -> _State:
-        free, holding = state.free - way.taken, state.holding
-        admitted, ghosts = state.admitted, state.ghosts
+        free, held, ghosts = state.free - way.taken, state.held, state.ghosts
         if way.released:
-            still = [i for i in range(len(self._holders)) if holding >> i & 1]
             free += sum(p for n, p in enumerate(self.later(state)) if way.released >> n & 1)
-            holding &= ~sum(1 << i for n, i in enumerate(still) if way.released >> n & 1)
-            own = way.released >> len(still)
-            haunting = own >> len(admitted)
-            admitted = tuple(p for n, p in enumerate(admitted) if not own >> n & 1)
+            haunting = way.released >> len(held)
+            held = tuple(p for n, p in enumerate(held) if not way.released >> n & 1)
             ghosts = tuple(p for n, p in enumerate(ghosts) if not haunting >> n & 1)
         if pod.ghost:
-            ghosts = tuple(sorted((*ghosts, way.taken)))
+            ghosts = _with(ghosts, way.taken)
         elif self._endings or pod.ending:
-            admitted = tuple(sorted((*admitted, way.taken + pod.shown)))
-        return _State(free, holding, state.waiting, admitted, ghosts)
+            held = _with(held, way.taken + pod.shown)
+        return _State(free, held, state.waiting, ghosts)
 
-    def _released(self, state: _State, holder: Holder) -> set[Pool]:
-        """The pools after a holder let go, also of hidden devices of which nobody knew."""
-        now, free = self._now, state.free + holder.shown
-        found = {free}
-        if holder.hidden:
-            taken = now.free - common(now.free, free, now.width)
-            held = sum(state.admitted) + sum(state.ghosts)
-            taken -= common(taken, held, now.width)
-            ways = sum(
-                choices_count(taken, n, now.width, BELIEF_STEPS)
-                for n in range(1, holder.hidden + 1)
-            )
-            self.spent += ways
-            if self.spent > BELIEF_STEPS:
-                return found  # given up in steps()
-            for n in range(1, holder.hidden + 1):
-                found.update(free + more for more in choices(taken, n, now.width))
-        return found
+
+def _with(pools: tuple[Pool, ...], more: Pool) -> tuple[Pool, ...]:
+    """Both, ascending."""
+    return tuple(sorted((*pools, more)))
 
 
 @remembered

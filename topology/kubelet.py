@@ -89,6 +89,12 @@ class Kubelet:
         return self._hash
 
     @property
+    def may_refuse(self) -> bool:
+        """Whether a container may be refused, by whomever, though there are devices enough."""
+        strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
+        return strict or self.allocator is BEST_EFFORT
+
+    @property
     def shared_bytes(self) -> int:
         """About how many bytes it takes with its shape; memories share it."""
         return 500 + self.shape.shared_bytes
@@ -174,6 +180,8 @@ def admissions(
     for hint in walk.pins(free, counts):
         found = walk.through({_Stage(free)}, counts, hint)
         if found is None:
+            if kubelet.may_refuse and (len(counts) > 1 or kubelet.aligns):
+                walk.note(SPENT)  # what was not followed may be refused
             return Admissions(None, exact=False, hazards=walk.hazards, steps=walk.steps)
         stages |= found
     ways = {
@@ -225,13 +233,10 @@ def container_sets(
     for hint in walk.pins(free, counts):
         stages: set[_Stage] | None = {_Stage(free)}
         for i, (role, count) in enumerate(counts):
-            sets: list[set[Pool] | None] = [None]
-            if stages is not None and not walk.spent:
-                sets = [walk.given(stage, count, hint) for stage in stages]
-                stages = walk.through(stages, ((role, count),), hint)
-            known, old = [s for s in sets if s is not None], found[i]
-            whole = old is not None and len(known) == len(sets)
-            found[i] = tuple(sorted(set(old or ()).union(*known))) if whole else None
+            sets = None if stages is None else walk.given_in(stages, count, hint)
+            stages = None if stages is None else walk.through(stages, ((role, count),), hint)
+            old = found[i]
+            found[i] = None if old is None or sets is None else tuple(sorted(sets.union(old)))
     return tuple(found)
 
 
@@ -264,6 +269,10 @@ class _Walk:
     @property
     def hazards(self) -> tuple[str, ...]:
         return tuple(sorted(self._hazards))
+
+    def note(self, hazard: str) -> None:
+        """Remember a way in which the pod may be refused."""
+        self._hazards.add(hazard)
 
     def pins(self, free: Pool, counts: Counts) -> list[_Pinned]:
         """The hints to go through the pod with, one after the other."""
@@ -327,6 +336,19 @@ class _Walk:
             return stage._replace(free=free, reusable=reusable)
         left = stage.reusable - reused
         return _Stage(free, left, stage.shown + given, stage.released)
+
+    def given_in(self, stages: set[_Stage], count: int, pinned: _Pinned) -> set[Pool] | None:
+        """What one container may get in any of the stages; None where there is too much."""
+        found: set[Pool] = set()
+        for stage in stages:
+            sets = self.given(stage, count, pinned)
+            if sets is None:
+                return None
+            self.steps += len(sets)
+            if self.spent:
+                return None
+            found |= sets
+        return found
 
     def given(self, stage: _Stage, count: int, pinned: _Pinned) -> set[Pool] | None:
         """What one container may get, reused devices included."""

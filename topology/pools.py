@@ -73,7 +73,7 @@ def gpu_masks(pools: Sequence[Pool], positions: int, width: int) -> NDArray[np.u
     if width == 1:
         return np.array(pools, dtype=np.uint64)
     if positions * width > 64:
-        return np.array([gpus(pool, width) for pool in pools], dtype=np.uint64)
+        return _wide_masks(pools, positions, width)
     packed = np.array(pools, dtype=np.uint64)
     field = np.uint64((1 << width) - 1)
     found = np.zeros(len(packed), dtype=np.uint64)
@@ -81,6 +81,16 @@ def gpu_masks(pools: Sequence[Pool], positions: int, width: int) -> NDArray[np.u
         there = packed >> np.uint64(p * width) & field != 0
         found |= there.astype(np.uint64) << np.uint64(p)
     return found
+
+
+def _wide_masks(pools: Sequence[Pool], positions: int, width: int) -> NDArray[np.uint64]:
+    size = -(-positions * width // 8)
+    packed = np.frombuffer(b"".join(p.to_bytes(size, "little") for p in pools), dtype=np.uint8)
+    bits = np.unpackbits(packed.reshape(len(pools), size), axis=1, bitorder="little")
+    there = np.zeros((len(pools), 64), dtype=np.bool_)
+    fields = bits[:, : positions * width].reshape(len(pools), positions, width)
+    there[:, :positions] = fields.any(axis=2)
+    return np.packbits(there, axis=1, bitorder="little").view("<u8")[:, 0].astype(np.uint64)
 
 
 def members(pool: Pool, width: int) -> list[int]:

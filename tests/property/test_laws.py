@@ -14,7 +14,7 @@ from topology.kubelet import Kubelet, admissions
 from topology.links import GBps, Link, LinkKind, Via
 from topology.patterns import has_ring
 from topology.placement import Verdict, assess, satisfies
-from topology.pools import choices, choices_count, common, pack, width_for
+from topology.pools import choices, choices_count, common, gpu_masks, pack, width_for
 from topology.pools import count as count_of
 from topology.requests import Constraints, Counts, Pattern, Role, gpu_request
 
@@ -249,6 +249,16 @@ def test_choices_are_every_way_to_deal_shares(counts: list[int], data: st.DataOb
     found = list(choices(pool, size, 3))
     assert len(found) == len(set(found)) == choices_count(pool, size, 3, 10**9)
     assert set(found) == expected
+
+
+@given(st.integers(1, 64), st.sampled_from([1, 2, 4, 32, 1024]), st.data())
+@settings(max_examples=100, deadline=None)
+def test_masks_of_many_pools_are_those_of_each(n: int, replicas: int, data: st.DataObject) -> None:
+    width = width_for(replicas)
+    counts = st.lists(st.integers(0, replicas), min_size=n, max_size=n)
+    dealt = data.draw(st.lists(counts, max_size=5))
+    found = gpu_masks([pack(c, width) for c in dealt], n, width)
+    assert found.tolist() == [sum(1 << p for p in range(n) if c[p]) for c in dealt]
 
 
 several: st.SearchStrategy[Counts] = st.lists(

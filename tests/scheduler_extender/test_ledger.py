@@ -114,6 +114,16 @@ def test_init_containers_hold_devices_that_nobody_shows() -> None:
     assert now.devices_left == 1
 
 
+def test_what_init_containers_hold_may_have_failed_since() -> None:
+    """Then it is none of those that seem free: the kubelet may hand out every one of them."""
+    hungry = bound(containers=[container("a", 1)], init=[container("i", 2)])
+    well = frozenset(DeviceId(f"GPU-{i}") for i in (0, 2, 3))
+    report = Report(allocatable=well, allocations=(shown("uid-1", 0, name="a"),))
+    assert free(report, hungry) == Availability(0b1100, running=(Holder(0b0001, 1),), gone=1)
+    # Where nothing is hidden it changes nothing, and the moment stays one with others.
+    assert free(Report(allocatable=well)) == Availability(0b1101)
+
+
 def test_a_pod_that_ended_unseen_haunts_whoever_was_unreported() -> None:
     """The kubelet may have admitted the pair while the single held a GPU."""
     cluster = Cluster(Clock())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
 
-from tests.nodes import bridged, pcie
+from tests.nodes import bridged, gpus, pcie
 from tests.recorded import lines, mask, matrices
 from topology.allocators import ALLOCATORS, ANY, Call, allocator
 from topology.allocators.best_effort import BEST_EFFORT, CORRUPTED, PADDED, UNEQUAL
@@ -292,3 +292,25 @@ def test_sixteen_gpus_are_exact_too() -> None:
 def test_a_policy_that_is_not_modelled_is_any() -> None:
     assert allocator("exact") is ANY
     assert set(ALLOCATORS) == {"any", "best-effort", "distributed", "packed"}
+
+
+@pytest.mark.parametrize(
+    ("joined", "one_sided", "size", "hazards"),
+    [
+        pytest.param((4, 4), False, 6, (), id="nothing may go wrong"),
+        pytest.param((4, 4), True, 6, (UNEQUAL,), id="a pair shows its links from one end"),
+        pytest.param((1, 18), False, 7, (PADDED,), id="three GPUs beat seven"),
+        pytest.param((4, 4), False, 2, (CORRUPTED,), id="twelve sets in a split"),
+        pytest.param((1, 18), True, 1, (), id="a single has no pair"),
+    ],
+)
+def test_the_plugin_may_crash_on_large_nodes_too(
+    joined: tuple[int, int], one_sided: bool, size: int, hazards: tuple[str, ...]
+) -> None:
+    least, most = joined
+    links = tuple(
+        Link(a, b, LinkKind.SYS, most if b < 3 else least, one_sided=one_sided and a == 22)
+        for a, b in combinations(range(24), 2)
+    )
+    shape = NodeTopology(NodeName("n"), gpus(24), links).shape
+    assert BEST_EFFORT.outcomes(Call(shape, shape.all_gpus, size)).hazards == hazards

@@ -83,7 +83,27 @@ def test_what_init_containers_hide_may_be_any_free_gpu() -> None:
     now = Availability(0b0111, running=(Holder(0b1000, 1),))
     assert masks(now) == (0b0011, 0b0101, 0b0110)
     # Once the pod ends, what it hid is free as well.
-    assert masks(now, endings=True) == (0b0011, 0b0101, 0b0110, 0b1011, 0b1101, 0b1110, 0b1111)
+    assert masks(now, endings=True) == (0b0011, 0b0101, 0b0110, 0b1111)
+
+
+def test_what_a_pod_hid_comes_free_with_what_it_showed() -> None:
+    """Also between two containers of one admission."""
+    now = Availability(0b0011, releasing=(Holder(0b1000, 1),))
+    found = belief(node(), now, one_container=False).moments
+    assert found == (
+        Moment(0b0001, (0b1010,)),
+        Moment(0b0010, (0b1001,)),
+        Moment(0b1011),
+    )
+
+
+def test_what_is_hidden_may_be_what_the_kubelet_hands_out_no_more() -> None:
+    now = Availability(0b0111, running=(Holder(0b1000, 1),), gone=1)
+    assert masks(now) == (0b0011, 0b0101, 0b0110, 0b0111)
+
+
+def test_more_hidden_than_there_is_promises_nothing() -> None:
+    assert moments(node(), Availability(0b0001, running=(Holder(0b1000, 2),))) is None
 
 
 def test_a_ghost_was_there_for_others_and_is_no_more() -> None:

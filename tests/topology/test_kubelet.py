@@ -8,17 +8,20 @@ from dataclasses import replace
 
 import pytest
 
-from tests.nodes import bridged
+from tests.nodes import bridged, switched
 from tests.recorded import lines, mask, node, recorded
 from topology.belief import Availability, Holder, Pending, moments
+from topology.budget import SPENT
 from topology.devices import GpuResource, Mask, PodUid
 from topology.emulation import EmulatedKubelet, Refused
 from topology.emulation.kubelet import TOPOLOGY_AFFINITY
 from topology.graph import AllocatorFacts, NodeTopology, plugin_version
 from topology.kubelet import AFFINITY, TOO_FEW, Kubelet, admissions, container_sets
+from topology.links import LinkKind
 from topology.machines import machine
+from topology.placement import assess
 from topology.pools import pack, total
-from topology.requests import ContainerRequest, Counts, GpuRequest, Role
+from topology.requests import Constraints, ContainerRequest, Counts, GpuRequest, Role
 
 INIT, SIDECAR, APP = Role.INIT, Role.SIDECAR, Role.APP
 DGX = machine("dgx1-v100").topology("n")
@@ -254,3 +257,17 @@ def test_what_a_half_admitted_pod_leaves() -> None:
     found = moments(KUBELET, now)
     assert found is not None
     assert {moment.free for moment in found} == {0b0000, 0b1111}
+
+
+@pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])
+@pytest.mark.parametrize("allocator", ["distributed", "any", "best-effort"])
+def test_a_pod_that_is_not_followed_to_its_end_may_be_refused(allocator: str, policy: str) -> None:
+    """Any GPUs would do, but after the first container no NUMA node has 28 for each of two."""
+    facts = AllocatorFacts(allocator, None, policy, "container", "none", "None")
+    node = Kubelet(switched(64).shape, facts)
+    pod = request((APP, 5), (APP, 28), (APP, 28))
+    found = admissions(node, node.shape.all_gpus, pod.counts)
+    assert found.sets is None
+    assert SPENT in found.hazards
+    wanted = replace(pod, constraints=Constraints(link=LinkKind.NVLINK))
+    assert not assess(node, Availability(node.shape.all_gpus), wanted).verdict.holds

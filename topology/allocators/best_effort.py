@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -80,12 +81,40 @@ class BestEffort:
         >>> [positions(s) for s in BestEffort().outcomes(Call(shape, 0b00011111, 3)).sets]
         [[1, 2, 3]]
         """
-        if call.width > 1 or call.shape.size > MAX_GPUS:
+        if call.width > 1:
             return every_choice(call, exact=False)
+        if call.shape.size > MAX_GPUS:
+            return every_choice(call, exact=False, hazards=_hazards_of_large(call))
         return _outcomes(call)
 
 
 BEST_EFFORT = BestEffort()
+
+
+def _hazards_of_large(call: Call) -> tuple[str, ...]:
+    """The refusals that may come on a node for which there are no tables."""
+    shape, available, size = call.shape, call.available, call.size
+    if size == 1:
+        return ()
+    if _has_unequal_links(shape, available):
+        return (UNEQUAL,)
+    count = available.bit_count()
+    found = (CORRUPTED,) if _overwritten(-(-count // size)) else ()
+    blank = count % size
+    least, most = _score_bounds(shape)
+    if blank and comb(blank, 2) * most >= comb(size, 2) * least:
+        found += (PADDED,)
+    return found
+
+
+@remembered
+def _score_bounds(shape: Shape) -> tuple[int, int]:
+    """The least and the most that a pair may score."""
+    pairs = list(combinations(range(shape.size), 2))
+    return (
+        min(_pair_score(shape, p, q, False) for p, q in pairs),
+        max(_pair_score(shape, p, q, True) for p, q in pairs),
+    )
 
 
 @dataclass(frozen=True, slots=True)

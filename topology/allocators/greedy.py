@@ -32,14 +32,13 @@ class Greedy:
     def outcomes(self, call: Call) -> Outcomes:
         """Every way the ties may fall.
 
-                >>> from topology.machines import machine
-                >>> from topology.budget import LARGE, MAX_SETS, MAX_SETS_OF_LARGE
-        from topology.pools import pack
-                >>> shape = machine("rtx4090-8").topology("n").shape
-                >>> free = pack([2, 1, 2], 2)
-                >>> found = DISTRIBUTED.outcomes(Call(shape, free, 2, width=2)).sets
-                >>> found == (pack([1, 0, 1], 2),)
-                True
+        >>> from topology.machines import machine
+        >>> from topology.pools import pack
+        >>> shape = machine("rtx4090-8").topology("n").shape
+        >>> free = pack([2, 1, 2], 2)
+        >>> found = DISTRIBUTED.outcomes(Call(shape, free, 2, width=2)).sets
+        >>> found == (pack([1, 0, 1], 2),)
+        True
         """
         fair = call.version is not None and call.version >= ROUND_ROBIN_SINCE
         found = _picks(
