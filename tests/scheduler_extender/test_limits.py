@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.limits import MIB, Bodies, Limits, OverBudgetError
+from scheduler_extender.serving import PortError, listen
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Running, running, wait_for
 
@@ -150,6 +151,19 @@ def test_a_report_to_the_admin_port_is_bounded() -> None:
         answer = service.admin.post("/v1/reports", content=b" " * (5 * MIB))
         assert answer.status_code == 413
         assert answer.json() == {"error": "body is larger than 4194304 bytes"}
+
+
+def test_a_report_that_nests_without_end_is_refused() -> None:
+    with running(NODE) as service:
+        body = b'{"node":"node","status":' + b'{"a":' * 5000 + b"1" + b"}" * 5001
+        answer = service.admin.post("/v1/reports", content=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("body: ")
+
+
+def test_no_address_is_not_every_address() -> None:
+    with pytest.raises(PortError, match="cannot listen on no address"):
+        listen("", 0)
 
 
 def test_unfinished_uploads_share_one_budget() -> None:
