@@ -489,8 +489,14 @@ def test_a_board_is_still_a_board() -> None:
         ),
         pytest.param(
             "GPU0 GPU1 NI\nC0 NIC1 CPU Affinity\nGPU0 X NV4 PI\nX NODE 0-7\nGPU1 NV4 X PI\nX NODE",
-            4,
+            1,
             id="within a word",
+        ),
+        pytest.param(
+            "    GPU0 GPU1 NIC0 N\nIC1 CPU Affinity\nGPU0 X NV4 PIX N\nODE 0-7\n"
+            "GPU1 NV4 X PIX N\nODE 0-7",
+            1,
+            id="within a name",
         ),
         pytest.param(
             "GPU0 X NV18 NV\n18 NV18\nGPU1 NV18 X NV\n18 NV18",
@@ -500,6 +506,6 @@ def test_a_board_is_still_a_board() -> None:
     ],
 )
 def test_lines_broken_by_a_terminal_lose_no_columns(text: str, line: int) -> None:
-    with pytest.raises(SourceError, match="goes on from the line before") as refused:
+    with pytest.raises(SourceError, match="broken in two here") as refused:
         read(text, NODE)
     assert refused.value.line == line
