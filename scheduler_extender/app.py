@@ -374,7 +374,12 @@ def _take_report(cluster: Cluster, body: wire.Body) -> Response:
     try:
         args = msgspec.json.decode(body, type=_ReportBody)
         report = codec.decode_report(args.status)
-    except (msgspec.DecodeError, UnicodeDecodeError, codec.RecordError) as error:
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        codec.RecordError,
+    ) as error:
         return Response(error_line(f"body: {error}"), 400, media_type="application/json")
     for uid in args.ended_pods:
         cluster.drop_pod(PodUid(uid))

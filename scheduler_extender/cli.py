@@ -98,7 +98,7 @@ def extender(
                 raise BadInputError(f"{path}: no such file")
         try:
             ssl.create_default_context(cafile=client_ca).load_cert_chain(tls_cert, tls_key)
-        except ssl.SSLError as error:
+        except OSError as error:  # SSLError is one, and so is a key that may not be read
             raise BadInputError(f"TLS files cannot be used: {error}") from error
         tls = Tls(tls_cert, tls_key, client_ca, frozenset(client_name or ()))
     _log_json()

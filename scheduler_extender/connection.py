@@ -51,6 +51,7 @@ class Connection(HttpToolsProtocol):
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
         self._paused_at = self._paused_for = 0.0
         self._header_bytes = self._overhead = 0
         self._progressed = self._crowded = False
@@ -66,10 +67,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers."""
-        for timer in (self._timer, self._writing):
+        for timer in (self._timer, self._writing, self._ending):
             if timer is not None:
                 timer.cancel()
-        self._deadline = self._timer = self._writing = None
+        self._deadline = self._timer = self._writing = self._ending = None
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
@@ -128,16 +129,16 @@ class Connection(HttpToolsProtocol):
         if self._unanswered > self.limits.pipelined:
             self._refusal = 503, "too many requests wait on one connection"
             raise _RefusedError
-        self._phase = _Phase.BODY
-        self._progressed = True
-        self._unanswered += 1
-        self._allow(self.limits.body_seconds)
         app = self.app
         crowded = self._crowded and len(self.connections) > self.limits.connections
         if crowded and self.url.partition(b"?")[0] not in HEALTH:
             self.app = _refusing(503, "too many connections")
-        super().on_headers_complete()
+        super().on_headers_complete()  # raises where the target is no URL: then nothing begins
         self.app = app
+        self._phase = _Phase.BODY
+        self._progressed = True
+        self._unanswered += 1
+        self._allow(self.limits.body_seconds)
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -162,7 +163,7 @@ class Connection(HttpToolsProtocol):
         if self._phase is _Phase.IDLE and not self._unanswered:
             self._allow(self.limits.idle_seconds)
         if self.transport.is_closing() and self.transport.get_write_buffer_size():
-            self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+            self._end_within(self.limits.write_seconds)
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -244,7 +245,12 @@ class Connection(HttpToolsProtocol):
             self.transport.write(head.encode() + b"\r\n" + body)
         self._deadline = None
         self.transport.close()
-        self.loop.call_later(LAST_WORD, self.transport.abort)
+        self._end_within(LAST_WORD)
+
+    def _end_within(self, seconds: float) -> None:
+        """The connection is closing: what the client has not read by then it never will."""
+        if self._ending is None:
+            self._ending = self.loop.call_later(seconds, self.transport.abort)
 
 
 def connection(limits: Limits, allowed: frozenset[str]) -> type[Connection]:

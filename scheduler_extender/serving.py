@@ -44,6 +44,8 @@ class PortError(OSError):
 
 def listen(host: str, port: int) -> socket.socket:
     """A bound, not yet listening socket; port 0 takes any free one. Raises :class:`PortError`."""
+    if not host:  # a socket would take it for every address
+        raise PortError("cannot listen on no address: give one, such as 127.0.0.1 or 0.0.0.0")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio turns Nagle off only where it is: without that every
     # answer waits 40 ms for a delayed acknowledgement.

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.limits import MIB, Bodies, Limits, OverBudgetError
+from scheduler_extender.serving import PortError, listen
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Running, running, wait_for
 
@@ -152,6 +153,19 @@ def test_a_report_to_the_admin_port_is_bounded() -> None:
         assert answer.json() == {"error": "body is larger than 4194304 bytes"}
 
 
+def test_a_report_that_nests_without_end_is_refused() -> None:
+    with running(NODE) as service:
+        body = b'{"node":"node","status":' + b'{"a":' * 5000 + b"1" + b"}" * 5001
+        answer = service.admin.post("/v1/reports", content=body)
+        assert answer.status_code == 400
+        assert answer.json()["error"].startswith("body: ")
+
+
+def test_no_address_is_not_every_address() -> None:
+    with pytest.raises(PortError, match="cannot listen on no address"):
+        listen("", 0)
+
+
 def test_unfinished_uploads_share_one_budget() -> None:
     bodies = Bodies(total=2 * MIB, spare=MIB // 2, small=MIB // 8)
     with (
@@ -266,3 +280,40 @@ def test_a_body_of_tiny_values_is_not_decoded(body: bytes, what: str) -> None:
         answer = service.http.post("/scheduler/filter", content=body)
         assert answer.status_code == 413
         assert answer.json()["error"].startswith(f"{what}: more than ")
+
+
+@PORTS
+@pytest.mark.parametrize("first", [b"", b"GET /healthz HTTP/1.1\r\n\r\n"], ids=["first", "second"])
+def test_a_target_that_is_no_url_is_refused(
+    port: int, first: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(NODE) as service, connected(service.ports[port]) as client:
+        client.sendall(first)
+        if first:
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        client.sendall(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = everything(client)
+        assert status_and_error(answer) == (400, "this is not a request of HTTP/1.1")
+    assert "Fatal error" not in caplog.text
+
+
+@pytest.mark.parametrize("then", [b"", b"no request\r\n\r\n"], ids=["closed", "refused"])
+def test_an_answer_read_late_leaves_nothing_behind(
+    then: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("scheduler_extender.connection.LAST_WORD", 2.0)
+    monkeypatch.setattr("scheduler_extender.endpoint.PIECE", 1 << 30)  # more than sockets hold
+    names = [f"{'n' * 200}{i}" for i in range(50_000)]
+    body = json.dumps({**ASK, "NodeNames": names}).encode()
+    more = "" if then else "Connection: close\r\n"
+    limits = Limits(idle_seconds=2.5, write_seconds=2.0)
+    with running(NODE, limits=limits) as service, connected(service.ports[0]) as client:
+        client.sendall(head(len(body), "/scheduler/prioritize", more) + body)
+        size = len(client.recv(1))
+        client.sendall(then)
+        while data := client.recv(1024 * 1024):
+            size += len(data)
+        assert size > len(body)
+        with connected(service.ports[0]) as later:
+            assert everything(later) == b""  # closed after both of the other's timers
+    assert "Exception in callback" not in caplog.text

@@ -400,12 +400,12 @@ BOMB = (
             id="count",
         ),
         pytest.param(
-            system(cpu(0, gpu(A, 0, nvlink(B, 2))), cpu(0, gpu(B, 1, nvlink(A, 1)))),
+            system(cpu(0, gpu(A, 0, nvlink(B, 2))), cpu(1, gpu(B, 1, nvlink(A, 1)))),
             "line 2, GPU0/GPU1: 2 NVLinks one way, 1 the other (line 3)",
             id="asymmetric",
         ),
         pytest.param(
-            system(cpu(0, gpu(A, 0)), cpu(0, gpu(B, 1, nvlink(A, 1)))),
+            system(cpu(0, gpu(A, 0)), cpu(1, gpu(B, 1, nvlink(A, 1)))),
             "line 3, GPU0/GPU1: 0 NVLinks one way, 1 the other",
             id="one-sided",
         ),
@@ -423,6 +423,11 @@ BOMB = (
             PAIR.replace("<cpu ", '<cpu host_hash="0x1" ').replace("</system>", "<cpu/></system>"),
             "line 1: the CPUs have several host_hash: one machine only",
             id="several hosts",
+        ),
+        pytest.param(
+            system(cpu(0, gpu(A, 0)), cpu(1, gpu(B, 1)), cpu(0, gpu(C, 2))),
+            "line 4, cpu: numaid '0' stands already on line 2: one machine only",
+            id="several machines",
         ),
         pytest.param(
             system(cpu(0, *(gpu(f"0000:{i:04x}:00.0", i) for i in range(300)))),

@@ -476,3 +476,36 @@ def test_what_the_tool_itself_said() -> None:
 def test_a_board_is_still_a_board() -> None:
     text = FOUR.replace("NODE\tSYS\tPIX", "PSB\tSYS\tPIX").replace("GPU2\tNODE", "GPU2\tPSB")
     assert link(read(text, NODE).topology, 0, 2).pcie is LinkKind.BOARD
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param(
+            "GPU0 GPU1 NIC0\nNIC1 NIC2 CPU Affinity\nGPU0 X NV4 PIX\nNODE NODE 0-7\n"
+            "GPU1 NV4 X PIX\nNODE NODE 0-7",
+            2,
+            id="header",
+        ),
+        pytest.param(
+            "GPU0 GPU1 NI\nC0 NIC1 CPU Affinity\nGPU0 X NV4 PI\nX NODE 0-7\nGPU1 NV4 X PI\nX NODE",
+            1,
+            id="within a word",
+        ),
+        pytest.param(
+            "    GPU0 GPU1 NIC0 N\nIC1 CPU Affinity\nGPU0 X NV4 PIX N\nODE 0-7\n"
+            "GPU1 NV4 X PIX N\nODE 0-7",
+            1,
+            id="within a name",
+        ),
+        pytest.param(
+            "GPU0 X NV18 NV\n18 NV18\nGPU1 NV18 X NV\n18 NV18",
+            2,
+            id="no header",
+        ),
+    ],
+)
+def test_lines_broken_by_a_terminal_lose_no_columns(text: str, line: int) -> None:
+    with pytest.raises(SourceError, match="broken in two here") as refused:
+        read(text, NODE)
+    assert refused.value.line == line

@@ -103,8 +103,7 @@ def parse_nccl(
         message = f"the root element is {quoted(root.tag)}, NCCL's is 'system'"
         known = f": {ROOTS[root.tag]}; {ELSE}" if root.tag in ROOTS else ""
         raise SourceError(root.line, None, message + known)
-    if len({e.attributes.get("host_hash") for e in root.walk() if e.tag == "cpu"}) > 1:
-        raise SourceError(root.line, None, "the CPUs have several host_hash: one machine only")
+    _refuse_several_machines(root)
     findings: list[Finding] = []
     devices = _numbered(_gpus(root, findings), root.line, findings)
     if not devices:
@@ -118,6 +117,20 @@ def parse_nccl(
     links = _links(gpus, devices, root.line, findings)
     nics = _nics(root, devices, findings)
     return imported(node, gpus, links, nics, findings, root.line)
+
+
+def _refuse_several_machines(root: Element) -> None:
+    """NCCL writes each NUMA node once; with those of another host it tells the hosts apart."""
+    cpus: dict[str, Element] = {}
+    for cpu in (e for e in root.walk() if e.tag == "cpu"):
+        first = next(iter(cpus.values()), cpu)
+        if cpu.attributes.get("host_hash") != first.attributes.get("host_hash"):
+            raise SourceError(root.line, None, "the CPUs have several host_hash: one machine only")
+        number = cpu.attributes.get("numaid", "")
+        if number and number in cpus:
+            message = f"numaid {quoted(number)} stands already on line {cpus[number].line}"
+            raise SourceError(cpu.line, "cpu", message + ": one machine only")
+        cpus[number] = cpu
 
 
 def _tree(text: str) -> Element:

@@ -62,6 +62,7 @@ _NIC = re.compile(r"(?:NIC|mlx)[0-9]\w{0,60}", re.ASCII)
 _DEVICE = re.compile(r"(?=[^0-9]{0,62}[0-9])[A-Za-z][\w.-]{0,62}", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,3})")
 _DOTS = re.compile(r"\.{2,}|\u2026")
+_LIKE_A_HEADER = re.compile(r"\s*GPU[0-9]+\s+GPU[0-9]")
 _P2P_LEGEND = re.compile(r"\s*OK\s+=\s")
 _RUN_TOGETHER = re.compile(r"(?<=\S)(?=(?:GPU|NIC|mlx)[0-9])")
 
@@ -140,6 +141,7 @@ class _Block:
     """A header, where there is one, and the rows below it.
 
     ``labels`` are the columns after the devices, ``unknown`` words of the header that name none.
+    ``wrapped`` is the line on which a terminal broke the header, or, where there is none, a row.
     """
 
     line: int
@@ -149,6 +151,7 @@ class _Block:
     rows: list[Line] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     p2p_legend: bool = False
+    wrapped: int | None = None
 
     def is_p2p(self) -> bool:
         """Whether these rows say what GPUs may do, not how they are linked."""
@@ -161,6 +164,9 @@ def read_table(lines: Sequence[Line], findings: list[Finding]) -> Table:
     last_line = max((line.number for line in lines if line.text.strip()), default=1)
     block = _the_one(_blocks(lines, findings), lines, findings)
     found = block.rows
+    if block.wrapped is not None:
+        message = "a line of the table is broken in two here: paste it with its lines unbroken"
+        raise SourceError(block.wrapped, None, message)
     hosts = sorted({line.host for line in found})
     if len(hosts) > 1:
         told = ", ".join(quoted(host) for host in hosts[:3])
@@ -203,8 +209,10 @@ def read_table(lines: Sequence[Line], findings: list[Finding]) -> Table:
 def _blocks(lines: Sequence[Line], findings: list[Finding]) -> list[_Block]:
     """Every header with the rows below it, and rows that have none above them."""
     blocks: list[_Block] = []
+    above, unread = "", None
     for line in lines:
         number, text, _ = line
+        before, above = above, text
         if not text:
             continue
         block = blocks[-1] if blocks else None
@@ -212,15 +220,32 @@ def _blocks(lines: Sequence[Line], findings: list[Finding]) -> list[_Block]:
             blocks.append(_Block(number, *named))
         elif _is_row(text, block.columns if block else None):
             if block is None:
-                block = _Block(number)
+                block = _Block(number, wrapped=unread)
                 blocks.append(block)
             block.rows.append(line)
             block.names.add(text.split(None, 1)[0])
+        elif block is None and unread is None and _LIKE_A_HEADER.match(text):
+            unread = number
         elif _GPU.match(text):
             findings.append(Finding(number, f"passed over, it holds no link: {quoted(text)}"))
         elif block is not None and _P2P_LEGEND.match(text):
             block.p2p_legend = True
+        elif block is not None and _goes_on(text, before, block):
+            block.wrapped = block.wrapped or number
     return blocks
+
+
+def _goes_on(text: str, before: str, block: _Block) -> bool:
+    """Whether a terminal broke the header, or a row without one, into this line and ``before``.
+
+    Columns would be lost without a word. A broken row below a whole header is only a cut one.
+    """
+    if not before or "=" in text:
+        return False
+    first = [cell for cell, _ in _split(text)[:2]]
+    if block.columns is None:
+        return bool(_is_row(before, None)) and any(map(CELL.fullmatch, first))
+    return not block.rows and any(map(_NIC.fullmatch, first))
 
 
 def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: list[Finding]) -> _Block:
