@@ -89,7 +89,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._cluster: Cluster | None = None
-        self._faults_told = 0
+        self._read: list[tuple[Counter, Callable[[], int]]] = []
         self.requests = Counter(
             "gpu_topology_requests",
             "Requests answered, by verb and HTTP status",
@@ -114,11 +114,6 @@ class Metrics:
         )
         for kind in (OUTSIDE, BROKEN):
             self.surprises.labels(kind)
-        self.faults = Counter(
-            "gpu_topology_node_faults",
-            "Times that deciding about one node, or verifying its report, has failed",
-            registry=self.registry,
-        )
         self.watch_age = Gauge(
             "gpu_topology_watch_age_seconds",
             "Seconds since the API server last said something over a watch",
@@ -166,13 +161,28 @@ class Metrics:
         cluster.on_surprise(note)
         cluster.on_fault(fault)
         self._cluster = cluster
+        self.follow(
+            "node_faults",
+            "Times that deciding about one node, or verifying its report, has failed",
+            lambda: cluster.faults,
+        )
+        self.follow(
+            "reports_out_of_order",
+            "Reports that came after newer ones of their node, and were passed over",
+            lambda: cluster.reports_out_of_order,
+        )
+
+    def follow(self, name: str, what: str, count: Callable[[], int]) -> None:
+        """Show a number that only grows and that somebody else counts; ``count`` gives it."""
+        self._read.append((Counter(f"gpu_topology_{name}", what, registry=self.registry), count))
 
     def look(self, now: float) -> None:
-        """Bring up to date what is read from the cluster; ``now`` is its clock's."""
+        """Bring up to date what others count; ``now`` is the cluster's clock."""
+        for counter, count in self._read:
+            shown = next(iter(counter.collect())).samples[0].value
+            counter.inc(max(0.0, count() - shown))
         if self._cluster is None:
             return
-        self.faults.inc(self._cluster.faults - self._faults_told)
-        self._faults_told = self._cluster.faults
         for watch in self._cluster.watches():
             self.watch_age.labels(watch.name).set(watch.age(now))
             self.watch_failing.labels(watch.name).set(watch.failing)

@@ -153,6 +153,7 @@ def _serve_kube(
     source = KubeSource(api, state)
     source.start()
     try:
+        source.tell(metrics.follow)
         service = Service(state, source.binder, source.unready, metrics)
         _serve(service, host, port, admin_port, tls, "the API server's cluster")
     finally:

@@ -429,6 +429,19 @@ class KubeSource:
         missing = [r.name for r in self.reflectors if not r.synced]
         return f"not synced: {', '.join(missing)}" if missing else None
 
+    def tell(self, follow: Callable[[str, str, Callable[[], int]], None]) -> None:
+        """Hand over the numbers that the threads count, by metric, to whoever shows them."""
+        waker, events = self.waker, self._events
+        follow(
+            "wakes", "Waiting pods woken, since a changed node may take them", lambda: waker.woken
+        )
+        follow(
+            "waker_failures",
+            "Times that a waiting pod's request could not be worked out",
+            lambda: waker.failed,
+        )
+        follow("events_dropped", "Events not written: too many, or refused", lambda: events.dropped)
+
     def watches(self) -> list[Watch]:
         """How fresh each watch is."""
         found = []
