@@ -99,7 +99,7 @@ def _hazards_of_large(call: Call) -> tuple[str, ...]:
     if _has_unequal_links(shape, available):
         return (UNEQUAL,)
     count = available.bit_count()
-    found = (CORRUPTED,) if _overwritten(-(-count // size)) else ()
+    found: tuple[str, ...] = (CORRUPTED,) if _overwritten(-(-count // size)) else ()
     blank = count % size
     least, most = _score_bounds(shape)
     if blank and comb(blank, 2) * most >= comb(size, 2) * least:
