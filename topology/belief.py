@@ -233,6 +233,8 @@ class _Future:
         ``holders`` are the pods that may let go.
         """
         now = self._now
+        if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
+            return None
         first: dict[Pending, int] = {}
         everybody = tuple(first.setdefault(pod, n) for n, pod in enumerate(self._pods))
         steady = now.hidden - sum(holder.hidden for holder in holders)
@@ -242,7 +244,7 @@ class _Future:
             ways = sum(
                 choices_count(s.free, n, now.width, MAX_STATES) for s in found for n in sizes
             )
-            self.spent += ways // 4
+            self.spent += ways
             if ways > MAX_STATES or self.spent > BELIEF_STEPS:
                 return None
             found = {
