@@ -469,16 +469,18 @@ def _cluster_file(path: Path) -> Any:
         raise BadInputError(str(error)) from error
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, most: int = MAX_TEXT, *, utf16: bool = False) -> str:
+    """A file, or what is piped in; ``utf16`` takes that too where it says so."""
     try:
         if str(path) == "-":
-            data = sys.stdin.buffer.read(MAX_TEXT + 1)
+            data = sys.stdin.buffer.read(most + 1)
         else:
             with path.open("rb") as file:
-                data = file.read(MAX_TEXT + 1)
-        if len(data) > MAX_TEXT:
-            raise BadInputError(f"{path}: larger than {MAX_TEXT:,} bytes")
-        return data.decode("utf-8")
+                data = file.read(most + 1)
+        if len(data) > most:
+            raise BadInputError(f"{path}: larger than {most:,} bytes")
+        marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return data.decode("utf-16" if utf16 and marked else "utf-8")
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -489,22 +491,7 @@ def _pasted(path: Path) -> str:
     """What a shell or an editor saved, at most what :func:`topology.sources.read` takes."""
     from topology.sources import MAX_TEXT as MOST_PASTED
 
-    most = 4 * MOST_PASTED
-    try:
-        if str(path) == "-":
-            data = sys.stdin.buffer.read(most + 1)
-        else:
-            with path.open("rb") as file:
-                data = file.read(most + 1)
-        if len(data) > most:
-            raise BadInputError(f"{path}: more than {most} bytes, at most these are read")
-        # PowerShell's ">" writes UTF-16.
-        utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        return data.decode("utf-16" if utf16 else "utf-8")
-    except OSError as error:
-        raise BadInputError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadInputError(f"{path}: not UTF-8 text: {error.reason}") from error
+    return _text(path, 4 * MOST_PASTED, utf16=True)  # PowerShell's ">" writes UTF-16
 
 
 def _pod_file(path: Path) -> podfile.Asked:
