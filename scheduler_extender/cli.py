@@ -234,6 +234,10 @@ def agent(
 
     if not 0 <= metrics_port <= 65535:
         raise BadInputError(f"--metrics-port: allowed are 0 to 65535, not {metrics_port}")
+    if node_name:
+        _check_node_name("--node-name", node_name)
+    if not host:
+        raise BadInputError("--host: give an address, such as 127.0.0.1 or 0.0.0.0")
     known = {w: w for w in ("best-effort", "distributed", "packed", "any")}
     policy = _one_of("--allocator-policy", allocator_policy, known, None, "auto")
     manager = {w: w for w in ("none", "best-effort", "restricted", "single-numa-node")}
@@ -290,9 +294,7 @@ def import_(
     from scheduler_extender.annotations import quantity
     from topology.sources import SourceError, read
 
-    if len(node) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node):
-        said = "a node's name is of a-z, 0-9, - and ., at most 253 characters"
-        raise BadInputError(f"--node: {said}, not {node[:60]!r}")
+    _check_node_name("--node", node)
     known = {w: w for w in ("distributed", "packed", "any")}
     policy = _one_of("--allocator", allocator or "best-effort", known, "best-effort", "best-effort")
     amount = None
@@ -451,6 +453,12 @@ def _folder(flag: str, path: Path) -> None:
         raise BadInputError(f"{flag}: {path}: {error.strerror}") from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise BadInputError(f"{flag}: {path}: Permission denied")
+
+
+def _check_node_name(flag: str, name: str) -> None:
+    if len(name) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
+        said = "a node's name is of a-z, 0-9, - and ., at most 253 characters"
+        raise BadInputError(f"{flag}: {said}, not {name[:60]!r}")
 
 
 def _one_of(

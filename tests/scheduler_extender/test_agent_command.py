@@ -90,6 +90,8 @@ def test_a_gpu_box_prints_its_machine_and_who_holds_it(tmp_path: Path) -> None:
         pytest.param(["--topology-manager-policy=x"], "allowed are auto, none", id="manager"),
         pytest.param(["--topology-manager-scope=x"], "allowed are auto, container", id="scope"),
         pytest.param(["--metrics-port=70000"], "allowed are 0 to 65535", id="port"),
+        pytest.param(["--once", "--print", "--node-name=../x"], "--node-name: a node's", id="name"),
+        pytest.param(["--host="], "--host: give an address", id="host"),
         pytest.param(["--once", "--print", "--boot-id=/none"], "--boot-id: /none", id="boot id"),
         pytest.param(["--kubeconfig=/none"], "kubeconfig /none", id="kubeconfig"),
     ],
