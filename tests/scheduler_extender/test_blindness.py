@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
-from scheduler_extender import freshness
+from scheduler_extender import freshness, kube
 from scheduler_extender.app import Metrics
 from scheduler_extender.cluster import OUT_OF_DATE, Cluster, Settings
 from scheduler_extender.freshness import FAILING_AFTER, SILENT_AFTER, UNREADY_AFTER, Watch
@@ -114,7 +115,11 @@ def test_the_metrics_tell_at_once() -> None:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[tuple[FakeApiServer, KubeSource, Cluster, list[float]]]:
+def source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[FakeApiServer, KubeSource, Cluster, list[float]]]:
+    """A source that lists anew after a tenth of a second in which nothing was heard."""
+    monkeypatch.setattr(kube, "TIMING", replace(kube.TIMING, relist_after_s=0.1))
     skew = [0.0]
     with FakeApiServer() as fake:
         fake.put("/api/v1/nodes", {"metadata": {"name": "switched"}, "status": {}})
@@ -148,6 +153,23 @@ def test_a_refused_watch_is_seen_as_failing_and_heals(
     skew[0] = 0.0
     eventually(lambda: not found._blind)
     eventually(lambda: "switched" in woken)
+
+
+def test_lists_do_not_make_up_for_a_watch_that_is_refused(
+    source: tuple[FakeApiServer, KubeSource, Cluster, list[float]],
+) -> None:
+    fake, found, cluster, skew = source
+    pods = next(r for r in found.reflectors if r.name == "pods")
+    fake.refuse(403, times=None, path="/pods$", watch=True)
+    fake.end_streams()
+    lists = pods.state.lists
+    eventually(lambda: pods.state.lists >= lists + 2 and pods.state.failures > 0)
+    skew[0] = FAILING_AFTER
+    assert cluster.blind()
+    assert [w.name for w in found.watches() if w.failing] == ["pods"]
+    fake.allow()
+    eventually(lambda: not any(w.failing for w in found.watches()))
+    assert not cluster.blind()
 
 
 def test_a_silent_stream_is_not_failing(

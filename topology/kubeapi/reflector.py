@@ -110,7 +110,8 @@ class ReflectorState:
     ``streaming``: the server has accepted a watch, which is open. ``whole_at``: clock when the
     sink last knew all that the server had told of (a whole list, or an event or bookmark; half a
     list and the end of a watch tell nothing), ``None`` before; ``failing_since``: clock of the
-    first failure after that, ``None`` where there was none.
+    first failure since a watch was last open, ``None`` where there was none: a list that works
+    does not make a watch work that is refused.
     """
 
     synced: bool = False
@@ -296,7 +297,7 @@ class Reflector:
             if not self._deliver("LIST", version, self._sink.replace, objects, version):
                 raise UnusableAnswerError("the sink could not take the list")
             self._resume_from = version
-            self._note(synced=True, resource_version=version, **self._whole())
+            self._note(synced=True, resource_version=version, whole_at=self._clock())
             return
 
     def _watch(self, version: str) -> None:

@@ -116,7 +116,7 @@ class Rig:
     def synced(self, timing: Timing = QUICK, **options: Any) -> Reflector:
         """Start, and return when the first watch is open and healthy."""
         reflector = self.start(timing, **options)
-        eventually(lambda: reflector.synced and self.server.open_streams == 1)
+        eventually(lambda: reflector.state.streaming and self.server.open_streams == 1)
         time.sleep(timing.healthy_s)
         return reflector
 
@@ -243,7 +243,7 @@ class TestList:
         since = rig.state.failing_since
         assert since is not None
         rig.api.get = get  # type: ignore[method-assign]
-        eventually(lambda: rig.state.failing_since is None)
+        eventually(lambda: rig.state.streaming)
         assert rig.state.whole_at is not None
         assert rig.state.whole_at > since
 
