@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import ssl
@@ -18,6 +19,9 @@ from fastapi import FastAPI
 from scheduler_extender.connection import connection
 from scheduler_extender.limits import DEFAULT, Limits
 
+GC_THRESHOLDS = (50_000, 20, 1000)
+"""The collector of reference cycles stops every thread while it looks, up to 60 ms through all that
+is remembered. Hardly anything here is part of a cycle, so it looks at all of it rarely."""
 SWITCH_INTERVAL = 0.001
 """Seconds after which a thread that computes lets another one go on; the interpreter's own is 5 ms.
 """
@@ -86,6 +90,7 @@ class Serving:
         """Serve until stopped, by SIGINT or SIGTERM too if ``signals``."""
         # Threads work answers out in pure Python: so often the event loop gets its turn.
         sys.setswitchinterval(SWITCH_INTERVAL)
+        gc.set_threshold(*GC_THRESHOLDS)
         asyncio.run(self._run(on_started, signals))
 
     def stop(self) -> None:
