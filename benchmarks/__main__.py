@@ -50,7 +50,7 @@ def latency(
     ] = None,
 ) -> None:
     """Filter and prioritize over HTTP, beside a route that decodes and encodes without thinking."""
-    writable(json_file)
+    writable(json=json_file)
     parameters = latency_.Parameters(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
     figures = latency_.measure(parameters)
     show(latency_.table(figures), keys=3)
@@ -66,7 +66,7 @@ def promises(
     ] = None,
 ) -> None:
     """Promises kept and broken: the extender, the rule "a good set is free", and an oracle."""
-    writable(json_file)
+    writable(json=json_file)
     found = promises_.promises(pods, seed)
     show(promises_.promises_table(found))
     print()
@@ -83,7 +83,7 @@ def singles(
     ] = None,
 ) -> None:
     """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
-    writable(json_file)
+    writable(json=json_file)
     found = promises_.singles(pods, range(1, seeds + 1))
     show(promises_.singles_table(found))
     write_json(json_file, found)
@@ -99,7 +99,7 @@ def agent(
     ] = None,
 ) -> None:
     """What a node agent costs its node, and what all of them cost the API server."""
-    writable(json_file)
+    writable(json=json_file)
     try:
         found = agentcost.measure(seconds, agents, seed)
     except agentcost.SourceTreeMissingError as error:
@@ -135,7 +135,7 @@ def compare(
     ] = None,
 ) -> None:
     """FGD's paper again: published figures, ours and the difference (node model of the paper)."""
-    writable(json_file, tsv_file)
+    writable(json=json_file, tsv=tsv_file)
     workloads = _known("--workload", workload or ["default"], openb.WORKLOADS)
     policies = list(dict.fromkeys(policy or POLICIES))
     try:
@@ -167,7 +167,7 @@ def profile(
     ] = None,
 ) -> None:
     """What outcomes, verdicts, scores and waiting pods cost, cold and warm."""
-    writable(json_file)
+    writable(json=json_file)
     found = profile_.measure(nodes, states, seed) | rounds_.measure(states, seed)
     show(profile_.parts_table(found))
     print()
@@ -192,7 +192,7 @@ def scale(
     ] = None,
 ) -> None:
     """What a pod costs the simulation as the cluster grows from 100 to 65,000 nodes."""
-    writable(json_file)
+    writable(json=json_file)
     what = scale_.Parameters(pods=pods, seed=seed)
     what = replace(what, nodes=tuple(nodes or what.nodes), large=what.large if large else None)
     with Console(stderr=True).status("") as status:
@@ -214,7 +214,7 @@ def worst(
     ] = None,
 ) -> None:
     """The worst legal pods on the worst legal nodes: how long verbs take, and whom they hold up."""
-    writable(json_file)
+    writable(json=json_file)
     with Console(stderr=True).status("") as status:
         found = worst_.measure(seed, status.update)
     show(worst_.table(found))

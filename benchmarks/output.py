@@ -28,22 +28,22 @@ def show(table: Table, keys: int = 1) -> None:
     terminal.show(console(), table, keys)
 
 
-def writable(*paths: Path | None) -> None:
+def writable(**files: Path | None) -> None:
     """Refuse files that cannot be written before hours are spent on what goes into them.
 
-    Raises :class:`typer.BadParameter`.
+    Each by the name of its option without the dashes. Raises :class:`typer.BadParameter`.
     """
-    for path in paths:
+    for option, path in files.items():
         if path is None or path == STDOUT:
             continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise typer.BadParameter(f"{path}: {error.strerror}") from error
+            raise typer.BadParameter(f"--{option}: {path}: {error.strerror}") from error
         if path.is_dir():
-            raise typer.BadParameter(f"{path}: Is a directory")
+            raise typer.BadParameter(f"--{option}: {path}: Is a directory")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise typer.BadParameter(f"{path}: Permission denied")
+            raise typer.BadParameter(f"--{option}: {path}: Permission denied")
 
 
 def write_json(path: Path | None, figures: object) -> None:

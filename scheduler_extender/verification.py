@@ -107,6 +107,8 @@ def _verify(
             continue
         if same_boot and then.shown.get(pod.uid) == got:
             continue
+        if same_boot and pod.ended and pod.uid in reported:
+            continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
         pending = then.waiting.get(pod.uid) if same_boot else None
         if pending is not None and not _foreseen(kubelet, then.availability, pending, got):

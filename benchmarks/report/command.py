@@ -27,7 +27,7 @@ def report(
     """One HTML page of figures and plots, complete in itself."""
     if out.resolve() in {path.resolve() for path in files}:
         raise typer.BadParameter(f"--out: {out} is one of the files to report on")
-    writable(out)
+    writable(out=out)
     found = []
     for path in files:
         try:

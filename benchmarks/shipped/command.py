@@ -135,7 +135,7 @@ def simulate(
         what.check()
     except (ClusterError, JobsError, UnknownPolicyError) as error:
         raise typer.BadParameter(str(error)) from error
-    writable(json_file, tsv_file, html_file)
+    writable(json=json_file, tsv=tsv_file, html=html_file)
     # Figures on standard output are for a program, and a Pod's log mixes both outputs.
     quiet = STDOUT in (json_file, tsv_file, html_file)
     columns = (TextColumn("simulations"), BarColumn(), MofNCompleteColumn())

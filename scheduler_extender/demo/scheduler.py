@@ -19,6 +19,9 @@ from topology.devices import NodeName, positions
 from topology.placement import satisfies
 from topology.requests import GpuRequest
 
+TRIES = 40
+"""How often filter is asked about one pod while it is still working the nodes out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -68,7 +71,7 @@ class Scheduler:
         reasons = Counter({short: len(free) - len(offered)})
         passed: list[str] = []
         if offered:
-            answer = self._post("filter", {"Pod": pod, "NodeNames": offered})
+            answer = self._filter(pod, offered)
             passed = answer["NodeNames"]
             reasons.update(answer["FailedNodes"].values())
             reasons.update(answer["FailedAndUnresolvableNodes"].values())
@@ -88,6 +91,14 @@ class Scheduler:
         if bound["Error"]:
             return Outcome(name, asks, reasons=((bound["Error"], 1),))
         return self._admit(pod, node, request, asks)
+
+    def _filter(self, pod: dict[str, Any], offered: list[NodeName]) -> dict[str, Any]:
+        """The answer of filter; one that is not worked out yet is asked for again."""
+        for _ in range(TRIES):
+            answer: dict[str, Any] = self._post("filter", {"Pod": pod, "NodeNames": offered})
+            if not answer["Error"]:
+                break
+        return answer
 
     def _admit(self, pod: dict[str, Any], node: NodeName, request: Any, asks: str) -> Outcome:
         assert isinstance(request, GpuRequest)  # noqa: S101 (a malformed pod passes nowhere)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -108,6 +109,21 @@ def test_a_lost_checkpoint_puts_every_promise_to_the_test(boot: str) -> None:
     first = report(shows("pair", 0, 3))
     assert kinds(report(shows("pair", 1, 4), sequence=3, boot=boot), PAIR, before=first) == [BROKEN]
     assert kinds(report(shows("pair", 5, 6), sequence=3, boot=boot), PAIR, before=first) == []
+
+
+def test_an_ended_pod_that_is_shown_once_more_is_no_news() -> None:
+    """A kubelet that has not forgotten an ended pod yet may leave it out and name it again."""
+    cluster, seen, _ = surprised()
+    assert [s.kind for s in seen] == [OUTSIDE, BROKEN]
+    cluster.put_record(NODE, report(sequence=3))
+    cluster.put_pod(replace(PAIR, phase="Succeeded"))
+    cluster.put_record(NODE, report(shows("pair", 0, 5), sequence=4))
+    assert len(seen) == 2
+
+
+def test_a_pod_that_has_ended_before_its_first_report_is_held_against_its_promise() -> None:
+    ended = record("pair", phase="Succeeded")
+    assert kinds(report(shows("pair", 0, 5)), ended) == [BROKEN]
 
 
 def surprised() -> tuple[Cluster, list[Surprise], Metrics]:

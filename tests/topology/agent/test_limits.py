@@ -277,6 +277,8 @@ CANNOT = {
     ".spec.fabric.cliqueId": "32 bits",
     ".status.bootID": "the kernel's is a UUID",
     ".status.sequence": "of 2^63 writes",
+    ".status.observedAt": "our own clock",
+    ".status.podsResourceVersion": "the API server's own number",
     ".status.allocations[].namespace": "the API server's own rule",
     ".status.allocations[].pod": "the API server's own rule",
     ".status.allocations[].container": "the API server's own rule",
