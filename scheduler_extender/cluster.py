@@ -691,10 +691,11 @@ class Cluster:
                 node.views[resource] = str(error)
         return node.views[resource]
 
-    def table(self, request: GpuRequest, names: Iterable[str]) -> Table:
+    def table(self, request: GpuRequest, names: Iterable[str], *, retry: bool = True) -> Table:
         """The answers to ``request`` with every known node of ``names`` worked out.
 
-        Call and read it under :meth:`locked`. Nodes that nobody told us of are left out.
+        Call and read it under :meth:`locked`. Nodes that nobody told us of are left out. With
+        ``retry`` the nodes about which deciding failed before are tried again.
         """
         self._expire()
         table = self._tables.get(request)
@@ -702,8 +703,9 @@ class Cluster:
             table = self._tables[request] = Table()
         else:
             self._tables.move_to_end(request)
-        for name in list(table.faulted):
-            table.drop(name)
+        if retry:
+            for name in list(table.faulted):
+                table.drop(name)
         known, by_state, nodes = table.decisions, table.by_state, self._nodes
         added = 0
         for name in [n for n in names if n not in known]:
@@ -738,15 +740,17 @@ class Cluster:
         again goes on from there. With ``scores`` that is the scores, too.
         """
         until = self._clock() + seconds
+        with self._lock:
+            self.table(request, ())  # what failed in former calls is tried again, once
         for start in range(0, len(names), SLICE):
             part = names[start : start + SLICE]
             while True:
                 try:
                     with self.bounded(EVALUATION + 2 * len(part), wait=True):
                         if scores:
-                            self.scores(request, part)
+                            self.scores(request, part, retry=False)
                         else:
-                            self.table(request, part)
+                            self.table(request, part, retry=False)
                     break
                 except NotRememberedError:
                     if self._clock() >= until:
@@ -755,7 +759,7 @@ class Cluster:
 
     def left_over(self, request: GpuRequest, names: Iterable[str]) -> list[str]:
         """The known nodes of which no answer is remembered. Call it under :meth:`locked`."""
-        decided = self.table(request, ()).decisions
+        decided = self.table(request, (), retry=False).decisions
         return [n for n in names if n not in decided and n in self._nodes]
 
     def undecided(self, name: str, request: GpuRequest) -> Decision:
@@ -773,7 +777,12 @@ class Cluster:
             answers -= len(oldest.decisions)
 
     def scores(
-        self, request: GpuRequest, names: Iterable[str], *, work: bool = True
+        self,
+        request: GpuRequest,
+        names: Iterable[str],
+        *,
+        work: bool = True,
+        retry: bool = True,
     ) -> dict[str, int]:
         """The score of each named node beside the others, 0 to 10; a refused one has 0.
 
@@ -782,7 +791,7 @@ class Cluster:
         """
         with self._lock:
             names = list(names)
-            table = self.table(request, names if work else ())
+            table = self.table(request, names if work else (), retry=retry)
             states, passed = list(map(table.states.get, names)), table.passed
             # Nodes in one state have one answer: any of them stands for all.
             some = {s: n for s, n in dict(zip(states, names, strict=True)).items() if n in passed}
@@ -812,7 +821,7 @@ class Cluster:
                 raise
             except Exception as error:  # noqa: BLE001 (a listener logs it)
                 self._fault(name, error)
-                merit = scoring.UNKNOWN
+                merit = table.merits[state] = scoring.UNKNOWN
         return merit
 
     def _merit(self, name: NodeName, request: GpuRequest, table: Table) -> Merit:

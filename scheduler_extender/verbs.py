@@ -53,7 +53,8 @@ def filter_nodes(
     with cluster.locked():
         if not in_time:
             late = {n: cluster.undecided(n, request) for n in cluster.left_over(request, names)}
-        table = cluster.table(request, [n for n in names if n not in late] if late else names)
+        decided = [n for n in names if n not in late] if late else names
+        table = cluster.table(request, decided, retry=seconds is None)
         passed, failed, unresolvable = table.passed, table.failed, table.unresolvable
         fits = [n for n in names if n in passed]
         if len(fits) == len(names):
@@ -153,7 +154,7 @@ def prioritize(
     if not request.plain and cluster.blind():
         return [{"Host": n, "Score": 0} for n in names]
     in_time = seconds is None or cluster.work_out(request, names, seconds, scores=True)
-    scores = cluster.scores(request, names, work=in_time)
+    scores = cluster.scores(request, names, work=in_time, retry=seconds is None)
     return [{"Host": name, "Score": scores[name]} for name in names]
 
 

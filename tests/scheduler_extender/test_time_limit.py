@@ -136,3 +136,30 @@ def test_the_lock_is_free_between_two_states(
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     assert cluster.work_out(request, NAMES, 60.0)
     assert len(entered) >= len(NAMES)
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_nodes_that_fail_are_tried_once_in_each_call(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """A fault is tried again by the next call: within one it must not eat up the time."""
+    tried: list[int] = []
+
+    def broken(kubelet: Any, *_: Any) -> Any:
+        tried.append(kubelet.shape.size)
+        raise OverflowError("a fault of ours")
+
+    pair = asked(2, NVLINK)
+    if verb == "filter":
+        monkeypatch.setattr(clusters, "assess", broken)
+        found = verbs.filter_nodes(cluster, pair, NAMES, 60.0)
+        assert found.error == ""
+        assert found.failed == dict.fromkeys(NAMES, UNDECIDED.reason)
+        assert verbs.filter_nodes(cluster, pair, NAMES, 60.0) == found
+    else:
+        monkeypatch.setattr(scoring, "prospect", broken)
+        verbs.filter_nodes(cluster, pair, NAMES)
+        verbs.prioritize(cluster, pair, NAMES[5:], 60.0)
+        verbs.prioritize(cluster, pair, NAMES[5:], 60.0)
+    assert len(tried) <= 2 * len(NAMES)
+    assert clock.now <= 10

@@ -38,10 +38,10 @@ class Counting(Cluster):
         self.asked[request] += 1
         return super()._decide(node, request)
 
-    def table(self, request: GpuRequest, names: Iterable[str]) -> Table:
+    def table(self, request: GpuRequest, names: Iterable[str], *, retry: bool = True) -> Table:
         if request in self.broken:
             raise AssertionError("cannot be worked out")
-        return super().table(request, names)
+        return super().table(request, names, retry=retry)
 
 
 class Api:
