@@ -7,7 +7,6 @@ runs into another. ``KUBEBUILDER_ASSETS`` wins where it holds all binaries of ei
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import os
@@ -162,12 +161,11 @@ class Process:
         self.log = log
         with log.open("ab") as out:
             self._child = subprocess.Popen(
-                list(command),
+                [*DIES_WITH_PARENT, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
                 env={**os.environ, **(environment or {})},
             )
 
@@ -190,11 +188,13 @@ class Process:
         return self.log.read_text(errors="replace")
 
 
-_LIBC = ctypes.CDLL(None)
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+DIES_WITH_PARENT = (
+    *(sys.executable, "-ISc"),
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])",
+)
+"""A program that becomes the one named behind it, and is killed when its parent ends
+(PR_SET_PDEATHSIG). ``preexec_fn`` would do the same in a forked copy of this process, and a copy of
+gRPC's threads, which the fake kubelets have here, may hang before it gets there."""
 
 
 class ControlPlane:
