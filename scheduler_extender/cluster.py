@@ -472,7 +472,8 @@ class Cluster:
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self._fault(NodeName(pod.node or ""), error)
             waiting = None  # then everybody is taken for unreported
-        witnesses = frozenset(waiting.waiting if waiting else node.pods) - {pod.uid}
+        here = {other.uid for other in node.all_pods()}
+        witnesses = frozenset(waiting.waiting if waiting else here) - {pod.uid}
         if not witnesses:
             return
         alike = [
@@ -483,7 +484,6 @@ class Cluster:
         if len(alike) < MOST_GHOSTS:
             node.ghosts[pod.uid] = Ghost(pod, witnesses)
             return
-        here = {other.uid for other in node.all_pods()}
         former = node.ghosts.pop(alike[-1])
         node.ghosts[pod.uid] = Ghost(pod, (witnesses | former.witnesses) & here, many=True)
 
@@ -701,6 +701,7 @@ class Cluster:
         table = self._tables.get(request)
         if table is None:
             table = self._tables[request] = Table()
+            self._forget_old_tables()
         else:
             self._tables.move_to_end(request)
         if retry:
@@ -798,7 +799,7 @@ class Cluster:
             merits: dict[int, Merit] = {}
             for state, name in some.items():
                 if state is not None and work:
-                    merits[state] = self._merit_or_none(NodeName(name), state, request, table)
+                    merits[state] = self._merit_or_unknown(NodeName(name), state, request, table)
                 elif state is not None:
                     merits[state] = table.merits.get(state, scoring.UNKNOWN)
             by_merit = scoring.scores(request, {*merits.values(), scoring.UNKNOWN})
@@ -807,10 +808,10 @@ class Cluster:
             score_of[None] = by_merit[scoring.UNKNOWN]
             return dict(zip(names, map(score_of.__getitem__, states), strict=True))
 
-    def _merit_or_none(
+    def _merit_or_unknown(
         self, name: NodeName, state: int, request: GpuRequest, table: Table
     ) -> Merit:
-        """What speaks for a state; nothing that we know of where working it out fails."""
+        """What speaks for a state; :data:`scoring.UNKNOWN` where working it out fails."""
         if state == NO_STATE:
             return scoring.UNKNOWN
         merit = table.merits.get(state)

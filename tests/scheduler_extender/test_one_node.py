@@ -243,3 +243,11 @@ def test_the_answers_remembered_are_bounded_in_number(
     for count in (1, 2, 3, 4):
         ask(cluster, count, {})
     assert [request.count for request in cluster._tables] == [3, 4]
+
+
+def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cluster) -> None:
+    """Anyone may name nodes that do not exist, with constraints that nobody had before."""
+    for speed in range(1, 2 * clusters.REMEMBERED_REQUESTS):
+        asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)
+        verbs.filter_nodes(cluster, asked, ["nowhere"], 1.0)
+    assert len(cluster._tables) == clusters.REMEMBERED_REQUESTS
