@@ -90,6 +90,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._cluster: Cluster | None = None
         self._read: list[tuple[Counter, Callable[[], int]]] = []
+        self._looking = threading.Lock()
         self.requests = Counter(
             "gpu_topology_requests",
             "Requests answered, by verb and HTTP status",
@@ -178,9 +179,10 @@ class Metrics:
 
     def look(self, now: float) -> None:
         """Bring up to date what others count; ``now`` is the cluster's clock."""
-        for counter, count in self._read:
-            shown = next(iter(counter.collect())).samples[0].value
-            counter.inc(max(0.0, count() - shown))
+        with self._looking:  # two scrapes at once would each add what is new
+            for counter, count in self._read:
+                shown = next(iter(counter.collect())).samples[0].value
+                counter.inc(max(0.0, count() - shown))
         if self._cluster is None:
             return
         for watch in self._cluster.watches():

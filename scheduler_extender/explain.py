@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from scheduler_extender.cluster import Cluster, Decision
@@ -70,10 +71,16 @@ def answers(
     """
     names = cluster.names()
     strict = _strict(request)
-    scores = cluster.scores(request, names)
+    # One state at a time, with the lock free in between: nobody else waits for a curious person.
+    cluster.work_out(request, names, inf, scores=True)
+    cluster.work_out(strict, names, inf)
+    scores = cluster.scores(request, names, retry=False)
     with cluster.locked():
-        found = dict(cluster.table(request, names).decisions)
-        told = dict(cluster.table(strict, names).decisions)
+        found = dict(cluster.table(request, names, retry=False).decisions)
+        told = dict(cluster.table(strict, names, retry=False).decisions)
+    if cluster.blind():  # what is remembered was worked out while we could see
+        told = {}
+        found = {} if request.required else found
     home = bound.node if bound is not None else None
     rows = []
     for name in names:

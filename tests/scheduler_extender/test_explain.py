@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster
+from scheduler_extender.cluster import OUT_OF_DATE, Cluster
 from scheduler_extender.explain import answers, summary
+from scheduler_extender.freshness import Watch
 from scheduler_extender.ledger import pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import bridged, pcie, pod, switched
@@ -17,6 +18,7 @@ from tests.scheduler_extender.serving import Running, running
 from tests.scheduler_extender.test_cases import hold
 from topology.devices import NodeName
 from topology.links import LinkKind
+from topology.report import Report
 from topology.requests import Constraints, Policy, gpu_request
 
 NVLINK = {"link": "nvlink"}
@@ -117,3 +119,40 @@ def test_what_is_unknown_is_an_error_of_the_same_form_as_all_others(
     with running(bridged()) as service:
         answer = service.admin.get(path)
         assert (answer.status_code, answer.json()) == (status, {"error": error})
+
+
+def test_what_a_blind_extender_answers_is_told() -> None:
+    """The answers that it remembers are not those that filter gives now."""
+    watches: list[Watch] = []
+    cluster = Cluster(lambda: 1000.0, watches=lambda: watches)
+    cluster.put_record(switched(), Report("boot", 1))
+    pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+    (row,) = answers(cluster, pair)
+    assert row.promises
+    watches.append(Watch("pods", 0.0))
+    (row,) = answers(cluster, pair)
+    assert (row.passes, row.reason) == (False, OUT_OF_DATE.reason)
+    (row,) = answers(cluster, gpu_request(2))
+    assert row.passes
+
+
+def test_who_asks_why_holds_up_nobody_else() -> None:
+    """Each state is worked out by itself, and the lock is free in between."""
+    unbounded: list[str] = []
+
+    class Watched(Cluster):
+        def _decide(self, *rest: Any) -> Any:
+            if self._allowance is None:
+                unbounded.append("decide")
+            return super()._decide(*rest)
+
+        def _prospect(self, *rest: Any) -> Any:
+            if self._allowance is None:
+                unbounded.append("score")
+            return super()._prospect(*rest)
+
+    cluster = Watched(lambda: 0.0)
+    for i in range(4):
+        cluster.put_record(switched(2 + i, f"n{i}"), Report("boot", 1))
+    assert len(answers(cluster, gpu_request(2))) == 4
+    assert unbounded == []
