@@ -154,6 +154,7 @@ _ALL = (1 << 64) - 1
 
 
 FEW = 32
+"""Sets that are judged one by one; more are judged together, which takes a while to set up."""
 
 
 def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
