@@ -53,6 +53,7 @@ from topology.placement import (
     assess,
     endangers,
 )
+from topology.remembering import interrupted_by
 from topology.report import Report
 from topology.requests import NO_CONSTRAINTS, GpuRequest
 from topology.scoring import Kinds, Merit, Prospect
@@ -71,6 +72,8 @@ KNOWN_FAULTS = 1000
 
 SLICE = 200
 """Nodes that are looked up under the lock at a time."""
+TURN_SECONDS = 0.005
+"""For how long nodes are worked out before others get the lock; one may take it further."""
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
 OUT_OF_DATE = Rejection("the extender's view of the cluster is out of date", resolvable=False)
@@ -262,28 +265,29 @@ class Cluster:
         self.faults = 0
         """How often deciding about one node, or verifying it, has failed."""
         self._allowance: int | None = None
+        self._until: float | None = None
 
     @contextmanager
-    def bounded(self, steps: int, *, wait: bool) -> Iterator[None]:
+    def bounded(self, steps: int, *, wait: bool, until: float | None = None) -> Iterator[None]:
         """Like :meth:`locked`, for no more than ``steps`` of work: see :data:`EVALUATION`.
 
-        What is asked inside raises :class:`NotRememberedError` where it needs more; what was
-        worked out until then stays remembered. Without ``wait`` the same is raised at once if the
-        lock is not free.
+        More is begun as long as the clock has not reached ``until``. What is asked inside raises
+        :class:`NotRememberedError` where it needs more; what was worked out until then stays
+        remembered. Without ``wait`` the same is raised at once if the lock is not free.
         """
         if not self._lock.acquire(blocking=wait):
             raise NotRememberedError
         try:
-            self._allowance = steps
+            self._allowance, self._until = steps, until
             yield
         finally:
-            self._allowance = None
+            self._allowance = self._until = None
             self._lock.release()
 
     def _spend(self, steps: int) -> None:
         if self._allowance is not None:
             self._allowance -= steps
-            if self._allowance < 0:
+            if self._allowance < 0 and (self._until is None or self._clock() >= self._until):
                 raise NotRememberedError
 
     @contextmanager
@@ -737,17 +741,23 @@ class Cluster:
     ) -> bool:
         """Work out what nobody has asked yet, for about so long; whether all of it is done.
 
-        The lock is held for one state at a time. What is done stays remembered, so whoever asks
+        The lock is held for a few states at a time. What is done stays remembered, so whoever asks
         again goes on from there. With ``scores`` that is the scores, too.
         """
         until = self._clock() + seconds
+
+        def in_time() -> None:
+            if self._clock() >= until:
+                raise NotRememberedError
+
         with self._lock:
             self.table(request, ())  # what failed in former calls is tried again, once
         for start in range(0, len(names), SLICE):
             part = names[start : start + SLICE]
             while True:
                 try:
-                    with self.bounded(EVALUATION + 2 * len(part), wait=True):
+                    steps, end = EVALUATION + 2 * len(part), self._clock() + TURN_SECONDS
+                    with self.bounded(steps, wait=True, until=end), interrupted_by(in_time):
                         if scores:
                             self.scores(request, part, retry=False)
                         else:
@@ -872,6 +882,8 @@ class Cluster:
         self._spend(EVALUATION)
         try:
             return self._decide(node, request)
+        except NotRememberedError:
+            raise
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self._fault(name, error)
             return _undecided(node, request)

@@ -110,8 +110,24 @@ class _Test:
     pattern: Pattern
     wide: Rows | None
     over_pairs: bool
+    judged: dict[tuple[Mask, int], bool] | None
+    """On a small shape the answers of :meth:`passes`: there are few sets, asked again and again."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes."""
+        return 1000 if self.judged is None else 30_000
 
     def passes(self, mask: Mask, count: int) -> bool:
+        """Whether a set of GPUs that holds ``count`` devices satisfies the constraints."""
+        if self.judged is None:
+            return self._passes(mask, count)
+        found = self.judged.get((mask, count))
+        if found is None:
+            found = self.judged[mask, count] = self._passes(mask, count)
+        return found
+
+    def _passes(self, mask: Mask, count: int) -> bool:
         if mask & ~self.allowed:
             return False
         if count == 1:
@@ -152,6 +168,9 @@ class _Test:
 
 _ALL = (1 << 64) - 1
 
+
+SMALL = 8
+"""GPUs; of so few there are at most 256 sets."""
 
 FEW = 32
 """Sets that are judged one by one; more are judged together, which takes a while to set up."""
@@ -457,7 +476,8 @@ def _test(shape: Shape, constraints: Constraints, sick: Mask) -> _Test:
     wide = None
     if constraints.min_bandwidth is not None:
         wide = wide_rows(shape, constraints.min_bandwidth)
-    return _Test(allowed, numa, linked, constraints.pattern, wide, constraints.over_pairs)
+    judged: dict[tuple[Mask, int], bool] | None = {} if shape.size <= SMALL else None
+    return _Test(allowed, numa, linked, constraints.pattern, wide, constraints.over_pairs, judged)
 
 
 def _gpu_meets(shape: Shape, p: int, constraints: Constraints) -> bool:

@@ -4,11 +4,16 @@ Answers are remembered by their arguments, so that nodes in one state are worked
 memories together hold at most :data:`BYTES`, by estimate: what was not asked for while half of that
 was newly remembered is forgotten. An answer never depends on what is remembered. Several threads
 may ask at once; at worst an answer is worked out twice.
+
+Whoever asks may stop a long answer half-way (:func:`interrupted_by`): what was worked out for it
+stays remembered, so that asking again goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -54,6 +59,7 @@ class Remembered(Generic[P, R]):
             return found  # type: ignore[no-any-return]
         found = self.old.get(key, _ABSENT)
         if found is _ABSENT:
+            interruptible()
             found = self._function(*args, **kwargs)
         self.young[key] = found
         self._weigh(key, found)
@@ -86,6 +92,35 @@ def remembered(function: Callable[P, R]) -> Remembered[P, R]:
     (4, True)
     """
     return Remembered(function)
+
+
+class _Thread(threading.local):
+    """What may interrupt the answers of one thread."""
+
+    check: Callable[[], None] | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def interrupted_by(check: Callable[[], None]) -> Iterator[None]:
+    """Call ``check`` before each part of what this thread works out inside.
+
+    It interrupts by raising an exception, which reaches whoever asked. Nothing that is half done is
+    remembered.
+    """
+    before, _thread.check = _thread.check, check
+    try:
+        yield
+    finally:
+        _thread.check = before
+
+
+def interruptible() -> None:
+    """A place between two parts of a long answer, where it may be interrupted."""
+    if _thread.check is not None:
+        _thread.check()
 
 
 def bytes_remembered() -> int:

@@ -41,12 +41,14 @@ def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     assess, prospect = placement.assess, scoring.prospect
 
     def slow_assess(*args: Any) -> Any:
+        answer = assess(*args)
         clock.now += 1
-        return assess(*args)
+        return answer
 
     def slow_prospect(*args: Any) -> Any:
+        answer = prospect(*args)
         clock.now += 1
-        return prospect(*args)
+        return answer
 
     monkeypatch.setattr(clusters, "assess", slow_assess)
     monkeypatch.setattr(scoring, "prospect", slow_prospect)
@@ -64,19 +66,19 @@ def test_a_required_pod_gets_an_error_until_some_node_takes_it(
     cluster: Cluster, clock: Clock
 ) -> None:
     pair = asked(2, NVLINK)
-    first = verbs.filter_nodes(cluster, pair, NAMES, 3.0)
+    first = verbs.filter_nodes(cluster, pair, NAMES, 3.5)
     assert first.error == STILL_WORKING
     assert not first.failed
     assert not first.unresolvable, "nobody is evicted, and no reason is written"
-    second = verbs.filter_nodes(cluster, pair, NAMES, 3.0)
+    second = verbs.filter_nodes(cluster, pair, NAMES, 3.5)
     assert second.error == ""
     assert second.node_names
     assert set(second.failed.values()) == {UNDECIDED.reason}
     answered = {*second.node_names, *second.failed, *second.unresolvable}
     assert answered == set(NAMES), "each node stands in the answer once"
-    while verbs.filter_nodes(cluster, pair, NAMES, 3.0).node_names != NAMES[5:]:
+    while verbs.filter_nodes(cluster, pair, NAMES, 3.5).node_names != NAMES[5:]:
         assert clock.now < 60
-    assert clock.now <= 10, "what was done is not done again"
+    assert clock.now <= 14, "what was done is not done again, but for one interrupted in each call"
 
 
 def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cluster) -> None:
@@ -84,31 +86,31 @@ def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cluster) ->
     assert bound is not None
     assert isinstance(bound.request, GpuRequest)
     cluster.put_pod(replace(bound, promised=bound.request.constraints))
-    found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, 2.0)
+    found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, 2.5)
     assert found.error == ""
     assert found.node_names == NAMES[:9]
     assert found.failed == {"n9": IN_PROGRESS.reason}
 
 
 def test_nodes_that_nobody_knows_are_told_apart(cluster: Cluster) -> None:
-    found = verbs.filter_nodes(cluster, asked(1, {}), [*NAMES, "stranger"], 2.0)
+    found = verbs.filter_nodes(cluster, asked(1, {}), [*NAMES, "stranger"], 2.5)
     assert found.node_names == [*NAMES, "stranger"]
-    required = verbs.filter_nodes(cluster, asked(2, NVLINK), ["n9", "n8", "stranger"], 0.5)
-    assert required.node_names == ["n9"]
-    assert required.failed == {"n8": UNDECIDED.reason}
+    required = verbs.filter_nodes(cluster, asked(2, NVLINK), ["n9", "n8", "n7", "stranger"], 1.5)
+    assert required.node_names == ["n9", "n8"]
+    assert required.failed == {"n7": UNDECIDED.reason}
     assert "stranger" in required.unresolvable
 
 
 def test_scores_that_were_not_worked_out_are_neutral(cluster: Cluster, clock: Clock) -> None:
     single = asked(1, {})
     verbs.filter_nodes(cluster, single, NAMES)
-    some = {str(row["Host"]): row["Score"] for row in verbs.prioritize(cluster, single, NAMES, 3.0)}
+    some = {str(row["Host"]): row["Score"] for row in verbs.prioritize(cluster, single, NAMES, 3.5)}
     assert list(some) == NAMES
     assert some["n9"] == 5
     began = clock.now
-    while verbs.prioritize(cluster, single, NAMES, 3.0) != verbs.prioritize(cluster, single, NAMES):
+    while verbs.prioritize(cluster, single, NAMES, 3.5) != verbs.prioritize(cluster, single, NAMES):
         assert clock.now < began + 60
-    assert clock.now - began <= 10, "each state is worked out once"
+    assert clock.now - began <= 14, "each state is worked out once, or interrupted once"
 
 
 def test_preempt_evicts_nobody_for_what_it_did_not_look_at(cluster: Cluster, clock: Clock) -> None:
@@ -128,9 +130,9 @@ def test_the_lock_is_free_between_two_states(
     entered: list[int] = []
     real = Cluster.bounded
 
-    def bounded(self: Cluster, steps: int, *, wait: bool) -> Any:
+    def bounded(self: Cluster, steps: int, **how: Any) -> Any:
         entered.append(steps)
-        return real(self, steps, wait=wait)
+        return real(self, steps, **how)
 
     monkeypatch.setattr(Cluster, "bounded", bounded)
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))

@@ -42,7 +42,7 @@ from topology.devices import Mask, positions
 from topology.graph import Shape
 from topology.links import Link, LinkKind, Via
 from topology.patterns import picks
-from topology.remembering import remembered
+from topology.remembering import interruptible, remembered
 
 Ints = NDArray[np.int32]
 
@@ -316,6 +316,7 @@ def _table(shape: Shape, size: int, highest: bool, count: int) -> _Table:
     # Where the blank set is taken away, whole sets are left.
     for members in (*range(0, count, size), *range(count % size, count + 1, size)):
         if members not in table.done:
+            interruptible()
             _fill(table, size, members)
             table.done.add(members)  # last: a thread that sees it finds the masks filled
     return table
