@@ -9,19 +9,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks import agentcost
-from benchmarks import latency as latency_
-from benchmarks import profile as profile_
-from benchmarks import promises as promises_
-from benchmarks import rounds as rounds_
-from benchmarks import scale as scale_
-from benchmarks import worst as worst_
 from benchmarks.output import console, show, writable, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
+from benchmarks.promises import plays as promises_
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
 from benchmarks.report.command import report
 from benchmarks.shipped.command import simulate
+from benchmarks.speed import agent as agentcost
+from benchmarks.speed import latency as latency_
+from benchmarks.speed import profile as profile_
+from benchmarks.speed import rounds as rounds_
+from benchmarks.speed import scale as scale_
+from benchmarks.speed import worst as worst_
 from scheduler_extender.commandline import run
 
 app = typer.Typer(

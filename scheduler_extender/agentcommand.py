@@ -12,13 +12,13 @@ import structlog
 import yaml
 
 from topology import codec
-from topology.agent.facts import KubeletFacts
+from topology.agent.asks.node import KubeletSources
+from topology.agent.decides.allocation import KubeletFacts
 from topology.agent.loop import Picture
 from topology.agent.metrics import PortError
-from topology.agent.nodewatch import KubeletSources
 from topology.agent.service import AgentService, BootIdError, Settings
-from topology.devices import NodeName
-from topology.graph import NodeTopology
+from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
 log = structlog.get_logger(__name__)

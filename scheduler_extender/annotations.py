@@ -1,4 +1,4 @@
-"""Pod manifest → :class:`~topology.requests.GpuRequest`, or why not.
+"""Pod manifest → :class:`~topology.core.requests.GpuRequest`, or why not.
 
 The contract of the annotations is one table, :data:`KEYS`: a key, how its value is read, and what
 is allowed. A value that cannot be read and a key that nobody knows are refused with a reason that
@@ -15,9 +15,9 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from scheduler_extender.wire import Container, Pod, Resources
-from topology.devices import Bytes
-from topology.links import GBps, LinkKind, canonical_product
-from topology.requests import Constraints, ContainerRequest, GpuRequest, Pattern, Policy, Role
+from topology.core.devices import Bytes
+from topology.core.links import GBps, LinkKind, canonical_product
+from topology.core.requests import Constraints, ContainerRequest, GpuRequest, Pattern, Policy, Role
 
 PREFIX = "gpu-topology.io/"
 PLACEMENT = PREFIX + "placement"
@@ -59,9 +59,9 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     """
     claimed = _claimed(pod)
     containers: dict[str, list[ContainerRequest]] = {}
-    alone = not pod.spec.resource_claims
+    only_gpu_plugin = not pod.spec.resource_claims
     for container, role in _containers(pod):
-        alone = alone and not _other_devices(container, managed)
+        only_gpu_plugin = only_gpu_plugin and not _other_devices(container, managed)
         for resource in managed:
             try:
                 count = _count(container, resource)
@@ -78,7 +78,7 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         return Malformed(
             f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
         )
-    counted = GpuRequest(resource, tuple(containers[resource]), alone=alone)
+    counted = GpuRequest(resource, tuple(containers[resource]), only_gpu_plugin=only_gpu_plugin)
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
     for key in sorted(ours.keys() - RESERVED):
@@ -99,7 +99,7 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     if len(containers) > 1 and constraints != Constraints():
         kinds = " and ".join(sorted(containers))
         return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
-    return GpuRequest(resource, tuple(containers[resource]), constraints, policy, alone)
+    return GpuRequest(resource, tuple(containers[resource]), constraints, policy, only_gpu_plugin)
 
 
 def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:

@@ -55,8 +55,8 @@ from scheduler_extender.snapshot import cluster_file
 from scheduler_extender.verbs import Binder, BindError
 from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise
 from topology import codec
-from topology.devices import NodeName, PodUid
-from topology.requests import GpuRequest
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
 
 log = structlog.get_logger(__name__)
 

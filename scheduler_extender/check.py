@@ -10,11 +10,11 @@ from rich.text import Text
 
 from scheduler_extender.cluster import Cluster, Decision, kubelet_of
 from scheduler_extender.explain import answers, summary
-from topology.devices import Mask, NodeName
-from topology.graph import NodeTopology
-from topology.kubelet import container_sets
-from topology.pools import gpus
-from topology.requests import GpuRequest, Role
+from topology.core.admission import container_sets
+from topology.core.devices import Mask, NodeName
+from topology.core.graph import NodeTopology
+from topology.core.pools import gpus
+from topology.core.requests import GpuRequest, Role
 
 SHOWN_SETS = 4
 SHOWN_NODES = 200
@@ -86,7 +86,9 @@ def _containers(
         view = cluster.view(name, request.resource)
         if not isinstance(view, str) and decision.assessment.fits:
             kubelet = kubelet_of(topology, served)
-            found = container_sets(kubelet, view.free, request.counts, alone=request.alone)
+            found = container_sets(
+                kubelet, view.free, request.counts, only_gpu_plugin=request.only_gpu_plugin
+            )
             for container, pools in zip(request.containers, found, strict=True):
                 masks = {gpus(pool, kubelet.width) for pool in pools or ()}
                 sets[container.name] = tuple(sorted(masks))

@@ -31,10 +31,10 @@ from scheduler_extender.commandline import BadInputError, run
 from scheduler_extender.filecluster import ClusterFileError, FileBinder, feed, load
 from scheduler_extender.terminal import show
 from topology import codec
-from topology.devices import Bytes, NodeName
-from topology.graph import AllocatorFacts
+from topology.core.devices import Bytes, NodeName
+from topology.core.graph import AllocatorFacts
+from topology.core.placement import Verdict
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
-from topology.placement import Verdict
 
 app = typer.Typer(
     name="gpu-topology",

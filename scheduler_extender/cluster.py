@@ -31,12 +31,12 @@ from scheduler_extender.ledger import (
 )
 from scheduler_extender.mix import RequestMix
 from scheduler_extender.verification import Surprise, verify
-from topology import scoring
-from topology.belief import Availability
-from topology.devices import GpuResource, NodeName, PodUid
-from topology.graph import NodeTopology
-from topology.kubelet import Kubelet
-from topology.placement import (
+from topology.core import scoring
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability
+from topology.core.devices import GpuResource, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.placement import (
     BUSY,
     DRA_ONLY,
     IN_PROGRESS,
@@ -53,10 +53,10 @@ from topology.placement import (
     assess,
     endangers,
 )
-from topology.remembering import interrupted_by
-from topology.report import Report
-from topology.requests import NO_CONSTRAINTS, GpuRequest
-from topology.scoring import Kinds, Merit, Prospect
+from topology.core.remembering import interrupted_by
+from topology.core.report import Report
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+from topology.core.scoring import Merit, Prospect, RequestClasses
 
 REMEMBERED_REQUESTS = 128
 REMEMBERED_ANSWERS = 400_000
@@ -167,7 +167,7 @@ class Table:
     by_state: dict[int, Decision] = field(default_factory=dict)
     merits: dict[int, Merit] = field(default_factory=dict)
     prospects: dict[int, Prospect] = field(default_factory=dict)
-    kinds: Kinds = ()
+    kinds: RequestClasses = ()
     passed: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
@@ -477,7 +477,7 @@ class Cluster:
             self._fault(NodeName(pod.node or ""), error)
             waiting = None  # then everybody is taken for unreported
         here = {other.uid for other in node.all_pods()}
-        witnesses = frozenset(waiting.waiting if waiting else here) - {pod.uid}
+        witnesses = frozenset(waiting.unreported if waiting else here) - {pod.uid}
         if not witnesses:
             return
         alike = [
@@ -585,7 +585,7 @@ class Cluster:
             else:
                 # Its end is not in doubt, only when: so it counts as a pod on its way out.
                 # Nobody is left to keep its promise to.
-                gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, steady=False)
+                gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, survives_endings=False)
                 sequence = node.report.sequence if node.report else 0
                 node.departed[uid] = Departed(gone, version, sequence)
                 self._release_departed(node)
@@ -629,7 +629,7 @@ class Cluster:
     def waiting_pods(self) -> list[PodRecord]:
         """Pods that kube-scheduler has called unschedulable."""
         with self._lock:
-            return [pod for pod in self._pods.values() if pod.waiting]
+            return [pod for pod in self._pods.values() if pod.unschedulable]
 
     def names(self) -> list[NodeName]:
         """Every node we know of, sorted."""
@@ -688,7 +688,7 @@ class Cluster:
                 for uid, ghost in list(node.ghosts.items()):
                     request = ghost.pod.request
                     mine = isinstance(request, GpuRequest) and request.resource == resource
-                    if mine and uid not in found.waiting:
+                    if mine and uid not in found.unreported:
                         del node.ghosts[uid]
                 node.views[resource] = found.availability
             except ContradictionError as error:
@@ -837,7 +837,7 @@ class Cluster:
 
     def _merit(self, name: NodeName, request: GpuRequest, table: Table) -> Merit:
         mix = self._mix.current
-        kinds = scoring.kinds_of(mix)
+        kinds = scoring.classes_of(mix)
         if table.kinds != kinds:
             table.kinds = kinds
             table.prospects.clear()
@@ -1141,7 +1141,9 @@ def _with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
     """
     for earlier in known:
         if earlier is not None and earlier.node == pod.node:
-            return replace(pod, promised=earlier.promised, steady=earlier.steady)
+            return replace(
+                pod, promised=earlier.promised, survives_endings=earlier.survives_endings
+            )
     return pod
 
 

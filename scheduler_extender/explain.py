@@ -13,11 +13,11 @@ from typing import Any
 
 from scheduler_extender.cluster import Cluster, Decision
 from scheduler_extender.ledger import PodRecord
-from topology.belief import Availability
-from topology.devices import Bytes, NodeName, positions
-from topology.graph import NodeTopology
-from topology.pools import gpus
-from topology.requests import Constraints, GpuRequest, Policy
+from topology.core.belief import Availability
+from topology.core.devices import Bytes, NodeName, positions
+from topology.core.graph import NodeTopology
+from topology.core.pools import gpus
+from topology.core.requests import Constraints, GpuRequest, Policy
 
 ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
 """Required, it refuses exactly the nodes of which nothing is known."""
@@ -124,7 +124,7 @@ def free_and_promised(topology: NodeTopology, view: Availability) -> dict[str, A
     reported (which of the free ones they will be, the kubelet decides), ``pending`` these pods.
     ``left`` is what remains for others.
     """
-    waiting = [pod for pod in view.pending if not pod.ghost]
+    waiting = [pod for pod in view.pending if not pod.departed]
     free = gpus(view.free, view.width)
     return {
         "free": [topology.gpus[p].index for p in positions(free)],

@@ -26,9 +26,9 @@ from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import Node, Pod
 from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.report import Report
 from topology.machines import Machine, UnknownMachine, machine
-from topology.report import Report
 from topology.yamltext import YamlTextError, documents
 
 MAX_FILE = 256 * 1024 * 1024
@@ -325,9 +325,9 @@ class FileBinder:
             replace(
                 pod,
                 node=binding.node,
-                unschedulable=False,
+                called_unschedulable=False,
                 promised=reserved.promised,
-                steady=reserved.steady,
+                survives_endings=reserved.survives_endings,
             )
         )
         with self._lock:

@@ -27,7 +27,9 @@ from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.waker import Waker
 from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
 from topology.codec import RecordError, decode
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.report import Report
+from topology.core.requests import gpu_request
 from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
@@ -40,8 +42,6 @@ from topology.kubeapi.apiserver import (
 )
 from topology.kubeapi.paths import path
 from topology.kubeapi.reflector import Reflector, Timing
-from topology.report import Report
-from topology.requests import gpu_request
 
 log = structlog.get_logger(__name__)
 

@@ -30,13 +30,13 @@ import msgspec
 
 from scheduler_extender.annotations import PLACEMENT, Malformed, containers_of, parse, render
 from scheduler_extender.wire import Pod
-from topology.belief import Availability, Holder, Pending, pending_order
-from topology.devices import GpuResource, NodeName, PodUid, base_uuid
-from topology.graph import NodeTopology
-from topology.placement import Verdict
-from topology.pools import Pool, pack, total, width_for
-from topology.report import Allocation, Report
-from topology.requests import NO_CONSTRAINTS, Constraints, Counts, GpuRequest, Role
+from topology.core.belief import Availability, Holder, Pending, pending_order
+from topology.core.devices import GpuResource, NodeName, PodUid, base_uuid
+from topology.core.graph import NodeTopology
+from topology.core.placement import Verdict
+from topology.core.pools import Pool, pack, total, width_for
+from topology.core.report import Allocation, Report
+from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, GpuRequest, Role
 
 ENDED = ("Succeeded", "Failed")
 UNKNOWN_VERSION = -1
@@ -52,8 +52,8 @@ class PodRecord:
     """What the ledger keeps of a pod that asks for GPUs.
 
     ``promised`` is what was promised to it when we bound it; nothing for a plain pod, and nothing
-    for one that somebody else bound. ``steady`` is a promise that was called guaranteed, and not
-    just expected.
+    for one that somebody else bound. ``survives_endings`` is a promise that was called
+    guaranteed, and not just expected.
     """
 
     uid: PodUid
@@ -63,9 +63,9 @@ class PodRecord:
     request: GpuRequest | Malformed
     phase: str = "Pending"
     deleting: bool = False
-    unschedulable: bool = False
+    called_unschedulable: bool = False
     promised: Constraints = NO_CONSTRAINTS
-    steady: bool = False
+    survives_endings: bool = False
 
     @property
     def ended(self) -> bool:
@@ -73,9 +73,11 @@ class PodRecord:
         return self.phase in ENDED
 
     @property
-    def waiting(self) -> bool:
+    def unschedulable(self) -> bool:
         """Whether kube-scheduler has said that it fits nowhere."""
-        return self.node is None and self.unschedulable and not self.deleting and not self.ended
+        return (
+            self.node is None and self.called_unschedulable and not self.deleting and not self.ended
+        )
 
 
 def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> PodRecord | None:
@@ -99,12 +101,12 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         request=request,
         phase=pod.status.phase,
         deleting=pod.metadata.deletion_timestamp is not None,
-        unschedulable=any(
+        called_unschedulable=any(
             c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
             for c in pod.status.conditions or []
         ),
         promised=promised,
-        steady=promised != NO_CONSTRAINTS and promise is Verdict.GUARANTEED,
+        survives_endings=promised != NO_CONSTRAINTS and promise is Verdict.GUARANTEED,
     )
 
 
@@ -148,11 +150,11 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
     if request is not None:
         annotations = render(request)
         spec = containers_of(request)
-        if not request.alone:
+        if not request.only_gpu_plugin:
             first = (spec["containers"] or spec["initContainers"])[0]
             first["resources"]["limits"]["example.com/another-device"] = "1"
     if pod.promised != NO_CONSTRAINTS:
-        verdict = Verdict.GUARANTEED if pod.steady else Verdict.EXPECTED
+        verdict = Verdict.GUARANTEED if pod.survives_endings else Verdict.EXPECTED
         placement = {"verdict": verdict.value, "node": pod.node, "uid": pod.uid}
         annotations[PLACEMENT] = json.dumps(placement)
     if pod.node is not None:
@@ -161,7 +163,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
     if annotations:
         metadata["annotations"] = annotations
     status: dict[str, Any] = {"phase": pod.phase}
-    if pod.unschedulable:
+    if pod.called_unschedulable:
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         status["conditions"] = [unscheduled]
     if pod.deleting:
@@ -232,7 +234,7 @@ class Balance:
     waits for, and what the report shows of it."""
 
     availability: Availability
-    waiting: dict[PodUid, Pending]
+    unreported: dict[PodUid, Pending]
     shown: dict[PodUid, Pool]
 
 
@@ -267,7 +269,7 @@ def balance(
         books.haunt(ghost)
     for other in held.values():
         (books.releasing if all_pods_known else books.running).append(Holder(books.pool(other)))
-    return Balance(books.availability(), books.waiting, shown)
+    return Balance(books.availability(), books.unreported, shown)
 
 
 @dataclass(slots=True)
@@ -307,7 +309,7 @@ class _Books:
         self._width = width_for(replicas)
         self.running: list[Holder] = []
         self.releasing: list[Holder] = []
-        self.waiting: dict[PodUid, Pending] = {}
+        self.unreported: dict[PodUid, Pending] = {}
         self._taken: set[str] = set()
         self.shown: Collection[PodUid] = ()
 
@@ -353,12 +355,12 @@ class _Books:
             else:
                 # Its init containers may have devices already, and no report would show them.
                 begun = any(role is Role.INIT for role, _ in request.counts)
-                self.waiting[pod.uid] = Pending(
+                self.unreported[pod.uid] = Pending(
                     request.counts,
                     pod.promised,
-                    pod.steady,
-                    request.alone,
-                    blind=begun,
+                    pod.survives_endings,
+                    request.only_gpu_plugin,
+                    opaque=begun,
                     ending=pod.deleting,
                 )
             return
@@ -366,19 +368,21 @@ class _Books:
             holder = Holder(self.pool(shown), self._hidden(request, shown))
             (self.releasing if pod.deleting else self.running).append(holder)
         else:
-            self.waiting[pod.uid] = self._started(pod, request, shown)
+            self.unreported[pod.uid] = self._started(pod, request, shown)
 
     def haunt(self, ghost: Ghost) -> None:
         """Enter a pod that ended unseen, while one of its witnesses is unreported."""
         request = ghost.pod.request
-        waiting = {uid for uid, pod in self.waiting.items() if not pod.ghost}
+        waiting = {uid for uid, pod in self.unreported.items() if not pod.departed}
         if (
             isinstance(request, GpuRequest)
             and request.resource == self._resource
             and ghost.pod.uid not in self.shown
             and not waiting.isdisjoint(ghost.witnesses)
         ):
-            self.waiting[ghost.pod.uid] = Pending(request.counts, alone=request.alone, ghost=True)
+            self.unreported[ghost.pod.uid] = Pending(
+                request.counts, only_gpu_plugin=request.only_gpu_plugin, departed=True
+            )
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""
@@ -392,11 +396,11 @@ class _Books:
         facts = self._topology.allocator
         # One hint for the whole pod was merged from what was free when its admission began.
         pinned = facts.topology_manager_scope == "pod" and facts.topology_manager_policy != "none"
-        blind = pinned or any(
+        opaque = pinned or any(
             c.role is Role.INIT or 0 < got[c.name] < c.count for c in request.containers
         )
         counts: Counts = tuple((c.role, c.count) for c in rest)
-        if blind:
+        if opaque:
             # What its init containers hold shows nowhere, and may be used or not.
             missing = max(0, request.count - devices)
             held = max(missing, request.effective_count - devices)
@@ -404,11 +408,11 @@ class _Books:
         return Pending(
             counts,
             pod.promised,
-            pod.steady,
-            request.alone,
+            pod.survives_endings,
+            request.only_gpu_plugin,
             started=True,
             shown=self.pool(shown),
-            blind=blind,
+            opaque=opaque,
             ending=pod.deleting,
         )
 
@@ -432,7 +436,7 @@ class _Books:
             free=free,
             releasing=tuple(sorted(h for h in self.releasing if h != Holder(0))),
             running=tuple(sorted(h for h in self.running if h != Holder(0))),
-            pending=pending_order(self.waiting.values()),
+            pending=pending_order(self.unreported.values()),
             sick=sum(1 << p for p in {p for p in sick if p is not None}),
             width=self._width,
             gone=max(0, gone) if hiding else 0,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from topology.requests import GpuRequest
-from topology.scoring import PRIOR, Kind, Mix
+from topology.core.requests import GpuRequest
+from topology.core.scoring import PRIOR, Mix, RequestClass
 
 MEMORY = 200.0
 """Pods; the weight of a pod fades to 1/e over so many later ones."""
@@ -23,7 +23,7 @@ class RequestMix:
     """
 
     def __init__(self) -> None:
-        self._weights: dict[Kind, float] = {}
+        self._weights: dict[RequestClass, float] = {}
         self._prior = PRIOR_PODS
         self._seen = 0
         self.current: Mix = PRIOR
@@ -34,7 +34,7 @@ class RequestMix:
         for kind in self._weights:
             self._weights[kind] *= fade
         self._prior = max(self._prior * fade, PRIOR_PODS / 10)
-        kind = Kind(request.count, request.constraints)
+        kind = RequestClass(request.count, request.constraints)
         self._weights[kind] = self._weights.get(kind, 0.0) + 1
         self._seen += 1
         if self._seen % REFRESH:

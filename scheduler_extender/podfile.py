@@ -14,7 +14,7 @@ from typing import Any
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
 from scheduler_extender.filecluster import read_pod
 from topology.codec import shortened
-from topology.requests import GpuRequest
+from topology.core.requests import GpuRequest
 from topology.yamltext import YamlTextError, documents
 
 LIKE_OURS = 0.75

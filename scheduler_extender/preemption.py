@@ -13,7 +13,7 @@ from collections.abc import Callable
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.cluster import Cluster, Decision
 from scheduler_extender.wire import MetaVictims, PreemptionArgs, PreemptionResult
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
 
 TURN = 16
 """Nodes after which those who wait for the cluster's lock get it."""

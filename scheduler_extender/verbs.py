@@ -17,9 +17,9 @@ from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.cluster import OUT_OF_DATE, Cluster, Decision
 from scheduler_extender.ledger import PodRecord
 from scheduler_extender.wire import BindingArgs, FilterResult, Pod
-from topology.devices import NodeName, PodUid
-from topology.placement import NO_REPORT, Rejection, Verdict
-from topology.requests import GpuRequest
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import NO_REPORT, Rejection, Verdict
+from topology.core.requests import GpuRequest
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
 STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
@@ -282,7 +282,7 @@ def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRec
         return pod
     verdict = decision.assessment.verdict if decision.assessment else Verdict.EXPECTED
     steady = verdict is Verdict.GUARANTEED
-    return replace(pod, promised=request.constraints, steady=steady)
+    return replace(pod, promised=request.constraints, survives_endings=steady)
 
 
 def _placement(

@@ -15,13 +15,13 @@ from typing import Any
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.ledger import ContradictionError, Ghost, PodRecord, balance, manifest_of
 from topology import codec
-from topology.belief import Availability, Pending
-from topology.devices import GpuResource, PodUid
-from topology.graph import NodeTopology
-from topology.kubelet import Kubelet
-from topology.placement import predicted, satisfies
-from topology.pools import Pool, gpus
-from topology.report import Report
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability, Pending
+from topology.core.devices import GpuResource, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.placement import predicted, satisfies
+from topology.core.pools import Pool, gpus
+from topology.core.report import Report
 
 OUTSIDE = "outside-outcomes"
 """The pod has GPUs that it could not have been given."""
@@ -103,14 +103,14 @@ def _verify(
     found = []
     for pod in changed:
         got = now.shown.get(pod.uid)
-        if got is None or pod.uid in now.waiting or isinstance(pod.request, Malformed):
+        if got is None or pod.uid in now.unreported or isinstance(pod.request, Malformed):
             continue
         if same_boot and then.shown.get(pod.uid) == got:
             continue
         if same_boot and pod.ended and pod.uid in reported:
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
-        pending = then.waiting.get(pod.uid) if same_boot else None
+        pending = then.unreported.get(pod.uid) if same_boot else None
         if pending is not None and not _foreseen(kubelet, then.availability, pending, got):
             kinds.append(OUTSIDE)
         mask = gpus(got, kubelet.width)

@@ -24,10 +24,10 @@ import structlog
 from scheduler_extender.annotations import WAKE, Malformed
 from scheduler_extender.cluster import Cluster, NotRememberedError
 from scheduler_extender.ledger import PodRecord
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable
 from topology.kubeapi.paths import path
-from topology.requests import GpuRequest
 
 log = structlog.get_logger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from topology.belief import Pending
-from topology.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
-from topology.graph import NodeTopology
-from topology.links import GBps, Link, LinkKind, Via
-from topology.requests import NO_CONSTRAINTS, Constraints, Counts, Role
+from topology.core.belief import Pending
+from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
+from topology.core.graph import NodeTopology
+from topology.core.links import GBps, Link, LinkKind, Via
+from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, Role
 
 GIB = 1024 * MIB
 
@@ -89,8 +89,12 @@ def container(name: str, count: int, **more: Any) -> dict[str, Any]:
 
 
 def waiting(
-    count: int, promised: Constraints = NO_CONSTRAINTS, *, steady: bool = False, init: int = 0
+    count: int,
+    promised: Constraints = NO_CONSTRAINTS,
+    *,
+    survives_endings: bool = False,
+    init: int = 0,
 ) -> Pending:
     """A bound pod with one container, maybe after an init container, that no report shows yet."""
     counts: Counts = ((Role.INIT, init),) if init else ()
-    return Pending((*counts, (Role.APP, count)), promised, steady)
+    return Pending((*counts, (Role.APP, count)), promised, survives_endings)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from topology.devices import Bytes, Gpu, GpuUuid, Mask, NodeName
-from topology.graph import AllocatorFacts, NodeTopology
-from topology.links import Link, LinkKind
+from topology.core.devices import Bytes, Gpu, GpuUuid, Mask, NodeName
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import Link, LinkKind
 
 SHARED = Path(os.environ.get("GPU_TOPOLOGY_SHARED", Path(__file__).parents[2] / "shared"))
 

@@ -27,9 +27,9 @@ from scheduler_extender.filecluster import read_pod
 from scheduler_extender.kube import RECORDS_PATH
 from tests.crd import faults, nodes_of, plain, schema
 from topology import codec
-from topology.devices import DeviceId, GpuUuid, PodUid
+from topology.core.devices import DeviceId, GpuUuid, PodUid
+from topology.core.report import Allocation, Health, Report
 from topology.machines import MACHINES, machine
-from topology.report import Allocation, Health, Report
 
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
 BASE = ROOT / "manifests" / "base"

@@ -1,11 +1,9 @@
-"""The pure model of a node's GPUs, and what its kubelet may hand out.
+"""Nodes and their GPUs: the pure model, what feeds it, and the agent that publishes it.
 
-Read in this order: :mod:`~topology.devices` and :mod:`~topology.links` (what is in a node),
-:mod:`~topology.graph` (a node's topology and its shape), :mod:`~topology.requests` (what a pod
-asks), :mod:`~topology.allocators` (what kubelet and device plugin may hand out),
-:mod:`~topology.belief` (from which free masks), :mod:`~topology.placement` (the verdict).
+``core`` is the model and what follows from it (start there); ``machines`` is the catalogue of known
+hardware, ``sources`` reads what people paste, ``codec`` the records of the API server, ``kubeapi``
+talks to it, ``agent`` runs on each node, and ``emulation`` plays a node for tests and benchmarks.
 
 A set of GPUs is a *mask*: an ``int`` whose bit *p* stands for the GPU at position *p* of
-``NodeTopology.gpus``. Everything down to :mod:`~topology.machines` is a function of its
-arguments: no I/O, no clock, no randomness (import-linter checks it).
+``NodeTopology.gpus``.
 """

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from topology.devices import (
+from topology.core.devices import (
     Bytes,
     DeviceId,
     Fabric,
@@ -25,10 +25,10 @@ from topology.devices import (
     NodeName,
     base_uuid,
 )
-from topology.devices import PodUid as Uid
-from topology.graph import MAX_GPUS, AllocatorFacts, NodeTopology, TopologyError
-from topology.links import GBps, Link, LinkKind, Via
-from topology.report import Allocation, Condition, Health, Report
+from topology.core.devices import PodUid as Uid
+from topology.core.graph import MAX_GPUS, AllocatorFacts, NodeTopology, TopologyError
+from topology.core.links import GBps, Link, LinkKind, Via
+from topology.core.report import Allocation, Condition, Health, Report
 
 API_VERSION = "gpu-topology.io/v1alpha1"
 KIND = "GPUTopology"

@@ -6,9 +6,9 @@ Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): F_n(M) = Σ_m p_m · F
 pods m with popularity p_m. Where m cannot run on n, or asks for no GPU, all that is idle counts;
 else what is idle on GPUs with less left than m asks of one.
 
-**Worth** is ours, the idea of :mod:`topology.scoring` in this model: how many more of each usual
-pod would fit, alone, times the GPU it asks for. Fragmentation sees that a node has run out of CPU
-for a pod only when it has; worth falls with every CPU that idle GPUs will need.
+**Worth** is ours, the idea of :mod:`topology.core.scoring` in this model: how many more of each
+usual pod would fit, alone, times the GPU it asks for. Fragmentation sees that a node has run out of
+CPU for a pod only when it has; worth falls with every CPU that idle GPUs will need.
 """
 
 from __future__ import annotations

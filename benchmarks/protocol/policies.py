@@ -95,7 +95,7 @@ def damage(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
 
 
 def worth(nodes: Nodes, pod: PodKind, typical: Typical) -> Answer:
-    """The formula of :mod:`topology.scoring` alone: :func:`damage` without fragmentation."""
+    """The formula of :mod:`topology.core.scoring` alone: :func:`damage` without fragmentation."""
     return _descend(nodes, pod, typical.worth, lambda gained: np.floor(WORTH_PART * gained / STEP))
 
 

@@ -18,8 +18,8 @@ from benchmarks.shipped.fleet import Fleet, Ints, SimPod, State
 from benchmarks.shipped.jobs import Job
 from benchmarks.shipped.policy import Base, ByState, Choice
 from benchmarks.shipped.scheduler import WITH_GPUS
-from topology.devices import Mask, positions
-from topology.graph import Shape, best_ring, subsets
+from topology.core.devices import Mask, positions
+from topology.core.graph import Shape, best_ring, subsets
 
 
 class Stock(Base):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from itertools import combinations
 
-from topology.devices import Mask, positions
-from topology.graph import Shape
+from topology.core.devices import Mask, positions
+from topology.core.graph import Shape
 
 MOST_HALVES = 10_000
 

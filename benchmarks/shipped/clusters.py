@@ -13,12 +13,12 @@ from pathlib import Path
 from benchmarks.protocol import openb
 from scheduler_extender.filecluster import Allocatable, ClusterFileError, load
 from scheduler_extender.ledger import PodRecord
-from topology.devices import MIB, Bytes, Gpu, GpuUuid, NodeName
-from topology.graph import NodeTopology
-from topology.links import Link, LinkKind
+from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, NodeName
+from topology.core.graph import NodeTopology
+from topology.core.links import Link, LinkKind
+from topology.core.report import Report
 from topology.machines import UnknownMachine, machine
 from topology.machines.notation import STOCK_PLUGIN
-from topology.report import Report
 
 ENDLESS = Allocatable(10**12, 10**18, 10**6)
 """What a node has of which nothing is said: CPU and memory do not bind."""

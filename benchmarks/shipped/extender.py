@@ -22,7 +22,7 @@ from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
 
 WEIGHT = 5
 """``extenders[0].weight`` of the shipped scheduler configuration."""

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from benchmarks.shipped.clusters import ClusterError, Node
 from benchmarks.shipped.jobs import SHARED_GPU, WHOLE_GPU, Ask
 from scheduler_extender.cluster import kubelet_of
-from topology.devices import GpuResource, GpuUuid, Mask, PodUid, base_uuid
+from topology.core.admission import Kubelet
+from topology.core.devices import GpuResource, GpuUuid, Mask, PodUid, base_uuid
+from topology.core.graph import Shape
+from topology.core.placement import satisfies
+from topology.core.report import Report
+from topology.core.requests import Constraints, ContainerRequest, GpuRequest, Role
 from topology.emulation import EmulatedKubelet, Refused
-from topology.graph import Shape
-from topology.kubelet import Kubelet
-from topology.placement import satisfies
-from topology.report import Report
-from topology.requests import Constraints, ContainerRequest, GpuRequest, Role
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -39,8 +39,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse, quantity
 from scheduler_extender.wire import Pod
 from topology.codec import first_error
-from topology.devices import MIB
-from topology.requests import GpuRequest
+from topology.core.devices import MIB
+from topology.core.requests import GpuRequest
 
 WHOLE_GPU = "nvidia.com/gpu"
 SHARED_GPU = "nvidia.com/gpu.shared"

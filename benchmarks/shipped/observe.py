@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.shipped.fleet import Fleet, State
 from benchmarks.shipped.jobs import WHOLE_GPU, Job
-from topology import scoring
-from topology.scoring import Kind, Mix
+from topology.core import scoring
+from topology.core.scoring import Mix, RequestClass
 
 if TYPE_CHECKING:
     from benchmarks.shipped.simulation import Simulation
@@ -26,7 +26,7 @@ class Observer:
     """Takes notes at evenly spaced arrivals.
 
     Fragmentation is the share of the free GPUs that the usual requests could not be promised: one
-    less worth / free, with the worth of :mod:`topology.scoring` and the workload's own mix.
+    less worth / free, with the worth of :mod:`topology.core.scoring` and the workload's own mix.
     """
 
     def __init__(self, jobs: Sequence[Job]) -> None:
@@ -92,11 +92,11 @@ def mapped(fleet: Fleet) -> list[tuple[str, int]]:
 
 def mix_of(jobs: Sequence[Job]) -> Mix:
     """The requests that ask for most of a workload's GPU time, weighed by it."""
-    asked: defaultdict[Kind, float] = defaultdict(float)
+    asked: defaultdict[RequestClass, float] = defaultdict(float)
     for job in jobs:
         request = job.ask.request(WHOLE_GPU) if job.ask.gpus else None
         if request is not None:
-            asked[Kind(request.count, request.constraints)] += job.gpus * job.runs
+            asked[RequestClass(request.count, request.constraints)] += job.gpus * job.runs
     top = sorted(asked.items(), key=lambda item: -item[1])[:MOST_KINDS]
     whole = sum(n for _, n in top)
     return tuple((kind, n / whole) for kind, n in top)

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.shipped.fleet import Fleet, Ints, SimPod, State
 from benchmarks.shipped.jobs import Job
 from benchmarks.shipped.scheduler import DEFAULT, InTree
-from topology.devices import Mask
+from topology.core.devices import Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from benchmarks.shipped.jobs import Ask, Job
 from benchmarks.shipped.observe import Observer
 from benchmarks.shipped.policy import ForGood, Policy
 from benchmarks.shipped.speed import Speed, weakest_hop
-from topology.devices import Mask, PodUid
+from topology.core.devices import Mask, PodUid
+from topology.core.placement import satisfies
 from topology.emulation import Refused
-from topology.placement import satisfies
 
 QUEUES = ("backfill", "fifo", "none")
 MOST_REFUSALS = 32

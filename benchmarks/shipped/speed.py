@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from topology.devices import Mask
-from topology.graph import Shape, best_ring
+from topology.core.devices import Mask
+from topology.core.graph import Shape, best_ring
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from scheduler_extender.demo.scheduler import Outcome, Scheduler
 from scheduler_extender.filecluster import ClusterFile, FileBinder, feed, load
 from scheduler_extender.serving import Serving, listen
 from scheduler_extender.terminal import show
-from topology.devices import PodUid
+from topology.core.devices import PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 PICTURE = "cluster.svg"

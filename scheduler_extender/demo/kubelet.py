@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from topology import codec
-from topology.devices import Mask, NodeName, PodUid
+from topology.core.devices import Mask, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet
-from topology.graph import NodeTopology
-from topology.requests import GpuRequest
 
 
 class Kubelets:

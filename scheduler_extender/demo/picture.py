@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from itertools import groupby
 from xml.sax.saxutils import escape
 
-from topology.devices import Mask, NodeName, positions
-from topology.graph import NodeTopology
-from topology.links import Via
+from topology.core.devices import Mask, NodeName, positions
+from topology.core.graph import NodeTopology
+from topology.core.links import Via
 
 COLUMNS = 12
 CELL, RING, DOT = 118, 36, 9.5

@@ -15,9 +15,9 @@ import urllib3
 from scheduler_extender.annotations import PREFIX, Malformed, parse
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.wire import Pod
-from topology.devices import NodeName, positions
-from topology.placement import satisfies
-from topology.requests import GpuRequest
+from topology.core.devices import NodeName, positions
+from topology.core.placement import satisfies
+from topology.core.requests import GpuRequest
 
 TRIES = 40
 """How often filter is asked about one pod while it is still working the nodes out."""

@@ -32,9 +32,9 @@ from benchmarks.shipped.sources import Workload
 from benchmarks.shipped.speed import Speed, weakest_hop
 from tests import recorded
 from topology import codec
-from topology.devices import NodeName, PodUid
-from topology.graph import NodeTopology
-from topology.links import GBps, Link, LinkKind, Via
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.links import GBps, Link, LinkKind, Via
 from topology.machines import machine
 
 DGX = machine("dgx1-v100").topology("n").shape

@@ -16,13 +16,13 @@ from benchmarks.protocol.fragmentation import Typical
 from benchmarks.protocol.model import WHOLE, NodeKind, Nodes, PodKind
 from benchmarks.protocol.policies import POLICIES, STEP, WORTH_PART
 from tests.nodes import pcie
-from topology import scoring
-from topology.belief import Availability
-from topology.graph import AllocatorFacts
-from topology.kubelet import Kubelet
-from topology.pools import pack
-from topology.requests import gpu_request
-from topology.scoring import Kind, Mix
+from topology.core import scoring
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability
+from topology.core.graph import AllocatorFacts
+from topology.core.pools import pack
+from topology.core.requests import gpu_request
+from topology.core.scoring import Mix, RequestClass
 
 sizes = st.sampled_from([1, 2, 4, 8])
 usual = st.lists(sizes, min_size=1, max_size=19)
@@ -42,7 +42,7 @@ def worth(typical: Typical, nodes: Nodes) -> float:
 
 
 def mix(counts: list[int]) -> Mix:
-    return tuple((Kind(k), n / len(counts)) for k, n in Counter(counts).items())
+    return tuple((RequestClass(k), n / len(counts)) for k, n in Counter(counts).items())
 
 
 @given(free_gpus, usual, sizes)

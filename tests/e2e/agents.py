@@ -15,7 +15,7 @@ from tests.e2e import agentidentity
 from tests.e2e.controlplane import ControlPlane, Process, free_port
 from tests.fakes.nvml.machine import FakeNvml
 from tests.fakes.nvml.testing import fake_nvml
-from topology.graph import NodeTopology
+from topology.core.graph import NodeTopology
 
 PLUGINS = "/api/v1/namespaces/kube-system/pods"
 

@@ -18,8 +18,8 @@ import yaml
 
 from tests.e2e.controlplane import ControlPlane, Process, free_port
 from topology import codec
-from topology.graph import NodeTopology
-from topology.report import Report
+from topology.core.graph import NodeTopology
+from topology.core.report import Report
 
 ROOT = Path(__file__).parent.parent.parent
 EXTENDER = "system:serviceaccount:gpu-topology-system:gpu-topology-extender"

@@ -23,11 +23,11 @@ from scheduler_extender.annotations import PLACEMENT, Malformed, parse
 from scheduler_extender.wire import Pod
 from tests.e2e.cluster import RealCluster
 from topology import codec
-from topology.devices import PodUid
+from topology.core.devices import PodUid
+from topology.core.graph import NodeTopology
+from topology.core.placement import satisfies
+from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet, Refused
-from topology.graph import NodeTopology
-from topology.placement import satisfies
-from topology.requests import GpuRequest
 
 RUNS = "e2e/runs-seconds"
 ALL_PODS = "/api/v1/pods"

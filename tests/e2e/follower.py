@@ -15,9 +15,9 @@ import msgspec
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kubelet import Kubelet
 from topology import codec
+from topology.core.report import Report
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector
-from topology.report import Report
 
 PERIOD = 0.2
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"

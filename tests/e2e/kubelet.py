@@ -26,7 +26,7 @@ import yaml
 from tests.e2e.controlplane import ControlPlane, Process
 from tests.e2e.machinefile import describe
 from tests.e2e.podresources import PodResources
-from topology.graph import NodeTopology
+from topology.core.graph import NodeTopology
 
 ROOT = "/var/lib/kubelet"
 HIDDEN = ("/var/lib", "/var/log")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from topology.graph import NodeTopology
-from topology.links import LinkKind, Via
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind, Via
 
 SCORES = {
     LinkKind.SYS: 10,

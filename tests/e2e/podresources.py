@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 import grpc
 
-from topology.agent.proto.podresources_pb2 import (
+from topology.agent.asks.proto.podresources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
     ContainerDevices,

@@ -18,8 +18,8 @@ from tests.e2e.cluster import PODS, RealCluster
 from tests.fakes.kubelet import GPU, FakeKubelet
 from topology import codec
 from topology.codec import Record
+from topology.core.report import Report
 from topology.machines import machine
-from topology.report import Report
 
 pytestmark = pytest.mark.e2e
 MACHINES = {"n1": "dgx1-v100", "n2": "a100-pcie-4-bridged", "n3": "l40s-4"}

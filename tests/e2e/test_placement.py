@@ -10,10 +10,10 @@ import pytest
 
 from tests.e2e.cluster import RECORDS, RealCluster
 from topology.codec import encode
-from topology.devices import DeviceId, PodUid
-from topology.graph import AllocatorFacts
+from topology.core.devices import DeviceId, PodUid
+from topology.core.graph import AllocatorFacts
+from topology.core.report import Allocation, Report
 from topology.machines import machine
-from topology.report import Allocation, Report
 
 pytestmark = pytest.mark.e2e
 NVLINK = {"link": "nvlink"}

@@ -11,10 +11,10 @@ import time
 import pytest
 
 from tests.e2e.cluster import PODS, RealCluster
-from topology.devices import DeviceId, PodUid
-from topology.graph import AllocatorFacts
+from topology.core.devices import DeviceId, PodUid
+from topology.core.graph import AllocatorFacts
+from topology.core.report import Allocation, Report
 from topology.machines import machine
-from topology.report import Allocation, Report
 
 pytestmark = pytest.mark.e2e
 NVLINK = {"link": "nvlink"}

@@ -17,16 +17,16 @@ from tests.e2e.kubelet import Kubelet, kubelet_users
 from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.replay import POLL, Positions, Step, remove, replay, settle, until
 from tests.nodes import gpus
-from topology.allocators import Call
-from topology.allocators.best_effort import PADDED
-from topology.belief import Availability, Pending, pending_order
-from topology.devices import NodeName
-from topology.graph import AllocatorFacts, NodeTopology
-from topology.kubelet import Kubelet as ModelOfKubelet
-from topology.links import Link, LinkKind
+from topology.core.admission import Kubelet as ModelOfKubelet
+from topology.core.allocators import Call
+from topology.core.allocators.best_effort import PADDED
+from topology.core.belief import Availability, Pending, pending_order
+from topology.core.devices import NodeName
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import Link, LinkKind
+from topology.core.placement import predicted
+from topology.core.requests import Role
 from topology.machines import machine
-from topology.placement import predicted
-from topology.requests import Role
 
 pytestmark = pytest.mark.e2e
 MACHINES = {"dgx1": "dgx1-v100", "bridged": "a100-pcie-4-bridged", "pcie": "l40s-4"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from topology.graph import NodeTopology
-from topology.links import LinkKind
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind
 from topology.machines import Machine
 
 

@@ -25,8 +25,8 @@ from tests.fakes.nvml import (
 )
 from tests.fakes.nvml.testing import PATIENCE, handle, playing
 from tests.nodes import line, pcie
-from topology.graph import NodeTopology
-from topology.links import Link, LinkKind, Via, nvlink_port
+from topology.core.graph import NodeTopology
+from topology.core.links import Link, LinkKind, Via, nvlink_port
 from topology.machines import MACHINES, machine
 
 LEVELS = {

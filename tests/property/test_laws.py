@@ -7,16 +7,16 @@ from itertools import combinations, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology.belief import Availability, Holder, Pending, moments
-from topology.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
-from topology.graph import AllocatorFacts, NodeTopology, best_ring, subsets
-from topology.kubelet import Kubelet, admissions
-from topology.links import GBps, Link, LinkKind, Via
-from topology.patterns import has_ring
-from topology.placement import Verdict, assess, satisfies
-from topology.pools import choices, choices_count, common, gpu_masks, pack, width_for
-from topology.pools import count as count_of
-from topology.requests import Constraints, Counts, Pattern, Role, gpu_request
+from topology.core.admission import Kubelet, admissions
+from topology.core.belief import Availability, Holder, Pending, free_states
+from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
+from topology.core.graph import AllocatorFacts, NodeTopology, best_ring, subsets
+from topology.core.links import GBps, Link, LinkKind, Via
+from topology.core.patterns import has_ring
+from topology.core.placement import Verdict, assess, satisfies
+from topology.core.pools import choices, choices_count, common, gpu_masks, pack, width_for
+from topology.core.pools import count as count_of
+from topology.core.requests import Constraints, Counts, Pattern, Role, gpu_request
 
 PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
 
@@ -287,7 +287,7 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
         width=width,
     )
     counts = data.draw(several)
-    for moment in moments(kubelet, now, endings=True, one_container=False) or ():
+    for moment in free_states(kubelet, now, endings=True, one_container=False) or ():
         pools = [moment.free, moment.free + sum(moment.later)]
         found = admissions(kubelet, moment.free, counts, releasing=moment.later)
         for way in found.ways or ():

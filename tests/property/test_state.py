@@ -25,8 +25,8 @@ from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
-from topology.devices import DeviceId, NodeName, PodUid
-from topology.report import Allocation, Report
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.report import Allocation, Report
 
 GPUS = 4
 NODES = ("a", "b")

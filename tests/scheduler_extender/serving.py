@@ -17,8 +17,8 @@ from scheduler_extender.filecluster import FileBinder
 from scheduler_extender.limits import DEFAULT, Bodies, Limits
 from scheduler_extender.serving import Serving, listen
 from scheduler_extender.verbs import Binder
-from topology.graph import NodeTopology
-from topology.report import Report
+from topology.core.graph import NodeTopology
+from topology.core.report import Report
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

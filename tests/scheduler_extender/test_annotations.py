@@ -13,8 +13,8 @@ from scheduler_extender.cluster import Cluster
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
-from topology.links import LinkKind
-from topology.requests import Constraints, GpuRequest, Pattern, Policy
+from topology.core.links import LinkKind
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy
 
 MOST_TEXT = 300
 

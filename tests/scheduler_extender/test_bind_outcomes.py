@@ -19,11 +19,11 @@ from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.report import Report
+from topology.core.requests import Constraints
 from topology.kubeapi.apiserver import ApiNotSent
-from topology.links import LinkKind
-from topology.report import Report
-from topology.requests import Constraints
 
 NVLINK = {"link": "nvlink"}
 PATH = "/api/v1/namespaces/default/pods/train"

@@ -20,7 +20,7 @@ from scheduler_extender.ledger import PodRecord
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
-from topology.devices import NodeName
+from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiServer
 
 NVLINK = {"link": "nvlink"}

@@ -19,10 +19,10 @@ from tests.nodes import bridged, container, pcie, pod, switched
 from tests.recorded import files, shared
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
-from topology.devices import DeviceId, NodeName, PodUid
-from topology.placement import Verdict
-from topology.report import Allocation, Condition, Report
-from topology.requests import gpu_request
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.placement import Verdict
+from topology.core.report import Allocation, Condition, Report
+from topology.core.requests import gpu_request
 
 NVLINK = {"link": "nvlink"}
 

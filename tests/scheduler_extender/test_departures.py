@@ -18,11 +18,11 @@ from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import Clock
 from topology import codec
-from topology.devices import DeviceId, NodeName, PodUid
-from topology.graph import NodeTopology
-from topology.links import LinkKind
-from topology.report import Allocation, Condition, Report
-from topology.requests import NO_CONSTRAINTS, Constraints
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind
+from topology.core.report import Allocation, Condition, Report
+from topology.core.requests import NO_CONSTRAINTS, Constraints
 
 NODE = switched(4, "node")
 NAME = NodeName("node")

@@ -16,9 +16,9 @@ from scheduler_extender.events import BURST, MOST_WAITING, PAUSE, EventWriter
 from scheduler_extender.ledger import PodRecord
 from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise
 from tests.scheduler_extender.serving import wait_for
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import gpu_request
 from topology.kubeapi.apiserver import ApiUnreachable
-from topology.requests import gpu_request
 
 
 def surprise(name: str, kind: str = BROKEN) -> Surprise:

@@ -16,10 +16,10 @@ from scheduler_extender.wire import Pod
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.serving import Running, running
 from tests.scheduler_extender.test_cases import hold
-from topology.devices import NodeName
-from topology.links import LinkKind
-from topology.report import Report
-from topology.requests import Constraints, Policy, gpu_request
+from topology.core.devices import NodeName
+from topology.core.links import LinkKind
+from topology.core.report import Report
+from topology.core.requests import Constraints, Policy, gpu_request
 
 NVLINK = {"link": "nvlink"}
 

@@ -18,15 +18,15 @@ from scheduler_extender.waker import Waker
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
-from topology.belief import Availability
-from topology.devices import DeviceId, NodeName, PodUid
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.placement import Verdict, assess
+from topology.core.pools import pack
+from topology.core.report import Allocation, Health, Report
+from topology.core.requests import Constraints, gpu_request
 from topology.kubeapi.apiserver import ApiUnreachable, Query
-from topology.kubelet import Kubelet
-from topology.links import LinkKind
-from topology.placement import Verdict, assess
-from topology.pools import pack
-from topology.report import Allocation, Health, Report
-from topology.requests import Constraints, gpu_request
 
 NODE = switched(4, "node")
 NAME = NodeName("node")
@@ -209,7 +209,7 @@ class Patches:
 def test_a_wake_that_failed_is_tried_again_and_one_due_later_is_not_lost(cluster: Cluster) -> None:
     api = Patches()
     waker = Waker(cluster, api)
-    waiting = replace(record(pod(2, NVLINK)), unschedulable=True)
+    waiting = replace(record(pod(2, NVLINK)), called_unschedulable=True)
     cluster.put_pod(waiting)
     api.fail = True
     cluster.put_report(NAME, Report("boot", 2, health=(Health(NODE.gpus[0].uuid, True),)))
@@ -234,7 +234,7 @@ def test_a_crowd_is_woken_in_rounds(cluster: Cluster) -> None:
     waker = Waker(cluster, api)
     for i in range(120):
         one = record(pod(2, NVLINK, name=f"p{i}", uid=f"u{i}"))
-        cluster.put_pod(replace(one, unschedulable=True))
+        cluster.put_pod(replace(one, called_unschedulable=True))
     cluster.put_report(NAME, Report("boot", 2, health=(Health(NODE.gpus[0].uuid, True),)))
     sizes = []
     for step in range(4):

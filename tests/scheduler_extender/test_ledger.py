@@ -15,12 +15,12 @@ from scheduler_extender.ledger import ContradictionError, PodRecord, availabilit
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod, switched, waiting
 from tests.scheduler_extender.serving import Clock
-from topology.belief import Availability, Holder, Pending
-from topology.devices import DeviceId, GpuResource, NodeName, PodUid
-from topology.links import LinkKind
-from topology.pools import pack
-from topology.report import Allocation, Health, Report
-from topology.requests import Constraints, Role, gpu_request
+from topology.core.belief import Availability, Holder, Pending
+from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.pools import pack
+from topology.core.report import Allocation, Health, Report
+from topology.core.requests import Constraints, Role, gpu_request
 
 NODE = switched(name="node")
 GPU = "nvidia.com/gpu"
@@ -107,7 +107,7 @@ def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
 def test_init_containers_hold_devices_that_nobody_shows() -> None:
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
     # Its init container may have its devices already: to others it may take any.
-    unseen = Pending(((Role.INIT, 3), (Role.APP, 1)), blind=True)
+    unseen = Pending(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
     assert free(Report(), hungry) == Availability(0b1111, pending=(unseen,))
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
     assert now == Availability(0b1110, running=(Holder(0b0001, 2),))
@@ -132,7 +132,7 @@ def test_a_pod_that_ended_unseen_haunts_whoever_was_unreported() -> None:
     cluster.put_pod(pair)
     cluster.put_pod(single)
     cluster.put_pod(replace(single, phase="Succeeded"))
-    ghost = Pending(((Role.APP, 1),), ghost=True)
+    ghost = Pending(((Role.APP, 1),), departed=True)
     now = cluster.view(NODE.name, GPU)
     assert now == Availability(0b1111, pending=(ghost, waiting(2)))
     assert isinstance(now, Availability)
@@ -163,7 +163,7 @@ def placed(placement: object, *, node: str | None = "node") -> PodRecord:
 def test_a_promise_is_remembered_by_the_placement_annotation(verdict: str) -> None:
     found = placed({"verdict": verdict, "node": "node", "uid": "uid-1", "sets": [], "time": "t"})
     assert found.promised == Constraints(link=LinkKind.NVLINK)
-    assert found.steady is (verdict == "guaranteed")
+    assert found.survives_endings is (verdict == "guaranteed")
     assert record(pod(2, {"link": "nvlink"}, node="node")).promised == Constraints()
 
 

@@ -20,9 +20,9 @@ from scheduler_extender.cluster import (
 from scheduler_extender.limits import AT_ONCE_BODY
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
-from topology.devices import NodeName
-from topology.report import Health, Report
-from topology.requests import gpu_request
+from topology.core.devices import NodeName
+from topology.core.report import Health, Report
+from topology.core.requests import gpu_request
 
 NODES = tuple(switched(4, f"node-{i}") for i in range(3))
 NAMES = [node.name for node in NODES]

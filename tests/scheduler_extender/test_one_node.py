@@ -20,11 +20,12 @@ from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
-from topology import codec, placement, scoring
-from topology.devices import DeviceId, GpuUuid, NodeName, PodUid
-from topology.graph import NodeTopology
-from topology.placement import IN_PROGRESS
-from topology.report import Allocation, Health, Report
+from topology import codec
+from topology.core import placement, scoring
+from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.placement import IN_PROGRESS
+from topology.core.report import Allocation, Health, Report
 
 NVLINK = {"link": "nvlink"}
 NAMES = ["a", "b", "c"]

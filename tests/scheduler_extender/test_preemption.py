@@ -14,11 +14,11 @@ from scheduler_extender.ledger import PodRecord, pod_record
 from scheduler_extender.preemption import preempt
 from scheduler_extender.wire import Pod, PreemptionArgs, encode
 from tests.nodes import bridged, pcie, pod, switched
-from topology.devices import DeviceId, NodeName, PodUid
-from topology.links import LinkKind
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.report import Allocation, Report
+from topology.core.requests import Constraints, gpu_request
 from topology.machines import machine
-from topology.report import Allocation, Report
-from topology.requests import Constraints, gpu_request
 
 NVLINK = {"link": "nvlink"}
 
@@ -148,7 +148,7 @@ def test_what_is_supposed_changes_nothing_that_is_known() -> None:
         cluster.drop_pod(brief.uid)
         if asked:
             cluster.decide_without(name, wanted, frozenset({bound.uid}), {})
-        cluster.put_pod(replace(bound, unschedulable=True))  # anything that touches the node
+        cluster.put_pod(replace(bound, called_unschedulable=True))  # anything that touches the node
         found.append(cluster.decide(name, wanted).verdict)
     assert found == ["possible", "possible"]
 

@@ -10,11 +10,11 @@ import pytest
 from scheduler_extender.cluster import Cluster, Settings
 from scheduler_extender.ledger import PodRecord
 from scheduler_extender.mix import REFRESH
-from topology.devices import NodeName, PodUid
-from topology.links import LinkKind
+from topology.core.devices import NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.report import Report
+from topology.core.requests import Constraints, Pattern, Policy, gpu_request
 from topology.machines import machine
-from topology.report import Report
-from topology.requests import Constraints, Pattern, Policy, gpu_request
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 REQUESTS = [

@@ -18,13 +18,13 @@ from scheduler_extender.snapshot import cluster_file
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.links import GBps, LinkKind
+from topology.core.report import Health, Report
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
 from topology.emulation import EmulatedKubelet, Refused
-from topology.graph import NodeTopology
-from topology.links import GBps, LinkKind
 from topology.machines import machine
-from topology.report import Health, Report
-from topology.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
 
 PLACED = '{"verdict":"guaranteed"}'
 NVLINK = Constraints(link=LinkKind.NVLINK)
@@ -71,7 +71,7 @@ def lived_in(seed: int) -> Cluster:
         if rng.random() < 0.3:
             report = replace(report, health=(Health(topology.gpus[1].uuid, False, "Xid79"),))
         cluster.put_record(topology, report)
-    cluster.put_pod(replace(record("waits", 4), unschedulable=True))
+    cluster.put_pod(replace(record("waits", 4), called_unschedulable=True))
     return cluster
 
 
@@ -187,8 +187,10 @@ def test_pods_come_back_as_they_were() -> None:
     fast = Constraints(min_bandwidth=GBps(1234.5678))
     slow = Constraints(min_bandwidth=GBps(0.00001))
     pods = [
-        replace(record("alone", 1, node="n"), request=replace(gpu_request(1), alone=False)),
-        replace(record("waits", 1), unschedulable=True),
+        replace(
+            record("alone", 1, node="n"), request=replace(gpu_request(1), only_gpu_plugin=False)
+        ),
+        replace(record("waits", 1), called_unschedulable=True),
         replace(record("fast", 1), request=gpu_request(2, fast)),
         replace(record("slow", 1), request=gpu_request(2, slow)),
         seen,

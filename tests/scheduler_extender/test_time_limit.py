@@ -17,11 +17,11 @@ from scheduler_extender.verbs import STILL_WORKING
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
-from topology import placement, scoring
-from topology.links import LinkKind
-from topology.placement import IN_PROGRESS
-from topology.report import Report
-from topology.requests import Constraints, GpuRequest, gpu_request
+from topology.core import placement, scoring
+from topology.core.links import LinkKind
+from topology.core.placement import IN_PROGRESS
+from topology.core.report import Report
+from topology.core.requests import Constraints, GpuRequest, gpu_request
 
 NVLINK = {"link": "nvlink"}
 

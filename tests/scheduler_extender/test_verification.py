@@ -20,10 +20,10 @@ from scheduler_extender.ledger import Ghost, PodRecord, balance, manifest_of, po
 from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise, verify
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
-from topology.devices import DeviceId, NodeName, PodUid
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.report import Allocation, Report
 from topology.kubeapi.apiserver import ApiUnreachable
 from topology.machines import machine
-from topology.report import Allocation, Report
 
 NODE = machine("dgx1-v100").topology("node")
 

@@ -15,11 +15,11 @@ from scheduler_extender.freshness import Watch
 from scheduler_extender.ledger import PodRecord
 from scheduler_extender.waker import Waker
 from tests.nodes import switched
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.report import Health, Report
+from topology.core.requests import Constraints, GpuRequest, gpu_request
 from topology.kubeapi.apiserver import ApiError, ApiUnreachable
-from topology.links import LinkKind
-from topology.report import Health, Report
-from topology.requests import Constraints, GpuRequest, gpu_request
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 PAIR = gpu_request(2, NVLINK)
@@ -59,7 +59,7 @@ class Api:
 
 
 def waiting(uid: str, request: GpuRequest) -> PodRecord:
-    return PodRecord(PodUid(uid), "default", uid, None, request, unschedulable=True)
+    return PodRecord(PodUid(uid), "default", uid, None, request, called_unschedulable=True)
 
 
 def change(cluster: Cluster, nodes: int, sequence: int = 1, states: int = 1) -> None:

@@ -14,14 +14,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from topology.belief import Availability, Holder, Pending
-from topology.graph import AllocatorFacts
-from topology.kubelet import Kubelet
-from topology.links import GBps, LinkKind
-from topology.machines import MACHINES, machine
-from topology.placement import assess
-from topology.pools import count, pack, width_for
-from topology.requests import (
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability, Holder, Pending
+from topology.core.graph import AllocatorFacts
+from topology.core.links import GBps, LinkKind
+from topology.core.placement import assess
+from topology.core.pools import count, pack, width_for
+from topology.core.requests import (
     Constraints,
     ContainerRequest,
     GpuRequest,
@@ -29,14 +28,15 @@ from topology.requests import (
     Role,
     gpu_request,
 )
-from topology.scoring import PRIOR, Kind, kinds_of, prospect
+from topology.core.scoring import PRIOR, RequestClass, classes_of, prospect
+from topology.machines import MACHINES, machine
 
 TABLE = Path(__file__).with_name("answers.json")
 REPLICAS = 4
 KINDS = (
-    *kinds_of(PRIOR),
-    Kind(3, Constraints(link=LinkKind.NVLINK, pattern=Pattern.CONNECTED)),
-    Kind(4, Constraints(min_bandwidth=GBps(40.0))),
+    *classes_of(PRIOR),
+    RequestClass(3, Constraints(link=LinkKind.NVLINK, pattern=Pattern.CONNECTED)),
+    RequestClass(4, Constraints(min_bandwidth=GBps(40.0))),
 )
 
 _NVLINK = Constraints(link=LinkKind.NVLINK)

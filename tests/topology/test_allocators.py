@@ -10,16 +10,16 @@ import pytest
 
 from tests.nodes import bridged, gpus, pcie
 from tests.recorded import lines, mask, matrices
-from topology.allocators import ALLOCATORS, ANY, Call, allocator
-from topology.allocators.best_effort import BEST_EFFORT, CORRUPTED, PADDED, UNEQUAL
-from topology.devices import Bytes, Gpu, GpuUuid, Mask, NodeName, positions
+from topology.core.allocators import ALLOCATORS, ANY, Call, allocator
+from topology.core.allocators.best_effort import BEST_EFFORT, CORRUPTED, PADDED, UNEQUAL
+from topology.core.devices import Bytes, Gpu, GpuUuid, Mask, NodeName, positions
+from topology.core.graph import NodeTopology, Shape, subsets
+from topology.core.links import Link, LinkKind
+from topology.core.placement import satisfies
+from topology.core.pools import pack
+from topology.core.requests import Constraints
 from topology.emulation.plugin import PluginCrash, best_effort
-from topology.graph import NodeTopology, Shape, subsets
-from topology.links import Link, LinkKind
 from topology.machines import MACHINES, machine
-from topology.placement import satisfies
-from topology.pools import pack
-from topology.requests import Constraints
 
 DGX1V = machine("dgx1-v100").topology("n").shape
 NVLINK = Constraints(link=LinkKind.NVLINK)

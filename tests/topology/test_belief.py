@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.nodes import bridged, waiting
-from topology.allocators import ALLOCATORS, Call, Outcomes
-from topology.belief import Availability, Holder, Moment, Pending, belief, moments
-from topology.devices import Mask, positions
-from topology.graph import AllocatorFacts
-from topology.kubelet import Kubelet, admissions
-from topology.links import LinkKind
+from topology.core.admission import Kubelet, admissions
+from topology.core.allocators import ALLOCATORS, Call, Outcomes
+from topology.core.belief import Availability, FreeState, Holder, Pending, belief, free_states
+from topology.core.devices import Mask, positions
+from topology.core.graph import AllocatorFacts
+from topology.core.links import LinkKind
+from topology.core.placement import Verdict, assess, endangers, keeps
+from topology.core.requests import Constraints, Role, gpu_request
 from topology.machines import machine
-from topology.placement import Verdict, assess, endangers, keeps
-from topology.requests import Constraints, Role, gpu_request
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 
@@ -49,7 +49,7 @@ def node() -> Kubelet:
 
 
 def masks(now: Availability, *, endings: bool = False) -> tuple[Mask, ...]:
-    found = moments(node(), now, endings=endings)
+    found = free_states(node(), now, endings=endings)
     assert found is not None
     return tuple(moment.free for moment in found)
 
@@ -89,11 +89,11 @@ def test_what_init_containers_hide_may_be_any_free_gpu() -> None:
 def test_what_a_pod_hid_comes_free_with_what_it_showed() -> None:
     """Also between two containers of one admission."""
     now = Availability(0b0011, releasing=(Holder(0b1000, 1),))
-    found = belief(node(), now, one_container=False).moments
+    found = belief(node(), now, one_container=False).free_states
     assert found == (
-        Moment(0b0001, (0b1010,)),
-        Moment(0b0010, (0b1001,)),
-        Moment(0b1011),
+        FreeState(0b0001, (0b1010,)),
+        FreeState(0b0010, (0b1001,)),
+        FreeState(0b1011),
     )
 
 
@@ -103,11 +103,11 @@ def test_what_is_hidden_may_be_what_the_kubelet_hands_out_no_more() -> None:
 
 
 def test_more_hidden_than_there_is_promises_nothing() -> None:
-    assert moments(node(), Availability(0b0001, running=(Holder(0b1000, 2),))) is None
+    assert free_states(node(), Availability(0b0001, running=(Holder(0b1000, 2),))) is None
 
 
 def test_a_ghost_was_there_for_others_and_is_no_more() -> None:
-    ghost = Pending(((Role.APP, 1),), ghost=True)
+    ghost = Pending(((Role.APP, 1),), departed=True)
     pair = waiting(2, NVLINK)
     now = Availability(0b0111, pending=(ghost, pair))
     # The ghost had 2 and has let go; the pair took 0 and 1 whatever came first.
@@ -119,7 +119,7 @@ def test_a_ghost_was_there_for_others_and_is_no_more() -> None:
 
 
 def test_a_blind_pod_may_take_any_devices() -> None:
-    unseen = Pending(((Role.INIT, 2), (Role.APP, 2)), blind=True)
+    unseen = Pending(((Role.INIT, 2), (Role.APP, 2)), opaque=True)
     assert len(masks(Availability(0b1111, pending=(unseen,)))) == 1 + 6
 
 
@@ -166,16 +166,16 @@ def test_only_a_steady_promise_minds_endings() -> None:
     # with 1 held instead, 0-1 stays apart.
     now = Availability(0b1110, running=held, pending=(waiting(2, NVLINK),))
     assert endangers(node(), now, gpu_request(1))
-    wide = Availability(0b1111, pending=(waiting(2, NVLINK, steady=True),))
+    wide = Availability(0b1111, pending=(waiting(2, NVLINK, survives_endings=True),))
     assert not endangers(node(), wide, gpu_request(1))
 
 
 def test_a_belief_that_grows_too_large_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topology.belief.MAX_STATES", 2)
+    monkeypatch.setattr("topology.core.belief.MAX_STATES", 2)
     belief.cache_clear()
     now = Availability(0b11110, pending=(waiting(1), waiting(1), waiting(1)))
     node = Kubelet(bridged(6).shape, AllocatorFacts("pairs-first"))
-    assert moments(node, now) is None
+    assert free_states(node, now) is None
     found = assess(node, now, gpu_request(2, NVLINK))
     assert (found.verdict, found.hazards) == (Verdict.IMPOSSIBLE, ())  # too few are left
     now = Availability(0b111110, pending=(waiting(1), waiting(1), waiting(1)))
@@ -215,5 +215,5 @@ def test_belief_is_every_history(free: Mask, pods: list[int], gone: list[int]) -
                     for way in admissions(DGX, mask, ((Role.APP, value),)).ways or ()
                 }
             expected |= reached
-    found = moments(DGX, now)
-    assert found == tuple(sorted(Moment(mask) for mask in expected))
+    found = free_states(DGX, now)
+    assert found == tuple(sorted(FreeState(mask) for mask in expected))

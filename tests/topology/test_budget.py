@@ -6,18 +6,17 @@ import json
 
 import pytest
 
-from benchmarks.worst import sparse
+from benchmarks.speed.worst import sparse
 from tests.topology import answers
-from topology import remembering
-from topology.belief import Availability, Holder, Pending
-from topology.budget import SPENT
-from topology.devices import Bytes, NodeName
-from topology.graph import AllocatorFacts
-from topology.kubelet import Kubelet, admissions, container_sets
-from topology.links import LinkKind
-from topology.machines import MACHINES, machine
-from topology.placement import TOO_MUCH, Verdict, assess, endangers
-from topology.requests import (
+from topology.core import remembering
+from topology.core.admission import Kubelet, admissions, container_sets
+from topology.core.belief import Availability, Holder, Pending
+from topology.core.budget import SPENT
+from topology.core.devices import Bytes, NodeName
+from topology.core.graph import AllocatorFacts
+from topology.core.links import LinkKind
+from topology.core.placement import TOO_MUCH, Verdict, assess, endangers
+from topology.core.requests import (
     Constraints,
     ContainerRequest,
     Counts,
@@ -26,7 +25,8 @@ from topology.requests import (
     Role,
     gpu_request,
 )
-from topology.scoring import PRIOR, Merit, merit, scores
+from topology.core.scoring import PRIOR, Merit, merit, scores
+from topology.machines import MACHINES, machine
 
 RING = Constraints(link=LinkKind.NVLINK, pattern=Pattern.RING)
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from topology.codec import RecordError, decode, encode
-from topology.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
-from topology.graph import AllocatorFacts, NodeTopology
+from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.report import Allocation, Condition, Health, Report
 from topology.machines import MACHINES, machine
-from topology.report import Allocation, Condition, Health, Report
 
 CRD = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
 

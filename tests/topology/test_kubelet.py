@@ -10,18 +10,18 @@ import pytest
 
 from tests.nodes import bridged, switched
 from tests.recorded import lines, mask, node, recorded
-from topology.belief import Availability, Holder, Pending, moments
-from topology.budget import SPENT
-from topology.devices import GpuResource, Mask, PodUid
+from topology.core.admission import AFFINITY, TOO_FEW, Kubelet, admissions, container_sets
+from topology.core.belief import Availability, Holder, Pending, free_states
+from topology.core.budget import SPENT
+from topology.core.devices import GpuResource, Mask, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
+from topology.core.links import LinkKind
+from topology.core.placement import assess
+from topology.core.pools import pack, total
+from topology.core.requests import Constraints, ContainerRequest, Counts, GpuRequest, Role
 from topology.emulation import EmulatedKubelet, Refused
 from topology.emulation.kubelet import TOPOLOGY_AFFINITY
-from topology.graph import AllocatorFacts, NodeTopology, plugin_version
-from topology.kubelet import AFFINITY, TOO_FEW, Kubelet, admissions, container_sets
-from topology.links import LinkKind
 from topology.machines import machine
-from topology.placement import assess
-from topology.pools import pack, total
-from topology.requests import Constraints, ContainerRequest, Counts, GpuRequest, Role
 
 INIT, SIDECAR, APP = Role.INIT, Role.SIDECAR, Role.APP
 DGX = machine("dgx1-v100").topology("n")
@@ -140,7 +140,7 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
         earlier: list[Pending] = []
         for pod in line["pods"]:
             counts = tuple((APP, n) for n in pod["containers"])
-            belief = moments(kubelet, Availability(start, pending=tuple(earlier)))
+            belief = free_states(kubelet, Availability(start, pending=tuple(earlier)))
             assert belief is not None
             assert free in {moment.free for moment in belief}, line
             got = mask([i for container in pod["got"] for i in container])
@@ -215,7 +215,7 @@ def test_what_other_providers_hint_is_not_known() -> None:
     assert lower.ways
     assert all(way.shown & 0xF0 == 0 for way in lower.ways)
     # A pod that asks for another plugin's devices as well brings hints of its own.
-    both = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),), alone=False)
+    both = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),), only_gpu_plugin=False)
     assert both.ways == either.ways
 
 
@@ -254,7 +254,7 @@ def test_what_a_half_admitted_pod_leaves() -> None:
     """After a crash of its second container it gives back what it had."""
     half = Pending(((APP, 3),), started=True, shown=0b0001)
     now = Availability(0b1110, pending=(half,), running=(Holder(0b11110000),))
-    found = moments(KUBELET, now)
+    found = free_states(KUBELET, now)
     assert found is not None
     assert {moment.free for moment in found} == {0b0000, 0b1111}
 

@@ -13,9 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests import recorded
-from topology.devices import MIB, Gpu, GpuUuid, Mask, NodeName, positions
-from topology.graph import AllocatorFacts, NodeTopology, Shape, TopologyError, best_ring, subsets
-from topology.links import Link, LinkKind, Via, canonical_product, nvlink_port
+from topology.core.devices import MIB, Gpu, GpuUuid, Mask, NodeName, positions
+from topology.core.graph import (
+    AllocatorFacts,
+    NodeTopology,
+    Shape,
+    TopologyError,
+    best_ring,
+    subsets,
+)
+from topology.core.links import Link, LinkKind, Via, canonical_product, nvlink_port
 from topology.machines import MACHINES, Machine, UnknownMachine, like, machine
 from topology.machines.catalogue import _CATALOGUE
 from topology.machines.notation import Card, drawn

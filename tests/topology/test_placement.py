@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.nodes import GIB, bridged, line, pcie, switched, waiting
-from topology.belief import Availability, Holder
-from topology.devices import Bytes
-from topology.graph import AllocatorFacts, NodeTopology
-from topology.kubelet import Kubelet
-from topology.links import GBps, LinkKind
-from topology.placement import UNASKED, Verdict, assess, satisfies
-from topology.pools import pack
-from topology.requests import (
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability, Holder
+from topology.core.devices import Bytes
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import GBps, LinkKind
+from topology.core.placement import UNASKED, Verdict, assess, satisfies
+from topology.core.pools import pack
+from topology.core.requests import (
     Constraints,
     ContainerRequest,
     GpuRequest,

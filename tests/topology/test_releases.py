@@ -14,17 +14,15 @@ from itertools import chain, combinations
 import pytest
 
 from tests.nodes import bridged
-from topology.allocators import ALLOCATORS, Call, Outcomes
-from topology.belief import Availability, Holder, Pending
-from topology.devices import GpuResource, PodUid, positions
-from topology.emulation import EmulatedKubelet, Refused
-from topology.graph import AllocatorFacts, NodeTopology
-from topology.kubelet import Kubelet, admissions
-from topology.links import LinkKind
-from topology.machines import machine
-from topology.placement import assess, endangers, keeps, predicted
-from topology.pools import pack, width_for
-from topology.requests import (
+from topology.core.admission import Kubelet, admissions
+from topology.core.allocators import ALLOCATORS, Call, Outcomes
+from topology.core.belief import Availability, Holder, Pending
+from topology.core.devices import GpuResource, PodUid, positions
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import LinkKind
+from topology.core.placement import assess, endangers, keeps, predicted
+from topology.core.pools import pack, width_for
+from topology.core.requests import (
     Constraints,
     ContainerRequest,
     Counts,
@@ -33,6 +31,8 @@ from topology.requests import (
     device_count,
     gpu_request,
 )
+from topology.emulation import EmulatedKubelet, Refused
+from topology.machines import machine
 
 INIT, SIDECAR, APP = Role.INIT, Role.SIDECAR, Role.APP
 NVLINK = Constraints(link=LinkKind.NVLINK)

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from topology.belief import Availability
-from topology.graph import AllocatorFacts
-from topology.kubelet import Kubelet
-from topology.links import LinkKind
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability
+from topology.core.graph import AllocatorFacts
+from topology.core.links import LinkKind
+from topology.core.placement import assess
+from topology.core.remembering import forget, interrupted_by
+from topology.core.requests import Constraints, gpu_request
+from topology.core.scoring import PRIOR, merit
 from topology.machines import machine
-from topology.placement import assess
-from topology.remembering import forget, interrupted_by
-from topology.requests import Constraints, gpu_request
-from topology.scoring import PRIOR, merit
 
 PAIRS = gpu_request(3, Constraints(link=LinkKind.NVLINK))
 

@@ -9,26 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_extender.mix import REFRESH, RequestMix
-from topology.belief import Availability
-from topology.devices import Mask
-from topology.graph import AllocatorFacts
-from topology.kubelet import Kubelet, admissions
-from topology.links import LinkKind
-from topology.machines import machine
-from topology.placement import Verdict, assess
-from topology.requests import Constraints, GpuRequest, Policy, Role, gpu_request
-from topology.scoring import (
+from topology.core.admission import Kubelet, admissions
+from topology.core.belief import Availability
+from topology.core.devices import Mask
+from topology.core.graph import AllocatorFacts
+from topology.core.links import LinkKind
+from topology.core.placement import Verdict, assess
+from topology.core.requests import Constraints, GpuRequest, Policy, Role, gpu_request
+from topology.core.scoring import (
     MAX_SCORE,
     PRIOR,
     UNKNOWN,
-    Kind,
     Merit,
+    RequestClass,
     damage,
     merit,
     promises,
     scores,
     worth,
 )
+from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 SINGLE, PAIR = gpu_request(1), gpu_request(2, NVLINK)
@@ -47,12 +47,12 @@ def cost(kubelet: Kubelet, free: Mask, request: GpuRequest = SINGLE) -> float:
 
 
 def test_promises_count_what_fits_one_after_the_other() -> None:
-    assert promises(BRIDGED, 0b1111, Kind(2, NVLINK)) == 2
-    assert promises(BRIDGED, 0b0111, Kind(2, NVLINK)) == 1
-    assert promises(BRIDGED, 0b0110, Kind(2, NVLINK)) == 0
-    assert promises(DGX, 0xFF, Kind(4, NVLINK)) == 2
-    assert promises(H100, 0xFF, Kind(8)) == 1
-    assert promises(PCIE, 0b1111, Kind(2, NVLINK)) == 0
+    assert promises(BRIDGED, 0b1111, RequestClass(2, NVLINK)) == 2
+    assert promises(BRIDGED, 0b0111, RequestClass(2, NVLINK)) == 1
+    assert promises(BRIDGED, 0b0110, RequestClass(2, NVLINK)) == 0
+    assert promises(DGX, 0xFF, RequestClass(4, NVLINK)) == 2
+    assert promises(H100, 0xFF, RequestClass(8)) == 1
+    assert promises(PCIE, 0b1111, RequestClass(2, NVLINK)) == 0
 
 
 def test_a_single_costs_least_where_it_breaks_no_pair() -> None:
@@ -145,8 +145,8 @@ def test_what_the_kubelet_may_refuse_is_worth_nothing() -> None:
     found = admissions(unsure, 0xFF, ((Role.APP, 2),))
     assert found.ways
     assert found.hazards
-    assert promises(unsure, 0xFF, Kind(2)) == 0
-    assert promises(DGX, 0xFF, Kind(2)) == 4
+    assert promises(unsure, 0xFF, RequestClass(2)) == 0
+    assert promises(DGX, 0xFF, RequestClass(2)) == 4
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_the_mix_starts_from_the_prior_and_learns(mix: RequestMix) -> None:
     changes = [mix.observe(triple) for _ in range(10 * REFRESH)]
     assert changes.count(True) == sum(changes[REFRESH - 1 :: REFRESH])  # now and then, not always
     weights = dict(mix.current)
-    assert weights[Kind(3, NVLINK)] > 0.9
+    assert weights[RequestClass(3, NVLINK)] > 0.9
     assert sum(weights.values()) == pytest.approx(1, abs=0.02)
 
 
@@ -170,13 +170,13 @@ def test_the_mix_forgets(mix: RequestMix) -> None:
     for _ in range(40 * REFRESH):
         mix.observe(SINGLE)
     weights = dict(mix.current)
-    assert weights[Kind(1)] > 0.9
-    assert weights.get(Kind(3, NVLINK), 0) < 0.01
+    assert weights[RequestClass(1)] > 0.9
+    assert weights.get(RequestClass(3, NVLINK), 0) < 0.01
 
 
 def test_what_the_cluster_asks_decides_what_it_protects() -> None:
-    quads = ((Kind(4, NVLINK), 1.0),)
-    singles = ((Kind(1), 1.0),)
+    quads = ((RequestClass(4, NVLINK), 1.0),)
+    singles = ((RequestClass(1), 1.0),)
     now = Availability(0xFF)
     assert damage(DGX, now, SINGLE, quads) == 4
     assert damage(DGX, now, SINGLE, singles) == 1

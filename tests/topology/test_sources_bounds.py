@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.topology.test_sources_pasted import FOUR, LIST, P2P
 from topology import codec
-from topology.devices import NodeName
+from topology.core.devices import NodeName
 from topology.sources import MAX_TEXT, SourceError, read
 from topology.sources.imported import MAX_FINDINGS
 from topology.sources.lines import MAX_LINE

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests import recorded
 from topology import codec
-from topology.devices import MIB, Bytes, NodeName
-from topology.graph import NodeTopology
-from topology.links import GBps, Link, LinkKind, Via
+from topology.core.devices import MIB, Bytes, NodeName
+from topology.core.graph import NodeTopology
+from topology.core.links import GBps, Link, LinkKind, Via
 from topology.sources import SourceError, parse_nccl, read
 
 NODE = NodeName("node-1")

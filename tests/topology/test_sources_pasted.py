@@ -11,9 +11,9 @@ import pytest
 
 from tests.recorded import shared
 from topology import codec
-from topology.devices import NodeName
-from topology.graph import NodeTopology
-from topology.links import Link, LinkKind, Via
+from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
+from topology.core.links import Link, LinkKind, Via
 from topology.sources import Imported, SourceError, read
 
 NODE = NodeName("node-1")

@@ -24,10 +24,20 @@ from typing import Protocol
 
 import structlog
 
-from topology.agent import limits
-from topology.agent.facts import NOTHING_KNOWN, KubeletFacts, Plugin, allocator_of, resources_of
-from topology.agent.health import LOST, HealthBook
-from topology.agent.holdings import (
+from topology.agent.asks.nvmlwatch import NvmlState
+from topology.agent.asks.pci import PciTree
+from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
+from topology.agent.decides import limits
+from topology.agent.decides.allocation import (
+    NOTHING_KNOWN,
+    KubeletFacts,
+    Plugin,
+    allocator_of,
+    resources_of,
+)
+from topology.agent.decides.hardware import keep_lost, plugins_doubt, topology_of
+from topology.agent.decides.health import LOST, HealthBook
+from topology.agent.decides.holdings import (
     Entry,
     Held,
     NodePod,
@@ -36,17 +46,13 @@ from topology.agent.holdings import (
     unsettled,
     vanished,
 )
-from topology.agent.inventory import keep_lost, plugins_doubt, topology_of
-from topology.agent.limits import HOLDINGS_LEFT_OUT, LONGEST_MESSAGE, Problem
-from topology.agent.nvmlwatch import NvmlState
-from topology.agent.observed import Unseen, Xid
-from topology.agent.pci import PciTree
-from topology.agent.podresources import KubeletBusyError, KubeletDownError
+from topology.agent.decides.limits import HOLDINGS_LEFT_OUT, LONGEST_MESSAGE, Problem
+from topology.agent.decides.observed import Unseen, Xid
 from topology.agent.publisher import Publisher
-from topology.devices import MIB, DeviceId, GpuUuid, NodeName, PodUid, base_uuid
-from topology.graph import NodeTopology, TopologyError
+from topology.core.devices import MIB, DeviceId, GpuUuid, NodeName, PodUid, base_uuid
+from topology.core.graph import NodeTopology, TopologyError
+from topology.core.report import READY, UNACCOUNTED_USE, Condition, Report
 from topology.kubeapi.apiserver import ApiFailure
-from topology.report import READY, UNACCOUNTED_USE, Condition, Report
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +92,7 @@ NOBODYS_ROUNDS = 3
 
 
 class Kubelet(Protocol):
-    """The part of :class:`~topology.agent.podresources.PodResources` that is needed here."""
+    """The part of :class:`~topology.agent.asks.podresources.PodResources` that is needed here."""
 
     restarts: int
 
@@ -98,7 +104,7 @@ class Kubelet(Protocol):
 
 
 class Driver(Protocol):
-    """The part of :class:`~topology.agent.nvmlwatch.NvmlWatch` that is needed here."""
+    """The part of :class:`~topology.agent.asks.nvmlwatch.NvmlWatch` that is needed here."""
 
     def state(self) -> NvmlState:
         """What was seen last."""

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from topology.agent.decides.observed import Vitals
 from topology.agent.loop import Picture
-from topology.agent.observed import Vitals
 from topology.agent.publisher import Counts
-from topology.devices import GpuUuid, base_uuid
+from topology.core.devices import GpuUuid, base_uuid
 
 PREFIX = "gpu_topology_agent"
 MOST_CLIENTS = 16

@@ -27,11 +27,11 @@ import structlog
 
 from topology import codec
 from topology.codec import Record, RecordError
-from topology.devices import NodeName
-from topology.graph import NodeTopology
+from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
+from topology.core.report import READY, Condition, Report
 from topology.kubeapi.apiserver import ApiError, ApiFailure, ConflictError, NotFoundError
 from topology.kubeapi.paths import path
-from topology.report import READY, Condition, Report
 
 log = structlog.get_logger(__name__)
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import structlog
 
-from topology.agent import pci
+from topology.agent.asks import pci
+from topology.agent.asks.node import KubeletSources, NodeWatch
+from topology.agent.asks.nvmlwatch import Cadence, NvmlWatch
+from topology.agent.asks.podresources import PodResources
+from topology.agent.asks.pods import PODS_PATH, NodePods
 from topology.agent.loop import NodeAgent, Pace, Picture, Surroundings, take_over
 from topology.agent.metrics import Metrics, MetricsServer
-from topology.agent.nodewatch import KubeletSources, NodeWatch
-from topology.agent.nvmlwatch import Cadence, NvmlWatch
-from topology.agent.podresources import PodResources
-from topology.agent.pods import PODS_PATH, NodePods
 from topology.agent.publisher import Publisher
 from topology.agent.wakeup import Wakeup
-from topology.devices import NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Timing
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from topology.devices import DeviceId, PodUid
+from topology.core.devices import DeviceId, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Allocation, Report
+from topology.core.requests import GpuRequest, Role
 from topology.emulation.plugin import Device, PluginCrash, best_effort, greedy
-from topology.graph import NodeTopology
-from topology.report import Allocation, Report
-from topology.requests import GpuRequest, Role
 
 UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
 TOPOLOGY_AFFINITY = "TopologyAffinityError"

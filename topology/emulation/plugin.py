@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
 
-from topology.graph import Shape
-from topology.links import LinkKind, Via
+from topology.core.graph import Shape
+from topology.core.links import LinkKind, Via
 
 PCIE_POINTS = {
     LinkKind.UNKNOWN: 0,

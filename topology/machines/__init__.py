@@ -1,7 +1,7 @@
 """A catalogue of real machines, from K80 VMs to GB200 trays.
 
 :mod:`~topology.machines.catalogue` is the table and reads best after the first page of
-:mod:`~topology.machines.notation`; :mod:`~topology.machines.likeness` finds the machine that a
+:mod:`~topology.machines.notation`; :mod:`~topology.machines.match` finds the machine that a
 described node is wired like.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from topology.machines.catalogue import MACHINES
-from topology.machines.likeness import like
+from topology.machines.match import like
 from topology.machines.notation import Machine
 
 __all__ = ["MACHINES", "Machine", "UnknownMachine", "like", "machine"]

@@ -8,7 +8,7 @@ way from one to the other: one line holds the classes of all pairs, GPUs (number
 
 **A wiring** gives the NVLinks of a pair: :func:`drawn` as a matrix, :func:`groups`,
 :func:`all_to_all`, :func:`switched`, or :data:`UNLINKED`. GB/s per link come from
-:func:`topology.links.nvlink_port`, which knows them by product.
+:func:`topology.core.links.nvlink_port`, which knows them by product.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import combinations
 
-from topology.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, Nic, NodeName
-from topology.graph import AllocatorFacts, NodeTopology, Shape, TopologyError
-from topology.links import GBps, Link, LinkKind, Via, nvlink_port
+from topology.core.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, Nic, NodeName
+from topology.core.graph import AllocatorFacts, NodeTopology, Shape, TopologyError
+from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 
 STOCK_PLUGIN = AllocatorFacts(policy="best-effort")
 """What NVIDIA's device plugin does with whole GPUs unless told otherwise."""

@@ -4,7 +4,7 @@
 ``nvidia-smi topo -m`` text (:mod:`~topology.sources.lines` takes away what was put around it,
 :mod:`~topology.sources.table` finds its cells, :mod:`~topology.sources.foreign` knows other
 vendors' tools), :mod:`~topology.sources.nccl` NCCL's topology XML.
-:mod:`~topology.sources.inventory` settles who the GPUs are. All answer with :class:`Imported`,
+:mod:`~topology.sources.identity` settles who the GPUs are. All answer with :class:`Imported`,
 which carries what was odd as findings, or refuse with :class:`SourceError`, which names the line
 and the cell. Only text comes in: no file is opened.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from topology.devices import Bytes, NodeName
+from topology.core.devices import Bytes, NodeName
 from topology.sources.imported import MAX_TEXT, Finding, Imported, SourceError, checked_size
 from topology.sources.nccl import parse_nccl
 from topology.sources.smi import parse_topo

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from topology.devices import Gpu, Nic, NodeName
-from topology.graph import NodeTopology, TopologyError
-from topology.links import Link
+from topology.core.devices import Gpu, Nic, NodeName
+from topology.core.graph import NodeTopology, TopologyError
+from topology.core.links import Link
 
 MAX_TEXT = 1024 * 1024
 """Characters of a text; the largest machines print some 20,000."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from xml.parsers import expat
 
-from topology.devices import Bytes, Gpu, Nic, NodeName, bus_id
-from topology.links import GBps, Link, LinkKind, Via
+from topology.core.devices import Bytes, Gpu, Nic, NodeName, bus_id
+from topology.core.links import GBps, Link, LinkKind, Via
+from topology.sources.identity import Listed, identify, known_port
 from topology.sources.imported import (
     Finding,
     Imported,
@@ -26,7 +27,6 @@ from topology.sources.imported import (
     imported,
     quoted,
 )
-from topology.sources.inventory import Listed, identify, known_port
 
 MAX_DEVICES = 256
 """GPUs, and NICs: no real file comes near, and pairs are counted in squares."""

@@ -12,23 +12,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import combinations
 
-from topology.devices import Bytes, Gpu, Nic, NodeName
-from topology.links import GBps, Link, LinkKind, Via, nvlink_port
+from topology.core.devices import Bytes, Gpu, Nic, NodeName
+from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 from topology.sources.foreign import refuse_foreign
-from topology.sources.imported import (
-    Finding,
-    Imported,
-    SourceError,
-    checked_size,
-    imported,
-)
-from topology.sources.inventory import (
+from topology.sources.identity import (
     MOST_NVLINKS,
     Listed,
     gpu_names,
     identify,
     known_port,
     read_inventory,
+)
+from topology.sources.imported import (
+    Finding,
+    Imported,
+    SourceError,
+    checked_size,
+    imported,
 )
 from topology.sources.lines import Line, clean
 from topology.sources.table import Cell, Table, read_table

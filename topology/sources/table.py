@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
-from topology.graph import MAX_GPUS
+from topology.core.graph import MAX_GPUS
+from topology.sources.identity import MOST_NVLINKS
 from topology.sources.imported import (
     MAX_INDEX,
     MAX_NVLINKS,
@@ -24,7 +25,6 @@ from topology.sources.imported import (
     SourceError,
     quoted,
 )
-from topology.sources.inventory import MOST_NVLINKS
 from topology.sources.lines import Line
 
 MAX_NICS = 128

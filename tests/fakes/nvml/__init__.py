@@ -1,8 +1,8 @@
 """A fake NVML: a real shared library that the real ``pynvml`` loads, and a machine behind it.
 
-:class:`FakeNvml` plays a :class:`~topology.graph.NodeTopology` and breaks it at will. It writes a
-plain text description (``description.c`` says how it reads) that the library, ``nvml.c`` and its
-neighbours, reads again whenever it has changed.
+:class:`FakeNvml` plays a ``NodeTopology`` and breaks it at will. It writes a plain text description
+(``description.c`` says how it reads) that the library, ``nvml.c`` and its neighbours, reads again
+whenever it has changed.
 """
 
 from __future__ import annotations

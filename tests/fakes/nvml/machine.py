@@ -17,9 +17,9 @@ import pynvml
 
 from tests.fakes.nvml.building import SONAME, library, symbols
 from tests.fakes.nvml.products import generation
-from topology.devices import MIB, Gpu
-from topology.graph import NodeTopology
-from topology.links import LinkKind, Via, nvlink_port
+from topology.core.devices import MIB, Gpu
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind, Via, nvlink_port
 
 DRIVER = ("570.124.06", "12.570.124.06", 12080)
 """Of the driver, of NVML, and of the CUDA that the driver serves."""

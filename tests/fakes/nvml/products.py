@@ -1,11 +1,11 @@
-"""What NVML can say of a GPU model beyond what a :class:`~topology.graph.NodeTopology` holds."""
+"""What NVML can say of a GPU model beyond what a ``NodeTopology`` holds."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from topology.links import canonical_product
+from topology.core.links import canonical_product
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.nvml.building import CompilerMissing
 from tests.fakes.nvml.machine import FakeNvml
-from topology.graph import NodeTopology
+from topology.core.graph import NodeTopology
 
 PATIENCE = 30.0
 """Seconds after which something that should happen soon counts as never happening."""

@@ -18,15 +18,15 @@ from tests.fakes.kubelet import GPU, FakeKubelet
 from tests.fakes.nvml.machine import FakeNvml
 from tests.fakes.nvml.testing import fake_nvml
 from topology import codec
-from topology.agent.facts import KubeletFacts
+from topology.agent.asks.node import KubeletSources
+from topology.agent.asks.nvmlwatch import Cadence
+from topology.agent.decides.allocation import KubeletFacts
 from topology.agent.loop import Pace
-from topology.agent.nodewatch import KubeletSources
-from topology.agent.nvmlwatch import Cadence
 from topology.agent.service import AgentService, Settings
-from topology.devices import NodeName
+from topology.core.devices import NodeName
+from topology.core.report import Health, Report
 from topology.kubeapi.apiserver import ApiServer
 from topology.machines import machine
-from topology.report import Health, Report
 
 PODS = "/api/v1/namespaces/default/pods"
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"

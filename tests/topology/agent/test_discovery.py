@@ -12,13 +12,13 @@ from tests import recorded
 from tests.fakes.nvml.machine import MigInstance
 from tests.fakes.nvml.testing import fake_nvml
 from tests.fakes.sysfs import write_sysfs
-from topology.agent import pci
-from topology.agent.inventory import topology_of
-from topology.agent.nvml import Nvml, NvmlDownError
-from topology.agent.observed import Unseen
-from topology.devices import MIB, NodeName
-from topology.graph import AllocatorFacts, NodeTopology
-from topology.links import LinkKind
+from topology.agent.asks import pci
+from topology.agent.asks.nvml import Nvml, NvmlDownError
+from topology.agent.decides.hardware import topology_of
+from topology.agent.decides.observed import Unseen
+from topology.core.devices import MIB, NodeName
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import LinkKind
 from topology.machines import MACHINES, machine
 from topology.sources import SourceError, read
 

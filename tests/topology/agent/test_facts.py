@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topology.agent.facts import (
+from topology.agent.decides.allocation import (
     KubeletFacts,
     Plugin,
     allocator_of,
@@ -12,7 +12,7 @@ from topology.agent.facts import (
     plugin_of,
     resources_of,
 )
-from topology.devices import DeviceId, GpuResource
+from topology.core.devices import DeviceId, GpuResource
 
 WHOLE = (GpuResource(),)
 SHARED = (GpuResource(strategy="time-slicing", replicas=4),)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from topology.agent.health import HARMLESS_XIDS, HealthBook
-from topology.agent.observed import Vitals, Xid
-from topology.devices import GpuUuid
-from topology.report import Health
+from topology.agent.decides.health import HARMLESS_XIDS, HealthBook
+from topology.agent.decides.observed import Vitals, Xid
+from topology.core.devices import GpuUuid
+from topology.core.report import Health
 
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
 NOON, LATER = "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topology.agent.holdings import (
+from topology.agent.decides.holdings import (
     Entry,
     Held,
     NodePod,
@@ -14,7 +14,7 @@ from topology.agent.holdings import (
     vanished,
     whole,
 )
-from topology.devices import DeviceId, PodUid
+from topology.core.devices import DeviceId, PodUid
 
 GPU = "nvidia.com/gpu"
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from topology.agent.inventory import keep_lost, plugins_doubt, topology_of
-from topology.agent.observed import NvlinkEnd, Remote, SeenGpu, SeenNode
-from topology.agent.pci import PciTree
-from topology.devices import MIB, Bytes, Fabric, GpuUuid, NodeName
-from topology.links import LinkKind, Via
+from topology.agent.asks.pci import PciTree
+from topology.agent.decides.hardware import keep_lost, plugins_doubt, topology_of
+from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, SeenNode
+from topology.core.devices import MIB, Bytes, Fabric, GpuUuid, NodeName
+from topology.core.links import LinkKind, Via
 from topology.machines import machine
 
 V100 = "Tesla V100-SXM2-16GB"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from topology.agent.facts import NOTHING_KNOWN, KubeletFacts
-from topology.agent.kubeletconfig import ConfigurationUnseenError, from_file, from_kubelet
-from topology.agent.nodewatch import KubeletSources, NodeWatch
-from topology.devices import NodeName
+from topology.agent.asks.kubeletconfig import ConfigurationUnseenError, from_file, from_kubelet
+from topology.agent.asks.node import KubeletSources, NodeWatch
+from topology.agent.decides.allocation import NOTHING_KNOWN, KubeletFacts
+from topology.core.devices import NodeName
 
 FILE = """
 apiVersion: kubelet.config.k8s.io/v1beta1

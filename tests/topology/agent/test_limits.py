@@ -17,20 +17,20 @@ from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
 from tests.topology.agent.conftest import RECORD, RECORDS, Node
 from topology import codec
-from topology.agent import limits
-from topology.agent.facts import KubeletFacts, plugin_of
-from topology.agent.holdings import Entry, Held
+from topology.agent.asks.nvmlwatch import NvmlState
+from topology.agent.asks.pci import PciTree
+from topology.agent.decides import limits
+from topology.agent.decides.allocation import KubeletFacts, plugin_of
+from topology.agent.decides.holdings import Entry, Held
+from topology.agent.decides.observed import SeenGpu, SeenNode, Unseen, Vitals, Xid
 from topology.agent.loop import NodeAgent, Picture, Surroundings
 from topology.agent.metrics import Metrics
-from topology.agent.nvmlwatch import NvmlState
-from topology.agent.observed import SeenGpu, SeenNode, Unseen, Vitals, Xid
-from topology.agent.pci import PciTree
-from topology.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
-from topology.graph import NodeTopology
-from topology.links import LinkKind
-from topology.placement import NOT_READY
-from topology.report import Report
-from topology.requests import Constraints, gpu_request
+from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind
+from topology.core.placement import NOT_READY
+from topology.core.report import Report
+from topology.core.requests import Constraints, gpu_request
 
 ETCD_LIMIT = 3 * 2**19
 """Bytes of one object."""

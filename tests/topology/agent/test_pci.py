@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.sysfs import write_sysfs
-from topology.agent.pci import pcie_class, read
-from topology.links import LinkKind
+from topology.agent.asks.pci import pcie_class, read
+from topology.core.links import LinkKind
 from topology.machines import MACHINES, machine
 
 ROOT = ("pci0000:00",)

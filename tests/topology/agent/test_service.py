@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.kubelet import GPU
 from tests.topology.agent.conftest import PODS, QUICK, RECORD, RECORDS, Node, holders
 from topology import codec
-from topology.agent.facts import KubeletFacts
+from topology.agent.decides.allocation import KubeletFacts
 from topology.machines import machine
 
 

@@ -1,0 +1,271 @@
+"""What the node agent costs: its node a process, the API server its writes.
+
+**The process** is the real command beside the fakes of the tests (a driver library, a kubelet's
+socket, an API server), on an 8-GPU machine with 18 NVLinks a GPU. CPU is what the kernel counts for
+the process over a time without news; memory is its resident set at the end.
+
+**The writes** are counted: so many real publishers on one simulated clock, each with its heartbeat
+and with pods that come and go on its node. Nothing is sent.
+
+The fakes are no part of the benchmarks' image: this one benchmark needs the source tree.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import Progress
+from rich.table import Table
+
+from topology.agent.publisher import Publisher
+from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
+from topology.core.report import Allocation, Report
+from topology.kubeapi.apiserver import NotFoundError
+from topology.machines import machine
+
+if TYPE_CHECKING:
+    from tests.fakes.apiserver import FakeApiServer
+    from tests.fakes.kubelet import FakeKubelet
+
+MACHINE = "hgx-h100-8"
+GPU = GpuResource().name
+RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+SETTLE = 15.0
+"""Seconds until an agent has done with its start."""
+REPLICAS = 14
+
+
+class SourceTreeMissingError(Exception):
+    """The fakes that the agent runs beside are not here; the message is one line."""
+
+
+def cost(pods: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
+    """CPU and memory of an agent with so many GPU pods on its node, one row each."""
+    rows = []
+    with Progress(transient=True) as progress:
+        task = progress.add_task("watching agents", total=len(pods))
+        for count in pods:
+            rows.append(_one(count, seconds))
+            progress.advance(task)
+    return rows
+
+
+def _one(pods: int, seconds: float) -> dict[str, Any]:
+    with _agent(pods) as (pid, kubelet, api):
+        time.sleep(SETTLE)
+        before, calls, writes = _cpu(pid), dict(kubelet.calls), len(api.requests)
+        time.sleep(seconds)
+        spent = _cpu(pid) - before
+        return {
+            "pods": pods,
+            "cpu_percent": 100 * spent / seconds,
+            "memory_mib": _memory(pid) / 1024,
+            "kubelet_calls_per_minute": 60
+            * sum(kubelet.calls[m] - calls[m] for m in calls)
+            / seconds,
+            "api_requests_per_minute": 60 * (len(api.requests) - writes) / seconds,
+        }
+
+
+@contextmanager
+def _agent(pods: int) -> Iterator[tuple[int, FakeKubelet, FakeApiServer]]:
+    """A running agent with ``pods`` pods that share its GPUs.
+
+    Raises :class:`SourceTreeMissingError`.
+    """
+    try:
+        from tests.fakes.apiserver import FakeApiServer
+        from tests.fakes.kubelet import FakeKubelet
+        from tests.fakes.nvml import FakeNvml
+    except ModuleNotFoundError as error:
+        raise SourceTreeMissingError(
+            f"the agent's benchmark runs beside the fakes under tests/: start it in a checkout of "
+            f"the source, after 'make test' ({error})"
+        ) from error
+    topology = machine(MACHINE).topology("n")
+    ids = [f"{gpu.uuid}::{n}" for n in range(REPLICAS) for gpu in topology.gpus]
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        stack.callback(shutil.rmtree, folder)
+        kubelet = stack.enter_context(FakeKubelet(folder))
+        api = stack.enter_context(FakeApiServer())
+        nvml = FakeNvml(folder, topology)
+        api.put("/api/v1/nodes", {"kind": "Node", "metadata": {"name": "n", "uid": "node"}})
+        kubelet.allocatable(*ids)
+        for i, device in zip(range(pods), ids, strict=False):
+            limits = {"limits": {GPU: "1"}}
+            containers = [{"name": "main", "image": "example/work", "resources": limits}]
+            api.put(
+                "/api/v1/namespaces/default/pods",
+                {
+                    "metadata": {"name": f"p{i}", "namespace": "default"},
+                    "spec": {"nodeName": "n", "containers": containers},
+                    "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
+                },
+            )
+            kubelet.show("default", f"p{i}", {"main": {GPU: [device]}})
+        command = [
+            *(sys.executable, "-m", "scheduler_extender", "agent", "--node-name=n"),
+            f"--kubeconfig={api.write_kubeconfig(folder / 'kubeconfig')}",
+            f"--pod-resources={kubelet.socket}",
+            "--topology-manager-policy=none",
+            "--metrics-port=0",
+        ]
+        environment = {**os.environ, **nvml.environment}
+        child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+        stack.callback(_end, child)
+        deadline = time.monotonic() + 60
+        while not any("status" in found for found in api.items(RECORDS)):
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("the agent did not publish")
+            time.sleep(0.1)
+        yield child.pid, kubelet, api
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(20)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _cpu(pid: int) -> float:
+    """User and system seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(pid: int) -> int:
+    """Resident KiB of a process."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1])
+
+
+class _CountingServer:
+    """Takes every write and keeps the object; one for each agent, since no two share one."""
+
+    def __init__(self) -> None:
+        self._stored: bytes | None = None
+        self.writes = 0
+        self.bytes = 0
+
+    def get(self, path: str, *, timeout: float) -> bytes:
+        if self._stored is None:
+            raise NotFoundError(404, "NotFound", path)
+        return self._stored
+
+    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        return self._take(body)
+
+    def update(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        return self._take(body)
+
+    def _take(self, body: bytes) -> bytes:
+        self.writes += 1
+        self.bytes += len(body)
+        self._stored = body
+        return body
+
+
+def writes(agents: int, minutes: float, pods_per_hour: float, seed: int) -> dict[str, Any]:
+    """Writes a second of ``agents`` agents together, once their start is over.
+
+    On each node a pod starts so often an hour and ends half an hour later.
+    """
+    rng = random.Random(seed)
+    now = 0.0
+    topology = machine(MACHINE).topology("n")
+    servers = [_CountingServer() for _ in range(agents)]
+    publishers = [
+        Publisher(server, NodeName("n"), lambda: now, random.Random(rng.random()))
+        for server in servers
+    ]
+    held: list[tuple[Allocation, ...]] = [()] * agents
+    queue: list[tuple[float, int, bool]] = []
+    for i in range(agents):
+        heapq.heappush(queue, (rng.uniform(0, 60), i, False))  # agents start one by one
+        if pods_per_hour:
+            heapq.heappush(queue, (rng.expovariate(pods_per_hour / 3600), i, True))
+    warm_up = 180.0
+    end = warm_up + minutes * 60
+    counted: int | None = None
+    bytes_before = 0
+    while queue and queue[0][0] < end:
+        now, i, arrival = heapq.heappop(queue)
+        if counted is None and now >= warm_up:
+            counted = sum(server.writes for server in servers)
+            bytes_before = sum(server.bytes for server in servers)
+        if arrival:
+            uid = PodUid(f"{i}-{now}")
+            ids = (DeviceId(topology.gpus[int(now) % 8].uuid),)
+            held[i] = (*held[i][-7:], Allocation(uid, "ns", uid, "main", GPU, ids))
+            heapq.heappush(queue, (now + rng.expovariate(pods_per_hour / 3600), i, True))
+            heapq.heappush(queue, (now + 1800, i, False))
+        elif held[i] and now > 1800:
+            held[i] = held[i][1:]
+        publishers[i].write(topology, Report("boot", 0, None, held[i]))
+        heapq.heappush(queue, (publishers[i].next_write() + 1e-6, i, False))
+    total = sum(server.writes for server in servers) - (counted or 0)
+    size = sum(server.bytes for server in servers) - bytes_before
+    return {
+        "agents": agents,
+        "pods_per_node_and_hour": pods_per_hour,
+        "writes_per_second": total / (minutes * 60),
+        "writes_per_agent_and_minute": total / minutes / agents,
+        "kib_per_write": size / max(1, total) / 1024,
+    }
+
+
+def measure(seconds: float, agents: int, seed: int) -> dict[str, Any]:
+    """Both tables, with the parameters. Raises :class:`SourceTreeMissingError`."""
+    return {
+        "benchmark": "agent",
+        "parameters": {"seconds": seconds, "agents": agents, "seed": seed, "machine": MACHINE},
+        "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
+        "cost": cost((0, 8, 110), seconds),
+        "writes": [writes(agents, 5, rate, seed) for rate in (0.0, 4.0, 30.0)],
+    }
+
+
+def cost_table(figures: dict[str, Any]) -> Table:
+    """The process, for a terminal."""
+    columns = ("GPU pods", "CPU %", "memory MiB", "kubelet calls/min", "API requests/min")
+    found = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in figures["cost"]:
+        found.add_row(
+            str(row["pods"]),
+            f"{row['cpu_percent']:.2f}",
+            f"{row['memory_mib']:.0f}",
+            f"{row['kubelet_calls_per_minute']:.0f}",
+            f"{row['api_requests_per_minute']:.1f}",
+        )
+    return found
+
+
+def writes_table(figures: dict[str, Any]) -> Table:
+    """The writes, for a terminal."""
+    columns = ("agents", "pods/node/hour", "writes/s", "writes/agent/min", "KiB a write")
+    found = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in figures["writes"]:
+        found.add_row(
+            f"{row['agents']:,}",
+            f"{row['pods_per_node_and_hour']:g}",
+            f"{row['writes_per_second']:.1f}",
+            f"{row['writes_per_agent_and_minute']:.2f}",
+            f"{row['kib_per_write']:.1f}",
+        )
+    return found

@@ -1,0 +1,123 @@
+"""What waiting pods cost: a round of the waker, and preempt over many nodes, every cache empty."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from benchmarks.promises.closed_loop import manifest
+from benchmarks.speed.profile import cluster_of
+from scheduler_extender import preemption
+from scheduler_extender.cluster import Cluster
+from scheduler_extender.ledger import PodRecord
+from scheduler_extender.waker import Waker
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
+from topology.core.devices import PodUid
+from topology.core.links import GBps, LinkKind
+from topology.core.remembering import forget
+from topology.core.requests import Constraints, GpuRequest, gpu_request
+
+WAITING = 5_000
+CHANGED = 2_000
+REQUESTS = 20
+CHANGES = 100
+"""Nodes that change before each round after the first."""
+ROUNDS = 40
+VICTIM_NODES = 1_000
+
+
+class _Nobody:
+    """An API server that takes every patch at once."""
+
+    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        return b""
+
+
+def measure(states: int, seed: int) -> dict[str, Any]:
+    """The figures, in milliseconds, with every parameter."""
+    return {
+        "waker": _waker(states, seed),
+        "preempt": [_preempt(known, seed) for known in (100, VICTIM_NODES)],
+    }
+
+
+def _waker(states: int, seed: int) -> dict[str, Any]:
+    """Rounds over pods that fit nowhere: nobody is woken, so all of them stay to be looked at."""
+    cluster, names = cluster_of(CHANGED, states, seed)
+    rng = random.Random(seed)
+    waker = Waker(cluster, _Nobody())
+    for i in range(WAITING):
+        wanted = _unmet(i % REQUESTS)
+        cluster.put_pod(
+            PodRecord(PodUid(f"w{i}"), "d", f"w{i}", None, wanted, called_unschedulable=True)
+        )
+    forget()
+    spent = []
+    for n in range(ROUNDS):
+        for name in names if n == 0 else rng.sample(names, CHANGES):
+            cluster.drop_node(name)  # a node without a Node object: only listeners hear of it
+        started = time.perf_counter()
+        waker.round(n * 0.25)
+        spent.append(1000 * (time.perf_counter() - started))
+    return {
+        "waiting": WAITING,
+        "changed": CHANGED,
+        "requests": REQUESTS,
+        "changes": CHANGES,
+        "first": spent[0],
+        "longest": max(spent),
+        "last": spent[-1],
+    }
+
+
+def _unmet(kind: int) -> GpuRequest:
+    """One of several requests that no node can meet, most of them for lack of bandwidth."""
+    links = Constraints(link=LinkKind.NVLINK, min_bandwidth=GBps(10_000.0 + kind))
+    return gpu_request(2 + kind % 3, links)
+
+
+def _preempt(states: int, seed: int) -> dict[str, Any]:
+    cluster, names = cluster_of(VICTIM_NODES, states, seed)
+    pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, ("app", 2)), Pod)
+    victims: dict[str, MetaVictims | None] = {
+        name: MetaVictims([MetaPod(pods[0].uid)])
+        for name in names
+        if (pods := cluster.pods_on(name))
+    }
+    args = PreemptionArgs(pod, None, victims)
+    forget()
+    cluster.forget_answers()
+    cold = _timed(cluster, args)
+    return {"states": states, "nodes": len(victims), "cold": cold, "again": _timed(cluster, args)}
+
+
+def _timed(cluster: Cluster, args: PreemptionArgs) -> float:
+    started = time.perf_counter()
+    preemption.preempt(cluster, args)
+    return 1000 * (time.perf_counter() - started)
+
+
+def table(found: dict[str, Any]) -> Table:
+    """The figures for a terminal."""
+    waker = found["waker"]
+    rows = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    rows.title = "waiting pods, ms"
+    rows.add_column("what")
+    for column in ("cold", "again"):
+        rows.add_column(column, justify="right")
+    rows.add_row(
+        f"a round of the waker, {waker['waiting']:,} pods, {waker['changed']:,} changed nodes",
+        f"{waker['longest']:.0f}",
+        f"{waker['last']:.0f}",
+    )
+    for row in found["preempt"]:
+        rows.add_row(
+            f"preempt over {row['nodes']:,} nodes in {row['states']:,} histories",
+            f"{row['cold']:.0f}",
+            f"{row['again']:.0f}",
+        )
+    return rows

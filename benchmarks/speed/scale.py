@@ -1,0 +1,178 @@
+"""What a pod costs a simulation as the cluster grows, in both modes; and one large run.
+
+Clusters are half full of pods of random sizes on random GPUs, so nodes are in hundreds of states,
+and nodes in one state share its answers. Then pods come and go. CPU time per pod, start-up left
+out. *Stock* is the simulation itself with kube-scheduler's own scores and no extender: what ours
+costs more is the service's verbs.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.collector import no_collector
+from benchmarks.protocol import policies as protocol
+from benchmarks.protocol.model import NodeKind, PodKind
+from benchmarks.protocol.simulation import simulate as arrive
+from benchmarks.shipped import sources
+from benchmarks.shipped.clusters import ENDLESS, Node
+from benchmarks.shipped.policies import policy
+from benchmarks.shipped.simulation import Simulation
+from benchmarks.shipped.sources import SIZES, Workload
+from scheduler_extender.ledger import PodRecord
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Allocation, Report
+from topology.core.requests import gpu_request
+from topology.machines import machine
+
+KINDS = ("dgx1-v100", "hgx-h100-8", "a100-pcie-4-bridged", "l40s-8")
+OURS, STOCK = "gpu-topology", "MostAllocated"
+PAPERS = ("FGD", "Damage")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Cluster sizes, pods to measure at each, and the large run (nodes and pods, or None)."""
+
+    nodes: tuple[int, ...] = (100, 1_000, 5_000, 20_000, 65_000)
+    pods: int = 2_000
+    seed: int = 1
+    large: tuple[int, int] | None = (5_000, 100_000)
+
+
+def measure(what: Parameters, begin: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
+    """The figures, with every parameter. ``begin`` hears what is measured next."""
+    large = None
+    if what.large is not None:  # first, while the process has never been larger
+        begin(f"{what.large[1]:,} pods on {what.large[0]:,} nodes")
+        large = _large(*what.large, what.seed)
+    rows = []
+    for size in what.nodes:
+        begin(f"{what.pods:,} pods on {size:,} nodes")
+        rows.append(_row(size, what))
+    given = {"nodes": what.nodes, "pods": what.pods, "seed": what.seed, "large": what.large}
+    return {"benchmark": "scale", "parameters": given, "rows": rows, "large": large}
+
+
+def _row(size: int, what: Parameters) -> dict[str, Any]:
+    nodes = half_full(size, random.Random(what.seed))
+    jobs = sources.jobs(Workload("synthetic", what.pods), nodes, what.seed)
+    row: dict[str, Any] = {"nodes": size}
+    for name in (STOCK, OURS):
+        simulation = Simulation(nodes, jobs, lambda name=name: policy(name), what.seed)  # type: ignore[misc]
+        row["states"] = len(simulation.fleet.states)
+        with no_collector():
+            started = time.process_time()
+            simulation.run()
+            row[f"{name}_ms"] = 1000 * (time.process_time() - started) / len(jobs)
+    for name in PAPERS:
+        row[f"{name}_ms"] = 1000 * _protocol(size, what.pods, name, what.seed) / what.pods
+    return row
+
+
+def _protocol(nodes: int, pods: int, name: str, seed: int) -> float:
+    """Seconds of CPU while pods fill a cluster from empty, in the papers' node model."""
+    rng = random.Random(seed)
+    kinds = [NodeKind(96_000, 768_000, 8, "V100")] * nodes
+    arriving = []
+    for _ in range(pods):
+        count = rng.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
+        milli = rng.choice((250, 500, 1000)) if count == 1 else 1000
+        arriving.append(PodKind(8_000 * count, 61_440 * count, count, milli))
+    started = time.process_time()
+    arrive(kinds, arriving, range(pods), protocol.POLICIES[name], seed)
+    return time.process_time() - started
+
+
+def _large(nodes: int, pods: int, seed: int) -> dict[str, Any]:
+    machines = [Node(machine("dgx1-v100").topology(f"node-{i:05}")) for i in range(nodes)]
+    jobs = sources.jobs(Workload("synthetic", pods, 0.9), machines, seed)
+    started, wall = time.process_time(), time.perf_counter()
+    with no_collector():
+        result = Simulation(machines, jobs, lambda: policy(OURS), seed).run()
+    asking = [o for o in result.outcomes if o.kept is not None]
+    return {
+        "nodes": nodes,
+        "pods": sum(job.pods for job in jobs),
+        "placed": sum(o.placed for o in result.outcomes),
+        "promises": len(asking),
+        "kept": sum(bool(o.kept) for o in asking),
+        "cpu_seconds": time.process_time() - started,
+        "wall_seconds": time.perf_counter() - wall,
+        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "protocol_seconds": {name: _protocol(nodes, pods, name, seed) for name in PAPERS},
+    }
+
+
+def half_full(size: int, rng: random.Random) -> list[Node]:
+    """So many nodes of four kinds, half of whose GPUs running pods hold."""
+    found = []
+    for i in range(size):
+        topology = machine(KINDS[i % len(KINDS)]).topology(f"node-{i:05}")
+        found.append(_half_full(topology, rng))
+    return found
+
+
+def _half_full(topology: NodeTopology, rng: random.Random) -> Node:
+    free = rng.sample(range(len(topology.gpus)), len(topology.gpus))
+    left = max(0, round(rng.gauss(len(free) / 2, len(free) / 4)))
+    pods: list[PodRecord] = []
+    held: list[Allocation] = []
+    while len(free) > left:
+        count = min(rng.choice((1, 1, 2, 4)), len(free))
+        taken, free = free[:count], free[count:]
+        name, uid = f"old-{len(pods)}", PodUid(f"{topology.name}/{len(pods)}")
+        ids = tuple(DeviceId(topology.gpus[p].uuid) for p in taken)
+        node = NodeName(topology.name)
+        pods.append(PodRecord(uid, "old", name, node, gpu_request(count), phase="Running"))
+        held.append(Allocation(uid, "old", name, "main", "nvidia.com/gpu", ids))
+    return Node(topology, ENDLESS, Report("boot", 1, allocations=tuple(held)), tuple(pods))
+
+
+def table(found: dict[str, Any]) -> Table:
+    """Milliseconds of CPU per pod, and how they grow between one size and the next."""
+    result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    columns = ("nodes", "states", "stock ms", "ours ms", "ours / stock", "FGD ms", "Damage ms")
+    for name in columns:
+        result.add_column(name, justify="right")
+    for row in found["rows"]:
+        result.add_row(
+            f"{row['nodes']:,}",
+            str(row["states"]),
+            f"{row[f'{STOCK}_ms']:.2f}",
+            f"{row[f'{OURS}_ms']:.2f}",
+            f"{row[f'{OURS}_ms'] / row[f'{STOCK}_ms']:.1f}",
+            f"{row['FGD_ms']:.2f}",
+            f"{row['Damage_ms']:.2f}",
+        )
+    return result
+
+
+def growth(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """How the cost per pod grows where nodes grow; under 1.00 is sub-linear."""
+    lines = []
+    for a, b in pairwise(rows):
+        times = b["nodes"] / a["nodes"]
+        cost = b[f"{OURS}_ms"] / a[f"{OURS}_ms"]
+        lines.append(f"{a['nodes']:,} → {b['nodes']:,}: nodes × {times:g}, cost × {cost:.2f}")
+    return lines
+
+
+def large_lines(large: dict[str, Any]) -> list[str]:
+    """The large run in a sentence for each mode."""
+    papers = ", ".join(f"{name} {took:.0f} s" for name, took in large["protocol_seconds"].items())
+    return [
+        f"{large['pods']:,} pods on {large['nodes']:,} nodes as shipped: "
+        f"{large['cpu_seconds']:.0f} s of CPU, {large['memory_mib']} MiB, "
+        f"{large['kept']:,} of {large['promises']:,} promises kept",
+        f"the same numbers in the papers' model: {papers}",
+    ]

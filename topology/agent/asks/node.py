@@ -1,0 +1,209 @@
+"""A thread that asks, now and then, for the agent's Node object and the kubelet's configuration."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from topology.agent.asks.kubeletconfig import ConfigurationUnseenError, from_file, from_kubelet
+from topology.agent.decides.allocation import NOTHING_KNOWN, KubeletFacts
+from topology.agent.decides.observed import Unseen
+from topology.core.devices import NodeName
+from topology.kubeapi.apiserver import ApiError, ApiFailure
+
+log = structlog.get_logger(__name__)
+
+PERIOD = 300.0
+RETRY = 15.0
+"""Seconds between two looks, and at most after one that failed; the first come sooner."""
+TIMEOUT = 5.0
+NODES_PATH = "/api/v1/nodes"
+
+
+class NodeApi(Protocol):
+    """The part of :class:`~topology.kubeapi.apiserver.ApiServer` that is needed here."""
+
+    @property
+    def ca_file(self) -> str | None:
+        """The certificates to check others' with."""
+
+    def authorization(self) -> dict[str, str]:
+        """The headers that say who we are."""
+
+    def get(self, path: str, *, timeout: float) -> bytes:
+        """Return an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What is known of the Node and its kubelet; ``uid`` is empty before the first answer."""
+
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    kubelet: KubeletFacts = NOTHING_KNOWN
+    unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSources:
+    """Where the kubelet's configuration may be had, the first that answers winning per fact.
+
+    ``told`` is an operator's word. ``address`` is ``host:port``; None takes it from the Node.
+    """
+
+    told: KubeletFacts = NOTHING_KNOWN
+    files: Sequence[Path] = ()
+    address: str | None = None
+    insecure: bool = False
+
+
+class _Meta(msgspec.Struct):
+    uid: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Address(msgspec.Struct):
+    type: str = ""
+    address: str = ""
+
+
+class _Endpoint(msgspec.Struct):
+    port: int = msgspec.field(default=10250, name="Port")
+
+
+class _Endpoints(msgspec.Struct):
+    kubelet: _Endpoint = msgspec.field(default_factory=_Endpoint, name="kubeletEndpoint")
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    addresses: list[_Address] | None = None
+    daemon_endpoints: _Endpoints = msgspec.field(default_factory=_Endpoints)
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_decode = msgspec.json.Decoder(_Node).decode
+
+
+class NodeWatch:
+    """Runs in a daemon thread from :meth:`start` on; ``on_news`` may only take a note."""
+
+    def __init__(
+        self,
+        api: NodeApi | None,
+        node: NodeName,
+        sources: KubeletSources,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._sources = sources
+        self._on_news = on_news
+        self._state = NodeState()
+        self._poke = threading.Event()
+        self._forget = False
+        self._address: str | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="node", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; a request under way is not waited for."""
+        self._stopping = True
+        self._poke.set()
+
+    def poke(self) -> None:
+        """Ask again now: the kubelet may have been set up anew, so what it told is void."""
+        self._forget = True
+        self._poke.set()
+
+    @property
+    def state(self) -> NodeState:
+        """What is known now."""
+        return self._state
+
+    def look(self) -> bool:
+        """Ask once; whether everything could be had."""
+        unseen: list[Unseen] = []
+        node: _Node | None = None
+        if self._api is not None:
+            try:
+                node = _decode(self._api.get(f"{NODES_PATH}/{self._node}", timeout=TIMEOUT))
+            except ApiError as error:
+                unseen.append(Unseen("Node", f"{error.status} {error.reason}"))
+            except (ApiFailure, msgspec.DecodeError):
+                # A fixed text: one that differed at each try would be written at each try.
+                unseen.append(Unseen("Node", "the API server does not answer"))
+        facts, why = self._kubelet_facts(node)
+        unseen += why
+        known = self._state
+        found = NodeState(
+            node.metadata.uid if node else known.uid,
+            (node.metadata.labels or {}) if node else known.labels,
+            facts if self._forget else facts.over(known.kubelet),
+            tuple(unseen),
+        )
+        self._forget = self._forget and bool(why)
+        if found != known:
+            self._state = found
+            self._on_news()
+        return not unseen
+
+    def _kubelet_facts(self, node: _Node | None) -> tuple[KubeletFacts, list[Unseen]]:
+        facts, causes = self._sources.told, []
+        attempts: list[Callable[[], KubeletFacts]] = []
+        self._address = self._sources.address or _address(node) or self._address
+        address = self._address
+        if self._api is not None and address is not None:
+            attempts.append(lambda: self._ask(address))
+        attempts += [lambda path=path: from_file(path) for path in self._sources.files]  # type: ignore[misc]
+        for attempt in attempts:
+            if None not in (facts.topology_manager_policy, facts.cpu_manager_policy):
+                break
+            try:
+                facts = facts.over(attempt())
+            except (ConfigurationUnseenError, ApiFailure) as error:
+                causes.append(Unseen("kubelet's configuration", str(error)))
+        return facts, causes if facts.topology_manager_policy is None else []
+
+    def _ask(self, address: str) -> KubeletFacts:
+        assert self._api is not None  # noqa: S101 (for the type checker)
+        return from_kubelet(
+            address,
+            self._api.authorization(),
+            self._api.ca_file,
+            insecure=self._sources.insecure,
+        )
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping:
+            try:
+                well = self.look()
+            except Exception:
+                log.exception("look at the Node failed")
+                well = False
+            failures = 0 if well else failures + 1
+            self._poke.wait(PERIOD if well else min(RETRY, 2.0 ** min(failures - 1, 10)))
+            self._poke.clear()
+
+
+def _address(node: _Node | None) -> str | None:
+    """Where the kubelet listens, as its Node says."""
+    for address in (node.status.addresses or ()) if node else ():
+        if address.type == "InternalIP":
+            host = f"[{address.address}]" if ":" in address.address else address.address
+            return f"{host}:{node.status.daemon_endpoints.kubelet.port}" if node else None
+    return None

@@ -1,0 +1,166 @@
+"""The kubelet's PodResources API over its unix socket: who holds what, and what may be handed out.
+
+The kubelet answers 100 calls a second, bursts of 10; beyond that it says ResourceExhausted, which
+is no failure but a request to come later. It restarts now and then, and its socket is another one
+then.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from topology.agent.asks.proto.podresources_pb2 import (
+    AllocatableResourcesRequest,
+    AllocatableResourcesResponse,
+    ContainerDevices,
+    ContainerResources,
+    ListPodResourcesRequest,
+    ListPodResourcesResponse,
+)
+from topology.agent.decides.holdings import GPU_DRIVER, Entry, Held
+from topology.agent.decides.limits import GPU_IDS, GPU_RESOURCES, MIG_IDS
+from topology.core.devices import DeviceId
+
+SERVICE = "/v1.PodResourcesLister"
+MIG_RESOURCES = "nvidia.com/mig-"
+TIMEOUT = 5.0
+"""Seconds for one answer."""
+LARGEST_ANSWER = 16 * 1024 * 1024
+"""Bytes, as much as the kubelet sends."""
+
+Answer = TypeVar("Answer")
+
+
+class KubeletDownError(Exception):
+    """The kubelet did not answer."""
+
+
+class KubeletBusyError(KubeletDownError):
+    """The kubelet asks to be left alone for a moment."""
+
+
+class PodResources:
+    """A client of one kubelet's socket; one thread at a time."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self._channel: grpc.Channel | None = None
+        self._identity: tuple[int, int] | None = None
+        self.restarts = 0
+        """How often the socket has become another one."""
+
+    def close(self) -> None:
+        """Let the connection go."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def entries(self) -> list[Entry]:
+        """Every active pod, with the GPU devices that its containers show.
+
+        Raises :class:`KubeletDownError`.
+        """
+        answer: ListPodResourcesResponse = self._call(
+            "List", ListPodResourcesRequest(), ListPodResourcesResponse.FromString
+        )
+        found = [
+            Entry(pod.namespace, pod.name, tuple(h for c in pod.containers for h in _held(c)))
+            for pod in answer.pod_resources
+        ]
+        # The kubelet lists them in any order, another each time.
+        return sorted(found, key=lambda e: (e.namespace, e.name, tuple(map(repr, e.held))))
+
+    def allocatable(self) -> dict[str, frozenset[DeviceId]]:
+        """The GPU devices of each resource that the kubelet hands out from, held ones included.
+
+        Raises :class:`KubeletDownError`.
+        """
+        answer: AllocatableResourcesResponse = self._call(
+            "GetAllocatableResources",
+            AllocatableResourcesRequest(),
+            AllocatableResourcesResponse.FromString,
+        )
+        return {name: frozenset(ids) for name, ids in _by_resource(answer.devices).items()}
+
+    def _call(self, method: str, request: Any, decode: Callable[[bytes], Answer]) -> Answer:
+        self._connect()
+        assert self._channel is not None  # noqa: S101 (for the type checker)
+        ask: Callable[..., Answer] = self._channel.unary_unary(
+            f"{SERVICE}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=decode,
+        )
+        try:
+            return ask(request, timeout=TIMEOUT)
+        except grpc.RpcError as error:
+            code = error.code()
+            if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise KubeletBusyError(f"{method}: {code.name}") from error
+            self.close()
+            details = " ".join((error.details() or "").split())
+            raise KubeletDownError(f"{method}: {code.name}: {details}"[:300]) from error
+
+    def _connect(self) -> None:
+        try:
+            found = self.socket.stat()
+        except OSError as error:
+            self.close()
+            raise KubeletDownError(f"{self.socket}: {error.strerror}") from error
+        identity = (found.st_ino, found.st_ctime_ns)
+        if identity != self._identity:
+            if self._identity is not None:
+                self.restarts += 1
+            self._identity = identity
+            self.close()
+        if self._channel is None:
+            with suppress(ValueError):
+                self._channel = grpc.insecure_channel(
+                    f"unix:{self.socket}",
+                    options=[
+                        ("grpc.max_receive_message_length", LARGEST_ANSWER),
+                        ("grpc.initial_reconnect_backoff_ms", 100),
+                        ("grpc.max_reconnect_backoff_ms", 1000),
+                        ("grpc.enable_http_proxy", 0),
+                    ],
+                )
+
+
+def _held(container: ContainerResources) -> list[Held]:
+    found = [
+        Held(container.name, resource, tuple(sorted(ids)))
+        for resource, ids in sorted(_by_resource(container.devices).items())
+    ]
+    claimed = [
+        DeviceId(f"{part.pool_name}/{part.device_name}")
+        for claim in container.dynamic_resources
+        for part in claim.claim_resources
+        if part.driver_name == GPU_DRIVER
+    ]
+    if claimed:
+        found.append(Held(container.name, GPU_DRIVER, tuple(sorted(claimed))))
+    return found
+
+
+def _by_resource(devices: Iterable[ContainerDevices]) -> dict[str, set[DeviceId]]:
+    """Ids of GPUs by resource: one may come in many entries, and other devices' plugins, too.
+
+    A resource is one of GPUs by its name, or because one of its ids is of a GPU. All of its ids are
+    told then: a plugin that numbers its devices (``nvidia0``) hands out GPUs as well.
+    """
+    found: defaultdict[str, set[DeviceId]] = defaultdict(set)
+    for part in devices:
+        for device in part.device_ids:
+            found[part.resource_name].add(DeviceId(device))
+    return {
+        name: ids
+        for name, ids in found.items()
+        if name in GPU_RESOURCES
+        or name.startswith(MIG_RESOURCES)
+        or any(device.startswith((GPU_IDS, MIG_IDS)) for device in ids)
+    }

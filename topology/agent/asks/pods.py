@@ -1,0 +1,195 @@
+"""The pods of the agent's node, as the API server has them: when to look, and whose devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from topology.agent.decides.allocation import Plugin, plugin_of
+from topology.agent.decides.holdings import NodePod
+from topology.core.devices import PodUid
+
+log = structlog.get_logger(__name__)
+
+PODS_PATH = "/api/v1/pods"
+GPU_PREFIX = "nvidia.com/"
+ENDED = ("Succeeded", "Failed")
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    uid: str = ""
+    name: str = ""
+    namespace: str = ""
+    deletion_timestamp: str | None = None
+    resource_version: str = ""
+
+
+class _Resources(msgspec.Struct):
+    limits: dict[str, str | int] | None = None
+
+
+class _EnvVar(msgspec.Struct):
+    name: str
+    value: str | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str = ""
+    image: str = ""
+    command: list[str] | None = None
+    args: list[str] | None = None
+    env: list[_EnvVar] | None = None
+    resources: _Resources | None = None
+    restart_policy: str | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    containers: list[_Container] = []
+    init_containers: list[_Container] | None = None
+    resource_claims: list[msgspec.Raw] | None = None
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    start_time: str | None = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Named(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+_decode = msgspec.json.Decoder(_Pod).decode
+_decode_name = msgspec.json.Decoder(_Named).decode
+
+
+class NodePods:
+    """A reflector's sink over the pods bound to one node. ``on_change`` may only take a note."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._departures = 0
+        self._version = ""
+        self._asking: set[PodUid] = set()
+        self._pods: dict[PodUid, NodePod] = {}
+        self._plugins: dict[PodUid, list[Plugin]] = {}
+
+    def snapshot(self) -> tuple[dict[PodUid, NodePod], Plugin | None]:
+        """The pods now, and the device plugin among them; None also where several disagree."""
+        with self._lock:
+            plugins = [p for found in self._plugins.values() for p in found]
+            agreed = bool(plugins) and all(p == plugins[0] for p in plugins)
+            return dict(self._pods), plugins[0] if agreed else None
+
+    def departures(self) -> tuple[int, str]:
+        """How many pods that asked for GPUs have left the API server so far.
+
+        With it comes a resourceVersion up to which they are known, as of the last list or deletion.
+        """
+        with self._lock:
+            return self._departures, self._version
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        """Take a complete list."""
+        seen = set()
+        for raw in objects:
+            self._take(raw)
+            seen.add(PodUid(_decode_name(raw).metadata.uid))
+        with self._lock:
+            for uid in self._pods.keys() - seen:
+                self._forget(uid)
+            self._version = resource_version
+        self._on_change()
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take a pod that is new or changed."""
+        if self._take(obj):
+            self._on_change()
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """Take a deletion."""
+        gone = _decode_name(obj).metadata
+        with self._lock:
+            self._forget(PodUid(gone.uid))
+            self._version = gone.resource_version
+        self._on_change()
+
+    def _take(self, raw: msgspec.Raw) -> bool:
+        """Remember a pod; whether anything new about it can change who holds a GPU."""
+        try:
+            pod = _decode(raw)
+        except msgspec.DecodeError as error:
+            log.warning("pod cannot be read", problem=str(error))
+            return False
+        uid = PodUid(pod.metadata.uid)
+        found = _node_pod(uid, pod)
+        plugins = [] if found.ended or found.deleting else _plugins(pod)
+        with self._lock:
+            if _asks(pod):
+                self._asking.add(uid)
+            if self._pods.get(uid) == found and self._plugins.get(uid, []) == plugins:
+                return False
+            self._pods[uid] = found
+            was = self._plugins.pop(uid, [])
+            if plugins:
+                self._plugins[uid] = plugins
+        return bool(found.wants or pod.spec.resource_claims or plugins != was)
+
+    def _forget(self, uid: PodUid) -> None:
+        self._pods.pop(uid, None)
+        if uid in self._asking:
+            self._asking.remove(uid)
+            self._departures += 1
+        self._plugins.pop(uid, None)
+
+
+def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
+    sidecars = [c for c in pod.spec.init_containers or () if c.restart_policy == "Always"]
+    wants = {}
+    for container in [*sidecars, *pod.spec.containers]:
+        for resource, amount in _gpus(container).items():
+            wants[container.name, resource] = amount
+    return NodePod(
+        uid,
+        pod.metadata.namespace,
+        pod.metadata.name,
+        wants,
+        acknowledged=pod.status.start_time is not None,
+        deleting=pod.metadata.deletion_timestamp is not None,
+        ended=pod.status.phase in ENDED,
+    )
+
+
+def _gpus(container: _Container) -> dict[str, int]:
+    """How many a container asks for, by resource."""
+    limits = container.resources.limits if container.resources else None
+    return {
+        resource: int(amount)
+        for resource, amount in (limits or {}).items()
+        if resource.startswith(GPU_PREFIX) and str(amount).isdecimal() and int(amount)
+    }
+
+
+def _asks(pod: _Pod) -> bool:
+    """Whether any container may be given GPUs; ordinary init containers are, unseen."""
+    return any(_gpus(c) for c in (*(pod.spec.init_containers or ()), *pod.spec.containers))
+
+
+def _plugins(pod: _Pod) -> list[Plugin]:
+    found = []
+    for container in pod.spec.containers:
+        environment = {e.name: e.value for e in container.env or () if e.value is not None}
+        words = [*(container.command or ()), *(container.args or ())]
+        plugin = plugin_of(container.image, words, environment)
+        if plugin is not None:
+            found.append(plugin)
+    return found

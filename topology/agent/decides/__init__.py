@@ -1,0 +1,1 @@
+"""What follows from the answers: pure functions and books, on a clock that is passed in."""

@@ -1,0 +1,204 @@
+"""A node's topology out of what NVML and sysfs say, and what is kept of a former one.
+
+A link counts only as far as it can be relied on. NVLinks that peers may not use (NVML's P2P status)
+are left out. Where a far end cannot be identified, as in many virtual machines, a pair whose peers
+may use NVLink counts one link through a switch: that much is certain, and the plugin's allocator,
+which sees no more than we do, scores it as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+
+from topology.agent.asks.pci import PciTree, pcie_class
+from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, SeenNode, Unseen
+from topology.core.devices import Fabric, Gpu, GpuUuid, Nic, NodeName
+from topology.core.graph import NodeTopology
+from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
+
+NO_LINKS: Mapping[GpuUuid, frozenset[int]] = {}
+
+VERSION_ONE_WAY: dict[int, GBps] = {
+    # nvmlNvlinkVersion_t → GB/s of one link, one way; for products that links.py does not know.
+    1: GBps(20.0),
+    2: GBps(25.0),
+    3: GBps(25.0),
+    4: GBps(25.0),
+    5: GBps(25.0),
+    6: GBps(25.0),
+    7: GBps(50.0),
+}
+
+
+def topology_of(
+    name: NodeName,
+    seen: SeenNode,
+    pci: PciTree,
+    down: Mapping[GpuUuid, frozenset[int]] = NO_LINKS,
+) -> tuple[NodeTopology, tuple[Unseen, ...]]:
+    """The hardware of a node, without its allocator's facts, and what of it could not be seen.
+
+    ``down`` are links that are not to be counted, whatever they show now.
+    """
+    unseen = [*seen.unseen, *pci.unseen]
+    links = tuple(
+        _link(a, b, seen, pci, down, unseen) for a, b in combinations(_by_index(seen.gpus), 2)
+    )
+    gpus = tuple(_gpu(g, pci) for g in _by_index(seen.gpus))
+    nics = tuple(_nic(nic, place, numa, seen.gpus, pci) for nic, (place, numa) in pci.nics.items())
+    topology = NodeTopology(name, gpus, links, nics, fabric=_fabric(seen.gpus, unseen))
+    return topology, tuple(sorted(set(unseen)))
+
+
+def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
+    """Why the device plugin sees other direct links than the record has; empty where it does not.
+
+    It looks for itself at each call, and trusts what is up at that moment.
+    """
+    alone, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
+    indices = {gpu.uuid: gpu.index for gpu in trusted.gpus}
+    ours = {(k.a, k.b): k.nvlinks for k in trusted.links if k.via is Via.DIRECT}
+    uuids = {gpu.index: gpu.uuid for gpu in alone.gpus}
+    for link in alone.links:
+        a, b = sorted((indices[uuids[link.a]], indices[uuids[link.b]]))
+        if link.via is Via.DIRECT and link.nvlinks != ours.get((a, b), 0):
+            return "it sees NVLinks that have dropped before, or that peers may not use"
+    return ""
+
+
+def keep_lost(seen: NodeTopology, former: NodeTopology | None) -> NodeTopology:
+    """What is seen now, with GPUs of a former look in the same boot that have gone since.
+
+    A GPU that was there is lost, not free, and its index is not another's: the driver numbers what
+    is left anew. So GPUs keep the index they had, and the lost ones their links.
+    """
+    if former is None:
+        return seen
+    had = {gpu.uuid: gpu for gpu in former.gpus}
+    now = {gpu.uuid for gpu in seen.gpus}
+    lost = [gpu for gpu in former.gpus if gpu.uuid not in now]
+    taken = {gpu.index for gpu in former.gpus}
+    index: dict[int, int] = {}
+    for gpu in seen.gpus:
+        if gpu.uuid in had:
+            index[gpu.index] = had[gpu.uuid].index
+    for gpu in seen.gpus:
+        if gpu.uuid not in had:
+            free = gpu.index if gpu.index not in taken else _lowest_free(taken)
+            index[gpu.index] = free
+            taken.add(free)
+    gone = {gpu.index for gpu in lost}
+    links = [
+        replace(k, a=min(index[k.a], index[k.b]), b=max(index[k.a], index[k.b])) for k in seen.links
+    ]
+    links += [k for k in former.links if k.a in gone or k.b in gone]
+    nics = [
+        replace(nic, distances=tuple((index[i], kind) for i, kind in nic.distances))
+        for nic in seen.nics
+    ]
+    return replace(
+        seen,
+        gpus=(*(replace(g, index=index[g.index]) for g in seen.gpus), *lost),
+        links=tuple(links),
+        nics=tuple(nics),
+    )
+
+
+def _by_index(gpus: tuple[SeenGpu, ...]) -> list[SeenGpu]:
+    return sorted(gpus, key=lambda g: g.index)
+
+
+def _gpu(seen: SeenGpu, pci: PciTree) -> Gpu:
+    numa = seen.numa_node
+    return Gpu(
+        seen.index,
+        seen.uuid,
+        seen.product,
+        seen.memory,
+        pci.numa.get(seen.pci_bus_id) if numa is None else numa,
+        seen.pci_bus_id or None,
+        mig_mode=seen.mig_mode,
+        mig_instances=seen.mig_instances,
+    )
+
+
+def _link(
+    a: SeenGpu,
+    b: SeenGpu,
+    seen: SeenNode,
+    pci: PciTree,
+    down: Mapping[GpuUuid, frozenset[int]],
+    unseen: list[Unseen],
+) -> Link:
+    pair = (a.index, b.index)
+    of = f"GPUs {a.index} and {b.index}"
+    pcie = seen.pcie.get(pair, LinkKind.UNKNOWN) or pci.between(a.pci_bus_id, b.pci_bus_id)
+    if not pcie:
+        unseen.append(Unseen("PCIe class", "neither NVML nor sysfs says", of))
+    bare = Link(*pair, pcie)
+    if "enabled" in (a.mig_mode, b.mig_mode):
+        return bare  # what a GPU in MIG mode is cut into has no NVLinks
+    ends_a, ends_b = _up(a, down), _up(b, down)
+    there = sum(e.remote is Remote.GPU and e.remote_bus == b.pci_bus_id for e in ends_a)
+    back = sum(e.remote is Remote.GPU and e.remote_bus == a.pci_bus_id for e in ends_b)
+    switched = min(sum(e.remote is Remote.SWITCH for e in ends) for ends in (ends_a, ends_b))
+    hidden = all(any(e.remote is Remote.UNKNOWN for e in ends) for ends in (ends_a, ends_b))
+    usable = seen.p2p.get(pair)
+    if not (there or back or switched or hidden):
+        return bare
+    if usable is False:
+        if not hidden:
+            unseen.append(Unseen("NVLinks", "there, but peers may not use them (P2P status)", of))
+        return bare
+    speed = _one_way(a, ends_a)
+    if there or back:
+        # A link is up if it is at both ends; one end alone may be all that a driver shows.
+        both = min(there, back)
+        return Link(*pair, pcie, both or max(there, back), Via.DIRECT, speed, not both)
+    if switched:
+        return Link(*pair, pcie, switched, Via.SWITCH, speed)
+    if usable is None:
+        unseen.append(Unseen("NVLinks", "their far ends cannot be identified", of))
+        return bare
+    unseen.append(Unseen("NVLink count", "far ends cannot be identified: at least 1", of))
+    return Link(*pair, pcie, 1, Via.SWITCH, speed)
+
+
+def _up(gpu: SeenGpu, down: Mapping[GpuUuid, frozenset[int]]) -> list[NvlinkEnd]:
+    dropped = down.get(gpu.uuid, frozenset())
+    return [e for e in gpu.nvlinks if e.active and e.number not in dropped]
+
+
+def _one_way(gpu: SeenGpu, ends: list[NvlinkEnd]) -> GBps:
+    port = nvlink_port(gpu.product)
+    if port is not None and port.links:
+        return port.one_way
+    versions = [e.version for e in ends if e.version is not None]
+    return VERSION_ONE_WAY.get(min(versions), GBps(0.0)) if versions else GBps(0.0)
+
+
+def _nic(
+    name: str, place: tuple[str, ...], numa: int | None, gpus: tuple[SeenGpu, ...], pci: PciTree
+) -> Nic:
+    distances = []
+    for gpu in _by_index(gpus):
+        at = pci.places.get(gpu.pci_bus_id)
+        if at is not None:
+            own = pci.numa.get(gpu.pci_bus_id, gpu.numa_node)
+            distances.append((gpu.index, pcie_class(place, at, numa, own)))
+    return Nic(name, tuple(distances), numa)
+
+
+def _fabric(gpus: tuple[SeenGpu, ...], unseen: list[Unseen]) -> Fabric | None:
+    """The node's one multi-node fabric; GPUs of two fabrics belong to none that we can name."""
+    found = {gpu.fabric for gpu in gpus if gpu.fabric is not None}
+    if len(found) > 1:
+        unseen.append(Unseen("fabric", "the node's GPUs are in several"))
+        return None
+    return next(iter(found), None)
+
+
+def _lowest_free(taken: set[int]) -> int:
+    return next(i for i in range(len(taken) + 1) if i not in taken)

@@ -1,0 +1,184 @@
+"""Which GPUs are sick, and which links have dropped: remembered until a reset or a reboot.
+
+A fault is not over because it is not seen any more: a GPU that had a critical Xid, fell off the bus
+or could not remap a row is sick until it is reset. A link that dropped may come back and drop
+again; it does not count until then. A reset is told by the GPU's energy counter, which starts from
+zero, or by the driver's recovery action going back to none. A reboot is another boot id: nothing of
+a former boot is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from topology.agent.decides.limits import LONGEST_REASON, MOST_HEALTH
+from topology.agent.decides.observed import Vitals, Xid
+from topology.core.devices import GpuUuid
+from topology.core.report import Health
+
+HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults of the application, not of the GPU; NVIDIA's device plugin passes them over as well."""
+
+LOST = "Lost"
+REMAP_FAILED = "RowRemapFailed"
+REMAP_PENDING = "RowRemapPending"
+LINK_DOWN = "NVLinkDown"
+XID = "Xid"
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What is remembered of one GPU: reasons in the order found, and since when."""
+
+    reasons: list[str] = field(default_factory=list)
+    since: str = ""
+    baseline: int | None = None
+    down: set[int] = field(default_factory=set)
+    known: frozenset[int] = frozenset()
+    energy: int | None = None
+    recovery: str | None = None
+    lost: bool = False
+
+    @property
+    def sick(self) -> bool:
+        """Whether one of its reasons makes it so."""
+        return any(map(_sickening, self.reasons))
+
+
+class HealthBook:
+    """The faults of a node's GPUs. Times are given as text and only passed on."""
+
+    def __init__(self, former: Iterable[Health] = ()) -> None:
+        self._gpus: dict[GpuUuid, _Gpu] = {}
+        self._nobodys: list[int] = []
+        for health in former:
+            reasons = [r for r in health.reason.split(", ") if r and r != LINK_DOWN]
+            self._gpus[health.uuid] = _Gpu(
+                reasons,
+                health.since,
+                health.energy,
+                set(health.links_down),
+                lost=LOST in reasons,
+            )
+
+    def xid(self, event: Xid, now: str) -> bool:
+        """Take in an Xid; whether it makes a GPU sick."""
+        if event.number in HARMLESS_XIDS:
+            return False
+        if event.uuid is None:
+            self._nobodys.append(event.number)  # the next look may tell whose it was
+        else:
+            self._blame(self._of(event.uuid), f"{XID}{event.number}", now)
+        return True
+
+    def look(self, vitals: Iterable[Vitals], now: str) -> None:
+        """Take in what the GPUs show."""
+        seen = list(vitals)
+        for vital in seen:
+            self._look(self._of(vital.uuid), vital, now)
+        lost = [v.uuid for v in seen if v.lost]
+        for number in self._nobodys:
+            for uuid in lost or [v.uuid for v in seen]:
+                self._blame(self._of(uuid), f"{XID}{number}", now)
+        if seen:
+            self._nobodys.clear()
+
+    def gone(self, uuids: Iterable[GpuUuid], now: str) -> None:
+        """GPUs that were there in this boot and are not even counted any more."""
+        for uuid in uuids:
+            gpu = self._of(uuid)
+            gpu.lost = True
+            self._blame(gpu, LOST, now)
+
+    def down(self) -> Mapping[GpuUuid, frozenset[int]]:
+        """The links that do not count, by GPU."""
+        return {uuid: frozenset(gpu.down) for uuid, gpu in self._gpus.items() if gpu.down}
+
+    def expected(self) -> Mapping[GpuUuid, int]:
+        """How many links each GPU has had up since the boot or its reset."""
+        return {uuid: len(gpu.known | gpu.down) for uuid, gpu in self._gpus.items()}
+
+    def report(self) -> tuple[Health, ...]:
+        """What there is to say, GPUs without a fault left out."""
+        found = [
+            Health(
+                uuid,
+                healthy=not gpu.sick,
+                reason=_fitting([*gpu.reasons, *([LINK_DOWN] if gpu.down else [])]),
+                since=gpu.since,
+                links_down=tuple(sorted(gpu.down)),
+                energy=gpu.baseline,
+            )
+            for uuid, gpu in sorted(self._gpus.items())
+            if gpu.reasons or gpu.down
+        ]
+        # More than a node can have GPUs: the sick ones are said first.
+        kept = sorted(found, key=lambda h: h.healthy)[:MOST_HEALTH]
+        return tuple(sorted(kept, key=lambda h: h.uuid))
+
+    def _of(self, uuid: GpuUuid) -> _Gpu:
+        return self._gpus.setdefault(uuid, _Gpu())
+
+    def _look(self, gpu: _Gpu, vital: Vitals, now: str) -> None:
+        if vital.lost:
+            gpu.lost = True
+            self._blame(gpu, LOST, now)
+            return
+        if _was_reset(gpu, vital):
+            gpu.reasons.clear()
+            gpu.down.clear()
+            gpu.since, gpu.baseline, gpu.known = "", None, frozenset()
+        gpu.lost = False
+        gpu.energy = vital.energy
+        gpu.recovery = vital.recovery or gpu.recovery
+        if gpu.since and gpu.baseline is None:
+            gpu.baseline = gpu.energy
+        if vital.remap_failed:
+            self._blame(gpu, REMAP_FAILED, now)
+        if vital.remap_pending:
+            self._blame(gpu, REMAP_PENDING, now)
+        if vital.active_links is not None:
+            dropped = gpu.known - vital.active_links - gpu.down
+            if dropped:
+                gpu.down |= dropped
+                self._mark(gpu, now)
+            gpu.known |= vital.active_links
+
+    def _blame(self, gpu: _Gpu, reason: str, now: str) -> None:
+        if reason not in gpu.reasons:
+            if _sickening(reason) and not gpu.sick:
+                gpu.since = ""  # since when it is as healthy as it is
+            gpu.reasons.append(reason)
+            self._mark(gpu, now)
+
+    def _mark(self, gpu: _Gpu, now: str) -> None:
+        gpu.since = gpu.since or now
+        if gpu.baseline is None:
+            gpu.baseline = gpu.energy
+
+
+def _was_reset(gpu: _Gpu, vital: Vitals) -> bool:
+    """Whether the GPU has been reset since it was last looked at, or since it fell sick."""
+    earlier = gpu.energy if gpu.energy is not None else gpu.baseline
+    if earlier is not None and vital.energy is not None:
+        if vital.energy < earlier:
+            return True
+    elif gpu.lost:
+        return True  # nothing but a reset brings it back, and it has no counter to tell
+    return gpu.recovery not in (None, "none") and vital.recovery == "none"
+
+
+def _fitting(reasons: list[str]) -> str:
+    """As many of the reasons as a record holds, the earlier ones first."""
+    text = ""
+    for reason in reasons:
+        longer = f"{text}, {reason}" if text else reason
+        if len(longer) > LONGEST_REASON:
+            break
+        text = longer
+    return text
+
+
+def _sickening(reason: str) -> bool:
+    return reason.startswith(XID) or reason in (LOST, REMAP_FAILED)

@@ -1,0 +1,270 @@
+"""What a record may hold, and what is published of a node that has more.
+
+The API server refuses a whole record for one list that is too long or one word that it does not
+know, and would go on refusing it: nobody would hear of the node again. So whatever does not fit is
+left out, and the record says so. What is left out of the hardware makes for fewer promises, and
+``Complete`` names it. What is left out of who holds what makes the record not Ready.
+
+The numbers are those of ``manifests/base/crd.yaml``. The whole has a bound, too: etcd takes 1.5 MiB
+for an object, of which the API server's notes on who owns which field need more than half.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from topology.agent.decides.holdings import GPU_DRIVER
+from topology.agent.decides.observed import Unseen
+from topology.core.devices import DeviceId, Gpu, GpuResource, GpuUuid, Nic, base_uuid
+from topology.core.graph import NodeTopology
+from topology.core.report import Allocation
+
+MOST_DEVICE_IDS = 4096
+"""In what may be handed out, and in one allocation."""
+MOST_ALLOCATIONS = 4096
+MOST_RESOURCES = 16
+MOST_REPLICAS = 1024
+MOST_NICS = 64
+MOST_MIG_INSTANCES = 16
+MOST_HEALTH = 64
+LONGEST_NAME = 253
+LONGEST_REASON = 253
+LONGEST_MESSAGE = 4000
+"""Shorter than the schema allows: people read it."""
+HIGHEST_NUMA_NODE = 1023
+LARGEST_RECORD = 600_000
+"""Bytes of JSON, spec and status together."""
+
+HOLDINGS_LEFT_OUT = frozenset({"UnknownDevices", "TooManyDevices", "RecordRefused"})
+"""Reasons of a record that is not Ready and does not show all of who holds what."""
+
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+"""Resources whose devices are GPUs, whatever their ids look like."""
+GPU_IDS, MIG_IDS = "GPU-", "MIG-"
+
+_DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*(::[0-9]+)?")
+_BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
+# What a part takes in JSON beside its words, a little more than less.
+_SPEC, _GPU, _MIG, _LINK, _NIC, _DISTANCE = 2_000, 250, 120, 95, 60, 32
+_STATUS, _ALLOCATION, _DEVICE = 40_000, 110, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a record cannot be relied on: a word and a sentence."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What is published of who holds what; ``left_out`` counts device ids."""
+
+    allocatable: frozenset[DeviceId] | None
+    allocations: tuple[Allocation, ...]
+    problem: Problem | None = None
+    left_out: int = 0
+
+
+@lru_cache(maxsize=65536)
+def publishable(device_id: str) -> bool:
+    """Whether a record may hold a device id."""
+    return len(device_id) <= LONGEST_NAME and _DEVICE_ID.fullmatch(device_id) is not None
+
+
+def strangers(
+    allocatable: Mapping[str, Iterable[DeviceId]],
+    allocations: Sequence[Allocation],
+    gpus: Iterable[GpuUuid] | None,
+) -> list[tuple[str, DeviceId]]:
+    """Device ids of which nobody can tell which GPU they are, with their resources, in order.
+
+    Some plugins number devices (``nvidia0``) instead of naming GPUs. ``gpus`` are the node's, None
+    where nobody could look. A GPU that is held and gone is none of them.
+    """
+    known = None if gpus is None else set(gpus)
+    found = {
+        (resource, device)
+        for resource, ids in allocatable.items()
+        for device in ids
+        if not device.startswith(MIG_IDS)
+        and (
+            not device.startswith(GPU_IDS) or (known is not None and base_uuid(device) not in known)
+        )
+    }
+    found |= {
+        (a.resource, device)
+        for a in allocations
+        if a.resource != GPU_DRIVER
+        for device in a.device_ids
+        if not device.startswith((GPU_IDS, MIG_IDS))
+    }
+    return sorted(found)
+
+
+def holdings(
+    allocatable: Mapping[str, Iterable[DeviceId]] | None,
+    allocations: Sequence[Allocation],
+    unknown: Sequence[tuple[str, DeviceId]],
+    room: int = LARGEST_RECORD,
+) -> Holdings:
+    """What of all this a record holds, in ``room`` bytes.
+
+    A part of what may be handed out would be read as all of it: it is left out as a whole, and so
+    it is where ids are ``unknown``. Allocations are left out one by one, the last ones first.
+    """
+    offered = None
+    if allocatable is not None:
+        offered = frozenset(device for ids in allocatable.values() for device in ids)
+    merged = _merged(allocations)
+    total = len(offered or ()) + sum(len(a.device_ids) for a in merged)
+    kept = [replace(a, device_ids=tuple(filter(publishable, a.device_ids))) for a in merged]
+    fitting: list[Allocation] = []
+    room -= _STATUS
+    for a in kept:
+        size = _ALLOCATION + len(a.pod_uid) + len(a.namespace) + len(a.pod) + len(a.container)
+        size += len(a.resource) + sum(len(i) + _DEVICE for i in a.device_ids)
+        if not a.device_ids or len(a.device_ids) > MOST_DEVICE_IDS:
+            continue
+        if size > room or len(fitting) == MOST_ALLOCATIONS:
+            continue
+        fitting.append(a)
+        room -= size
+    listed = offered
+    if listed is not None and (
+        unknown
+        or len(listed) > MOST_DEVICE_IDS
+        or sum(len(i) + _DEVICE for i in listed) > room
+        or not all(map(publishable, listed))
+    ):
+        listed = None
+    left_out = total - len(listed or ()) - sum(len(a.device_ids) for a in fitting)
+    problem = None
+    if unknown:
+        problem = _of_unknown(unknown)
+    elif left_out:
+        problem = Problem(
+            "TooManyDevices",
+            f"{left_out} of {total} device ids do not fit into a record, which holds "
+            f"{MOST_DEVICE_IDS} to hand out, {MOST_ALLOCATIONS} allocations and "
+            f"{LARGEST_RECORD // 1000} kB: share each GPU among fewer pods",
+        )
+    return Holdings(listed, tuple(fitting), problem, left_out)
+
+
+def _of_unknown(unknown: Sequence[tuple[str, DeviceId]]) -> Problem:
+    resource, example = unknown[0]
+    count = len(unknown)
+    what = "id is" if count == 1 else "ids are"
+    return Problem(
+        "UnknownDevices",
+        f"{count} device {what} of no GPU of this node that we know, such as "
+        f"{example[:64]!r} of {resource}: who holds which GPU cannot be told",
+    )
+
+
+def _merged(allocations: Sequence[Allocation]) -> list[Allocation]:
+    """One allocation for each key of the list: two pods of one name and no UID become one."""
+    by_key: dict[tuple[str, ...], Allocation] = {}
+    for a in allocations:
+        key = (a.pod_uid, a.namespace, a.pod, a.container, a.resource)
+        known = by_key.get(key)
+        ids = a.device_ids if known is None else (*known.device_ids, *a.device_ids)
+        by_key[key] = replace(a, device_ids=tuple(dict.fromkeys(ids)))
+    return list(by_key.values())
+
+
+def room_beside(topology: NodeTopology | None) -> int:
+    """The bytes that a node's hardware leaves for who holds what."""
+    if topology is None:
+        return LARGEST_RECORD - _SPEC
+    gpus = sum(
+        _GPU + len(g.uuid) + len(g.product) + _MIG * len(g.mig_instances) for g in topology.gpus
+    )
+    nics = sum(_NIC + len(n.name) + _DISTANCE * len(n.distances) for n in topology.nics)
+    return LARGEST_RECORD - _SPEC - gpus - nics - _LINK * len(topology.links)
+
+
+def resources(
+    served: Sequence[GpuResource],
+) -> tuple[tuple[GpuResource, ...], tuple[Unseen, ...], Problem | None]:
+    """The resources that a record holds, what it leaves out, and why it cannot be relied on."""
+    first = sorted(served, key=lambda r: (r.name not in GPU_RESOURCES, r.name))
+    kept = sorted(first[:MOST_RESOURCES], key=lambda r: r.name)
+    unseen = []
+    if len(served) > MOST_RESOURCES:
+        cause = f"{len(served)} are served, a record holds {MOST_RESOURCES}"
+        unseen.append(Unseen("resources", cause))
+    problem = None
+    most = max(kept, key=lambda r: r.replicas, default=None)
+    if most is not None and most.replicas > MOST_REPLICAS:
+        problem = Problem(
+            "TooManyDevices",
+            f"{most.name} has {most.replicas} devices for one GPU, at most {MOST_REPLICAS} can be "
+            "told: share each GPU among fewer pods",
+        )
+    return (
+        tuple(replace(r, replicas=min(r.replicas, MOST_REPLICAS)) for r in kept),
+        tuple(unseen),
+        problem,
+    )
+
+
+def hardware(topology: NodeTopology) -> tuple[NodeTopology, tuple[Unseen, ...]]:
+    """The hardware that a record holds, and what it leaves out."""
+    unseen: list[Unseen] = []
+    nics = topology.nics
+    if len(nics) > MOST_NICS:
+        nics = _nearest(topology)
+        cause = f"{len(topology.nics)} are there, a record holds {MOST_NICS}: the nearest ones"
+        unseen.append(Unseen("RDMA NICs", cause))
+    gpus = tuple(_gpu(gpu, unseen) for gpu in topology.gpus)
+    nics = tuple(replace(nic, numa_node=_numa(nic.numa_node, nic.name, unseen)) for nic in nics)
+    return replace(topology, gpus=gpus, nics=nics), tuple(unseen)
+
+
+def _gpu(gpu: Gpu, unseen: list[Unseen]) -> Gpu:
+    if len(gpu.mig_instances) > MOST_MIG_INSTANCES:
+        cause = f"{len(gpu.mig_instances)} are there, a record holds {MOST_MIG_INSTANCES}"
+        unseen.append(Unseen("MIG instances", cause, f"GPU {gpu.index}"))
+    bus = gpu.pci_bus_id
+    return replace(
+        gpu,
+        product=gpu.product[:LONGEST_NAME],
+        pci_bus_id=bus if bus and _BUS_ID.fullmatch(bus) else None,
+        numa_node=_numa(gpu.numa_node, f"GPU {gpu.index}", unseen),
+        mig_instances=gpu.mig_instances[:MOST_MIG_INSTANCES],
+    )
+
+
+def _numa(node: int | None, of: str, unseen: list[Unseen]) -> int | None:
+    if node is None or node <= HIGHEST_NUMA_NODE:
+        return node
+    cause = f"its number is {node}, a record holds {HIGHEST_NUMA_NODE} at most"
+    unseen.append(Unseen("NUMA node", cause, of))
+    return None
+
+
+def _nearest(topology: NodeTopology) -> tuple[Nic, ...]:
+    """As many NICs as fit: each GPU's nearest one, then those that are nearest to any.
+
+    What a GPU's nearest NIC is does not change: that alone is what pods ask for.
+    """
+    order = {nic.name: i for i, nic in enumerate(topology.nics)}
+    first: dict[int, tuple[int, str]] = {}
+    for nic in topology.nics:
+        for index, kind in nic.distances:
+            if index not in first or kind > first[index][0]:
+                first[index] = (kind, nic.name)
+    needed = {name for _, name in first.values()}
+
+    def rank(nic: Nic) -> tuple[bool, int, int]:
+        best = max((kind for _, kind in nic.distances), default=0)
+        return nic.name not in needed, -best, order[nic.name]
+
+    kept = sorted(topology.nics, key=rank)[:MOST_NICS]
+    return tuple(sorted(kept, key=lambda nic: order[nic.name]))

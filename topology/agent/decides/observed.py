@@ -1,0 +1,104 @@
+"""What the agent has seen of its node, as values: nothing here asks anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from topology.core.devices import Bytes, Fabric, GpuUuid, MigInstance
+from topology.core.links import LinkKind
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unseen:
+    """A fact that could not be had, and why not; ``of`` says of which devices, where of some."""
+
+    fact: str
+    cause: str
+    of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.fact}{f' of {self.of}' if self.of else ''}: {self.cause}"
+
+
+class Remote(Enum):
+    """What is at the far end of an NVLink."""
+
+    GPU = "gpu"
+    SWITCH = "switch"
+    OTHER = "other"
+    """A CPU, as on POWER9: no GPU is reached by it."""
+    UNKNOWN = "unknown"
+    """Not to be identified, as in many virtual machines."""
+
+
+@dataclass(frozen=True, slots=True)
+class NvlinkEnd:
+    """One NVLink as seen from one GPU. ``number`` and ``version`` are NVML's."""
+
+    number: int
+    active: bool
+    remote: Remote = Remote.UNKNOWN
+    remote_bus: str | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenGpu:
+    """What NVML says of one GPU; ``nvlinks`` are the links it has, active or not."""
+
+    index: int
+    uuid: GpuUuid
+    product: str
+    memory: Bytes
+    pci_bus_id: str
+    numa_node: int | None = None
+    mig_mode: str = "disabled"
+    mig_instances: tuple[MigInstance, ...] = ()
+    nvlinks: tuple[NvlinkEnd, ...] = ()
+    fabric: Fabric | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    """What NVML says of a node.
+
+    ``pcie`` and ``p2p`` are by pairs of GPU indices, the smaller first: the PCIe class, and whether
+    peers may use NVLink. A pair that is absent could not be had.
+    """
+
+    gpus: tuple[SeenGpu, ...] = ()
+    driver: str = ""
+    pcie: Mapping[tuple[int, int], LinkKind] = field(default_factory=dict)
+    p2p: Mapping[tuple[int, int], bool] = field(default_factory=dict)
+    unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What moves on one GPU; None where it could not be had.
+
+    ``active_links`` are NVML's numbers. ``energy`` is in mJ since the driver or the GPU was last
+    reset. ``utilisation`` is 0 to 1. ``processes`` are (pid, bytes).
+    """
+
+    uuid: GpuUuid
+    lost: bool = False
+    active_links: frozenset[int] | None = None
+    uncorrected_ecc: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    energy: int | None = None
+    recovery: str | None = None
+    utilisation: float | None = None
+    memory_used: Bytes | None = None
+    processes: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error that the driver reported; ``uuid`` is None where the GPU could not be told."""
+
+    uuid: GpuUuid | None
+    number: int

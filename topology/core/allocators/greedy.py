@@ -1,0 +1,117 @@
+"""``distributed`` and ``packed``: how NVIDIA's plugin hands out replicas.
+
+Read from k8s-device-plugin ``internal/rm/allocate.go`` and seen in recorded answers of v0.20.
+Devices come one at a time, each from the GPU with the fewest (``distributed``) or the most
+(``packed``) members allocated. Allocated are those that are not candidates of this very call, so
+unhealthy, required and withheld replicas count too. Since v0.20 a tie goes to the GPU picked least
+in this round; what ties remain fall freely, and before v0.20 all of them do.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+
+from topology.core.allocators.outcomes import Call, Outcomes, every_choice
+from topology.core.budget import LARGE, MAX_SETS, MAX_SETS_OF_LARGE
+from topology.core.pools import Pool, count, members, total
+from topology.core.remembering import remembered
+
+ROUND_ROBIN_SINCE = (0, 20)
+
+
+class Greedy:
+    """One of the two greedy policies. With one replica per GPU any free device may come."""
+
+    monotone = False
+
+    def __init__(self, name: str, *, fewest_first: bool) -> None:
+        self.name = name
+        self._fewest_first = fewest_first
+
+    def outcomes(self, call: Call) -> Outcomes:
+        """Every way the ties may fall.
+
+        >>> from topology.machines import machine
+        >>> from topology.core.pools import pack
+        >>> shape = machine("rtx4090-8").topology("n").shape
+        >>> free = pack([2, 1, 2], 2)
+        >>> found = DISTRIBUTED.outcomes(Call(shape, free, 2, width=2)).sets
+        >>> found == (pack([1, 0, 1], 2),)
+        True
+        """
+        fair = call.version is not None and call.version >= ROUND_ROBIN_SINCE
+        found = _picks(
+            call.available, call.required, call.size, call.width, self._fewest_first, fair
+        )
+        return every_choice(call, exact=False) if found is None else Outcomes(found)
+
+
+@remembered
+def _picks(
+    available: Pool, required: Pool, size: int, width: int, fewest_first: bool, fair: bool
+) -> tuple[Pool, ...] | None:
+    """Every pool that may come, ascending; None where they are too many.
+
+    Picking one by one ends like this. Every GPU has as many replicas, so the fewest allocated has
+    the most left. ``distributed`` brings all GPUs down to one level and picks from some of those
+    that stand on it once more; ``packed`` empties the GPUs with the least left, one by one.
+    """
+    candidates = available - required
+    missing = size - total(required, width)
+    left = {p: count(candidates, p, width) for p in members(candidates, width)}
+    if fewest_first:
+        found = _levelled(left, missing, width, fair)
+    else:
+        found = _emptied(left, missing, width)
+    return None if found is None else tuple(sorted(required + taken for taken in found))
+
+
+def _levelled(left: dict[int, int], missing: int, width: int, fair: bool) -> set[Pool] | None:
+    level = max(left.values(), default=0)
+    while sum(max(0, n - level + 1) for n in left.values()) <= missing and level:
+        level -= 1
+    taken = {p: n - level for p, n in left.items() if n > level}
+    surely = sum(n << p * width for p, n in taken.items())
+    missing -= sum(taken.values())
+    tied = [p for p, n in left.items() if n >= level]
+    if not fair:
+        return _some_of(surely, tied, missing, width)
+    # Of those on the level the ones picked least come first.
+    for times in sorted({taken.get(p, 0) for p in tied}):
+        group = [p for p in tied if taken.get(p, 0) == times]
+        if missing <= len(group):
+            return _some_of(surely, group, missing, width)
+        surely += sum(1 << p * width for p in group)
+        missing -= len(group)
+    return {surely}
+
+
+def _some_of(surely: Pool, tied: list[int], missing: int, width: int) -> set[Pool] | None:
+    if comb(len(tied), missing) > (MAX_SETS if len(tied) <= LARGE else MAX_SETS_OF_LARGE):
+        return None
+    return {surely + sum(1 << p * width for p in chosen) for chosen in combinations(tied, missing)}
+
+
+def _emptied(left: dict[int, int], missing: int, width: int) -> set[Pool] | None:
+    surely = 0
+    for most in sorted(set(left.values())):
+        tied = [p for p, n in left.items() if n == most]
+        if missing >= most * len(tied):
+            surely += sum(most << p * width for p in tied)
+            missing -= most * len(tied)
+            continue
+        whole, part = divmod(missing, most)
+        ways = comb(len(tied), whole) * (len(tied) - whole if part else 1)
+        if ways > (MAX_SETS if len(left) <= LARGE else MAX_SETS_OF_LARGE):
+            return None
+        return {
+            surely + sum(most << p * width for p in chosen) + (part << last * width)
+            for chosen in combinations(tied, whole)
+            for last in ([p for p in tied if p not in chosen] if part else tied[:1])
+        }
+    return {surely}
+
+
+DISTRIBUTED = Greedy("distributed", fewest_first=True)
+PACKED = Greedy("packed", fewest_first=False)

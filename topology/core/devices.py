@@ -1,0 +1,114 @@
+"""What sits in a node: GPUs and RDMA NICs, and the types of their identities and units."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from topology.core.links import LinkKind
+
+NodeName = NewType("NodeName", str)
+GpuUuid = NewType("GpuUuid", str)
+DeviceId = NewType("DeviceId", str)
+"""An id as the device plugin advertises it: ``GPU-<uuid>`` or, shared, ``GPU-<uuid>::<n>``."""
+PodUid = NewType("PodUid", str)
+Bytes = NewType("Bytes", int)
+Mask = int
+"""A set of GPUs: bit *p* is the GPU at position *p* of ``NodeTopology.gpus``."""
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A part of a GPU in MIG mode: ``profile`` such as ``1g.10gb``, memory in bytes."""
+
+    uuid: str
+    profile: str
+    memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a node.
+
+    ``index`` is the driver's number (NVML, nvidia-smi): unique in a node, not necessarily dense.
+    ``memory`` is NVML's total in bytes, which is below the marketing number. ``numa_node`` is
+    ``None`` where the platform does not say.
+    """
+
+    index: int
+    uuid: GpuUuid
+    product: str
+    memory: Bytes
+    numa_node: int | None = None
+    pci_bus_id: str | None = None
+    vendor: str = "nvidia"
+    mig_mode: str = "disabled"
+    mig_instances: tuple[MigInstance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """One RDMA NIC and how near each GPU is to it.
+
+    ``distances`` holds ``(gpu index, PCIe class)``; a GPU that is absent is at an unknown distance.
+    """
+
+    name: str
+    distances: tuple[tuple[int, LinkKind], ...] = ()
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """A multi-node NVLink domain (NVL72 and the like) that a node's GPUs belong to."""
+
+    cluster_uuid: str
+    clique_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuResource:
+    """An extended resource that the node's device plugin serves.
+
+    ``strategy`` is ``none`` (whole GPUs), ``time-slicing``, ``mps`` or ``mig``; ``replicas`` is how
+    many devices the plugin advertises for one GPU.
+    """
+
+    name: str = "nvidia.com/gpu"
+    strategy: str = "none"
+    replicas: int = 1
+
+
+def base_uuid(device_id: str) -> GpuUuid:
+    """The GPU behind a device id: a shared device's replica number is cut off.
+
+    >>> base_uuid("GPU-5f::3")
+    'GPU-5f'
+    """
+    return GpuUuid(device_id.partition("::")[0])
+
+
+def positions(mask: Mask) -> list[int]:
+    """The positions in ``mask``, ascending.
+
+    >>> positions(0b1010)
+    [1, 3]
+    """
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def bus_id(text: str) -> str:
+    """A PCI address in its short form.
+
+    >>> bus_id("00000000:8A:00.0")
+    '0000:8a:00.0'
+    """
+    return re.sub(r"^0{4}(?=[0-9a-f]{4}:)", "", text.strip().lower())

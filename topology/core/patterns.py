@@ -1,0 +1,232 @@
+"""Patterns over joined pairs: all pairs, connected, a ring; for one set of GPUs or many at once.
+
+Whether a ring through many GPUs exists is a hard question. Up to :data:`TABLE_GPUS` GPUs it is
+answered exactly; beyond that a search takes :data:`RING_STEPS` steps and then gives up, with None.
+Many masks are an array of ``uint64``, one mask each.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.core.devices import Mask, positions
+from topology.core.remembering import remembered
+
+Rows = tuple[Mask, ...]
+"""An adjacency: ``rows[p]`` is the mask of the positions joined to ``p``."""
+Masks = NDArray[np.uint64]
+Flags = NDArray[np.bool_]
+
+TABLE_GPUS = 16
+"""Among so many GPUs every ring is known exactly, from a table of all masks."""
+RING_STEPS = 500
+"""Larger rings are searched for in at most so many steps."""
+
+
+def is_clique(rows: Rows, mask: Mask) -> bool:
+    """Whether every pair in ``mask`` is joined. O(k)."""
+    return all(mask & ~rows[p] == 1 << p for p in positions(mask))
+
+
+def is_connected(rows: Rows, mask: Mask) -> bool:
+    """Whether ``mask`` hangs together over joined pairs. O(k²)."""
+    seen = frontier = mask & -mask
+    while frontier:
+        reached = 0
+        for p in positions(frontier):
+            reached |= rows[p]
+        frontier = reached & mask & ~seen
+        seen |= frontier
+    return seen == mask
+
+
+def has_ring(rows: Rows, mask: Mask) -> bool:
+    """Whether joined pairs surely form a ring through every GPU of ``mask``."""
+    return find_ring(rows, mask) is True
+
+
+@remembered
+def find_ring(rows: Rows, mask: Mask) -> bool | None:
+    """Whether joined pairs form a ring through every GPU of ``mask``; None where we gave up.
+
+    A ring of one is trivial, a ring of two is the pair. Otherwise a Hamiltonian cycle: cheap
+    answers first (too few neighbours; Dirac's theorem), then a search.
+    """
+    k = mask.bit_count()
+    if k <= 2:
+        return is_clique(rows, mask)
+    within = [rows[p] & mask for p in positions(mask)]
+    fewest = min(row.bit_count() for row in within)
+    if fewest < 2 or not is_connected(rows, mask):
+        return False
+    if 2 * fewest >= k:
+        return True
+    found = _search(rows, mask)
+    if found is None and k <= TABLE_GPUS:
+        return bool(_rings(_compressed(rows, mask))[-1])
+    if found is None and any(not is_connected(rows, mask ^ 1 << p) for p in positions(mask)):
+        return False
+    return found
+
+
+def _search(rows: Rows, mask: Mask) -> bool | None:
+    """Depth first, the GPU with the fewest ways on first; None once the steps are spent."""
+    start = min(positions(mask), key=lambda p: (rows[p] & mask).bit_count())
+    home = rows[start]
+    path = [(start, mask ^ 1 << start)]
+    waiting = [_next(rows, home, path[0][1])]
+    for _ in range(RING_STEPS):
+        while waiting and not waiting[-1]:
+            waiting.pop()
+            path.pop()
+        if not waiting:
+            return False
+        p = waiting[-1].pop()
+        left = path[-1][1] ^ 1 << p
+        if not left:
+            if home >> p & 1:
+                return True
+            continue
+        # All that are left need a way in and a way out, and one of them has to lead home.
+        ends = 1 << p | 1 << start
+        dead = not left & home or any(
+            (rows[q] & (left | ends)).bit_count() < 2 for q in positions(left)
+        )
+        path.append((p, left))
+        waiting.append([] if dead else _next(rows, rows[p], left))
+    return None
+
+
+def _next(rows: Rows, near: Mask, left: Mask) -> list[int]:
+    """Where a path may go on, the best last."""
+    return sorted(positions(near & left), key=lambda q: (-(rows[q] & left).bit_count(), -q))
+
+
+def _compressed(rows: Rows, mask: Mask) -> Rows:
+    """The adjacency of the GPUs of ``mask`` alone, numbered anew."""
+    members = positions(mask)
+    return tuple(sum(1 << i for i, q in enumerate(members) if rows[p] >> q & 1) for p in members)
+
+
+@remembered
+def _rings(rows: Rows) -> Flags:
+    """For every mask of at most 16 GPUs, whether it has a ring.
+
+    ``ends[m]`` are the GPUs at which a path can end that starts at the lowest GPU of ``m`` and
+    visits exactly ``m``.
+    """
+    n = len(rows)
+    masks = np.arange(1 << n, dtype=np.uint32)
+    counts = np.bitwise_count(masks)
+    low = masks & (~masks + np.uint32(1))
+    ends = np.where(counts == 1, masks, 0).astype(np.uint32)
+    for size in range(2, n + 1):
+        of_size = masks[counts == size]
+        above = of_size ^ low[of_size]
+        found = np.zeros(len(of_size), dtype=np.uint32)
+        for p in range(1, n):
+            bit = np.uint32(1 << p)
+            had = above & bit != 0
+            before = of_size[had] ^ bit
+            found[had] |= np.where(ends[before] & np.uint32(rows[p]) != 0, bit, 0).astype(np.uint32)
+        ends[of_size] = found
+    home = np.zeros(1 << n, dtype=np.uint32)
+    for p in range(n):
+        home[low == 1 << p] = rows[p]
+    ring: Flags = ends & home != 0
+    ring[counts <= 1] = True
+    return ring
+
+
+# Many masks at once.
+
+
+def subset_masks(mask: Mask, size: int) -> Masks:
+    """Every subset of ``mask`` with ``size`` members, ascending."""
+    bits = np.array([1 << p for p in positions(mask)], dtype=np.uint64)
+    if not 0 <= size <= len(bits):
+        return np.zeros(0, dtype=np.uint64)
+    chosen = bits[picks(len(bits), size)]
+    found: Masks = np.bitwise_or.reduce(chosen, axis=1) if size else np.zeros(1, dtype=np.uint64)
+    return np.sort(found)
+
+
+@remembered
+def picks(members: int, size: int) -> NDArray[np.uint8]:
+    """A row for every choice of ``size`` out of ``members``: which ones."""
+    flat = [i for chosen in combinations(range(members), size) for i in chosen]
+    return np.array(flat, dtype=np.uint8).reshape(comb(members, size), size)
+
+
+def are_cliques(rows: Rows, masks: Masks) -> Flags:
+    """:func:`is_clique` of each mask."""
+    good = np.ones(len(masks), dtype=np.bool_)
+    for p in _members(masks):
+        apart = np.uint64(~(rows[p] | 1 << p) & _ALL)
+        good &= (masks & np.uint64(1 << p) == 0) | (masks & apart == 0)
+    return good
+
+
+def are_connected(rows: Rows, masks: Masks) -> Flags:
+    """:func:`is_connected` of each mask."""
+    members = _members(masks)
+    seen = masks & (~masks + np.uint64(1))
+    while True:
+        reached = seen.copy()
+        for p in members:
+            reached |= np.where(seen & np.uint64(1 << p) != 0, masks & np.uint64(rows[p]), 0)
+        if (reached == seen).all():
+            return np.asarray(seen == masks)
+        seen = reached
+
+
+def have_rings(rows: Rows, masks: Masks) -> tuple[Flags, bool]:
+    """:func:`has_ring` of each mask, and whether all are sure.
+
+    In shapes of more than 16 GPUs only so many searches are made; what is left is not sure.
+    """
+    if len(rows) <= TABLE_GPUS:
+        undecided = _undecided(rows, masks)
+        if len(undecided[1]) > _TABLE_PAYS:
+            return _rings(rows)[masks], True
+        return _searched(rows, masks, *undecided)
+    return _searched(rows, masks, *_undecided(rows, masks))
+
+
+_ALL = (1 << 64) - 1
+_TABLE_PAYS = 8
+_MOST_SEARCHES = 64
+_MOST_IN_VAIN = 2
+
+
+def _undecided(rows: Rows, masks: Masks) -> tuple[Flags, NDArray[np.intp]]:
+    """What is sure from counting neighbours, and the places of the masks for which it is not."""
+    sizes = np.bitwise_count(masks)
+    fewest = np.full(len(masks), 64, dtype=np.uint8)
+    for p in _members(masks):
+        near = np.bitwise_count(masks & np.uint64(rows[p]))
+        np.minimum(fewest, near, out=fewest, where=masks & np.uint64(1 << p) != 0)
+    good = (sizes <= 1) | ((sizes == 2) & (fewest == 1)) | ((sizes > 2) & (2 * fewest >= sizes))
+    return good, np.flatnonzero(~good & (fewest >= 2) & (sizes > 2))
+
+
+def _searched(
+    rows: Rows, masks: Masks, good: Flags, undecided: NDArray[np.intp]
+) -> tuple[Flags, bool]:
+    sure, failed = True, 0
+    for tried, i in enumerate(undecided):
+        if tried >= _MOST_SEARCHES or failed >= _MOST_IN_VAIN:
+            return good, False
+        found = find_ring(rows, int(masks[i]))
+        good[i] = found is True
+        failed += found is None
+        sure &= found is not None
+    return good, sure
+
+
+def _members(masks: Masks) -> list[int]:
+    return positions(int(np.bitwise_or.reduce(masks))) if len(masks) else []

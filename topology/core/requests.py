@@ -1,0 +1,228 @@
+"""What a pod asks of its GPUs: counts by container, constraints over the set, and a policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from topology.core.devices import MIB, Bytes
+from topology.core.links import GBps, LinkKind
+
+
+class Role(Enum):
+    """What a container's devices do for the pod's set.
+
+    ``APP`` and ``SIDECAR`` (an init container with restartPolicy Always) hold theirs while the pod
+    runs; an ordinary ``INIT`` container's devices are reused and show in no report.
+    """
+
+    APP = "app"
+    SIDECAR = "sidecar"
+    INIT = "init"
+
+    __hash__ = object.__hash__  # Enum's own goes through the name; roles are in every cache key
+
+
+class Policy(Enum):
+    """Whether a node that cannot keep the constraints is refused or only scored lower."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+
+
+class Pattern(Enum):
+    """Which pairs of the set must meet ``link`` and ``min-nvlinks``."""
+
+    PAIRWISE = "pairwise"
+    RING = "ring"
+    CONNECTED = "connected"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """All constraint keys of a pod; they hold together, over all its GPUs.
+
+    ``link`` and ``nic`` are the least kind that will do; ``models`` are globs over
+    :func:`topology.core.links.canonical_product`; any one of them may match.
+    """
+
+    link: LinkKind | None = None
+    min_nvlinks: int | None = None
+    pattern: Pattern = Pattern.PAIRWISE
+    min_bandwidth: GBps | None = None
+    min_gpu_memory: Bytes | None = None
+    models: tuple[str, ...] = ()
+    same_numa: bool = False
+    nic: LinkKind | None = None
+
+    @property
+    def over_pairs(self) -> bool:
+        """Whether a key speaks about pairs, so that two shares of one GPU cannot meet it."""
+        return bool(
+            self.link is not None
+            or self.min_nvlinks is not None
+            or self.min_bandwidth is not None
+            or self.same_numa
+        )
+
+    @property
+    def text(self) -> str:
+        """The constraints as a person wrote them, in one fixed order.
+
+        >>> Constraints(link=LinkKind.NVLINK, min_gpu_memory=Bytes(40 * 1024 * MIB)).text
+        'link=nvlink min-gpu-memory=40Gi'
+        """
+        words = []
+        if self.link is not None:
+            words.append(f"link={self.link.name.lower()}")
+        if self.min_nvlinks is not None:
+            words.append(f"min-nvlinks={self.min_nvlinks}")
+        if self.pattern is not Pattern.PAIRWISE:
+            words.append(f"shape={self.pattern.value}")
+        if self.min_bandwidth is not None:
+            words.append(f"min-bandwidth={self.min_bandwidth:g}")
+        if self.min_gpu_memory is not None:
+            words.append(f"min-gpu-memory={memory_text(self.min_gpu_memory)}")
+        if self.models:
+            words.append(f"gpu-model={self.models_text}")
+        if self.same_numa:
+            words.append("same-numa")
+        if self.nic is not None:
+            words.append(f"nic={self.nic.name.lower()}")
+        return " ".join(words)
+
+    @property
+    def models_text(self) -> str:
+        """The models as a reason names them: the first few, for every node's reason repeats them.
+
+        >>> Constraints(models=("a100*", "a30", "h100*", "h200*", "v100*")).models_text
+        'a100*,a30,h100* and 2 more'
+        """
+        shown = ",".join(self.models[:MODELS_SHOWN])
+        more = len(self.models) - MODELS_SHOWN
+        return f"{shown} and {more} more" if more > 0 else shown
+
+
+MODELS_SHOWN = 3
+NO_CONSTRAINTS = Constraints()
+
+
+Counts = tuple[tuple[Role, int], ...]
+"""Devices asked by each container, in the kubelet's order: init containers and sidecars first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """How many devices one container asks for."""
+
+    name: str
+    count: int
+    role: Role = Role.APP
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """What a pod asks: devices of one extended resource, and what must hold for the set.
+
+    ``only_gpu_plugin`` says that it asks for no other device plugin's resources.
+
+    Two pods that ask the same are equal whatever their containers are called, so a request is the
+    key under which verdicts are remembered.
+    """
+
+    resource: str
+    containers: tuple[ContainerRequest, ...] = field(compare=False)
+    constraints: Constraints = NO_CONSTRAINTS
+    policy: Policy = Policy.REQUIRED
+    only_gpu_plugin: bool = True
+    counts: Counts = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", tuple((c.role, c.count) for c in self.containers))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(
+            (self.resource, self.counts, self.constraints, self.policy, self.only_gpu_plugin)
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes; memories share it."""
+        return 1000 + 300 * len(self.counts) + 100 * len(self.constraints.models)
+
+    @cached_property
+    def count(self) -> int:
+        """Devices the running pod holds and its constraints speak about: apps and sidecars."""
+        return sum(n for role, n in self.counts if role is not Role.INIT)
+
+    @cached_property
+    def effective_count(self) -> int:
+        """Devices the kubelet must find, by Kubernetes' arithmetic.
+
+        See :func:`device_count`.
+        """
+        return device_count(self.counts)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the pod asks for devices and nothing else."""
+        return self.constraints == NO_CONSTRAINTS
+
+    @property
+    def required(self) -> bool:
+        """Whether a node must keep the constraints to pass filter."""
+        return not self.plain and self.policy is Policy.REQUIRED
+
+    @property
+    def text(self) -> str:
+        """One line for people: ``2 GPUs link=nvlink (preferred)``."""
+        words = [f"{self.count} GPU{'s' if self.count != 1 else ''}"]
+        if not self.plain:
+            words.append(self.constraints.text)
+            if self.policy is Policy.PREFERRED:
+                words.append("(preferred)")
+        return " ".join(words)
+
+
+def gpu_request(
+    count: int,
+    constraints: Constraints = NO_CONSTRAINTS,
+    policy: Policy = Policy.REQUIRED,
+    resource: str = "nvidia.com/gpu",
+) -> GpuRequest:
+    """The request of a pod with one container.
+
+    >>> gpu_request(2, Constraints(link=LinkKind.NVLINK)).text
+    '2 GPUs link=nvlink'
+    """
+    return GpuRequest(resource, (ContainerRequest("main", count),), constraints, policy)
+
+
+def memory_text(amount: int) -> str:
+    """Bytes as a Kubernetes quantity, exact, in the largest binary unit that divides it."""
+    for unit, size in (("Ti", MIB * MIB), ("Gi", 1024 * MIB), ("Mi", MIB), ("Ki", 1024)):
+        if amount % size == 0:
+            return f"{amount // size}{unit}"
+    return str(amount)
+
+
+def device_count(counts: Counts) -> int:
+    """Devices that a pod with these containers holds in the end, unused ones included.
+
+    An init container runs beside the sidecars started before it, and its devices are reused by
+    what comes after: the larger of that peak and what apps and sidecars hold together.
+    """
+    peak = sidecars = apps = 0
+    for role, n in counts:
+        if role is Role.SIDECAR:
+            sidecars += n
+        elif role is Role.INIT:
+            peak = max(peak, sidecars + n)
+        else:
+            apps += n
+    return max(peak, sidecars + apps)

@@ -1,0 +1,292 @@
+"""What a placement costs the cluster and gives the pod, as a score from 0 to 10.
+
+*Worth* of a node: how many GPUs' worth of guaranteed placements still fit. For each kind of request
+the number of placements that can be promised one after the other, expected over what the node may
+hand out, times the request's GPUs, weighted by how often the cluster sees the kind. *Damage* of a
+placement: the worth it takes away, expected over its outcomes and the belief. A single GPU taken
+from a broken pair costs less than one that breaks a pair.
+
+Scores compare the nodes of one request, as kube-scheduler's own normalised scores do:
+
+=============================================  ======================================
+required, guaranteed                           6 … 10, least damage first
+required, expected                             0 … 4, least damage first
+preferred                                      round(7 · quality), and 0 … 3 by damage
+plain                                          0 … 10, least damage first
+plain on a node without a usable report        5
+preferred where the hardware never can         0
+required or preferred without a usable report  0
+refused                                        0
+=============================================  ======================================
+
+Least damage first: the distinct costs are spread evenly over the range; of equal damage the faster
+outcomes win, then the fuller node. *Quality* of a preferred placement is the mean of two shares: of
+the outcomes that satisfy the constraints, and of the bandwidth that they reach (best ring, mean
+over outcomes) in the best that any offered node's hardware could give the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import comb, isinf
+
+from topology.core.admission import Kubelet, admissions
+from topology.core.belief import Availability, FreeState, free_states
+from topology.core.budget import LARGE, SCORE_STEPS
+from topology.core.devices import Mask, positions
+from topology.core.graph import Shape, best_ring, subsets
+from topology.core.links import LinkKind
+from topology.core.placement import Assessment, Verdict
+from topology.core.pools import Pool, choices, total
+from topology.core.remembering import remembered
+from topology.core.requests import Constraints, Counts, GpuRequest, device_count
+from topology.core.worth import RequestClass as RequestClass
+from topology.core.worth import mean_promises
+from topology.core.worth import promises as promises
+
+MAX_SCORE = 10
+UNKNOWN_PLAIN = 5
+
+MAX_MOMENTS = 16
+MAX_RINGS = 128
+MAX_BANDWIDTHS = 8
+
+
+RequestClasses = tuple[RequestClass, ...]
+Mix = tuple[tuple[RequestClass, float], ...]
+"""Classes of requests and how often each comes; the weights add up to 1."""
+
+_NVLINK = Constraints(link=LinkKind.NVLINK)
+PRIOR: Mix = (
+    (RequestClass(1), 0.4),
+    (RequestClass(2, _NVLINK), 0.3),
+    (RequestClass(4, _NVLINK), 0.2),
+    (RequestClass(8), 0.1),
+)
+"""What a cluster is taken to be asked before it has been seen to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merit:
+    """What speaks for a node that passes filter.
+
+    ``damage`` is in GPUs of worth; ``ring`` in GB/s, ``ceiling`` the best the hardware could give;
+    ``left`` counts the devices left after the placement. ``known`` is false without a report,
+    ``measured`` where the damage is too much to work out: then the score is in the middle.
+    """
+
+    verdict: Verdict
+    damage: float = 0.0
+    ring: float = 0.0
+    ceiling: float = 0.0
+    share: float = 0.0
+    left: int = 0
+    known: bool = True
+    measured: bool = True
+
+
+UNKNOWN = Merit(Verdict.POSSIBLE, known=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """A merit before classes are weighed, so that it outlives a change of their weights.
+
+    ``losses`` are the GPUs' worth of each kind that the placement takes away (:func:`losses`).
+    """
+
+    merit: Merit
+    losses: tuple[float, ...] = ()
+
+    def weighed(self, mix: Mix) -> Merit:
+        """The merit under these weights; ``mix`` has the classes that the prospect was made of."""
+        return replace(self.merit, damage=_weighed(self.losses, mix)) if self.losses else self.merit
+
+
+def prospect(
+    kubelet: Kubelet,
+    now: Availability,
+    request: GpuRequest,
+    assessed: Assessment,
+    classes: RequestClasses,
+) -> Prospect:
+    """What speaks for placing the request on a node in this state, whatever the weights."""
+    share = assessed.share if assessed.verdict is not Verdict.NEVER else 0.0
+    unweighed = Merit(
+        assessed.verdict,
+        0.0,
+        _mean_ring(kubelet.shape, assessed.sets),
+        _best_ring_of_size(kubelet.shape, request.count),
+        1.0 if assessed.verdict.holds else share,
+        now.devices_left - request.effective_count,
+    )
+    lost = losses(kubelet, now, request, classes)
+    if lost is None:
+        return Prospect(replace(unweighed, measured=False))
+    return Prospect(unweighed, lost)
+
+
+def merit(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, mix: Mix
+) -> Merit:
+    """What speaks for placing the request on a node in this state."""
+    return prospect(kubelet, now, request, assessed, classes_of(mix)).weighed(mix)
+
+
+def classes_of(mix: Mix) -> RequestClasses:
+    """The kinds of a mix, in its order."""
+    return tuple(kind for kind, _ in mix)
+
+
+def scores(request: GpuRequest, merits: Iterable[Merit]) -> dict[Merit, int]:
+    """The score of each, 0 to 10, in comparison (see the table of this module)."""
+    distinct = set(merits)
+    known = [m for m in distinct if m.known]
+    found = dict.fromkeys(distinct - set(known), UNKNOWN_PLAIN if request.plain else 0)
+    if request.plain:
+        return found | _spread(known, 0, MAX_SCORE)
+    if request.required:
+        sure = [m for m in known if m.verdict is Verdict.GUARANTEED]
+        rest = [m for m in known if m.verdict is not Verdict.GUARANTEED]
+        return found | _spread(sure, 6, MAX_SCORE) | _spread(rest, 0, 4)
+    ceiling = max((m.ceiling for m in known), default=0.0)
+    levels: dict[int, list[Merit]] = {}
+    for m in known:
+        reached = m.ring / ceiling if ceiling else m.share
+        quality = 0.0 if m.verdict is Verdict.NEVER else (m.share + reached) / 2
+        levels.setdefault(round(7 * quality), []).append(m)
+    for base, group in levels.items():
+        never = all(m.verdict is Verdict.NEVER for m in group)
+        found |= _spread(group, base, base if never else base + 3)
+    return found
+
+
+def _spread(merits: list[Merit], low: int, high: int) -> dict[Merit, int]:
+    """Scores from ``high`` for the least cost down to ``low``; all of one cost get ``high``."""
+
+    def cost(m: Merit) -> tuple[float, float, int]:
+        return (round(m.damage, 6), -round(m.ring, 3), m.left)
+
+    measured = [m for m in merits if m.measured]
+    costs = sorted({cost(m) for m in measured})
+    last = max(1, len(costs) - 1)
+    rank = {c: round(high - (high - low) * i / last) for i, c in enumerate(costs)}
+    middle = (low + high) // 2
+    return {m: rank[cost(m)] if m.measured else middle for m in merits}
+
+
+def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -> float:
+    """The worth that a placement is expected to take away, in GPUs."""
+    return _weighed(losses(kubelet, now, request, classes_of(mix)) or (), mix)
+
+
+def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
+    return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=bool(lost)))
+
+
+@remembered
+def losses(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
+) -> tuple[float, ...] | None:
+    """How many GPUs' worth of each kind a placement is expected to take away, unweighed.
+
+    None where that is too much to work out.
+    """
+    belief = free_states(kubelet, now.outcome_key(endings=False)) or (FreeState(now.free),)
+    belief = tuple(m for m in belief if total(m.free, kubelet.width) >= request.effective_count)
+    step = -(-len(belief) // MAX_MOMENTS) or 1
+    lost, steps = [], 0
+    for moment in belief[::step]:
+        found, cost = _losses_at(
+            kubelet, moment.free, request.counts, request.only_gpu_plugin, classes
+        )
+        steps += cost
+        if found is None or steps > SCORE_STEPS:
+            return None
+        lost.append(found)
+    return tuple(sum(of_kind) / len(lost) for of_kind in zip(*lost, strict=True)) or (0.0,) * len(
+        classes
+    )
+
+
+@remembered
+def _losses_at(
+    kubelet: Kubelet, free: Pool, counts: Counts, only_gpu_plugin: bool, classes: RequestClasses
+) -> tuple[tuple[float, ...] | None, int]:
+    taken, steps = _taken(kubelet, free, counts, only_gpu_plugin)
+    if not taken:
+        return (0.0,) * len(classes), steps
+    left = [free - way for way in taken]
+    found = []
+    for kind in classes:
+        before, cost = mean_promises(kubelet, (free,), kind)
+        after, more = mean_promises(kubelet, left, kind)
+        steps += cost + more
+        if before is None or after is None or steps > SCORE_STEPS:
+            return None, steps
+        found.append(kind.count * (before - after))
+    return tuple(found), steps
+
+
+def _taken(
+    kubelet: Kubelet, free: Pool, counts: Counts, only_gpu_plugin: bool
+) -> tuple[Sequence[Pool], int]:
+    """What a pod may hold in the end, way by way."""
+    found = admissions(kubelet, free, counts, only_gpu_plugin=only_gpu_plugin)
+    if found.sets is None:
+        return (next(choices(free, device_count(counts), kubelet.width)),), found.steps
+    if found.several is None:
+        return found.sets, found.steps
+    return [way.taken for way in found.several], found.steps
+
+
+def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
+    """GPUs' worth of guaranteed placements that still fit, weighted by how often each kind comes.
+
+    >>> from topology.machines import machine
+    >>> from topology.core.graph import AllocatorFacts
+    >>> dgx = machine("dgx1-v100").topology("n").shape
+    >>> node = Kubelet(dgx, AllocatorFacts("best-effort"))
+    >>> round(worth(node, 0b11111111, PRIOR), 2), round(worth(node, 0b1111, PRIOR), 2)
+    (8.0, 3.6)
+    """
+    return sum(weight * kind.count * promises(kubelet, free, kind) for kind, weight in mix)
+
+
+def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:
+    if not sets:
+        return 0.0
+    step = -(-len(sets) // MAX_RINGS)
+    rings = [_ring(shape, found) for found in sets[::step]]
+    return sum(rings) / len(rings)
+
+
+@remembered
+def _ring(shape: Shape, mask: Mask) -> float:
+    """The best ring; an upper bound on nodes of more than 16 GPUs or with many kinds of links."""
+    if shape.size <= LARGE and len(_bandwidths(shape)) <= MAX_BANDWIDTHS:
+        carried = best_ring(shape, mask)
+        return 0.0 if isinf(carried) else float(carried)
+    members = positions(mask)
+    if len(members) < 2:
+        return 0.0
+    links = [[shape.links[p][q] for q in members if q != p] for p in members]
+    hops = [sorted((k.bandwidth if k else 0.0 for k in row), reverse=True) for row in links]
+    # Every GPU has two hops in a ring, or the one.
+    return float(min(row[min(1, len(row) - 1)] for row in hops))
+
+
+@remembered
+def _bandwidths(shape: Shape) -> frozenset[float]:
+    return frozenset(float(link.bandwidth) for link in shape.distinct_links())
+
+
+@remembered
+def _best_ring_of_size(shape: Shape, count: int) -> float:
+    """The best ring through any ``count`` GPUs of the hardware, or a bound where they are many."""
+    if not 2 <= count <= shape.size:
+        return 0.0
+    if comb(shape.size, count) > MAX_RINGS:
+        return max(_bandwidths(shape), default=0.0)
+    return max(_ring(shape, mask) for mask in subsets(shape.all_gpus, count))

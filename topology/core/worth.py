@@ -1,0 +1,232 @@
+"""Worth: how many placements of a kind can be promised on a node one after the other.
+
+What a pool of free devices is worth is asked for every outcome of a placement, so it is worked out
+for many pools at once. Under ``any`` it has a closed form. Under ``best-effort`` on machines of
+more than eight GPUs, and where GPUs are shared, one outcome of each placement is followed instead
+of all; on smaller ones all are, and the answer is what is expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.core.admission import Kubelet, admissions
+from topology.core.allocators import best_effort
+from topology.core.budget import LARGE, SCORE_STEPS
+from topology.core.graph import Shape
+from topology.core.patterns import (
+    Flags,
+    Masks,
+    Rows,
+    are_cliques,
+    are_connected,
+    have_rings,
+    subset_masks,
+)
+from topology.core.placement import inside, test_of
+from topology.core.pools import Pool, gpu_masks, total
+from topology.core.remembering import remembered
+from topology.core.requests import NO_CONSTRAINTS, Constraints, Pattern, Role
+
+BRANCHING_GPUS = 8
+"""On larger nodes the worth follows one outcome of each placement instead of all."""
+_ALL = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class RequestClass:
+    """A kind of request, as far as worth is concerned."""
+
+    count: int
+    constraints: Constraints = NO_CONSTRAINTS
+    _hash: int = field(init=False, compare=False, repr=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.count, self.constraints)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+def mean_promises(
+    kubelet: Kubelet, pools: Sequence[Pool], kind: RequestClass
+) -> tuple[float | None, int]:
+    """The mean of :func:`promises` over some pools of equal size, and the steps that it took.
+
+    None where the budget is spent.
+    """
+    devices = total(pools[0], kubelet.width)
+    if devices < kind.count:
+        return 0.0, 1
+    if kind.constraints == NO_CONSTRAINTS and kind.count == 1:
+        return float(devices), 1
+    if kubelet.monotone:
+        masks = gpu_masks(pools, kubelet.shape.size, kubelet.width)
+        good = int(_every_set_passes(kubelet, masks, kind).sum())
+        return devices // kind.count * good / len(pools), 1
+    if kubelet.whole_best_effort and kubelet.shape.size > BRANCHING_GPUS:
+        found = _followed(kubelet.shape, np.array(pools, dtype=np.int32), kind)
+        return int(found.sum()) / len(pools), 1
+    if kubelet.shape.size <= BRANCHING_GPUS and kubelet.width == 1:
+        # There are at most 256 pools, each worked out once.
+        return sum(_expected(kubelet, free, kind) for free in pools) / len(pools), 1
+    sums, steps = 0, 0
+    for free in pools:
+        promised, cost = _one_after_the_other(kubelet, free, kind)
+        steps += cost
+        if steps > SCORE_STEPS:
+            return None, steps
+        sums += promised
+    return sums / len(pools), steps
+
+
+def promises(kubelet: Kubelet, free: Pool, kind: RequestClass) -> float:
+    """How many placements of one kind can be promised one after the other, expected."""
+    return mean_promises(kubelet, (free,), kind)[0] or 0.0
+
+
+# A monotone allocator: what passes for the whole pool passes for what is left of it.
+
+
+def _every_set_passes(kubelet: Kubelet, masks: Masks, kind: RequestClass) -> Flags:
+    """For each mask of free GPUs, whether every set of the kind's size passes.
+
+    On more than 16 GPUs, and where they are shared, rings and connected sets pass where all pairs
+    do.
+    """
+    shape, count = kubelet.shape, kind.count
+    test = test_of(shape, kind.constraints)
+    good: Flags = masks & np.uint64(~test.allowed & _ALL) == 0
+    if count == 1:
+        return good
+    if test.numa is not None:
+        good &= inside(test.numa, masks)
+    parts = [(test.linked, test.pattern), (test.wide, Pattern.RING)]
+    for rows, pattern in parts:
+        if rows is None:
+            continue
+        passed = are_cliques(rows, masks)
+        beyond_pairs = pattern is not Pattern.PAIRWISE and count > 2 and not passed.all()
+        if beyond_pairs and shape.size <= LARGE and kubelet.width == 1:
+            passed |= ~_holding_a_bad_set(rows, pattern, count)[masks]
+        good &= passed
+    return good
+
+
+@remembered
+def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
+    """For every mask of at most 16 GPUs, whether some set of that size in it lacks the pattern."""
+    sets = subset_masks((1 << len(rows)) - 1, count)
+    good = have_rings(rows, sets)[0] if pattern is Pattern.RING else are_connected(rows, sets)
+    bad = np.zeros(1 << len(rows), dtype=np.bool_)
+    bad[sets[~good]] = True
+    for p in range(len(rows)):
+        halves = bad.reshape(-1, 2, 1 << p)
+        halves[:, 1, :] |= halves[:, 0, :]
+    return bad
+
+
+# best-effort on nine to sixteen GPUs: many pools at once.
+
+
+@remembered
+def _known(shape: Shape, kind: RequestClass) -> NDArray[np.int8]:
+    """By mask: the promises found so far, -1 where not yet."""
+    return np.full(1 << shape.size, -1, dtype=np.int8)
+
+
+@remembered
+def _passing(shape: Shape, kind: RequestClass) -> Flags:
+    """By mask, for those of the kind's size: whether it passes."""
+    found = np.zeros(1 << shape.size, dtype=np.bool_)
+    sets = subset_masks(shape.all_gpus, kind.count)
+    found[sets] = test_of(shape, kind.constraints).passing(sets, kind.count)[0]
+    return found
+
+
+def _followed(shape: Shape, pools: NDArray[np.int32], kind: RequestClass) -> NDArray[np.int8]:
+    """The promises of each pool; the lowest outcome of each placement is followed."""
+    known = _known(shape, kind)
+    levels = []
+    asked = np.unique(pools[known[pools] < 0])
+    while len(asked):
+        small = np.bitwise_count(asked) < kind.count
+        known[asked[small]] = 0
+        asked = asked[~small]
+        left = _after_the_lowest(shape, asked, kind)
+        levels.append((asked, left))
+        onward = np.unique(left[left >= 0])
+        asked = onward[known[onward] < 0]
+    for masks, left in reversed(levels):
+        known[masks] = np.where(left >= 0, 1 + known[np.maximum(left, 0)], 0)
+    return known[pools]
+
+
+def _after_the_lowest(
+    shape: Shape, pools: NDArray[np.int32], kind: RequestClass
+) -> NDArray[np.int32]:
+    """What each pool leaves after its lowest outcome; -1 where no placement can be promised."""
+    left = np.full(len(pools), -1, dtype=np.int32)
+    sizes = np.bitwise_count(pools)
+    fine = ~best_effort.unequal(shape, pools) if kind.count > 1 else np.ones(len(pools), np.bool_)
+    passing = _passing(shape, kind)
+    for size in np.unique(sizes):
+        places = np.flatnonzero((sizes == size) & fine)
+        if not len(places):
+            continue
+        rows = []
+        for found in best_effort.answers_of(shape, pools[places], kind.count):
+            good = ~found.padded & (passing[found.sets] | ~found.chosen).all(axis=1)
+            lowest = np.where(found.chosen, found.sets, 1 << 30).min(axis=1)
+            rows.append(np.where(good & (not found.lost), lowest, -1))
+        lowest = np.concatenate(rows)
+        left[places] = np.where(lowest >= 0, pools[places] ^ lowest, -1)
+    return left
+
+
+# Everything else, pool by pool.
+
+
+@remembered
+def _expected(kubelet: Kubelet, free: Pool, kind: RequestClass) -> float:
+    if free.bit_count() < kind.count:
+        return 0.0
+    ways = _promised_ways(kubelet, free, kind)[0]
+    if not ways:
+        return 0.0
+    return 1.0 + sum(_expected(kubelet, free - way, kind) for way in ways) / len(ways)
+
+
+@remembered
+def _one_after_the_other(kubelet: Kubelet, free: Pool, kind: RequestClass) -> tuple[int, int]:
+    """How many placements, the lowest outcome of each followed; and the steps that it took."""
+    found, steps = 0, 0
+    while total(free, kubelet.width) >= kind.count and steps <= SCORE_STEPS:
+        ways, cost = _promised_ways(kubelet, free, kind)
+        steps += cost
+        if not ways:
+            break
+        free -= ways[0]
+        found += 1
+    return found, steps
+
+
+def _promised_ways(
+    kubelet: Kubelet, free: Pool, kind: RequestClass
+) -> tuple[tuple[Pool, ...], int]:
+    """The outcomes if all of them pass, else none; and the steps that it took."""
+    found = admissions(kubelet, free, ((Role.APP, kind.count),))
+    if found.hazards or not found.sets:
+        return (), found.steps
+    if kind.constraints != NO_CONSTRAINTS:
+        test = test_of(kubelet.shape, kind.constraints)
+        masks = gpu_masks(found.sets, kubelet.shape.size, kubelet.width)
+        sizes = np.bitwise_count(masks)
+        for size in np.unique(sizes).tolist():
+            if not test.passing(masks[sizes == size], size)[0].all():
+                return (), found.steps
+    return found.sets, found.steps

@@ -1,0 +1,52 @@
+"""Which machine of the catalogue a described node is wired like."""
+
+from __future__ import annotations
+
+import re
+
+from topology.core.devices import Bytes
+from topology.core.graph import NodeTopology, Shape
+from topology.core.links import Link, LinkKind
+from topology.machines.catalogue import MACHINES
+from topology.machines.notation import Machine
+
+
+def like(topology: NodeTopology) -> Machine | None:
+    """The first machine of the catalogue with the same GPU models and links, None where none has.
+
+    GPU models are compared but for their memory size, then NVLinks per pair and PCIe classes. A
+    topo matrix hides the PCIe class of NVLinked pairs: where one is unknown, they do not count.
+    GPUs may be numbered differently. None for a single GPU, which has no link to compare.
+
+    >>> from topology.machines import machine
+    >>> like(machine("p3.8xlarge").topology("n")).name
+    'p3.8xlarge'
+    """
+    if len(topology.gpus) < 2:
+        return None
+    blind = any(link.nvlinks and link.pcie is LinkKind.UNKNOWN for link in topology.links)
+    bare = _bare(topology.shape, blind)
+    for known in MACHINES.values():
+        if known.size == bare.size and bare.isomorphic(
+            _bare(known.topology(known.name).shape, blind)
+        ):
+            return known
+    return None
+
+
+def _bare(shape: Shape, blind: bool) -> Shape:
+    """The shape without what ``like`` leaves out."""
+    n = shape.size
+    return Shape(
+        products=tuple(re.sub(r"-(\d+gb|hbm\d\w?)(?=-|$)", "", p) for p in shape.products),
+        memory=(Bytes(0),) * n,
+        numa=(None,) * n,
+        mig=(False,) * n,
+        nic=(LinkKind.UNKNOWN,) * n,
+        links=tuple(tuple(link and _bare_link(link, blind) for link in row) for row in shape.links),
+    )
+
+
+def _bare_link(link: Link, blind: bool) -> Link:
+    hidden = blind and link.nvlinks > 0
+    return Link(0, 0, LinkKind.UNKNOWN if hidden else link.pcie, link.nvlinks)

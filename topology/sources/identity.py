@@ -1,0 +1,224 @@
+"""Who the GPUs are: product, UUID and memory, from the text where it says so.
+
+People paste ``nvidia-smi -L`` or ``nvidia-smi --query-gpu=… --format=csv`` beside a matrix. What
+neither says comes from the caller, then from the catalogue of machines, and is else left unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from hashlib import sha256
+
+from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, NodeName, bus_id
+from topology.core.links import NVLINK_PORTS, NvlinkPort, canonical_product, nvlink_port
+from topology.machines import MACHINES
+from topology.sources.imported import Finding, SourceError, quoted
+from topology.sources.lines import Line
+
+UNKNOWN_PRODUCT = "unknown"
+MOST_NVLINKS = max(port.links for _, port in NVLINK_PORTS)
+
+_LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.{1,200}?) \(UUID: (GPU-\S{1,200}?)\)\s*")
+_MIG_DEVICE = re.compile(r"\s+MIG \S+\s+Device\s+[0-9]+: \(UUID: MIG-\S+\)\s*")
+_COLUMNS = {
+    "name": "product",
+    "gpu_name": "product",
+    "uuid": "uuid",
+    "gpu_uuid": "uuid",
+    "memory.total": "memory",
+    "pci.bus_id": "pci_bus_id",
+    "gpu_bus_id": "pci_bus_id",
+    "mig.mode.current": "mig_mode",
+}
+"""Columns of ``nvidia-smi --query-gpu`` that are read, besides ``index``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a text says of one GPU apart from its links; None where it does not say."""
+
+    line: int
+    product: str | None = None
+    uuid: str | None = None
+    memory: Bytes | None = None
+    pci_bus_id: str | None = None
+    mig_mode: str | None = None
+    numa_node: int | None = None
+
+
+def read_inventory(lines: Sequence[Line]) -> dict[int, Listed]:
+    """GPUs by index, from ``-L`` and CSV lines among others; two that disagree are refused."""
+    found: dict[int, Listed] = {}
+    columns: list[str] = []
+    latest: int | None = None
+    for number, text, _ in lines:
+        if not text:
+            columns = []
+            continue
+        values = [value.strip() for value in text.split(",")]
+        if match := _LISTED.fullmatch(text):
+            latest = int(match[1])
+            _add(found, latest, Listed(number, match[2], match[3]))
+        elif latest is not None and _MIG_DEVICE.fullmatch(text):
+            _add(found, latest, Listed(number, mig_mode="enabled"))
+        elif "index" in values and len(values) > 1:
+            columns = [value.partition(" [")[0] for value in values]
+        elif columns and len(values) == len(columns):
+            row = dict(zip(columns, values, strict=True))
+            if re.fullmatch(r"[0-9]{1,4}", row["index"]):
+                _add(found, int(row["index"]), _from_csv(number, row))
+        else:
+            columns = []
+    return found
+
+
+def identify(
+    node: NodeName,
+    seen: dict[int, Listed],
+    product: str | None,
+    memory: Bytes | None,
+    line: int,
+    findings: list[Finding],
+) -> list[Gpu]:
+    """The GPUs by index, completed by the caller's ``product`` and ``memory`` and the catalogue.
+
+    An argument that contradicts the text is refused. UUIDs that the text lacks are made of the
+    node's name and the index, so that the same text always gives the same object. What is made
+    up or stays unknown is said in ``findings``, at ``line``.
+    """
+    product = (product or "").strip() or None
+    gpus, made_up, from_catalogue = [], [], set[str]()
+    for index, gpu in sorted(seen.items()):
+        if product and gpu.product and canonical_product(product) == canonical_product(gpu.product):
+            named: str | None = gpu.product
+        else:
+            _refuse_unless_same(index, gpu, "product", gpu.product, product)
+            named = gpu.product or product
+        _refuse_unless_same(index, gpu, "memory", gpu.memory, memory)
+        size = memory if gpu.memory is None else gpu.memory
+        if size is None and named and (size := _catalogue_memory(named)) is not None:
+            from_catalogue.add(f"{named} {size // MIB} MiB")
+        if gpu.uuid is None:
+            made_up.append(index)
+        gpus.append(
+            Gpu(
+                index=index,
+                uuid=GpuUuid(gpu.uuid or _made_up_uuid(node, index)),
+                product=named or UNKNOWN_PRODUCT,
+                memory=size or Bytes(0),
+                numa_node=gpu.numa_node,
+                pci_bus_id=gpu.pci_bus_id,
+                mig_mode=gpu.mig_mode or "disabled",
+            )
+        )
+    notes = [
+        (made_up, "UUIDs are made up from the node's name and the index: the text has none"),
+        (
+            [g.index for g in gpus if g.product == UNKNOWN_PRODUCT],
+            "product unknown: gpu-model holds nowhere and NVLinks have no speed (--product says)",
+        ),
+        (
+            [g.index for g in gpus if not g.memory],
+            "memory unknown, written as 0: min-gpu-memory holds nowhere (--memory says)",
+        ),
+        (
+            [g.index for g in gpus if g.mig_mode == "enabled"],
+            "MIG is enabled: the GPU is split and takes no part in whole-GPU placement",
+        ),
+    ]
+    findings += [Finding(line, f"{gpu_names(which)}: {text}") for which, text in notes if which]
+    findings += [
+        Finding(line, f"memory is the catalogue's: {text} (--memory says it exactly)")
+        for text in sorted(from_catalogue)
+    ]
+    return gpus
+
+
+def known_port(gpu: Gpu, count: int, line: int, findings: list[Finding]) -> NvlinkPort | None:
+    """The NVLink attachment of a GPU seen with ``count`` links, None where unknown.
+
+    A count that the product cannot have says that the product or our table is wrong: then
+    nothing is known of it.
+    """
+    port = nvlink_port(gpu.product)
+    if port is not None and count > port.links:
+        text = f"GPU{gpu.index}: {count} NVLinks, but {quoted(gpu.product)} has {port.links}: "
+        findings.append(Finding(line, text + "is the product right? Speed left unknown"))
+        return None
+    return port
+
+
+def gpu_names(indices: Iterable[int]) -> str:
+    """GPUs for people, runs drawn together.
+
+    >>> gpu_names([0, 1, 2, 5, 6])
+    'GPU0 to GPU2, GPU5, GPU6'
+    """
+    found: list[list[int]] = []
+    for number in sorted(indices):
+        if found and found[-1][-1] == number - 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    names = []
+    for run in found:
+        if len(run) > 2:
+            names.append(f"GPU{run[0]} to GPU{run[-1]}")
+        else:
+            names += [f"GPU{number}" for number in run]
+    return ", ".join(names)
+
+
+def _add(found: dict[int, Listed], index: int, more: Listed) -> None:
+    old = found.get(index)
+    if old is None:
+        found[index] = more
+        return
+    news = {}
+    for field in fields(Listed)[1:]:
+        before, now = getattr(old, field.name), getattr(more, field.name)
+        if before is not None and now is not None and before != now:
+            raise SourceError(
+                more.line,
+                f"GPU {index}",
+                f"{field.name} {quoted(str(now))}, but {quoted(str(before))} on line {old.line}",
+            )
+        news[field.name] = before if now is None else now
+    found[index] = replace(old, **news)
+
+
+def _from_csv(line: int, row: dict[str, str]) -> Listed:
+    told: dict[str, str] = {}
+    for column, value in row.items():
+        if column in _COLUMNS and value and not re.fullmatch(r"\[.*\]|N/A", value):
+            told[_COLUMNS[column]] = value
+    memory = re.fullmatch(r"([0-9]{1,12})(?: MiB)?", told.get("memory", ""))
+    return Listed(
+        line,
+        told.get("product"),
+        told.get("uuid"),
+        Bytes(int(memory[1]) * MIB) if memory else None,
+        bus_id(told["pci_bus_id"]) if "pci_bus_id" in told else None,
+        "enabled" if told.get("mig_mode") == "Enabled" else None,
+    )
+
+
+def _refuse_unless_same(index: int, gpu: Listed, what: str, told: object, given: object) -> None:
+    if told is not None and given is not None and told != given:
+        message = f"{what} {quoted(str(told))}, but --{what} says {quoted(str(given))}"
+        raise SourceError(gpu.line, f"GPU {index}", message)
+
+
+def _catalogue_memory(product: str) -> Bytes | None:
+    """The memory of a product by its exact name; None where the catalogue lacks it."""
+    cards = (m.card for m in MACHINES.values())
+    same = {c.mib for c in cards if canonical_product(c.product) == canonical_product(product)}
+    return Bytes(same.pop() * MIB) if len(same) == 1 else None
+
+
+def _made_up_uuid(node: NodeName, index: int) -> str:
+    name = f"{node}/{index}".encode(errors="backslashreplace")
+    digits = sha256(name).hexdigest()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}"
