@@ -1,17 +1,19 @@
-"""The GPUTopology custom resource, ``gpu-topology.io/v1alpha1``, to and from our model."""
+"""The GPUTopology custom resource, ``gpu-topology.io/v1alpha1``, to and from our model.
+
+``wire`` says which fields there are and what is allowed in them, ``decoding`` reads an object, and
+``encoding`` writes one.
+"""
 
 from topology.codec.decoding import (
-    API_VERSION,
-    KIND,
     Record,
     RecordError,
     decode,
     decode_report,
-    encode,
-    encode_report,
     first_error,
     shortened,
 )
+from topology.codec.encoding import encode, encode_report
+from topology.codec.wire import API_VERSION, KIND
 
 __all__ = [
     "API_VERSION",

@@ -1,0 +1,164 @@
+"""From our model to a GPUTopology object, as JSON-ready values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from topology.codec import wire
+from topology.core.devices import Fabric, Gpu, Nic, base_uuid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import Link
+from topology.core.report import Allocation, Condition, Health, Report
+
+
+def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, object]:
+    """The GPUTopology object of a node; :func:`~topology.codec.decode` gives the node back."""
+    spec = wire.Spec(
+        resources=[
+            wire.Resource(name=r.name, strategy=_literal(r.strategy), replicas=r.replicas)
+            for r in topology.resources
+        ],
+        allocator=_allocator(topology.allocator),
+        devices=[_device(gpu) for gpu in topology.gpus],
+        links=[_link(link) for link in topology.links],
+        nics=[_nic(nic) for nic in topology.nics],
+        fabric=None if topology.fabric is None else _fabric(topology.fabric),
+    )
+    found: dict[str, object] = {
+        "apiVersion": wire.API_VERSION,
+        "kind": wire.KIND,
+        "metadata": {"name": topology.name},
+        "spec": _dump(spec),
+    }
+    if report is not None:
+        found["status"] = encode_report(report, topology)
+    return found
+
+
+def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[str, object]:
+    """The ``status`` object of a report.
+
+    With the topology it has the summary that ``kubectl get`` shows.
+    """
+    status = wire.Status(
+        bootID=report.boot_id,
+        sequence=report.sequence,
+        observed_at=report.observed_at or None,
+        pods_resource_version=report.pods_version or None,
+        allocatable=None if report.allocatable is None else sorted(report.allocatable),
+        allocations=[_allocation(a) for a in report.allocations],
+        health=[_health(h) for h in report.health],
+        conditions=[_condition(c) for c in report.conditions],
+        summary=None if topology is None else _summary(topology, report),
+    )
+    return _dump(status)
+
+
+def _allocator(facts: AllocatorFacts) -> wire.Allocator:
+    return wire.Allocator(
+        policy=_literal(facts.policy),
+        plugin_version=facts.plugin_version,
+        topology_manager_policy=_literal(facts.topology_manager_policy),
+        topology_manager_scope=_literal(facts.topology_manager_scope),
+        cpu_manager_policy=_literal(facts.cpu_manager_policy),
+        memory_manager_policy=_literal(facts.memory_manager_policy),
+    )
+
+
+def _device(gpu: Gpu) -> wire.Device:
+    return wire.Device(
+        index=gpu.index,
+        vendor=gpu.vendor,
+        uuid=gpu.uuid,
+        product=gpu.product,
+        memory_bytes=gpu.memory,
+        pci_bus_id=gpu.pci_bus_id,
+        numa_node=gpu.numa_node,
+        mig_mode=_literal(gpu.mig_mode),
+        mig_instances=[
+            wire.MigInstance(uuid=m.uuid, profile=m.profile, memory_bytes=m.memory)
+            for m in gpu.mig_instances
+        ]
+        or None,
+    )
+
+
+def _link(link: Link) -> wire.Link:
+    return wire.Link(
+        a=link.a,
+        b=link.b,
+        pcie=_literal(link.pcie.name) if link.pcie else None,
+        nvlinks=link.nvlinks,
+        via=link.via.value,
+        nvlink_gbps=link.nvlink_one_way,
+        one_sided=link.one_sided or None,
+    )
+
+
+def _nic(nic: Nic) -> wire.Nic:
+    return wire.Nic(
+        name=nic.name,
+        numa_node=nic.numa_node,
+        distances=[
+            wire.Distance(index=i, pcie=_literal(kind.name)) for i, kind in nic.distances if kind
+        ],
+    )
+
+
+def _fabric(fabric: Fabric) -> wire.Fabric:
+    return wire.Fabric(clusterUUID=fabric.cluster_uuid, clique_id=fabric.clique_id)
+
+
+def _allocation(allocation: Allocation) -> wire.Allocation:
+    return wire.Allocation(
+        podUID=allocation.pod_uid,
+        namespace=allocation.namespace,
+        pod=allocation.pod,
+        container=allocation.container,
+        resource=allocation.resource,
+        device_ids=list(allocation.device_ids),
+    )
+
+
+def _health(health: Health) -> wire.Health:
+    return wire.Health(
+        uuid=health.uuid,
+        healthy=health.healthy,
+        reason=health.reason,
+        since=health.since or None,
+        links_down=list(health.links_down) or None,
+        energy_millijoules=health.energy,
+    )
+
+
+def _condition(condition: Condition) -> wire.Condition:
+    return wire.Condition(
+        type=condition.type,
+        status="True" if condition.status else "False",
+        reason=condition.reason,
+        message=condition.message,
+        last_transition_time=condition.since or None,
+    )
+
+
+def _summary(topology: NodeTopology, report: Report) -> wire.Summary:
+    """For people: a GPU is free of which no device is held and the kubelet would hand one out."""
+    held = {base_uuid(i) for a in report.allocations for i in a.device_ids}
+    offered = {base_uuid(i) for i in report.allocatable or ()}
+    free = [
+        gpu
+        for gpu in topology.gpus
+        if gpu.uuid not in held and (report.allocatable is None or gpu.uuid in offered)
+    ]
+    return wire.Summary(gpus=len(topology.gpus), free=len(free), links=topology.link_summary())
+
+
+def _literal(value: str | None) -> Any:
+    """A string for a field that pydantic itself narrows to the allowed words."""
+    return value
+
+
+def _dump(model: BaseModel) -> dict[str, object]:
+    return model.model_dump(by_alias=True, exclude_none=True)

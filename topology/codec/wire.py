@@ -1,0 +1,185 @@
+"""The fields of a GPUTopology object, and what is allowed in each.
+
+The CRD (``manifests/base/crd.yaml``) says the same; ``tests/test_manifests.py`` compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from topology.core.graph import MAX_GPUS
+
+API_VERSION = "gpu-topology.io/v1alpha1"
+KIND = "GPUTopology"
+
+PcieClass = Literal["BOARD", "PIX", "PXB", "PHB", "NODE", "SYS"]
+Index = Annotated[int, Field(ge=0, lt=1024)]
+Text = Annotated[str, Field(max_length=512)]
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class Wire(BaseModel):
+    """What all parts have in common: camelCase on the wire, and unknown fields are ignored."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True
+    )
+
+
+class Resource(Wire):
+    """An entry of ``spec.resources``."""
+
+    name: Name = "nvidia.com/gpu"
+    strategy: Literal["none", "time-slicing", "mps", "mig"] = "none"
+    replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+
+
+class Allocator(Wire):
+    """``spec.allocator``: how kubelet and device plugin choose."""
+
+    policy: Literal["best-effort", "distributed", "packed", "any", "exact"] = "any"
+    plugin_version: Text | None = None
+    topology_manager_policy: Literal[
+        "none", "best-effort", "restricted", "single-numa-node", "unknown"
+    ] = "none"
+    topology_manager_scope: Literal["container", "pod"] = "container"
+    cpu_manager_policy: Literal["none", "static"] | None = None
+    memory_manager_policy: Literal["None", "Static"] | None = None
+
+
+class MigInstance(Wire):
+    """An entry of a device's ``migInstances``."""
+
+    uuid: Name
+    profile: Text
+    memory_bytes: Annotated[int, Field(ge=0)]
+
+
+class Device(Wire):
+    """An entry of ``spec.devices``: one GPU."""
+
+    index: Index
+    vendor: Text = "nvidia"
+    uuid: Name
+    product: Name
+    memory_bytes: Annotated[int, Field(ge=0)]
+    pci_bus_id: Text | None = None
+    numa_node: Annotated[int, Field(ge=0)] | None = None
+    mig_mode: Literal["disabled", "enabled"] = "disabled"
+    mig_instances: list[MigInstance] | None = None
+
+
+class Link(Wire):
+    """An entry of ``spec.links``: what joins the GPUs with the indices ``a`` and ``b``."""
+
+    a: Index
+    b: Index
+    pcie: PcieClass | None = None
+    nvlinks: Annotated[int, Field(ge=0, le=64)] = 0
+    via: Literal["direct", "switch"] = "direct"
+    nvlink_gbps: Annotated[float, Field(ge=0, allow_inf_nan=False, alias="nvlinkGBps")] = 0.0
+    one_sided: bool | None = None
+
+
+class Distance(Wire):
+    """An entry of a NIC's ``distances``."""
+
+    index: Index
+    pcie: PcieClass
+
+
+class Nic(Wire):
+    """An entry of ``spec.nics``."""
+
+    name: Name
+    numa_node: Annotated[int, Field(ge=0)] | None = None
+    distances: list[Distance] = []
+
+
+class Fabric(Wire):
+    """``spec.fabric``: the multi-node NVLink domain."""
+
+    cluster_uuid: Name = Field(alias="clusterUUID")
+    clique_id: int
+
+
+class Spec(Wire):
+    """``spec``: the node's hardware."""
+
+    resources: list[Resource] = [Resource()]
+    allocator: Allocator = Allocator()
+    devices: Annotated[list[Device], Field(max_length=MAX_GPUS)] = []
+    links: list[Link] = []
+    nics: list[Nic] = []
+    fabric: Fabric | None = None
+
+
+class Allocation(Wire):
+    """An entry of ``status.allocations``: the devices of one container."""
+
+    pod_uid: Text = Field("", alias="podUID")
+    namespace: Text = ""
+    pod: Text = ""
+    container: Text = ""
+    resource: Text = "nvidia.com/gpu"
+    device_ids: list[Name] = []
+
+
+class Health(Wire):
+    """An entry of ``status.health``: one GPU."""
+
+    uuid: Name
+    healthy: bool
+    reason: Text = ""
+    since: Text | None = None
+    links_down: list[Annotated[int, Field(ge=0, lt=64)]] | None = None
+    energy_millijoules: Annotated[int, Field(ge=0)] | None = None
+
+
+class Condition(Wire):
+    """An entry of ``status.conditions``."""
+
+    type: Name
+    status: Literal["True", "False", "Unknown"]
+    reason: Text = ""
+    message: Annotated[str, Field(max_length=32768)] = ""
+    last_transition_time: Text | None = None
+
+
+class Summary(Wire):
+    """``status.summary``: the columns that ``kubectl get`` prints."""
+
+    gpus: int
+    free: int
+    links: str
+
+
+class Status(Wire):
+    """``status``: the agent's report."""
+
+    boot_id: Text = Field("", alias="bootID")
+    sequence: Annotated[int, Field(ge=0)] = 0
+    observed_at: Text | None = None
+    pods_resource_version: Text | None = None
+    allocatable: list[Name] | None = None
+    allocations: list[Allocation] = []
+    health: list[Health] = []
+    conditions: list[Condition] = []
+    summary: Summary | None = None
+
+
+class Metadata(Wire):
+    """The part of ``metadata`` that is read."""
+
+    name: Name
+
+
+class Object(Wire):
+    """A GPUTopology object as a whole."""
+
+    metadata: Metadata
+    spec: Spec
+    status: Status | None = None
