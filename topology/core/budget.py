@@ -17,6 +17,8 @@ SPENT = "too-much-at-once"
 
 ADMISSION_STEPS = 6_000
 """For one way to admit one pod, all its containers together."""
+ASKED_STEPS = 20
+"""What a question to the allocator is counted as."""
 BELIEF_STEPS = 10_000
 """For every moment that a node may be in."""
 OUTLOOK_STEPS = 60_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
@@ -20,6 +20,7 @@ from topology.core.devices import (
     NodeName,
     positions,
 )
+from topology.core.hashing import hashed_once
 from topology.core.links import GBps, Link, LinkKind, canonical_product
 from topology.core.patterns import Rows, has_ring
 from topology.core.remembering import remembered
@@ -66,6 +67,7 @@ def plugin_version(text: str | None) -> tuple[int, ...] | None:
     return tuple(int(p) for p in parts) if all(p.isascii() and p.isdigit() for p in parts) else None
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Shape:
     """The hardware of a node without its names: what outcomes, verdicts and scores depend on.
@@ -81,14 +83,6 @@ class Shape:
     mig: tuple[bool, ...]
     nic: tuple[LinkKind, ...]
     links: tuple[tuple[Link | None, ...], ...]
-    _hash: int = field(init=False, compare=False, repr=False, default=0)
-
-    def __post_init__(self) -> None:
-        facts = (self.products, self.memory, self.numa, self.mig, self.nic, self.links)
-        object.__setattr__(self, "_hash", hash(facts))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @property
     def size(self) -> int:
@@ -274,6 +268,13 @@ def _unique(what: str, values: Sequence[object]) -> None:
     for value, times in Counter(values).items():
         if times > 1:
             raise TopologyError(f"{what}: {value} stands {times} times, once is allowed")
+
+
+@remembered
+def numa_nodes(shape: Shape) -> tuple[Mask, ...]:
+    """The GPUs of each NUMA node that has some, by ascending node."""
+    nodes = sorted({n for n in shape.numa if n is not None})
+    return tuple(sum(1 << p for p, at in enumerate(shape.numa) if at == n) for n in nodes)
 
 
 def best_ring(shape: Shape, mask: Mask) -> GBps:

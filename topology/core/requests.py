@@ -7,6 +7,7 @@ from enum import Enum
 from functools import cached_property
 
 from topology.core.devices import MIB, Bytes
+from topology.core.hashing import hashed_once
 from topology.core.links import GBps, LinkKind
 
 
@@ -121,6 +122,7 @@ class ContainerRequest:
     role: Role = Role.APP
 
 
+@hashed_once
 @dataclass(frozen=True)
 class GpuRequest:
     """What a pod asks: devices of one extended resource, and what must hold for the set.
@@ -140,15 +142,6 @@ class GpuRequest:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", tuple((c.role, c.count) for c in self.containers))
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(
-            (self.resource, self.counts, self.constraints, self.policy, self.only_gpu_plugin)
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @property
     def shared_bytes(self) -> int:

@@ -9,7 +9,7 @@ of all; on smaller ones all are, and the answer is what is expected.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import best_effort
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.graph import Shape
+from topology.core.hashing import hashed_once
 from topology.core.patterns import (
     Flags,
     Masks,
@@ -37,19 +38,13 @@ BRANCHING_GPUS = 8
 _ALL = (1 << 64) - 1
 
 
+@hashed_once
 @dataclass(frozen=True)
 class RequestClass:
     """A kind of request, as far as worth is concerned."""
 
     count: int
     constraints: Constraints = NO_CONSTRAINTS
-    _hash: int = field(init=False, compare=False, repr=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.count, self.constraints)))
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 def mean_promises(

@@ -1,17 +1,29 @@
-"""What a kubelet may do with a pod."""
+"""What a kubelet may do with a pod: every way its containers can get their devices, or a refusal.
 
-from topology.core.admission.walk import (
-    AFFINITY,
-    TOO_FEW,
-    TOO_MANY_NODES,
-    UNKNOWN_FACTS,
-    Admission,
-    Admissions,
-    Kubelet,
-    admissions,
-    container_sets,
-    numa_nodes,
-)
+The kubelet hands out devices container by container, init containers first, and asks the device
+plugin's allocator for its preference. Its own stages come before the plugin's, as read from
+``devicemanager/manager.go`` and ``topologymanager`` of Kubernetes 1.36 and seen on a running one.
+For each container:
+
+1. *Reuse.* What an ordinary init container got is *reusable* by the pod's later containers, and is
+   taken first. If it covers the container's count, the kubelet takes an arbitrary part of it and
+   does not ask the plugin. Otherwise it takes all of it, and asks the plugin with it as required.
+2. *Alignment.* Under a policy of the Topology Manager the container has a *hint*, a set of NUMA
+   nodes (:mod:`.topologymanager`). If more devices are free there than needed, the plugin is asked
+   over them alone; otherwise all of them are taken and the plugin is asked over everything for the
+   rest.
+3. *Preference.* The plugin chooses (:mod:`topology.core.allocators`).
+4. *Rest.* Reusable devices that no later container took show in no report and stay held until the
+   pod ends.
+
+``kubelet`` says how one node hands out, ``topologymanager`` models step 2, ``walk`` goes through
+the containers, and ``ways`` answers.
+"""
+
+from topology.core.admission.kubelet import UNKNOWN_FACTS, Kubelet
+from topology.core.admission.topologymanager import AFFINITY, TOO_MANY_NODES
+from topology.core.admission.walk import TOO_FEW
+from topology.core.admission.ways import Admission, Admissions, admissions, container_sets
 
 __all__ = [
     "AFFINITY",
@@ -23,5 +35,4 @@ __all__ = [
     "Kubelet",
     "admissions",
     "container_sets",
-    "numa_nodes",
 ]

@@ -9,13 +9,13 @@ from math import comb
 
 import numpy as np
 
-from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, admissions, numa_nodes
+from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, admissions
 from topology.core.admission import TOO_FEW as TOO_FEW_DEVICES
 from topology.core.allocators import best_effort
 from topology.core.belief import Availability, FreeState, Pending, belief, opaque, pending_order
 from topology.core.budget import CHECK_STEPS, LARGE, SPENT, most_sets, outlook_steps
 from topology.core.devices import Mask, positions
-from topology.core.graph import UNKNOWN, Shape, wide_rows
+from topology.core.graph import UNKNOWN, Shape, numa_nodes, wide_rows
 from topology.core.patterns import (
     Flags,
     Masks,

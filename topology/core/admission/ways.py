@@ -1,0 +1,176 @@
+"""The answers: every way in which a pod may be admitted, and what each of its containers may get.
+
+:func:`admissions` takes the shortest of three roads. Under a monotone allocator (``any``) whatever
+is shown and held may be any devices. One container on a node without a Topology Manager is one
+question to the allocator. Everything else is walked through container by container
+(:mod:`topology.core.admission.walk`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from topology.core.admission.kubelet import Kubelet
+from topology.core.admission.topologymanager import TOO_MANY_NODES, follows_all_nodes
+from topology.core.admission.walk import TOO_FEW, Stage, Walk, marked
+from topology.core.allocators import Call
+from topology.core.allocators.outcomes import every_set
+from topology.core.budget import ASKED_STEPS, SPENT, most_sets
+from topology.core.graph import plugin_version
+from topology.core.pools import Pool, choices, choices_count, total
+from topology.core.remembering import remembered
+from topology.core.requests import Counts, Role, device_count
+
+
+class Admission(NamedTuple):
+    """One way in which a pod may be admitted.
+
+    ``shown`` are the devices of its app and sidecar containers, ``taken`` all that it holds: more
+    than ``shown`` where an init container's devices stay unused. ``released`` says which of the
+    pods that were ending released their devices between two of its containers: bit *n* stands for
+    the pod in place *n* of ``releasing``.
+    """
+
+    shown: Pool
+    taken: Pool
+    released: int = 0
+
+
+@dataclass(frozen=True)
+class Admissions:
+    """Everything that may come of admitting a pod.
+
+    ``ways`` is None where they are too many to list: any devices may come. ``sets`` are the
+    possible devices of the running pod, ascending. ``exact`` is false where some way may be
+    impossible. ``hazards`` names possible refusals. ``steps`` is what the answer cost
+    (:mod:`topology.core.budget`).
+    """
+
+    sets: tuple[Pool, ...] | None
+    exact: bool = True
+    hazards: tuple[str, ...] = ()
+    steps: int = 1
+    several: tuple[Admission, ...] | None = None
+    """The ways of a pod that may hold more than it shows, or something released meanwhile."""
+
+    @cached_property
+    def ways(self) -> tuple[Admission, ...] | None:
+        """Every way, ascending."""
+        if self.several is not None or self.sets is None:
+            return self.several
+        return tuple(Admission(found, found) for found in self.sets)
+
+
+@remembered
+def admissions(
+    kubelet: Kubelet,
+    free: Pool,
+    counts: Counts,
+    *,
+    only_gpu_plugin: bool = True,
+    releasing: tuple[Pool, ...] = (),
+) -> Admissions:
+    """Every way in which a pod with these containers may be admitted when ``free`` is free.
+
+    ``counts`` are the containers in the kubelet's order, init containers first;
+    ``only_gpu_plugin`` says that the pod asks for no other device plugin's resources, which could
+    give hints of their own. Each of ``releasing`` may become free between two containers. An answer
+    without ways and hazards cannot be: devices that do not suffice are a hazard too.
+    """
+    if kubelet.monotone:
+        return _any_devices(kubelet, free + sum(releasing), counts)
+    if not follows_all_nodes(kubelet):
+        return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
+    if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
+        return _one_container(kubelet, free, counts[0][1])
+    return _walked(Walk(kubelet, only_gpu_plugin, releasing), kubelet, free, counts, releasing)
+
+
+def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
+    """Under ``any`` the stages change nothing: whatever is shown and held may be any devices."""
+    width = kubelet.width
+    most = most_sets(kubelet.shape.size, width)
+    shown = sum(n for role, n in counts if role is not Role.INIT)
+    held = device_count(counts)
+    if held > total(free, width):
+        return Admissions((), hazards=(TOO_FEW,))
+    if choices_count(free, shown, width, most) > most:
+        return Admissions(None)
+    sets = every_set(0, free, shown, width)
+    steps = ASKED_STEPS + len(sets) // 16
+    if held == shown:
+        return Admissions(sets, steps=steps)
+    more = held - shown
+    if len(sets) * choices_count(free, more, width, most) > most:
+        return Admissions(None)
+    ways = [Admission(s, s + m) for s in sets for m in choices(free - s, more, width)]
+    return Admissions(sets, steps=steps + len(ways), several=tuple(sorted(ways)))
+
+
+def _one_container(kubelet: Kubelet, free: Pool, count: int) -> Admissions:
+    """What most pods ask: one container, and nobody but the plugin has a say."""
+    if count > total(free, kubelet.width):
+        return Admissions((), hazards=(TOO_FEW,))
+    version = plugin_version(kubelet.facts.plugin_version)
+    call = Call(kubelet.shape, free, count, 0, kubelet.width, version)
+    found = kubelet.allocator.outcomes(call)
+    if found.sets is None:
+        return Admissions(None, exact=False, hazards=found.hazards, steps=ASKED_STEPS)
+    steps = ASKED_STEPS + len(found.sets) // 16
+    return Admissions(found.sets, found.exact, found.hazards, steps)
+
+
+def _walked(
+    walk: Walk, kubelet: Kubelet, free: Pool, counts: Counts, releasing: tuple[Pool, ...]
+) -> Admissions:
+    """Container by container, once for each hint that the whole pod may have."""
+    stages: set[Stage] = set()
+    counts = _without_repeats(counts)
+    for hint in walk.pod_hints(free, counts):
+        found = walk.through({Stage(free)}, counts, hint)
+        if found is None:
+            if kubelet.may_refuse and (len(counts) > 1 or kubelet.aligns):
+                walk.note(SPENT)  # what was not followed may be refused
+            return Admissions(None, exact=False, hazards=walk.hazards, steps=walk.steps)
+        stages |= found
+    ways = {
+        Admission(
+            stage.shown, free + marked(releasing, stage.released) - stage.free, stage.released
+        )
+        for stage in stages
+    }
+    sets = tuple(sorted({way.shown for way in ways}))
+    return Admissions(sets, walk.exact, walk.hazards, walk.steps, tuple(sorted(ways)))
+
+
+def _without_repeats(counts: Counts) -> Counts:
+    """The containers without init containers that change nothing.
+
+    An init container that asks for no more than what those before it left for use again takes a
+    part of that, and leaves it. The second of two equal ones in a row is kept, for the Topology
+    Manager may see it otherwise than the first; a third it sees as the second.
+    """
+    return tuple(
+        c for i, c in enumerate(counts) if c[0] is not Role.INIT or counts[i - 2 : i] != (c, c)
+    )
+
+
+@remembered
+def container_sets(
+    kubelet: Kubelet, free: Pool, counts: Counts, *, only_gpu_plugin: bool = True
+) -> tuple[tuple[Pool, ...] | None, ...]:
+    """For each container, every set that it may get; None where they are too many to list."""
+    if not follows_all_nodes(kubelet):
+        return (None,) * len(counts)
+    found: list[tuple[Pool, ...] | None] = [()] * len(counts)
+    walk = Walk(kubelet, only_gpu_plugin)
+    for hint in walk.pod_hints(free, counts):
+        stages: set[Stage] | None = {Stage(free)}
+        for i, (role, count) in enumerate(counts):
+            sets = None if stages is None else walk.given_in(stages, count, hint)
+            stages = None if stages is None else walk.through(stages, ((role, count),), hint)
+            old = found[i]
+            found[i] = None if old is None or sets is None else tuple(sorted(sets.union(old)))
+    return tuple(found)
