@@ -1,13 +1,32 @@
 """Belief: every pool the kubelet may have free when it admits a pod.
 
-What we see of a node is a moment old. Pods that are bound but not yet reported may be admitted
-before ours, in any order (the kubelet sorts by creation, so pods bound later too), and not at all;
-pods that end may have released their devices or not, at any point in between; and what init
+What we see of a node is a second or two old. Pods that are bound but not yet reported may be
+admitted before ours, in any order (the kubelet sorts by creation, so pods bound later too), or not
+at all; pods that end may have released their devices or not, at any point in between; and what init
 containers left unused is held though no report shows it. A verdict holds only if it holds in every
-moment of the belief.
+free state of the belief.
 
 A pod that shows some of its containers' devices is in the middle of its admission. The kubelet
 admits one pod at a time, so every other pod comes after it.
+
+The search goes through every state that the node may reach from what we see::
+
+    Availability ──beginnings──▶ {_State} ──any steps, in any order──▶ {_State}
+                                                                          │ settled ones only
+                                                                          ▼
+                                                                    {FreeState}
+
+A :class:`_State` says what is free, which pools may be released, and which pods are unreported
+still. There are three kinds of steps:
+
+1. A pod *ends*: its pool is free, and may be released no more.
+2. An unreported pod is *admitted* in one of the ways of :func:`~topology.core.admission.admissions`
+   (one that has started goes first): what it takes is free no more, and what others release between
+   two of its containers is. If it may end before ours is admitted, what it holds may be released.
+3. An admission that has started *fails*: what the pod had shown is free again.
+
+A state is *settled* where no pod is in the middle of its admission and no departed pod (one that
+ended before any report showed it) holds anything: only then ours can be admitted.
 """
 
 from __future__ import annotations
@@ -19,12 +38,12 @@ from typing import NamedTuple
 from topology.core.admission import UNKNOWN_FACTS, Admission, Kubelet, admissions
 from topology.core.budget import BELIEF_STEPS
 from topology.core.devices import Mask
-from topology.core.pools import Pool, choices, choices_count, total
+from topology.core.pools import Pool, choices, choices_count, marked, total
 from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, device_count
 
 MAX_STATES = 4096
-"""A belief that would grow larger is given up: then nothing is promised."""
+"""A belief of more states is given up: then nothing is promised."""
 
 
 class Holder(NamedTuple):
@@ -71,7 +90,7 @@ class Pending:
 
 
 def pending_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
-    """Pending pods in one fixed order, so that equal moments are equal keys."""
+    """Pending pods in one fixed order, so that equal availabilities are equal keys."""
     return tuple(sorted(pending, key=_order))
 
 
@@ -91,7 +110,7 @@ def _order(pod: Pending) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """What is known of a node's devices at one moment; equal moments are equal keys.
+    """What is known of a node's devices at one moment: a value, so equal ones are equal keys.
 
     ``free`` is what nobody is seen to hold. ``releasing`` are pods that are ending, ``running``
     those that are not, ``pending`` the unreported ones, each in a fixed order. GPUs that are
@@ -120,7 +139,7 @@ class Availability:
         return free - self.hidden - sum(pod.held for pod in self.pending if not pod.departed)
 
     def outcome_key(self, *, endings: bool) -> Availability:
-        """Only what belief and outcomes depend on: many moments have this in common.
+        """Only what belief and outcomes depend on: many availabilities have this in common.
 
         Promises and health are for judging; of running pods counts only what they hide, unless
         they may end.
@@ -153,7 +172,7 @@ class FreeState(NamedTuple):
 
 
 class Belief(NamedTuple):
-    """Every moment, ascending, or None where there are more than we follow; and what that cost."""
+    """Every free state, ascending, or None where there are more than we follow; and the cost."""
 
     free_states: tuple[FreeState, ...] | None
     steps: int = 1
@@ -162,7 +181,7 @@ class Belief(NamedTuple):
 def free_states(
     kubelet: Kubelet, now: Availability, *, endings: bool = False, one_container: bool = True
 ) -> tuple[FreeState, ...] | None:
-    """Every moment of :func:`belief`."""
+    """Every free state of :func:`belief`."""
     return belief(kubelet, now, endings=endings, one_container=one_container).free_states
 
 
@@ -192,36 +211,66 @@ def belief(
             return Belief(None, future.spent)
         frontier += reached - seen
         seen |= reached
-    settled = (s for s in seen if not s.ghosts and not future.any_started(s))
-    found = {FreeState(s.free, () if one_container else future.later(s)) for s in settled}
+    settled = (state for state in seen if future.settled(state))
+    found = {FreeState(s.free, () if one_container else s.releasable.held) for s in settled}
     return Belief(tuple(sorted(found)), future.spent)
 
 
 def _only_endings(free: Pool, holders: tuple[Holder, ...], one_container: bool) -> Belief:
-    """The belief where nobody waits to be admitted: any of the holders may have let go."""
+    """The belief where no pod is unreported: any of the holders may have released."""
     if 1 << len(holders) > MAX_STATES:
         return Belief(None)
     found = [FreeState(free)]
     for holder in holders:
-        gone = [FreeState(m.free + holder.shown, m.later) for m in found]
+        released = [FreeState(state.free + holder.shown, state.later) for state in found]
         if not one_container:
-            found = [FreeState(m.free, (*m.later, holder.shown)) for m in found]
-        found += gone
+            found = [FreeState(state.free, (*state.later, holder.shown)) for state in found]
+        found += released
     return Belief(tuple(sorted(set(found))), len(found) // 8)
 
 
-class _State(NamedTuple):
-    """One point of the node's near future.
+class _Releasable(NamedTuple):
+    """The pools that may be released, one for each pod, in two groups that ascend.
 
-    ``held`` is what each pod holds that may let go, ascending: those that were there, with what
-    they hide, and those that were admitted on the way. ``waiting`` numbers pods (equal ones alike),
-    ``ghosts`` are pods admitted on the way that have to let go before now.
+    ``held`` are those of pods that may end: pods that were there, with what they hide, and pods
+    that were admitted on the way. ``departed`` are those of departed pods that were admitted on the
+    way: they have to be released before ours is admitted.
+    """
+
+    held: tuple[Pool, ...] = ()
+    departed: tuple[Pool, ...] = ()
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Both groups; bit *n* of :attr:`Admission.released` stands for the pool in place *n*."""
+        return self.held + self.departed
+
+    def without(self, released: int) -> _Releasable:
+        """What is left of both groups once the pools with these bits are released."""
+        first = len(self.held)  # the place of the first departed pod's pool
+        return _Releasable(
+            tuple(p for n, p in enumerate(self.held) if not released >> n & 1),
+            tuple(p for n, p in enumerate(self.departed, first) if not released >> n & 1),
+        )
+
+    def with_held(self, pool: Pool) -> _Releasable:
+        """One more pod that may end."""
+        return self._replace(held=_ascending(self.held, pool))
+
+    def with_departed(self, pool: Pool) -> _Releasable:
+        """One more pod that has to end."""
+        return self._replace(departed=_ascending(self.departed, pool))
+
+
+class _State(NamedTuple):
+    """One point of the node's near future: see the drawing at the top of this module.
+
+    ``unreported`` numbers the pods that are not yet admitted; equal pods have one number.
     """
 
     free: Pool
-    held: tuple[Pool, ...]
-    waiting: tuple[int, ...]
-    ghosts: tuple[Pool, ...] = ()
+    releasable: _Releasable
+    unreported: tuple[int, ...]
 
 
 class _Future:
@@ -237,16 +286,16 @@ class _Future:
     def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
         """The states now: what pods hide may be any devices that seem free; None if too many.
 
-        ``holders`` are the pods that may let go.
+        ``holders`` are the pods that may end.
         """
         now = self._now
         if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
             return None
         first: dict[Pending, int] = {}
         everybody = tuple(first.setdefault(pod, n) for n, pod in enumerate(self._pods))
-        steady = now.hidden - sum(holder.hidden for holder in holders)
-        found = {_State(now.free, (), everybody)}
-        for shown, hidden in (*holders, (None, steady)):
+        hidden_by_others = now.hidden - sum(holder.hidden for holder in holders)
+        found = {_State(now.free, _Releasable(), everybody)}
+        for shown, hidden in (*holders, (None, hidden_by_others)):
             sizes = range(max(0, hidden - now.gone), hidden + 1)
             ways = sum(
                 choices_count(s.free, n, now.width, MAX_STATES) for s in found for n in sizes
@@ -257,8 +306,8 @@ class _Future:
             found = {
                 _State(
                     s.free - more,
-                    s.held if shown is None else _with(s.held, shown + more),
-                    s.waiting,
+                    s.releasable if shown is None else s.releasable.with_held(shown + more),
+                    s.unreported,
                 )
                 for s in found
                 for n in sizes
@@ -266,25 +315,25 @@ class _Future:
             }
         return found or None  # more is hidden than there is: what we see contradicts itself
 
-    def any_started(self, state: _State) -> bool:
-        """Whether a pod is in the middle of its admission."""
-        return any(self._pods[number].started for number in state.waiting)
+    def settled(self, state: _State) -> bool:
+        """Whether another pod can be admitted in this state."""
+        started = any(self._pods[number].started for number in state.unreported)
+        return not state.releasable.departed and not started
 
     def steps(self, state: _State) -> set[_State] | None:
         """Every next state; None where there are too many."""
-        found = self._endings_of(state)
+        found = self._after_endings(state)
         self.spent += 4 + 2 * len(found)
         if self.spent > BELIEF_STEPS:
             return None
-        started = [n for n in state.waiting if self._pods[n].started]
-        for number in dict.fromkeys(started or state.waiting):
+        started = [n for n in state.unreported if self._pods[n].started]
+        for number in dict.fromkeys(started or state.unreported):
             pod = self._pods[number]
-            at = state.waiting.index(number)
-            rest = state._replace(waiting=state.waiting[:at] + state.waiting[at + 1 :])
-            if pod.started:
-                # Its admission may also fail, and then it gives back what it had.
+            at = state.unreported.index(number)
+            rest = state._replace(unreported=state.unreported[:at] + state.unreported[at + 1 :])
+            if pod.started:  # its admission may also fail
                 found.add(rest._replace(free=state.free + pod.shown))
-            admitted = self._admit(rest, pod)
+            admitted = self._after_admissions(rest, pod)
             if admitted is None or len(found) + len(admitted) > MAX_STATES:
                 return None
             if self.spent > BELIEF_STEPS:
@@ -292,24 +341,17 @@ class _Future:
             found |= admitted
         return found
 
-    def later(self, state: _State) -> tuple[Pool, ...]:
-        """What may still come free in a state, pod by pod."""
-        return (*state.held, *state.ghosts)
+    def _after_endings(self, state: _State) -> set[_State]:
+        """The states after one of the pods that may end has ended."""
+        return {
+            state._replace(free=state.free + pool, releasable=state.releasable.without(1 << n))
+            for n, pool in enumerate(state.releasable.pools)
+        }
 
-    def _endings_of(self, state: _State) -> set[_State]:
-        found = set()
-        for i, pool in enumerate(state.held):
-            others = state.held[:i] + state.held[i + 1 :]
-            found.add(state._replace(free=state.free + pool, held=others))
-        for i, pool in enumerate(state.ghosts):
-            others = state.ghosts[:i] + state.ghosts[i + 1 :]
-            found.add(state._replace(free=state.free + pool, ghosts=others))
-        return found
-
-    def _admit(self, state: _State, pod: Pending) -> set[_State] | None:
-        """The states after a pod that no longer waits was admitted."""
+    def _after_admissions(self, state: _State, pod: Pending) -> set[_State] | None:
+        """The states after a pod was admitted that is unreported no more; None if too many."""
         kubelet = opaque(self._kubelet) if pod.opaque else self._kubelet
-        later = self.later(state) if len(pod.counts) > 1 and not pod.opaque else ()
+        later = state.releasable.pools if len(pod.counts) > 1 and not pod.opaque else ()
         found = admissions(
             kubelet, state.free, pod.counts, only_gpu_plugin=pod.only_gpu_plugin, releasing=later
         )
@@ -321,21 +363,26 @@ class _Future:
         return {self._after(state, pod, way) for way in ways}
 
     def _after(self, state: _State, pod: Pending, way: Admission) -> _State:
-        free, held, ghosts = state.free - way.taken, state.held, state.ghosts
+        """The state after a pod was admitted in one way.
+
+        1. What others released between two of its containers came free.
+        2. What it took is free no more.
+        3. If it may end before ours is admitted, that is a pool that may be released.
+        """
+        free, left = state.free, state.releasable
         if way.released:
-            free += sum(p for n, p in enumerate(self.later(state)) if way.released >> n & 1)
-            haunting = way.released >> len(held)
-            held = tuple(p for n, p in enumerate(held) if not way.released >> n & 1)
-            ghosts = tuple(p for n, p in enumerate(ghosts) if not haunting >> n & 1)
+            free += marked(left.pools, way.released)
+            left = left.without(way.released)
+        free -= way.taken
         if pod.departed:
-            ghosts = _with(ghosts, way.taken)
+            left = left.with_departed(way.taken)
         elif self._endings or pod.ending:
-            held = _with(held, way.taken + pod.shown)
-        return _State(free, held, state.waiting, ghosts)
+            left = left.with_held(way.taken + pod.shown)
+        return _State(free, left, state.unreported)
 
 
-def _with(pools: tuple[Pool, ...], more: Pool) -> tuple[Pool, ...]:
-    """Both, ascending."""
+def _ascending(pools: tuple[Pool, ...], more: Pool) -> tuple[Pool, ...]:
+    """The pools with one more, ascending."""
     return tuple(sorted((*pools, more)))
 
 

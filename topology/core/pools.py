@@ -93,6 +93,15 @@ def _wide_masks(pools: Sequence[Pool], positions: int, width: int) -> NDArray[np
     return np.packbits(there, axis=1, bitorder="little").view("<u8")[:, 0].astype(np.uint64)
 
 
+def marked(pools: tuple[Pool, ...], marks: int) -> Pool:
+    """The devices of all pools that are marked: bit *n* of ``marks`` stands for pool *n*.
+
+    >>> marked((0b1, 0b10, 0b100), 0b101)
+    5
+    """
+    return sum(pool for n, pool in enumerate(pools) if marks >> n & 1)
+
+
 def members(pool: Pool, width: int) -> list[int]:
     """The positions of which the pool has a device, ascending."""
     if width == 1:

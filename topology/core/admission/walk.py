@@ -56,11 +56,6 @@ PodHint = tuple[Hint] | None
 """The pod's one hint under scope ``pod``; None where every container has its own."""
 
 
-def marked(pools: tuple[Pool, ...], marks: int) -> Pool:
-    """The devices of all pools that are marked: bit *n* of ``marks`` stands for pool *n*."""
-    return sum(pool for n, pool in enumerate(pools) if marks >> n & 1)
-
-
 class Walk:
     """Goes through a pod's containers, and notes on the way what makes the answer unsure.
 

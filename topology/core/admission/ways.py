@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.topologymanager import TOO_MANY_NODES, follows_all_nodes
-from topology.core.admission.walk import TOO_FEW, Stage, Walk, marked
+from topology.core.admission.walk import TOO_FEW, Stage, Walk
 from topology.core.allocators import Call
 from topology.core.allocators.outcomes import every_set
 from topology.core.budget import ASKED_STEPS, SPENT, most_sets
 from topology.core.graph import plugin_version
-from topology.core.pools import Pool, choices, choices_count, total
+from topology.core.pools import Pool, choices, choices_count, marked, total
 from topology.core.remembering import remembered
 from topology.core.requests import Counts, Role, device_count
 
