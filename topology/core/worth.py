@@ -28,7 +28,7 @@ from topology.core.patterns import (
     have_rings,
     subset_masks,
 )
-from topology.core.placement import inside, test_of
+from topology.core.placement.constraints import compiled, inside
 from topology.core.pools import Pool, gpu_masks, total
 from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Pattern, Role
@@ -94,7 +94,7 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, kind: RequestClass) -> Fla
     do.
     """
     shape, count = kubelet.shape, kind.count
-    test = test_of(shape, kind.constraints)
+    test = compiled(shape, kind.constraints, 0)
     good: Flags = masks & np.uint64(~test.allowed & _ALL) == 0
     if count == 1:
         return good
@@ -139,7 +139,7 @@ def _passing(shape: Shape, kind: RequestClass) -> Flags:
     """By mask, for those of the kind's size: whether it passes."""
     found = np.zeros(1 << shape.size, dtype=np.bool_)
     sets = subset_masks(shape.all_gpus, kind.count)
-    found[sets] = test_of(shape, kind.constraints).passing(sets, kind.count)[0]
+    found[sets] = compiled(shape, kind.constraints, 0).passing(sets, kind.count)[0]
     return found
 
 
@@ -218,7 +218,7 @@ def _promised_ways(
     if found.hazards or not found.sets:
         return (), found.steps
     if kind.constraints != NO_CONSTRAINTS:
-        test = test_of(kubelet.shape, kind.constraints)
+        test = compiled(kubelet.shape, kind.constraints, 0)
         masks = gpu_masks(found.sets, kubelet.shape.size, kubelet.width)
         sizes = np.bitwise_count(masks)
         for size in np.unique(sizes).tolist():

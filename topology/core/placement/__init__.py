@@ -1,6 +1,14 @@
-"""What can be promised: the verdict about a node, and what would break a promise given before."""
+"""What can be promised: the verdict about a node, and what would break a promise given before.
 
-from topology.core.placement.verdict import (
+To read it from the bottom: ``constraints`` compiles what a pod asks for one kind of machine;
+``outlook`` gathers everything that a node may hand out to the pod and judges it; ``rejections``
+names why a node is refused; ``verdict`` puts these together; ``outstanding`` asks the same of
+promises that were given to pods which no report has shown yet.
+"""
+
+from topology.core.placement.constraints import satisfies
+from topology.core.placement.outstanding import endangers, keeps, predicted
+from topology.core.placement.rejections import (
     BUSY,
     DRA_ONLY,
     IN_PROGRESS,
@@ -13,17 +21,9 @@ from topology.core.placement.verdict import (
     TOO_MUCH,
     UNASKED,
     UNUSABLE,
-    Assessment,
     Rejection,
-    Verdict,
-    assess,
-    endangers,
-    inside,
-    keeps,
-    predicted,
-    satisfies,
-    test_of,
 )
+from topology.core.placement.verdict import Assessment, Verdict, assess
 
 __all__ = [
     "BUSY",
@@ -43,9 +43,7 @@ __all__ = [
     "Verdict",
     "assess",
     "endangers",
-    "inside",
     "keeps",
     "predicted",
     "satisfies",
-    "test_of",
 ]

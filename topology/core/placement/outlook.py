@@ -1,0 +1,197 @@
+"""The outlook of a pod on a node: everything that may be handed out over a belief, as one.
+
+A verdict asks two things of it: whether every set passes the constraints, and whether some does
+(:func:`judged`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from topology.core.admission import TOO_FEW, Kubelet, admissions
+from topology.core.allocators import best_effort
+from topology.core.belief import Availability, FreeState, belief
+from topology.core.budget import LARGE, SPENT, most_sets, outlook_steps
+from topology.core.devices import Mask
+from topology.core.patterns import is_clique
+from topology.core.placement.constraints import CompiledConstraints
+from topology.core.pools import Pool, gpu_masks, gpus, total
+from topology.core.remembering import remembered
+from topology.core.requests import Counts, Role
+
+FEW = 32
+"""Sets that are judged one by one; more are judged together, which takes a while to set up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Everything that may be handed out over a belief, as one.
+
+    ``sets`` are the pools of devices that the running pod may have, ascending, or None where they
+    are too many to list: then any ``count`` of ``free`` may come. ``hazards`` names the refusals
+    that it may meet, ``exact`` is false where some set may be impossible, and ``steps`` is what it
+    cost to work out.
+    """
+
+    sets: tuple[Pool, ...] | None
+    hazards: tuple[str, ...]
+    exact: bool
+    free: Pool
+    count: int
+    steps: int = 0
+
+    def gpus(self, kubelet: Kubelet) -> tuple[Mask, ...] | None:
+        """The sets as GPUs, whichever of their devices it would be."""
+        if self.sets is None or kubelet.width == 1:
+            return self.sets
+        return tuple(sorted({gpus(found, kubelet.width) for found in self.sets}))
+
+
+@remembered
+def outlook(
+    kubelet: Kubelet,
+    now: Availability,
+    counts: Counts,
+    only_gpu_plugin: bool,
+    *,
+    endings: bool = False,
+) -> Outlook:
+    """What may come of a pod with these containers; with ``endings`` running pods may end first.
+
+    ``now`` is an :meth:`~topology.core.belief.Availability.outcome_key`, so that availabilities
+    which differ in nothing else have one answer.
+    """
+    one = len(counts) == 1
+    count = sum(n for role, n in counts if role is not Role.INIT)
+    believed = belief(kubelet, now, endings=endings, one_container=one)
+    widest = now.widest(endings=endings)
+    if believed.free_states is None:
+        return Outlook(None, (SPENT,), False, widest, count, believed.steps)
+    if one and counts[0][0] is not Role.INIT and kubelet.whole_best_effort:
+        found = _all_at_once(kubelet, believed.free_states, count)
+    else:
+        found = _one_by_one(kubelet, believed.free_states, counts, only_gpu_plugin)
+    exact = found.exact and found.sets is not None
+    steps = found.steps + believed.steps
+    return Outlook(found.sets, found.hazards, exact, widest, count, steps)
+
+
+class _Found(NamedTuple):
+    """What was found over all free states of a belief; the fields are those of the outlook."""
+
+    sets: tuple[Pool, ...] | None
+    hazards: tuple[str, ...]
+    exact: bool
+    steps: int
+
+
+def _one_by_one(
+    kubelet: Kubelet, believed: tuple[FreeState, ...], counts: Counts, only_gpu_plugin: bool
+) -> _Found:
+    hazards: set[str] = set()
+    sets: set[Pool] | None = set()
+    exact, steps, budget = True, 0, outlook_steps(kubelet.shape.size)
+    for done, state in enumerate(believed, 1):
+        found = admissions(
+            kubelet, state.free, counts, only_gpu_plugin=only_gpu_plugin, releasing=state.later
+        )
+        hazards.update(found.hazards)
+        exact &= found.exact
+        steps += found.steps
+        if steps > budget or steps * len(believed) > 2 * budget * done:
+            # At this pace it would be spent twice over: given up at once.
+            return _Found(None, spent(tuple(hazards)), False, steps)
+        if found.sets is None:
+            sets = None
+        elif sets is not None:
+            sets.update(found.sets)
+            if len(sets) > most_sets(kubelet.shape.size, kubelet.width):
+                sets = None
+    listed = None if sets is None else tuple(sorted(sets))
+    return _Found(listed, tuple(sorted(hazards)), exact, steps)
+
+
+def _all_at_once(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) -> _Found:
+    """The same for one container under ``best-effort``, where pools are asked about together."""
+    shape = kubelet.shape
+    pools = np.array([state.free for state in believed], dtype=np.int32)
+    hazards: set[str] = set()
+    came = np.zeros(1 << shape.size, dtype=np.bool_)
+    exact = True
+    sizes = np.bitwise_count(pools)
+    if (sizes < count).any():
+        hazards.add(TOO_FEW)
+    if count > 1:
+        unequal = best_effort.unequal(shape, pools) & (sizes >= count)
+        if unequal.any():
+            hazards.add(best_effort.UNEQUAL)
+            pools, sizes = pools[~unequal], sizes[~unequal]
+    for size in sorted({n for n in sizes.tolist() if n >= count}):
+        for found in best_effort.answers_of(shape, pools[sizes == size], count):
+            came[found.sets[found.chosen]] = True
+            hazards.update(found.hazards)
+            exact &= found.exact
+    listed = tuple(np.flatnonzero(came).tolist())
+    return _Found(listed, tuple(sorted(hazards)), exact, 20 + len(believed) // 8)
+
+
+def spent(hazards: tuple[str, ...]) -> tuple[str, ...]:
+    """The hazards of a question that was given up."""
+    return tuple(sorted({*hazards, SPENT}))
+
+
+class Judgement(NamedTuple):
+    """Of an outlook: whether ``every`` outcome passes, whether ``some`` does, the ``share`` of it.
+
+    A refusal is an outcome too. ``sure`` is false where a search for a ring was given up.
+    """
+
+    every: bool
+    some: bool
+    share: float
+    sure: bool = True
+
+
+def judged(kubelet: Kubelet, found: Outlook, constraints: CompiledConstraints) -> Judgement:
+    """How far an outlook meets the constraints."""
+    if found.sets is None:
+        return _judged_unlisted(kubelet, found, constraints)
+    count, width = found.count, kubelet.width
+    listed = len(found.sets)
+    if not listed:
+        return Judgement(False, False, 0.0)
+    if listed <= FEW and kubelet.shape.size <= LARGE:  # quicker one by one, and rings are sure
+        passed = sum(constraints.passes(gpus(s, width), count) for s in found.sets)
+        sure = True
+    else:
+        masks = gpu_masks(found.sets, kubelet.shape.size, width)
+        good, sure = constraints.passing(masks, count)
+        passed = int(good.sum())
+    every = 0 < passed == listed and not found.hazards
+    return Judgement(every, passed > 0 or not sure, passed / listed, sure)
+
+
+def _judged_unlisted(
+    kubelet: Kubelet, found: Outlook, constraints: CompiledConstraints
+) -> Judgement:
+    """A sound judgement where any devices may come.
+
+    All of them pass only if the widest pool is one clique of allowed GPUs (and GPUs are not shared,
+    where a pair may fall on one). Some are taken to pass if enough GPUs are allowed.
+    """
+    count, width = found.count, kubelet.width
+    free = gpus(found.free, width)
+    parts = [rows for rows in (constraints.linked, constraints.wide) if rows is not None]
+    every = (
+        not free & ~constraints.allowed
+        and not (width > 1 and constraints.over_pairs)
+        and total(found.free, width) >= count
+        and all(is_clique(rows, free) for rows in parts)
+        and (constraints.numa is None or any(free & ~node == 0 for node in constraints.numa))
+    )
+    fewest = 1 if width > 1 and not constraints.over_pairs else count
+    some = every or (free & constraints.allowed).bit_count() >= fewest
+    return Judgement(every and not found.hazards, some, 1.0 if every else 0.5 * some)

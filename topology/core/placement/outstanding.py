@@ -1,0 +1,82 @@
+"""Promises that are outstanding: given to pods that are bound and not yet reported.
+
+A promise was given over everything that might happen then. A pod that is bound later may be
+admitted first, so before a bind every outstanding promise is tried again with the newcomer
+(:func:`endangers`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability, Pending, opaque, pending_order
+from topology.core.budget import CHECK_STEPS
+from topology.core.placement.constraints import compiled
+from topology.core.placement.outlook import judged, outlook
+from topology.core.pools import Pool
+from topology.core.remembering import remembered
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+
+@remembered
+def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
+    """Whether a pod with this request could break a promise if it were admitted first.
+
+    Under a monotone allocator none can: what is left after it is a part of what the promise was
+    given over. A pod in the middle of its admission is past that.
+    """
+    if kubelet.monotone or request.effective_count == 0:
+        return False
+    newcomer = Pending(request.counts, only_gpu_plugin=request.only_gpu_plugin)
+    steps = 0
+    for i, pod in enumerate(now.pending):
+        if pod.promised == NO_CONSTRAINTS or pod.started:
+            continue
+        others = pending_order((*now.pending[:i], *now.pending[i + 1 :], newcomer))
+        kept, cost = _keeps(kubelet, replace(now, pending=others), pod)
+        steps += cost + len(others)
+        if not kept or steps > CHECK_STEPS:
+            return True
+    return False
+
+
+def keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> bool:
+    """Whether a promise holds in every free state; ``now`` is without the pod itself.
+
+    What is too much to work out does not hold.
+    """
+    return _keeps(kubelet, now, pod)[0]
+
+
+def _keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> tuple[bool, int]:
+    """:func:`keeps`, and the steps that it took."""
+    endings = pod.survives_endings
+    key = _with_departed_alive(now).outcome_key(endings=endings)
+    found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, endings=endings)
+    constraints = compiled(kubelet.shape, pod.promised, now.sick)
+    return judged(kubelet, found, constraints).every, found.steps
+
+
+def predicted(
+    kubelet: Kubelet, now: Availability, pod: Pending
+) -> tuple[tuple[Pool, ...] | None, tuple[str, ...]]:
+    """Every set that an unreported pod may be seen with, and the refusals it may meet.
+
+    ``now`` is what was known before the report, without the pod itself; running pods may have ended
+    since. The sets include what the pod had ``shown`` already; None stands for any devices.
+    """
+    kubelet = opaque(kubelet) if pod.opaque else kubelet
+    key = _with_departed_alive(now).outcome_key(endings=True)
+    found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, endings=True)
+    if found.sets is None:
+        return None, found.hazards
+    return tuple(s + pod.shown for s in found.sets), found.hazards
+
+
+def _with_departed_alive(now: Availability) -> Availability:
+    """What an unreported pod may have met: pods that departed since may have been there then."""
+    if not any(pod.departed for pod in now.pending):
+        return now
+    pods = (replace(p, departed=False, ending=True) if p.departed else p for p in now.pending)
+    return replace(now, pending=pending_order(pods))
