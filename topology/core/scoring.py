@@ -1,12 +1,14 @@
 """What a placement costs the cluster and gives the pod, as a score from 0 to 10.
 
-*Worth* of a node: how many GPUs' worth of guaranteed placements still fit. For each kind of request
-the number of placements that can be promised one after the other, expected over what the node may
-hand out, times the request's GPUs, weighted by how often the cluster sees the kind. *Damage* of a
-placement: the worth it takes away, expected over its outcomes and the belief. A single GPU taken
-from a broken pair costs less than one that breaks a pair.
+*Worth* of a node: how many GPUs' worth of guaranteed placements still fit. For each class of
+requests the number of placements that can be promised one after the other, expected over what the
+node may hand out, times the request's GPUs, weighted by how often the cluster sees the class.
+*Damage* of a placement: the worth it takes away, expected over its outcomes and the belief (worth
+that is lost in this way is called fragmentation elsewhere). A single GPU taken from a broken pair
+costs less than one that breaks a pair.
 
-Scores compare the nodes of one request, as kube-scheduler's own normalised scores do:
+Scores compare the nodes of one request, as kube-scheduler's own normalised scores do
+(:data:`GUARANTEED` and the other constants name the magnitudes):
 
 =============================================  ======================================
 required, guaranteed                           6 … 10, least damage first
@@ -30,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import comb, isinf
+from typing import NamedTuple
 
 from topology.core.admission import Kubelet, admissions
 from topology.core.belief import Availability, FreeState, free_states
@@ -45,12 +48,43 @@ from topology.core.worth import RequestClass as RequestClass
 from topology.core.worth import mean_promises
 from topology.core.worth import promises as promises
 
-MAX_SCORE = 10
-UNKNOWN_PLAIN = 5
 
-MAX_MOMENTS = 16
+class Span(NamedTuple):
+    """The scores that a group of nodes may have: the most damage gets ``low``, the least ``high``.
+
+    >>> Span(6, 10).middle
+    8
+    """
+
+    low: int
+    high: int
+
+    @property
+    def middle(self) -> int:
+        """The score where the damage is too much to work out."""
+        return (self.low + self.high) // 2
+
+
+# The magnitudes of all scores, in the order of the table at the top.
+MAX_SCORE = 10
+GUARANTEED = Span(6, MAX_SCORE)
+EXPECTED = Span(0, 4)
+PREFERRED_QUALITY = 7
+"""What full quality is worth to a preferred pod, and below it what damage is worth."""
+PREFERRED_DAMAGE = Span(0, 3)
+PLAIN = Span(0, MAX_SCORE)
+PLAIN_UNREPORTED = 5
+NEVER = Span(0, 0)
+UNREPORTED = 0
+"""For required and preferred pods."""
+
+# Beyond these an answer is sampled or bounded.
+MAX_FREE_STATES = 16
+"""Of a larger belief so many states are sampled for the damage."""
 MAX_RINGS = 128
+"""So many sets at most are looked at for the mean ring, and for the best ring of the hardware."""
 MAX_BANDWIDTHS = 8
+"""In shapes with more kinds of hops rings are bounded."""
 
 
 RequestClasses = tuple[RequestClass, ...]
@@ -93,7 +127,7 @@ UNKNOWN = Merit(Verdict.POSSIBLE, known=False)
 class Prospect:
     """A merit before classes are weighed, so that it outlives a change of their weights.
 
-    ``losses`` are the GPUs' worth of each kind that the placement takes away (:func:`losses`).
+    ``losses`` are the GPUs' worth of each class that the placement takes away (:func:`losses`).
     """
 
     merit: Merit
@@ -135,35 +169,43 @@ def merit(
 
 
 def classes_of(mix: Mix) -> RequestClasses:
-    """The kinds of a mix, in its order."""
-    return tuple(kind for kind, _ in mix)
+    """The classes of a mix, in its order."""
+    return tuple(wanted for wanted, _ in mix)
 
 
 def scores(request: GpuRequest, merits: Iterable[Merit]) -> dict[Merit, int]:
     """The score of each, 0 to 10, in comparison (see the table of this module)."""
     distinct = set(merits)
     known = [m for m in distinct if m.known]
-    found = dict.fromkeys(distinct - set(known), UNKNOWN_PLAIN if request.plain else 0)
+    unreported = PLAIN_UNREPORTED if request.plain else UNREPORTED
+    found = dict.fromkeys(distinct - set(known), unreported)
     if request.plain:
-        return found | _spread(known, 0, MAX_SCORE)
+        return found | _spread(known, PLAIN)
     if request.required:
         sure = [m for m in known if m.verdict is Verdict.GUARANTEED]
         rest = [m for m in known if m.verdict is not Verdict.GUARANTEED]
-        return found | _spread(sure, 6, MAX_SCORE) | _spread(rest, 0, 4)
+        return found | _spread(sure, GUARANTEED) | _spread(rest, EXPECTED)
+    return found | _preferred_scores(known)
+
+
+def _preferred_scores(known: list[Merit]) -> dict[Merit, int]:
+    """By quality first; nodes of about one quality differ by damage."""
     ceiling = max((m.ceiling for m in known), default=0.0)
     levels: dict[int, list[Merit]] = {}
     for m in known:
         reached = m.ring / ceiling if ceiling else m.share
         quality = 0.0 if m.verdict is Verdict.NEVER else (m.share + reached) / 2
-        levels.setdefault(round(7 * quality), []).append(m)
+        levels.setdefault(round(PREFERRED_QUALITY * quality), []).append(m)
+    found: dict[Merit, int] = {}
     for base, group in levels.items():
         never = all(m.verdict is Verdict.NEVER for m in group)
-        found |= _spread(group, base, base if never else base + 3)
+        low, high = NEVER if never else PREFERRED_DAMAGE
+        found |= _spread(group, Span(base + low, base + high))
     return found
 
 
-def _spread(merits: list[Merit], low: int, high: int) -> dict[Merit, int]:
-    """Scores from ``high`` for the least cost down to ``low``; all of one cost get ``high``."""
+def _spread(merits: list[Merit], span: Span) -> dict[Merit, int]:
+    """The highest score for the least cost down to the lowest; all of one cost get the highest."""
 
     def cost(m: Merit) -> tuple[float, float, int]:
         return (round(m.damage, 6), -round(m.ring, 3), m.left)
@@ -171,9 +213,9 @@ def _spread(merits: list[Merit], low: int, high: int) -> dict[Merit, int]:
     measured = [m for m in merits if m.measured]
     costs = sorted({cost(m) for m in measured})
     last = max(1, len(costs) - 1)
-    rank = {c: round(high - (high - low) * i / last) for i, c in enumerate(costs)}
-    middle = (low + high) // 2
-    return {m: rank[cost(m)] if m.measured else middle for m in merits}
+    width = span.high - span.low
+    rank = {c: round(span.high - width * i / last) for i, c in enumerate(costs)}
+    return {m: rank[cost(m)] if m.measured else span.middle for m in merits}
 
 
 def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -> float:
@@ -189,23 +231,23 @@ def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
 def losses(
     kubelet: Kubelet, now: Availability, request: GpuRequest, classes: RequestClasses
 ) -> tuple[float, ...] | None:
-    """How many GPUs' worth of each kind a placement is expected to take away, unweighed.
+    """How many GPUs' worth of each class a placement is expected to take away, unweighed.
 
     None where that is too much to work out.
     """
-    belief = free_states(kubelet, now.outcome_key(endings=False)) or (FreeState(now.free),)
-    belief = tuple(m for m in belief if total(m.free, kubelet.width) >= request.effective_count)
-    step = -(-len(belief) // MAX_MOMENTS) or 1
+    believed = free_states(kubelet, now.outcome_key(endings=False)) or (FreeState(now.free),)
+    enough = [s for s in believed if total(s.free, kubelet.width) >= request.effective_count]
+    step = -(-len(enough) // MAX_FREE_STATES) or 1
     lost, steps = [], 0
-    for moment in belief[::step]:
+    for state in enough[::step]:
         found, cost = _losses_at(
-            kubelet, moment.free, request.counts, request.only_gpu_plugin, classes
+            kubelet, state.free, request.counts, request.only_gpu_plugin, classes
         )
         steps += cost
         if found is None or steps > SCORE_STEPS:
             return None
         lost.append(found)
-    return tuple(sum(of_kind) / len(lost) for of_kind in zip(*lost, strict=True)) or (0.0,) * len(
+    return tuple(sum(of_class) / len(lost) for of_class in zip(*lost, strict=True)) or (0.0,) * len(
         classes
     )
 
@@ -219,13 +261,13 @@ def _losses_at(
         return (0.0,) * len(classes), steps
     left = [free - way for way in taken]
     found = []
-    for kind in classes:
-        before, cost = mean_promises(kubelet, (free,), kind)
-        after, more = mean_promises(kubelet, left, kind)
+    for wanted in classes:
+        before, cost = mean_promises(kubelet, (free,), wanted)
+        after, more = mean_promises(kubelet, left, wanted)
         steps += cost + more
         if before is None or after is None or steps > SCORE_STEPS:
             return None, steps
-        found.append(kind.count * (before - after))
+        found.append(wanted.count * (before - after))
     return tuple(found), steps
 
 
@@ -242,7 +284,7 @@ def _taken(
 
 
 def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
-    """GPUs' worth of guaranteed placements that still fit, weighted by how often each kind comes.
+    """GPUs' worth of guaranteed placements that still fit, weighted by how often each class comes.
 
     >>> from topology.machines import machine
     >>> from topology.core.graph import AllocatorFacts
@@ -251,7 +293,7 @@ def worth(kubelet: Kubelet, free: Pool, mix: Mix) -> float:
     >>> round(worth(node, 0b11111111, PRIOR), 2), round(worth(node, 0b1111, PRIOR), 2)
     (8.0, 3.6)
     """
-    return sum(weight * kind.count * promises(kubelet, free, kind) for kind, weight in mix)
+    return sum(weight * wanted.count * promises(kubelet, free, wanted) for wanted, weight in mix)
 
 
 def _mean_ring(shape: Shape, sets: tuple[Mask, ...] | None) -> float:

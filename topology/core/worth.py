@@ -1,4 +1,4 @@
-"""Worth: how many placements of a kind can be promised on a node one after the other.
+"""Worth: how many placements of a class of requests can be promised on a node one after the other.
 
 What a pool of free devices is worth is asked for every outcome of a placement, so it is worked out
 for many pools at once. Under ``any`` it has a closed form. Under ``best-effort`` on machines of
@@ -41,37 +41,37 @@ _ALL = (1 << 64) - 1
 @hashed_once
 @dataclass(frozen=True)
 class RequestClass:
-    """A kind of request, as far as worth is concerned."""
+    """Requests that are alike as far as worth is concerned."""
 
     count: int
     constraints: Constraints = NO_CONSTRAINTS
 
 
 def mean_promises(
-    kubelet: Kubelet, pools: Sequence[Pool], kind: RequestClass
+    kubelet: Kubelet, pools: Sequence[Pool], wanted: RequestClass
 ) -> tuple[float | None, int]:
     """The mean of :func:`promises` over some pools of equal size, and the steps that it took.
 
     None where the budget is spent.
     """
     devices = total(pools[0], kubelet.width)
-    if devices < kind.count:
+    if devices < wanted.count:
         return 0.0, 1
-    if kind.constraints == NO_CONSTRAINTS and kind.count == 1:
+    if wanted.constraints == NO_CONSTRAINTS and wanted.count == 1:
         return float(devices), 1
     if kubelet.monotone:
         masks = gpu_masks(pools, kubelet.shape.size, kubelet.width)
-        good = int(_every_set_passes(kubelet, masks, kind).sum())
-        return devices // kind.count * good / len(pools), 1
+        good = int(_every_set_passes(kubelet, masks, wanted).sum())
+        return devices // wanted.count * good / len(pools), 1
     if kubelet.whole_best_effort and kubelet.shape.size > BRANCHING_GPUS:
-        found = _followed(kubelet.shape, np.array(pools, dtype=np.int32), kind)
+        found = _followed(kubelet.shape, np.array(pools, dtype=np.int32), wanted)
         return int(found.sum()) / len(pools), 1
     if kubelet.shape.size <= BRANCHING_GPUS and kubelet.width == 1:
         # There are at most 256 pools, each worked out once.
-        return sum(_expected(kubelet, free, kind) for free in pools) / len(pools), 1
+        return sum(_expected(kubelet, free, wanted) for free in pools) / len(pools), 1
     sums, steps = 0, 0
     for free in pools:
-        promised, cost = _one_after_the_other(kubelet, free, kind)
+        promised, cost = _one_after_the_other(kubelet, free, wanted)
         steps += cost
         if steps > SCORE_STEPS:
             return None, steps
@@ -79,22 +79,22 @@ def mean_promises(
     return sums / len(pools), steps
 
 
-def promises(kubelet: Kubelet, free: Pool, kind: RequestClass) -> float:
-    """How many placements of one kind can be promised one after the other, expected."""
-    return mean_promises(kubelet, (free,), kind)[0] or 0.0
+def promises(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> float:
+    """How many placements of one class can be promised one after the other, expected."""
+    return mean_promises(kubelet, (free,), wanted)[0] or 0.0
 
 
 # A monotone allocator: what passes for the whole pool passes for what is left of it.
 
 
-def _every_set_passes(kubelet: Kubelet, masks: Masks, kind: RequestClass) -> Flags:
-    """For each mask of free GPUs, whether every set of the kind's size passes.
+def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> Flags:
+    """For each mask of free GPUs, whether every set of the class's size passes.
 
     On more than 16 GPUs, and where they are shared, rings and connected sets pass where all pairs
     do.
     """
-    shape, count = kubelet.shape, kind.count
-    test = compiled(shape, kind.constraints, 0)
+    shape, count = kubelet.shape, wanted.count
+    test = compiled(shape, wanted.constraints, 0)
     good: Flags = masks & np.uint64(~test.allowed & _ALL) == 0
     if count == 1:
         return good
@@ -129,30 +129,30 @@ def _holding_a_bad_set(rows: Rows, pattern: Pattern, count: int) -> Flags:
 
 
 @remembered
-def _known(shape: Shape, kind: RequestClass) -> NDArray[np.int8]:
+def _known(shape: Shape, wanted: RequestClass) -> NDArray[np.int8]:
     """By mask: the promises found so far, -1 where not yet."""
     return np.full(1 << shape.size, -1, dtype=np.int8)
 
 
 @remembered
-def _passing(shape: Shape, kind: RequestClass) -> Flags:
-    """By mask, for those of the kind's size: whether it passes."""
+def _passing(shape: Shape, wanted: RequestClass) -> Flags:
+    """By mask, for those of the class's size: whether it passes."""
     found = np.zeros(1 << shape.size, dtype=np.bool_)
-    sets = subset_masks(shape.all_gpus, kind.count)
-    found[sets] = compiled(shape, kind.constraints, 0).passing(sets, kind.count)[0]
+    sets = subset_masks(shape.all_gpus, wanted.count)
+    found[sets] = compiled(shape, wanted.constraints, 0).passing(sets, wanted.count)[0]
     return found
 
 
-def _followed(shape: Shape, pools: NDArray[np.int32], kind: RequestClass) -> NDArray[np.int8]:
+def _followed(shape: Shape, pools: NDArray[np.int32], wanted: RequestClass) -> NDArray[np.int8]:
     """The promises of each pool; the lowest outcome of each placement is followed."""
-    known = _known(shape, kind)
+    known = _known(shape, wanted)
     levels = []
     asked = np.unique(pools[known[pools] < 0])
     while len(asked):
-        small = np.bitwise_count(asked) < kind.count
+        small = np.bitwise_count(asked) < wanted.count
         known[asked[small]] = 0
         asked = asked[~small]
-        left = _after_the_lowest(shape, asked, kind)
+        left = _after_the_lowest(shape, asked, wanted)
         levels.append((asked, left))
         onward = np.unique(left[left >= 0])
         asked = onward[known[onward] < 0]
@@ -162,19 +162,19 @@ def _followed(shape: Shape, pools: NDArray[np.int32], kind: RequestClass) -> NDA
 
 
 def _after_the_lowest(
-    shape: Shape, pools: NDArray[np.int32], kind: RequestClass
+    shape: Shape, pools: NDArray[np.int32], wanted: RequestClass
 ) -> NDArray[np.int32]:
     """What each pool leaves after its lowest outcome; -1 where no placement can be promised."""
     left = np.full(len(pools), -1, dtype=np.int32)
     sizes = np.bitwise_count(pools)
-    fine = ~best_effort.unequal(shape, pools) if kind.count > 1 else np.ones(len(pools), np.bool_)
-    passing = _passing(shape, kind)
+    fine = ~best_effort.unequal(shape, pools) if wanted.count > 1 else np.ones(len(pools), np.bool_)
+    passing = _passing(shape, wanted)
     for size in np.unique(sizes):
         places = np.flatnonzero((sizes == size) & fine)
         if not len(places):
             continue
         rows = []
-        for found in best_effort.answers_of(shape, pools[places], kind.count):
+        for found in best_effort.answers_of(shape, pools[places], wanted.count):
             good = ~found.padded & (passing[found.sets] | ~found.chosen).all(axis=1)
             lowest = np.where(found.chosen, found.sets, 1 << 30).min(axis=1)
             rows.append(np.where(good & (not found.lost), lowest, -1))
@@ -187,21 +187,21 @@ def _after_the_lowest(
 
 
 @remembered
-def _expected(kubelet: Kubelet, free: Pool, kind: RequestClass) -> float:
-    if free.bit_count() < kind.count:
+def _expected(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> float:
+    if free.bit_count() < wanted.count:
         return 0.0
-    ways = _promised_ways(kubelet, free, kind)[0]
+    ways = _promised_ways(kubelet, free, wanted)[0]
     if not ways:
         return 0.0
-    return 1.0 + sum(_expected(kubelet, free - way, kind) for way in ways) / len(ways)
+    return 1.0 + sum(_expected(kubelet, free - way, wanted) for way in ways) / len(ways)
 
 
 @remembered
-def _one_after_the_other(kubelet: Kubelet, free: Pool, kind: RequestClass) -> tuple[int, int]:
+def _one_after_the_other(kubelet: Kubelet, free: Pool, wanted: RequestClass) -> tuple[int, int]:
     """How many placements, the lowest outcome of each followed; and the steps that it took."""
     found, steps = 0, 0
-    while total(free, kubelet.width) >= kind.count and steps <= SCORE_STEPS:
-        ways, cost = _promised_ways(kubelet, free, kind)
+    while total(free, kubelet.width) >= wanted.count and steps <= SCORE_STEPS:
+        ways, cost = _promised_ways(kubelet, free, wanted)
         steps += cost
         if not ways:
             break
@@ -211,14 +211,14 @@ def _one_after_the_other(kubelet: Kubelet, free: Pool, kind: RequestClass) -> tu
 
 
 def _promised_ways(
-    kubelet: Kubelet, free: Pool, kind: RequestClass
+    kubelet: Kubelet, free: Pool, wanted: RequestClass
 ) -> tuple[tuple[Pool, ...], int]:
     """The outcomes if all of them pass, else none; and the steps that it took."""
-    found = admissions(kubelet, free, ((Role.APP, kind.count),))
+    found = admissions(kubelet, free, ((Role.APP, wanted.count),))
     if found.hazards or not found.sets:
         return (), found.steps
-    if kind.constraints != NO_CONSTRAINTS:
-        test = compiled(kubelet.shape, kind.constraints, 0)
+    if wanted.constraints != NO_CONSTRAINTS:
+        test = compiled(kubelet.shape, wanted.constraints, 0)
         masks = gpu_masks(found.sets, kubelet.shape.size, kubelet.width)
         sizes = np.bitwise_count(masks)
         for size in np.unique(sizes).tolist():
