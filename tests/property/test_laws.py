@@ -158,8 +158,8 @@ def test_a_verdict_is_what_all_outcomes_say(
         endings = [free]
         for group in groups:
             endings += [mask | group for mask in endings]
-        steady = all(all_do(mask) for mask in endings)
-        assert verdict is (Verdict.GUARANTEED if steady else Verdict.EXPECTED)
+        survives = all(all_do(mask) for mask in endings)
+        assert verdict is (Verdict.GUARANTEED if survives else Verdict.EXPECTED)
 
 
 @given(nodes(), constraints, st.data())
@@ -287,9 +287,9 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
         width=width,
     )
     counts = data.draw(several)
-    for moment in free_states(kubelet, now, endings=True, one_container=False) or ():
-        pools = [moment.free, moment.free + sum(moment.later)]
-        found = admissions(kubelet, moment.free, counts, releasing=moment.later)
+    for state in free_states(kubelet, now, endings=True, one_container=False) or ():
+        pools = [state.free, state.free + sum(state.later)]
+        found = admissions(kubelet, state.free, counts, releasing=state.later)
         for way in found.ways or ():
             assert common(way.shown, way.taken, width) == way.shown
             pools += [way.shown, way.taken]

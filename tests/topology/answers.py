@@ -80,7 +80,7 @@ def kubelets(name: str) -> Iterator[Kubelet]:
 
 
 def states(kubelet: Kubelet, rng: random.Random) -> Iterator[Availability]:
-    """Moments of a node: all free, some held, and some with pods that come and go."""
+    """States of a node: all free, some held, and some with pods that come and go."""
     n, replicas = kubelet.shape.size, kubelet.replicas
     width = width_for(replicas)
     yield Availability(pack([replicas] * n, width), width=width)
@@ -121,7 +121,7 @@ def digest(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
 
 
 def answers(name: str) -> dict[str, str]:
-    """One digest for each way in which a machine hands out and each moment, over all requests."""
+    """One digest for each way in which a machine hands out and each state, over all requests."""
     found = {}
     for kubelet in kubelets(name):
         rng = random.Random(f"{name} {kubelet.facts.policy}")

@@ -14,7 +14,7 @@ from topology.core.admission import AFFINITY, TOO_FEW, Kubelet, admissions, cont
 from topology.core.belief import Availability, Holder, Pending, free_states
 from topology.core.budget import SPENT
 from topology.core.devices import GpuResource, Mask, PodUid
-from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
+from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import assess
 from topology.core.pools import pack, total
@@ -56,7 +56,7 @@ FACTS = [
         pytest.param(
             AllocatorFacts("best-effort", None, policy, scope, *managers),
             managers == (None, None),
-            id=f"{policy}, {scope} scope, {'other hints' if managers == (None, None) else 'alone'}",
+            id=f"{policy}, {scope} scope, {'other hints' if managers == (None, None) else 'no others'}",
         )
         for policy in ("best-effort", "restricted", "single-numa-node")
         for scope in ("container", "pod")
@@ -142,7 +142,7 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
             counts = tuple((APP, n) for n in pod["containers"])
             belief = free_states(kubelet, Availability(start, pending=tuple(earlier)))
             assert belief is not None
-            assert free in {moment.free for moment in belief}, line
+            assert free in {state.free for state in belief}, line
             got = mask([i for container in pod["got"] for i in container])
             assert got in {way.shown for way in admissions(kubelet, free, counts).ways or ()}, line
             for n, (container, given) in enumerate(zip(counts, pod["got"], strict=True)):
@@ -237,26 +237,13 @@ def test_devices_that_do_not_suffice_are_a_hazard() -> None:
     assert (found.ways, found.hazards) == ((), (TOO_FEW,))
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        pytest.param("v0.20.1", (0, 20, 1), id="v"),
-        pytest.param("0.17.0-rc.1", (0, 17, 0), id="candidate"),
-        pytest.param(None, None, id="unknown"),
-        pytest.param("latest", None, id="no number"),
-    ],
-)
-def test_plugin_versions(text: str | None, version: tuple[int, ...] | None) -> None:
-    assert plugin_version(text) == version
-
-
 def test_what_a_half_admitted_pod_leaves() -> None:
     """After a crash of its second container it gives back what it had."""
     half = Pending(((APP, 3),), started=True, shown=0b0001)
     now = Availability(0b1110, pending=(half,), running=(Holder(0b11110000),))
     found = free_states(KUBELET, now)
     assert found is not None
-    assert {moment.free for moment in found} == {0b0000, 0b1111}
+    assert {state.free for state in found} == {0b0000, 0b1111}
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])

@@ -148,7 +148,7 @@ FLAT = NodeTopology(
 
 
 @pytest.mark.parametrize(
-    ("shape", "size", "masks", "holding", "promised", "steady", "alone"),
+    ("shape", "size", "masks", "holding", "promised", "survives", "first"),
     [
         pytest.param(DGX1V, 2, 247, 235, 235, 235, 187, id="pairs"),
         pytest.param(DGX1V, 3, 219, 135, 131, 123, 49, id="triples"),
@@ -159,7 +159,7 @@ FLAT = NodeTopology(
     ],
 )
 def test_what_a_dgx1v_can_promise(
-    shape: Shape, size: int, masks: int, holding: int, promised: int, steady: int, alone: int
+    shape: Shape, size: int, masks: int, holding: int, promised: int, survives: int, first: int
 ) -> None:
     """The table of docs/outcomes.md, by free mask: how many are large enough, hold an all-linked
     set, can promise one, still can if any one more GPU came free, and if one were taken first."""
@@ -173,8 +173,8 @@ def test_what_a_dgx1v_can_promise(
     more = [m for m in can if all(m | 1 << p in can for p in positions(255 & ~m))]
     fewer = [m for m in can if all(m & ~(1 << p) in can for p in positions(m))]
     fewer = [m for m in fewer if m.bit_count() > size] + [m for m in can if m.bit_count() == size]
-    assert (len(wide), len(hold), len(can), len(more)) == (masks, holding, promised, steady)
-    assert len(fewer) == alone
+    assert (len(wide), len(hold), len(can), len(more)) == (masks, holding, promised, survives)
+    assert len(fewer) == first
     assert can <= set(hold)
 
 

@@ -51,7 +51,7 @@ def node() -> Kubelet:
 def masks(now: Availability, *, endings: bool = False) -> tuple[Mask, ...]:
     found = free_states(node(), now, endings=endings)
     assert found is not None
-    return tuple(moment.free for moment in found)
+    return tuple(state.free for state in found)
 
 
 def test_masks_under_every_order_of_admission() -> None:
@@ -106,19 +106,19 @@ def test_more_hidden_than_there_is_promises_nothing() -> None:
     assert free_states(node(), Availability(0b0001, running=(Holder(0b1000, 2),))) is None
 
 
-def test_a_ghost_was_there_for_others_and_is_no_more() -> None:
-    ghost = Pending(((Role.APP, 1),), departed=True)
+def test_a_departed_pod_was_there_for_others_and_is_no_more() -> None:
+    departed = Pending(((Role.APP, 1),), departed=True)
     pair = waiting(2, NVLINK)
-    now = Availability(0b0111, pending=(ghost, pair))
-    # The ghost had 2 and has let go; the pair took 0 and 1 whatever came first.
+    now = Availability(0b0111, pending=(departed, pair))
+    # The departed pod had 2 and has let go; the pair took 0 and 1 whatever came first.
     assert masks(now) == (0b0100, 0b0111)
-    # Of three in a row the pair could have come second, to 1 alone and 0: the ghost stood on 3.
-    gone = Availability(0b1110, pending=(ghost,))
+    # Of three in a row the pair could have come second, to 1 alone and 0: the departed pod held 3.
+    gone = Availability(0b1110, pending=(departed,))
     assert not keeps(node(), gone, pair)
     assert keeps(node(), Availability(0b1110), pair)
 
 
-def test_a_blind_pod_may_take_any_devices() -> None:
+def test_an_opaque_pod_may_take_any_devices() -> None:
     unseen = Pending(((Role.INIT, 2), (Role.APP, 2)), opaque=True)
     assert len(masks(Availability(0b1111, pending=(unseen,)))) == 1 + 6
 
@@ -132,8 +132,8 @@ def test_a_half_admitted_pod_comes_first_or_fails() -> None:
 
 def test_a_release_between_two_containers() -> None:
     two = ((Role.APP, 1), (Role.APP, 2))
-    alone = admissions(node(), 0b1110, two)
-    assert {way.shown for way in alone.ways or ()} == {0b1110}
+    at_rest = admissions(node(), 0b1110, two)
+    assert {way.shown for way in at_rest.ways or ()} == {0b1110}
     later = admissions(node(), 0b1110, two, releasing=(0b0001,))
     # The single takes 3; if 0 comes free after that, the pair 0-1 is there for the second.
     assert {way.shown for way in later.ways or ()} == {0b1110, 0b1011}
@@ -160,7 +160,7 @@ def test_a_newcomer_may_endanger_a_promise() -> None:
     assert not endangers(node(), Availability(0b1110), gpu_request(1))
 
 
-def test_only_a_steady_promise_minds_endings() -> None:
+def test_only_a_promise_that_survives_endings_minds_them() -> None:
     held = (Holder(0b0001),)
     # 2-3 is the only pair; if 0 came free beside 1, that pair would be handed out first, also good;
     # with 1 held instead, 0-1 stays apart.

@@ -16,11 +16,8 @@ from topology.core.placement import UNASKED, Verdict, assess, satisfies
 from topology.core.pools import pack
 from topology.core.requests import (
     Constraints,
-    ContainerRequest,
-    GpuRequest,
     Pattern,
     Policy,
-    Role,
     gpu_request,
 )
 
@@ -359,38 +356,3 @@ def test_too_many_outcomes_are_judged_without_listing() -> None:
     assert assess(
         Kubelet(bridged(20).shape), full, gpu_request(10, Constraints(nic=LinkKind.PIX))
     ).verdict is (Verdict.NEVER)
-
-
-@pytest.mark.parametrize(
-    ("containers", "count", "effective"),
-    [
-        pytest.param([("a", 2, Role.APP)], 2, 2, id="one app"),
-        pytest.param([("a", 2, Role.APP), ("b", 1, Role.APP)], 3, 3, id="two apps"),
-        pytest.param([("i", 3, Role.INIT), ("a", 2, Role.APP)], 2, 3, id="init asks for more"),
-        pytest.param([("s", 1, Role.SIDECAR), ("a", 2, Role.APP)], 3, 3, id="sidecar"),
-        pytest.param(
-            [("s", 1, Role.SIDECAR), ("i", 3, Role.INIT), ("a", 2, Role.APP)],
-            3,
-            4,
-            id="init beside an earlier sidecar",
-        ),
-        pytest.param(
-            [("i", 3, Role.INIT), ("s", 1, Role.SIDECAR), ("a", 2, Role.APP)],
-            3,
-            3,
-            id="init before a later sidecar",
-        ),
-    ],
-)
-def test_container_arithmetic(
-    containers: list[tuple[str, int, Role]], count: int, effective: int
-) -> None:
-    request = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(*c) for c in containers))
-    assert (request.count, request.effective_count) == (count, effective)
-
-
-def test_requests_are_equal_whatever_containers_are_called() -> None:
-    a = GpuRequest("nvidia.com/gpu", (ContainerRequest("a", 2),))
-    b = GpuRequest("nvidia.com/gpu", (ContainerRequest("b", 2),))
-    assert a == b
-    assert hash(a) == hash(b)

@@ -228,19 +228,19 @@ class Node:
 def test_what_comes_beside_ending_pods_was_foreseen(
     topology: NodeTopology, allocator: AllocatorFacts, replicas: int
 ) -> None:
-    """Pods that end at any moment, an unreported pod beside, pods of up to four containers."""
+    """Pods that end at any time, an unreported pod beside, pods of up to four containers."""
     rng = random.Random(f"{topology.name} {allocator}")
     seen = 0
     for _ in range(120):
         node = Node(topology, allocator, replicas, rng)
         ending = [uid for uid in node.holders if rng.random() < 0.7]
-        steady = [uid for uid in node.holders if uid not in ending]
+        staying = [uid for uid in node.holders if uid not in ending]
         counts, before = rng.choice(MANY), rng.choice(MANY[:4])
         beside = rng.random() < 0.4
         now = Availability(
             node.free(),
             releasing=tuple(sorted(node.holders[uid] for uid in ending)),
-            running=tuple(sorted(node.holders[uid] for uid in steady)),
+            running=tuple(sorted(node.holders[uid] for uid in staying)),
             pending=(Pending(before),) if beside else (),
             width=width_for(replicas),
         )

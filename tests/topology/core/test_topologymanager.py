@@ -1,0 +1,135 @@
+"""The Topology Manager: one table of hints, and what each policy makes of it.
+
+The machine has two NUMA nodes with four GPUs each: 0 to 3 and 4 to 7. What the policies do to a
+whole pod is tested in ``test_admission``, against the emulated kubelet and recorded admissions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.nodes import switched
+from topology.core.admission import Kubelet
+from topology.core.admission.topologymanager import (
+    NO_HINT,
+    POLICIES,
+    DeviceHint,
+    Hint,
+    device_hints,
+    follows_all_nodes,
+    hints_whole_pods,
+    merged_hints,
+)
+from topology.core.devices import Mask
+from topology.core.graph import AllocatorFacts
+
+LOWER, UPPER, BOTH = 0x0F, 0xF0, 0xFF
+EVERY_UNION = (None, LOWER, UPPER, BOTH)
+
+
+def kubelet(policy: str, *, silent: bool = True, scope: str = "container") -> Kubelet:
+    """A node under a policy; ``silent`` says that CPU and Memory Manager give no hints."""
+    managers = ("none", "None") if silent else (None, None)
+    return Kubelet(switched(8).shape, AllocatorFacts("best-effort", None, policy, scope, *managers))
+
+
+HINTS = [
+    pytest.param(BOTH, 0, 2, [(LOWER, True), (UPPER, True), (BOTH, False)], id="either node"),
+    pytest.param(0xF1, 0, 2, [(UPPER, True), (BOTH, False)], id="one node alone has enough"),
+    pytest.param(0x11, 0, 2, [(BOTH, False)], id="both are needed, and would not be if empty"),
+    pytest.param(BOTH, 0, 6, [(BOTH, True)], id="no node alone could ever do"),
+    pytest.param(0x01, 0, 2, [], id="too few"),
+    pytest.param(0xFC, 0x01, 2, [(LOWER, True), (BOTH, False)], id="where the reused one is"),
+]
+
+
+@pytest.mark.parametrize(("free", "reusable", "count", "expected"), HINTS)
+def test_the_hints_of_the_device_manager(
+    free: Mask, reusable: Mask, count: int, expected: list[tuple[Mask, bool]]
+) -> None:
+    found = device_hints(kubelet("restricted"), free, reusable, count)
+    assert [(hint.gpus, hint.preferred) for hint in found] == expected
+
+
+PREFERRED, WIDE, SPLIT = (
+    DeviceHint(LOWER, 1, 1, preferred=True),
+    DeviceHint(BOTH, 2, 3, preferred=True),
+    DeviceHint(BOTH, 2, 3, preferred=False),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "admitted"),
+    [
+        pytest.param("best-effort", [PREFERRED, WIDE, SPLIT, NO_HINT], id="best-effort"),
+        pytest.param("restricted", [PREFERRED, WIDE], id="restricted"),
+        pytest.param("single-numa-node", [PREFERRED], id="single-numa-node"),
+    ],
+)
+def test_a_policy_is_what_it_admits(policy: str, admitted: list[DeviceHint]) -> None:
+    hints = [PREFERRED, WIDE, SPLIT, NO_HINT]
+    assert [hint for hint in hints if POLICIES[policy](hint)] == admitted
+
+
+ALONE = [
+    # free GPUs, count, and what comes of it: the one hint, or nothing where it is refused
+    pytest.param("best-effort", BOTH, 2, (LOWER,), id="best-effort: the lower of two equal nodes"),
+    pytest.param("best-effort", 0x11, 2, (BOTH,), id="best-effort: split"),
+    pytest.param("best-effort", 0x01, 2, (None,), id="best-effort: no hint, admitted"),
+    pytest.param("restricted", 0xF1, 2, (UPPER,), id="restricted: on one node"),
+    pytest.param("restricted", BOTH, 6, (BOTH,), id="restricted: on two, for one cannot do"),
+    pytest.param("restricted", 0x11, 2, (), id="restricted: split, refused"),
+    pytest.param("single-numa-node", 0xF1, 2, (UPPER,), id="single-numa-node: on one node"),
+    pytest.param("single-numa-node", BOTH, 6, (), id="single-numa-node: on two, refused"),
+]
+
+
+@pytest.mark.parametrize(("policy", "free", "count", "hints"), ALONE)
+def test_where_nobody_else_has_hints(
+    policy: str, free: Mask, count: int, hints: tuple[Hint, ...]
+) -> None:
+    found = merged_hints(kubelet(policy), free, 0, count, only_gpu_plugin=True)
+    assert (found.hints, found.may_refuse) == (hints, not hints)
+
+
+@pytest.mark.parametrize(
+    ("policy", "hints", "may_refuse"),
+    [
+        pytest.param("best-effort", EVERY_UNION, False, id="best-effort: anything, admitted"),
+        pytest.param("restricted", (LOWER, UPPER), True, id="restricted: one of ours, or refused"),
+        pytest.param("single-numa-node", (LOWER, UPPER), True, id="single-numa-node: the same"),
+        pytest.param("unknown", EVERY_UNION, True, id="unknown: what any of them does"),
+    ],
+)
+@pytest.mark.parametrize("silent", [False, True], ids=["managers", "another plugin"])
+def test_where_others_have_hints(
+    policy: str, hints: tuple[Hint, ...], may_refuse: bool, silent: bool
+) -> None:
+    node = kubelet(policy, silent=silent)
+    found = merged_hints(node, BOTH, 0, 2, only_gpu_plugin=not silent)
+    assert (found.hints, found.may_refuse) == (hints, may_refuse)
+
+
+@pytest.mark.parametrize(
+    ("policy", "scope", "whole"),
+    [
+        pytest.param("restricted", "pod", True, id="scope pod"),
+        pytest.param("restricted", "container", False, id="scope container"),
+        pytest.param("none", "pod", False, id="no policy"),
+        pytest.param("unknown", "pod", False, id="unknown: each container may have any"),
+    ],
+)
+def test_when_one_hint_is_for_the_whole_pod(policy: str, scope: str, whole: bool) -> None:
+    assert hints_whole_pods(kubelet(policy, scope=scope)) is whole
+
+
+def test_hints_are_followed_on_eight_numa_nodes_at_most() -> None:
+    facts = AllocatorFacts("best-effort", None, "restricted")
+    for nodes, followed in ((8, True), (9, False)):
+        topology = switched(9)
+        gpus = tuple(replace(gpu, numa_node=gpu.index % nodes) for gpu in topology.gpus)
+        shape = replace(topology, gpus=gpus).shape
+        assert follows_all_nodes(Kubelet(shape, facts)) is followed
+        assert follows_all_nodes(Kubelet(shape))
