@@ -22,6 +22,9 @@ NEW = [
     ("topology/agent/new.py", "import time", "What decides in the agent asks nobody"),
     ("topology/emulation/new.py", "import topology.core.belief", "The emulation knows nothing"),
     ("topology/core/allocators/new.py", "import topology.emulation", "Inside topology, too"),
+    ("topology/core/admission/new.py", "", "Inside admission"),
+    ("topology/core/placement/new.py", "", "Inside placement"),
+    ("topology/codec/new.py", "", "Inside the codec"),
     (
         "scheduler_extender/new.py",
         "import topology.agent.decides.allocation",

@@ -3,11 +3,14 @@
 Nothing here does I/O, reads a clock or draws a random number: everything is a function of its
 arguments (import contracts keep it so). To read it from the bottom:
 
-1. ``devices``, ``links``, ``graph``: a node's GPUs and how they are joined; its *shape*.
+1. ``devices``, ``links``, ``graph``: a node's GPUs and how they are joined; its *shape*, which
+   nodes of the same hardware share.
 2. ``requests``, ``report``, ``pools``: what a pod asks, what the agent saw, sets of devices.
 3. ``allocators``: everything one device plugin may answer; ``admission``: everything one kubelet
    may give a pod; ``belief``: everything that may be free by then.
 4. ``placement``: the verdict; ``worth`` and ``scoring``: what a placement costs the cluster.
 
-``patterns``, ``remembering`` and ``budget`` serve them all.
+These serve them all: ``patterns`` (cliques, rings and connected sets of GPUs), ``remembering``
+(answers are remembered by their arguments, within a bound), ``hashing`` (those arguments hash
+themselves once) and ``budget`` (how much work one answer may be).
 """
