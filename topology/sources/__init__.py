@@ -1,9 +1,13 @@
 """What people and tools write down of a machine, turned into its topology.
 
-:func:`read` takes any of them and picks by content: :mod:`~topology.sources.smi` reads
-``nvidia-smi topo -m`` text (:mod:`~topology.sources.lines` takes away what was put around it,
-:mod:`~topology.sources.table` finds its cells, :mod:`~topology.sources.foreign` knows other
-vendors' tools), :mod:`~topology.sources.nccl` NCCL's topology XML.
+:func:`read` takes any of them and picks by content:
+
+* ``nvidia-smi topo -m`` text: :mod:`~topology.sources.lines` takes away what was put around it,
+  :mod:`~topology.sources.table` finds the matrix (with ``columns``, ``rows`` and ``words``), and
+  :mod:`~topology.sources.smi` says what its cells mean. :mod:`~topology.sources.foreign` knows the
+  matrices of other vendors' tools, which are refused.
+* NCCL's topology XML: :mod:`~topology.sources.nccl`.
+
 :mod:`~topology.sources.identity` settles who the GPUs are. All answer with :class:`Imported`,
 which carries what was odd as findings, or refuse with :class:`SourceError`, which names the line
 and the cell. Only text comes in: no file is opened.

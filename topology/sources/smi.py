@@ -31,7 +31,8 @@ from topology.sources.imported import (
     imported,
 )
 from topology.sources.lines import Line, clean
-from topology.sources.table import Cell, Table, read_table
+from topology.sources.rows import Cell
+from topology.sources.table import Table, read_table
 
 PCIE = {
     "SYS": LinkKind.SYS,

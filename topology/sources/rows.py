@@ -1,0 +1,128 @@
+"""One row of a matrix: the cells that can be believed, and what stands behind them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from topology.sources.columns import LABELS, NUMA
+from topology.sources.imported import SourceError, quoted
+from topology.sources.lines import Line
+from topology.sources.words import ALLOWED, CELL, DOTS, SELF, WHOLE, split_row
+
+_CPUS = re.compile(r"[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*|N/A")
+_NODES = re.compile(r"[0-9]{1,4}(?:[-,][0-9]{1,4})*|N/A")
+_TYPED_NUMA = re.compile(r"\s*NUMA(?:\s?node)?\s?[:=#]?\s?([0-9]{1,3})\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One word of the matrix, and its line."""
+
+    word: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A device's row: the cells that can be believed, and its NUMA column ('' where not told).
+
+    A cell that the text leaves out is None. ``rest`` is what stands behind the matrix unread.
+    """
+
+    name: str
+    line: int
+    cells: tuple[Cell | None, ...]
+    numa: str = ""
+    rest: str = ""
+
+
+def read_row(
+    line: Line,
+    columns: tuple[str, ...],
+    labels: tuple[str, ...],
+    gaps: dict[int, int],
+    merged: dict[str, int],
+    last: bool,
+) -> Row:
+    """The row in a line below a header with these columns and labels.
+
+    ``gaps`` says how many columns dots hide in each place, ``merged`` gets the words that hold
+    several cells. The ``last`` row of a text may be cut off.
+    """
+    number, text, _ = line
+    spans = split_row(text, merged, number)
+    while len(spans) > 1 and set(spans[-1][0]) <= set(".\u2026"):
+        spans.pop()
+    name = spans[0][0]
+    told: list[tuple[str | None, int]] = []
+    for word, end in spans[1:]:
+        if len(told) >= len(columns):
+            break
+        hidden = gaps.get(len(told), 0) if DOTS.fullmatch(word) else 0
+        told += [(None, end)] * hidden or [(word, end)]
+    words = [word for word, _ in told]
+    rest = text[told[-1][1] : spans[-1][1]] if told else ""
+    cut_off = last and not rest and words and words[-1] not in WHOLE
+    if words and (cut_off or len(words) < len(columns)):
+        words.pop()
+    for column, cell_word in zip(columns, words, strict=False):
+        if cell_word is None:
+            continue
+        cell = f"{name}/{column}"
+        if not CELL.fullmatch(cell_word):
+            message = f"{quoted(cell_word)} is no link; allowed are {ALLOWED}"
+            raise SourceError(number, cell, message)
+        if (cell_word == SELF) != (column == name):
+            message = (
+                f"{cell_word} stands here, but the row's X belongs under {name} and nowhere else"
+            )
+            raise SourceError(number, cell, message + ": the row has a cell too few or too many")
+    behind = next((word for word in rest.split() if not DOTS.fullmatch(word)), "")
+    if CELL.fullmatch(behind):
+        message = f"{behind} stands behind the last column: the row has a cell too many"
+        raise SourceError(number, name, message)
+    cells = tuple(
+        None if word is None else Cell("SYS" if word == "SOC" else word, number) for word in words
+    )
+    numa = _numa(labels, rest, last)
+    unread = "" if labels or numa or _affinity(rest.split()) else " ".join(rest.split())
+    return Row(name, number, cells, numa, unread)
+
+
+def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
+    """The NUMA column of a row, from all that follows its matrix cells; '' where not told.
+
+    Only what stands in that column counts, or behind the word NUMA. Empty cells leave fewer values
+    than columns; then only tabs tell which one is missing, and the last value of the last row may
+    be cut.
+    """
+    values, parts = rest.split(), [part.strip() for part in rest.split("\t")[1:]]
+    if not labels:
+        if typed := _TYPED_NUMA.fullmatch(rest):
+            return typed[1]
+        return values[1] if len(values) > 1 and _affinity(values) else ""
+    if NUMA not in labels:
+        return ""
+    at = labels.index(NUMA)
+    found = values
+    if len(values) != len(labels):
+        cut = last and not any(parts[at + 1 :])
+        too_many = len(values) > len(labels)
+        in_tabs = len(parts) > len(labels) and all(parts[: at + 1])
+        if at >= len(parts) or cut or (too_many and not in_tabs):
+            return ""
+        found = parts
+    cpus = labels.index(LABELS[0]) if LABELS[0] in labels else None
+    if cpus is not None and found[cpus] and not _CPUS.fullmatch(found[cpus]):
+        return ""
+    return found[at]
+
+
+def _affinity(values: Sequence[str]) -> bool:
+    """Whether words without a header are CPUs, NUMA node and the GPU's own node, as printed."""
+    known = (_CPUS, _NODES, _NODES)
+    return len(values) <= 3 and all(
+        pattern.fullmatch(value) for pattern, value in zip(known, values, strict=False)
+    )
