@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from scheduler_extender.cluster import kubelet_of
 from topology.core.admission import Kubelet
 from topology.core.devices import GpuResource, GpuUuid, Mask, PodUid, base_uuid
 from topology.core.graph import Shape
+from topology.core.hashing import hashed_once
 from topology.core.placement import satisfies
 from topology.core.report import Report
 from topology.core.requests import Constraints, ContainerRequest, GpuRequest, Role
@@ -25,6 +26,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class State:
     """What a policy may know of a node's GPUs; nodes that are alike share one.
@@ -38,13 +40,6 @@ class State:
     left: int
     replicas: int
     kubelet: Kubelet
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.shape, self.free, self.left, self.replicas))
-
-    def __hash__(self) -> int:
-        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

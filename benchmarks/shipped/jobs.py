@@ -29,7 +29,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +40,7 @@ from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse, quant
 from scheduler_extender.wire import Pod
 from topology.codec import first_error
 from topology.core.devices import MIB
+from topology.core.hashing import hashed_once
 from topology.core.requests import GpuRequest
 
 WHOLE_GPU = "nvidia.com/gpu"
@@ -54,6 +55,7 @@ class JobsError(ValueError):
     """Jobs cannot be read; the message names place, field, value and what is allowed."""
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Ask:
     """What one pod asks; equal asks are one object of study. ``cpu`` in milli, ``memory`` in MiB.
@@ -66,13 +68,6 @@ class Ask:
     cpu: int = 0
     memory: int = 0
     annotations: tuple[tuple[str, str], ...] = ()
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.gpus, self.share, self.cpu, self.memory, self.annotations))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def pod(self, name: str, uid: str, resource: str) -> Pod:
         """The Pod that kube-scheduler sends to an extender."""

@@ -1,7 +1,7 @@
 """From a GPUTopology object to our model.
 
-A stranger's record is checked once, here. What is wrong with it is one :class:`RecordError` that
-names the field, the value and what is allowed.
+A record comes from outside, so it is checked here, once. What is wrong with it is one
+:class:`RecordError` that names the field, the value and what is allowed.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ ended before any report showed it) holds anything: only then ours can be admitte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -62,9 +62,9 @@ class Pending:
     ``only_gpu_plugin`` is the request's. A pod in the middle of its admission has ``started`` and
     has already ``shown`` something. To others an ``opaque`` one may take any devices: its init
     containers may have theirs already, from what was free then, and no report shows them. One that
-    is ``ending`` may be admitted and let go again before the next. A ``departed`` one has ended,
-    and no report has shown it: it is no more, but may have been there when a pod was admitted that
-    is unreported still.
+    is ``ending`` may be admitted and release its devices again before the next pod is admitted. A
+    ``departed`` one ended before any report showed it: it is gone now, but may have been there
+    when another pod was admitted that is still unreported.
     """
 
     counts: Counts
@@ -155,13 +155,13 @@ class Availability:
         )
 
     def widest(self, *, endings: bool = False) -> Pool:
-        """What is free at most: nobody comes first, and every ending pod has released.
+        """What is free at most: no pod is admitted first, and every ending pod has released.
 
         With ``endings`` every running pod has ended too.
         """
-        gone = (*self.releasing, *(self.running if endings else ()))
+        ended = (*self.releasing, *(self.running if endings else ()))
         started = sum(pod.shown for pod in self.pending)
-        return self.free + sum(holder.shown for holder in gone) + started
+        return self.free + sum(holder.shown for holder in ended) + started
 
 
 class FreeState(NamedTuple):
@@ -253,13 +253,21 @@ class _Releasable(NamedTuple):
             tuple(p for n, p in enumerate(self.departed, first) if not released >> n & 1),
         )
 
+    def each(self) -> Iterator[tuple[Pool, _Releasable]]:
+        """Each pool, and what is left once it alone is released."""
+        held, departed = self
+        for n, pool in enumerate(held):
+            yield pool, _Releasable(held[:n] + held[n + 1 :], departed)
+        for n, pool in enumerate(departed):
+            yield pool, _Releasable(held, departed[:n] + departed[n + 1 :])
+
     def with_held(self, pool: Pool) -> _Releasable:
         """One more pod that may end."""
-        return self._replace(held=_ascending(self.held, pool))
+        return _Releasable(_ascending(self.held, pool), self.departed)
 
     def with_departed(self, pool: Pool) -> _Releasable:
         """One more pod that has to end."""
-        return self._replace(departed=_ascending(self.departed, pool))
+        return _Releasable(self.held, _ascending(self.departed, pool))
 
 
 class _State(NamedTuple):
@@ -344,8 +352,8 @@ class _Future:
     def _after_endings(self, state: _State) -> set[_State]:
         """The states after one of the pods that may end has ended."""
         return {
-            state._replace(free=state.free + pool, releasable=state.releasable.without(1 << n))
-            for n, pool in enumerate(state.releasable.pools)
+            _State(state.free + pool, left, state.unreported)
+            for pool, left in state.releasable.each()
         }
 
     def _after_admissions(self, state: _State, pod: Pending) -> set[_State] | None:

@@ -2,9 +2,10 @@
 
 Work is counted in steps, never in time, so that the same question has the same answer everywhere:
 a step is about one set of devices followed through one container, a microsecond or two. What an
-answer cost is remembered with it and counted again wherever it is used, so it does not matter
-either what is remembered. What is over budget is given up soundly: then nothing is promised
-(:data:`SPENT` is the hazard), no pod may endanger an outstanding promise, and a score is neutral.
+answer cost is remembered with it and counted again wherever it is used, so an answer does not
+depend on what is remembered either. What is over budget is given up on the safe side: nothing is
+promised (:data:`SPENT` is the hazard), a pod counts as one that endangers an outstanding promise,
+and a score is neutral.
 
 The answers about whole GPUs of machines with up to 16 of them, a container or two and a few pods
 that come and go stay well within.
@@ -13,16 +14,16 @@ that come and go stay well within.
 from __future__ import annotations
 
 SPENT = "too-much-at-once"
-"""The hazard of a question that was given up: so much is possible that it is not followed."""
+"""The hazard of a question that was given up: too much may happen to follow it all."""
 
 ADMISSION_STEPS = 6_000
 """For one way to admit one pod, all its containers together."""
 ASKED_STEPS = 20
 """What a question to the allocator is counted as."""
 BELIEF_STEPS = 10_000
-"""For every moment that a node may be in."""
+"""For every state that a node may be in."""
 OUTLOOK_STEPS = 60_000
-"""For what may come of one pod in all these moments; given up early where it would take twice."""
+"""For what may come of one pod in all these states; given up early where it would take twice."""
 OUTLOOK_STEPS_OF_LARGER = 8_000
 """The same on nodes of more than 8 GPUs, where a step costs more."""
 SCORE_STEPS = 10_000

@@ -36,7 +36,7 @@ class TopologyError(ValueError):
 
 
 UNKNOWN = "unknown"
-"""A Topology Manager policy that nobody could tell: it may do what any of them does."""
+"""A Topology Manager policy that the agent could not find out: it may do what any of them does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ _shapes: WeakKeyDictionary[Shape, ref[Shape]] = WeakKeyDictionary()
 
 
 def _shared(shape: Shape) -> Shape:
-    """The one object that stands for every equal shape, while anybody has it."""
+    """The one object that stands for every equal shape, as long as anybody refers to it."""
     known = _shapes.get(shape)
     found = known() if known is not None else None
     if found is None:

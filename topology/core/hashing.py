@@ -12,8 +12,8 @@ Members of an enumeration need no such care: each is one object, and identity is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from types import FunctionType
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -33,17 +33,17 @@ def hashed_once(cls: type[T]) -> type[T]:
     >>> hash(Pair(1, 2)) == hash(Pair(1, 2)) == hash((1, 2))
     True
     """
-    of_fields: Callable[[T], int] = cls.__hash__
-
-    def __hash__(self: T) -> int:  # noqa: N807 (it becomes the method)
-        try:
-            return self._hash  # type: ignore[attr-defined, no-any-return]
-        except AttributeError:
-            found = of_fields(self)
-            object.__setattr__(self, "_hash", found)
-            return found
-
     # Python learns by code object what an attribute look-up finds, so each class gets its own.
-    __hash__.__code__ = __hash__.__code__.replace()
-    cls.__hash__ = __hash__  # type: ignore[assignment]
+    method = FunctionType(_kept_hash.__code__.replace(), globals(), "__hash__")
+    given: Any = cls
+    given._hash_of_fields, given.__hash__ = given.__hash__, method
     return cls
+
+
+def _kept_hash(self: Any) -> int:
+    try:
+        return self._hash  # type: ignore[no-any-return]
+    except AttributeError:
+        found: int = self._hash_of_fields()
+        object.__setattr__(self, "_hash", found)
+        return found

@@ -33,7 +33,7 @@ def is_clique(rows: Rows, mask: Mask) -> bool:
 
 
 def is_connected(rows: Rows, mask: Mask) -> bool:
-    """Whether ``mask`` hangs together over joined pairs. O(k²)."""
+    """Whether joined pairs connect all of ``mask``. O(k²)."""
     seen = frontier = mask & -mask
     while frontier:
         reached = 0

@@ -1,9 +1,9 @@
 """What the core remembers, within one bound in bytes.
 
 Answers are remembered by their arguments, so that nodes in one state are worked out once. All
-memories together hold at most :data:`BYTES`, by estimate: what was not asked for while half of that
-was newly remembered is forgotten. An answer never depends on what is remembered. Several threads
-may ask at once; at worst an answer is worked out twice.
+memories together hold at most :data:`BYTES`, by estimate: each time that half of it has been newly
+remembered, what nobody asked for in the meantime is forgotten. An answer never depends on what is
+remembered. Several threads may ask at once; at worst an answer is worked out twice.
 
 Whoever asks may stop a long answer half-way (:func:`interrupted_by`): what was worked out for it
 stays remembered, so that asking again goes on from there.
@@ -168,7 +168,7 @@ _LISTED = 4
 
 
 def bytes_of(value: object) -> int:
-    """About how many bytes a value takes. What names its ``shared_bytes`` counts once in all."""
+    """About how many bytes a value takes; one that says its ``shared_bytes`` counts only once."""
     kind = type(value)
     if kind is int or kind is float:
         return 32

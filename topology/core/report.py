@@ -23,7 +23,8 @@ class Allocation:
 class Health:
     """The agent's view of one GPU's health, kept until the GPU is reset or the node reboots.
 
-    A healthy GPU may have a ``reason``, too: what is worn but works. ``since`` is RFC 3339.
+    A healthy GPU may have a ``reason``, too: a fault with which it still works, such as an NVLink
+    that is down. ``since`` is RFC 3339.
     ``links_down`` are NVLinks (NVML's numbers) that were up earlier in this boot. ``energy`` is the
     GPU's energy counter in mJ when the reason was found: a lower one later tells of a reset.
     """
@@ -45,7 +46,7 @@ class Condition:
     """A condition in the sense of the Kubernetes API; ``since`` is its last transition, RFC 3339.
 
     ``Ready`` is false while the agent cannot see who holds what: the rest of the report is old
-    then. ``UnaccountedUse`` is true while somebody computes on a GPU that no pod holds.
+    then. ``UnaccountedUse`` is true while a process computes on a GPU that no pod holds.
     """
 
     type: str
@@ -64,7 +65,8 @@ class Report:
 
     Two fields say when the agent looked; they make no report differ from another. ``observed_at``
     is the time by the node's clock (RFC 3339), ``pods_version`` the resourceVersion up to which the
-    agent knew the pods of its node when it asked the kubelet. Both are empty where nobody said.
+    agent knew the pods of its node when it asked the kubelet. Both are empty where the agent does
+    not say.
     """
 
     boot_id: str = ""

@@ -98,12 +98,12 @@ PRIOR: Mix = (
     (RequestClass(4, _NVLINK), 0.2),
     (RequestClass(8), 0.1),
 )
-"""What a cluster is taken to be asked before it has been seen to be."""
+"""What we assume that a cluster will be asked, until we have seen what it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merit:
-    """What speaks for a node that passes filter.
+    """How good a node that passes filter is for one request.
 
     ``damage`` is in GPUs of worth; ``ring`` in GB/s, ``ceiling`` the best the hardware could give;
     ``left`` counts the devices left after the placement. ``known`` is false without a report,
@@ -145,7 +145,7 @@ def prospect(
     assessed: Assessment,
     classes: RequestClasses,
 ) -> Prospect:
-    """What speaks for placing the request on a node in this state, whatever the weights."""
+    """How good it would be to place the request on a node in this state, whatever the weights."""
     share = assessed.share if assessed.verdict is not Verdict.NEVER else 0.0
     unweighed = Merit(
         assessed.verdict,
@@ -164,7 +164,7 @@ def prospect(
 def merit(
     kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment, mix: Mix
 ) -> Merit:
-    """What speaks for placing the request on a node in this state."""
+    """How good it would be to place the request on a node in this state."""
     return prospect(kubelet, now, request, assessed, classes_of(mix)).weighed(mix)
 
 

@@ -1,8 +1,8 @@
-"""The kubelet's device manager, by the letter (Kubernetes 1.36, ``devicemanager/manager.go``).
+"""The kubelet's device manager, step by step (Kubernetes 1.36, ``devicemanager/manager.go``).
 
-Devices are handed out container by container. Ended pods let go when the next container asks. What
-PodResources would show leaves ordinary init containers out, and can be taken between two containers
-of an admission.
+It hands out devices container by container. Pods that have ended release their devices when the
+next container asks for some. The report shows what PodResources would show, so it leaves ordinary
+init containers out; it can be taken between two containers of an admission.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class _Pod:
 class EmulatedKubelet:
     """One node. ``rng`` decides what the real programs leave to chance.
 
-    ``foreign_hints`` says that CPU Manager and others give the Topology Manager hints that we do
-    not know.
+    ``foreign_hints`` says that the CPU Manager and others give the Topology Manager hints, too; the
+    model does not know them.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class EmulatedKubelet:
         return tuple(sorted(found))
 
     def free(self) -> list[Device]:
-        """Devices that nobody holds, were all ended pods let go."""
+        """Devices that nobody holds once all ended pods have released theirs."""
         taken = {d for pod in self._pods.values() if not pod.ended for d in _devices_of(pod)}
         return [d for d in self._devices if d not in taken | self._withheld]
 

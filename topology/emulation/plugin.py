@@ -1,8 +1,8 @@
-"""GetPreferredAllocation of NVIDIA's device plugin, by the letter of its algorithm.
+"""GetPreferredAllocation of NVIDIA's device plugin, step by step.
 
 ``available`` comes in the order in which the plugin would see it. Sources: go-gpuallocator 0.6
 (``besteffort_policy.go``) and k8s-device-plugin 0.20 (``internal/rm/allocate.go``). The slice
-corruption at thirteen free GPUs and more is not played.
+corruption at thirteen free GPUs and more is left out.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def greedy(
         chosen = list(required)
         while len(chosen) < size:
             sign = 1 if fewest_first else -1
-            # The order of `left` is random, and min takes the first: so fall the ties.
+            # `left` is in random order and min takes the first, so ties are broken at random.
             device = min(left, key=lambda d: (sign * (replicas - open_[d[0]]), picked[d[0]]))
             left.remove(device)
             open_[device[0]] -= 1

@@ -24,18 +24,21 @@ def like(topology: NodeTopology) -> Machine | None:
     """
     if len(topology.gpus) < 2:
         return None
-    blind = any(link.nvlinks and link.pcie is LinkKind.UNKNOWN for link in topology.links)
-    bare = _bare(topology.shape, blind)
+    hides = any(link.nvlinks and link.pcie is LinkKind.UNKNOWN for link in topology.links)
+    wanted = _compared(topology.shape, hides)
     for known in MACHINES.values():
-        if known.size == bare.size and bare.isomorphic(
-            _bare(known.topology(known.name).shape, blind)
-        ):
-            return known
+        if known.size == wanted.size:
+            shape = _compared(known.topology(known.name).shape, hides)
+            if wanted.isomorphic(shape):
+                return known
     return None
 
 
-def _bare(shape: Shape, blind: bool) -> Shape:
-    """The shape without what ``like`` leaves out."""
+def _compared(shape: Shape, hides: bool) -> Shape:
+    """The part of a shape that :func:`like` compares.
+
+    ``hides`` says that the description hides the PCIe classes of NVLinked pairs.
+    """
     n = shape.size
     return Shape(
         products=tuple(re.sub(r"-(\d+gb|hbm\d\w?)(?=-|$)", "", p) for p in shape.products),
@@ -43,10 +46,12 @@ def _bare(shape: Shape, blind: bool) -> Shape:
         numa=(None,) * n,
         mig=(False,) * n,
         nic=(LinkKind.UNKNOWN,) * n,
-        links=tuple(tuple(link and _bare_link(link, blind) for link in row) for row in shape.links),
+        links=tuple(
+            tuple(link and _compared_link(link, hides) for link in row) for row in shape.links
+        ),
     )
 
 
-def _bare_link(link: Link, blind: bool) -> Link:
-    hidden = blind and link.nvlinks > 0
+def _compared_link(link: Link, hides: bool) -> Link:
+    hidden = hides and link.nvlinks > 0
     return Link(0, 0, LinkKind.UNKNOWN if hidden else link.pcie, link.nvlinks)

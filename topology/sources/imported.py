@@ -64,7 +64,7 @@ def checked_size(text: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """A stranger's word for a one-line message: printable, quoted, and not endless."""
+    """A word of the text for a one-line message: printable, quoted, and cut where it is long."""
     return ascii(word if len(word) <= 40 else word[:39] + "~")
 
 

@@ -56,7 +56,7 @@ FACTS = [
         pytest.param(
             AllocatorFacts("best-effort", None, policy, scope, *managers),
             managers == (None, None),
-            id=f"{policy}, {scope} scope, {'others hint' if managers == (None, None) else 'no others'}",
+            id=f"{policy}, {scope} scope, {'no ' * (managers != (None, None))}other hints",
         )
         for policy in ("best-effort", "restricted", "single-numa-node")
         for scope in ("container", "pod")

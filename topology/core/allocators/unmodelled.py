@@ -6,8 +6,8 @@ from topology.core.allocators.outcomes import Call, Outcomes, every_choice
 from topology.core.remembering import remembered
 
 
-class Anything:
-    """Sound for any plugin, and the least one can know."""
+class Unmodelled:
+    """The model of a plugin that we know nothing of: it may hand out any free devices."""
 
     name = "any"
     monotone = True
@@ -17,7 +17,7 @@ class Anything:
 
         >>> from topology.machines import machine
         >>> shape = machine("dgx1-v100").topology("n").shape
-        >>> Anything().outcomes(Call(shape, 0b111, 2)).sets
+        >>> Unmodelled().outcomes(Call(shape, 0b111, 2)).sets
         (3, 5, 6)
         """
         return _choices(call)
@@ -28,4 +28,4 @@ def _choices(call: Call) -> Outcomes:
     return every_choice(call, exact=True)
 
 
-ANY = Anything()
+ANY = Unmodelled()
