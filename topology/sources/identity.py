@@ -113,6 +113,18 @@ def identify(
                 mig_mode=gpu.mig_mode or "disabled",
             )
         )
+    _note_unsaid(gpus, made_up, from_catalogue, line, findings)
+    return gpus
+
+
+def _note_unsaid(
+    gpus: list[Gpu],
+    made_up: list[int],
+    from_catalogue: set[str],
+    line: int,
+    findings: list[Finding],
+) -> None:
+    """Say in ``findings`` what the text does not, and what was taken instead."""
     notes = [
         (made_up, "UUIDs are made up from the node's name and the index: the text has none"),
         (
@@ -133,7 +145,6 @@ def identify(
         Finding(line, f"memory is the catalogue's: {text} (--memory says it exactly)")
         for text in sorted(from_catalogue)
     ]
-    return gpus
 
 
 def known_port(gpu: Gpu, count: int, line: int, findings: list[Finding]) -> NvlinkPort | None:

@@ -67,18 +67,7 @@ def read_row(
     cut_off = last and not rest and words and words[-1] not in WHOLE
     if words and (cut_off or len(words) < len(columns)):
         words.pop()
-    for column, cell_word in zip(columns, words, strict=False):
-        if cell_word is None:
-            continue
-        cell = f"{name}/{column}"
-        if not CELL.fullmatch(cell_word):
-            message = f"{quoted(cell_word)} is no link; allowed are {ALLOWED}"
-            raise SourceError(number, cell, message)
-        if (cell_word == SELF) != (column == name):
-            message = (
-                f"{cell_word} stands here, but the row's X belongs under {name} and nowhere else"
-            )
-            raise SourceError(number, cell, message + ": the row has a cell too few or too many")
+    _check_cells(name, columns, words, number)
     behind = next((word for word in rest.split() if not DOTS.fullmatch(word)), "")
     if CELL.fullmatch(behind):
         message = f"{behind} stands behind the last column: the row has a cell too many"
@@ -89,6 +78,24 @@ def read_row(
     numa = _numa(labels, rest, last)
     unread = "" if labels or numa or _affinity(rest.split()) else " ".join(rest.split())
     return Row(name, number, cells, numa, unread)
+
+
+def _check_cells(
+    name: str, columns: tuple[str, ...], words: Sequence[str | None], line: int
+) -> None:
+    """Refuse a word that is no cell, and an X that does not stand under the row's own name."""
+    for column, cell_word in zip(columns, words, strict=False):
+        if cell_word is None:
+            continue
+        cell = f"{name}/{column}"
+        if not CELL.fullmatch(cell_word):
+            message = f"{quoted(cell_word)} is no link; allowed are {ALLOWED}"
+            raise SourceError(line, cell, message)
+        if (cell_word == SELF) != (column == name):
+            message = (
+                f"{cell_word} stands here, but the row's X belongs under {name} and nowhere else"
+            )
+            raise SourceError(line, cell, message + ": the row has a cell too few or too many")
 
 
 def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
