@@ -12,8 +12,8 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.kube import KubeBinder, Settler
-from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.kube.source import KubeBinder, Settler
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import IN_FLIGHT, TOO_LATE, BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
@@ -38,8 +38,8 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.WRITE_TIMEOUT", 0.2)
-    monkeypatch.setattr("scheduler_extender.kube.READ_TIMEOUT", 0.5)
+    monkeypatch.setattr("scheduler_extender.kube.source.WRITE_TIMEOUT", 0.2)
+    monkeypatch.setattr("scheduler_extender.kube.source.READ_TIMEOUT", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -60,7 +60,7 @@ def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running)
     assert bound.filter(rival, "switched")["NodeNames"] == []
     settler.round(11)
     assert kube.cluster.in_flight() == []
-    (found,) = kube.cluster.pods_on(NodeName("switched"))
+    (found,) = kube.cluster.facts(NodeName("switched")).all_pods
     assert found.name == "train"
     assert found.promised == Constraints(link=LinkKind.NVLINK), "the promise is kept in mind"
     assert bound.filter(rival, "switched")["NodeNames"] == []
@@ -256,8 +256,8 @@ def test_binds_that_waited_behind_slow_writes_are_refused(
     kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over HTTP: one thread writes slowly, three binds wait behind it for too long."""
-    monkeypatch.setattr("scheduler_extender.app.BIND_THREADS", 1)
-    monkeypatch.setattr("scheduler_extender.app.BIND_STARTS_WITHIN", 0.5)
+    monkeypatch.setattr("scheduler_extender.http.app.BIND_THREADS", 1)
+    monkeypatch.setattr("scheduler_extender.http.app.BIND_STARTS_WITHIN", 0.5)
     pods = [kube.create(pod(1, name=f"p{i}", uid=f"u{i}")) for i in range(4)]
     for manifest in pods:
         kube.sees(manifest)

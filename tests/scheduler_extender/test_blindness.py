@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from scheduler_extender import freshness, kube
-from scheduler_extender.app import Metrics
-from scheduler_extender.cluster import OUT_OF_DATE, Cluster, Settings
-from scheduler_extender.freshness import FAILING_AFTER, SILENT_AFTER, UNREADY_AFTER, Watch
-from scheduler_extender.kube import KubeSource
-from scheduler_extender.ledger import PodRecord
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.kube import source as kube
+from scheduler_extender.kube.source import KubeSource
+from scheduler_extender.state import freshness
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import OUT_OF_DATE, Settings
+from scheduler_extender.state.freshness import FAILING_AFTER, SILENT_AFTER, UNREADY_AFTER, Watch
+from scheduler_extender.state.pods import PodRecord
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running

@@ -10,16 +10,17 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import MOST_GHOSTS, Cluster
-from scheduler_extender.kube import PodSink, RecordSink, Settler
-from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.kube.source import PodSink, RecordSink, Settler
+from scheduler_extender.state import node
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import MOST_DEPARTED, NodeFacts
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import Clock
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
-from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
 from topology.core.report import Allocation, Condition, Report
 from topology.core.requests import NO_CONSTRAINTS, Constraints
@@ -78,7 +79,7 @@ def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluste
     assert not fits(cluster, 4), "the kubelet shows it still"
     cluster.put_record(NODE, report(4, 20))
     assert fits(cluster, 4)
-    assert cluster.pods_on(NAME) == []
+    assert cluster.facts(NAME).all_pods == ()
 
 
 def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluster) -> None:
@@ -86,7 +87,7 @@ def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluste
     delete(cluster, bound(), 20)
     blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
     cluster.put_record(NODE, report(2, 30, conditions=blind))
-    assert [p.uid for p in cluster.pods_on(NAME)] == ["uid-1"]
+    assert [p.uid for p in cluster.facts(NAME).all_pods] == ["uid-1"]
     cluster.put_record(NODE, report(3, 30))
     assert fits(cluster, 4)
 
@@ -170,26 +171,26 @@ def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
     placement = json.dumps({"verdict": "guaranteed", "node": "node", "uid": "uid-1"})
     manifest = bound("uid-1", 2, annotations={**NVLINK, "placement": placement})
     PodSink(cluster).apply(raw(manifest))
-    assert cluster.pods_on(NAME)[0].promised == Constraints(link=LinkKind.NVLINK)
+    assert cluster.facts(NAME).all_pods[0].promised == Constraints(link=LinkKind.NVLINK)
     delete(cluster, manifest, 20)
-    assert cluster.pods_on(NAME)[0].promised == NO_CONSTRAINTS
+    assert cluster.facts(NAME).all_pods[0].promised == NO_CONSTRAINTS
 
 
 def test_one_record_that_cannot_be_taken_in_costs_that_node(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = cluster._take_record
+    take = node.with_record
 
-    def fails(topology: NodeTopology, *more: Any) -> Any:
-        if topology.name == "bad":
+    def fails(facts: NodeFacts, *more: Any) -> Any:
+        if facts.name == "bad":
             raise AssertionError("a fault of ours")
-        return take(topology, *more)
+        return take(facts, *more)
 
-    monkeypatch.setattr(cluster, "_take_record", fails)
+    monkeypatch.setattr(node, "with_record", fails)
     bad = codec.encode(switched(4, "bad"), Report("boot", 1))
     RecordSink(cluster).replace([raw(bad), record(7, "a")], "9")
     assert sequence_of(cluster) == 7
-    assert cluster.node(NodeName("bad"))[2] == "internal error: AssertionError"
+    assert cluster.facts(NodeName("bad")).problem == "internal error: AssertionError"
 
 
 @pytest.mark.parametrize("agent", ["never", "gone", "there"])
@@ -202,12 +203,11 @@ def test_pods_that_end_unseen_beside_one_that_stays_unseen(agent: str) -> None:
     if agent == "gone":
         cluster.drop_record(NAME)
     PodSink(cluster).apply(raw(bound("stays", 1)))
-    for i in range(3 * MOST_GHOSTS):
+    for i in range(3 * MOST_DEPARTED):
         PodSink(cluster).apply(raw(bound(f"u{i}", 1)))
         PodSink(cluster).apply(raw(bound(f"u{i}", 1, phase="Succeeded")))
         delete(cluster, bound(f"u{i}", 1), 20 + i)
-    ((known,), _) = cluster.known()
-    assert 0 < known.ghosts <= MOST_GHOSTS
+    assert 0 < len(cluster.facts(NAME).departed) <= MOST_DEPARTED
     cluster.put_record(NODE, report(2, 900))
     assert fits(cluster) is (agent == "never"), "its first report tells of everybody"
     assert verbs.filter_nodes(
@@ -215,7 +215,7 @@ def test_pods_that_end_unseen_beside_one_that_stays_unseen(agent: str) -> None:
     ).node_names == ["node"]
     cluster.put_record(NODE, report(3, 900, ("stays", 0)))
     assert fits(cluster)
-    assert cluster.known()[0][0].ghosts == 0
+    assert not cluster.facts(NAME).departed
 
 
 def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cluster) -> None:
@@ -236,7 +236,7 @@ def record(sequence: int, uid: str, *, boot: str = "boot", observed: str = "") -
 
 
 def sequence_of(cluster: Cluster) -> int:
-    known = cluster.node(NAME)[1]
+    known = cluster.facts(NAME).report
     assert known is not None
     return known.sequence
 
@@ -254,7 +254,7 @@ def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:
     sink.apply(record(3, "second"))
     assert sequence_of(cluster) == 3
     clock.now = 270.0
-    assert not cluster.node(NAME)[3], "and it is fresh"
+    assert not cluster.facts(NAME).stale, "and it is fresh"
 
 
 NOON = 1_795_262_400.0
@@ -278,10 +278,10 @@ def test_a_dead_agents_record_is_stale_from_the_start(observed: str, stale: bool
     cluster = Cluster(clock)
     sink = RecordSink(cluster, lambda: NOON)
     sink.apply(record(7, "a", observed=observed))
-    assert cluster.node(NAME)[3] is stale
+    assert cluster.facts(NAME).stale is stale
     assert fits(cluster) is not stale
     sink.apply(record(8, "a", observed=observed))
-    assert not cluster.node(NAME)[3], "who writes is alive, whatever its clock says"
+    assert not cluster.facts(NAME).stale, "who writes is alive, whatever its clock says"
 
 
 def test_what_is_old_when_first_seen_has_less_time_left() -> None:
@@ -289,9 +289,9 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
     cluster = Cluster(clock)
     RecordSink(cluster, lambda: NOON).apply(record(7, "a", observed="2026-11-21T11:58:00Z"))
     clock.now = 59.0
-    assert not cluster.node(NAME)[3]
+    assert not cluster.facts(NAME).stale
     clock.now = 61.0
-    assert cluster.node(NAME)[3]
+    assert cluster.facts(NAME).stale
 
 
 def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from scheduler_extender.app import LOG_BURST, Metrics
-from scheduler_extender.cluster import Cluster
-from scheduler_extender.events import BURST, MOST_WAITING, PAUSE, EventWriter
-from scheduler_extender.ledger import PodRecord
-from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.http.metrics import LOG_BURST, Metrics
+from scheduler_extender.kube.events import BURST, MOST_WAITING, PAUSE, EventWriter
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
 from tests.scheduler_extender.serving import wait_for
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import gpu_request
@@ -134,7 +134,7 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
 def test_every_surprise_is_counted_and_few_are_logged() -> None:
     metrics, cluster = Metrics(), Cluster(lambda: 0.0)
     metrics.watch(cluster)
-    (note,) = cluster._surprised
+    (note,) = cluster._on_surprise
     with capture_logs() as logs:
         for i in range(100):
             note(surprise("same"))

@@ -10,11 +10,13 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.kube import PodSink, Settler
-from scheduler_extender.ledger import ContradictionError, PodRecord, availability, pod_record
+from scheduler_extender.kube.source import PodSink, Settler
+from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.ledger import ContradictionError, availability
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
-from scheduler_extender.waker import Waker
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
@@ -106,7 +108,7 @@ def test_the_settler_does_not_revive_a_deleted_pod(cluster: Cluster) -> None:
     settler = Settler(cluster, Deleted(), patience=1)  # type: ignore[arg-type]
     settler.round(0)
     settler.round(2)
-    assert cluster.pods_on(NAME) == []
+    assert cluster.facts(NAME).all_pods == ()
 
 
 def test_the_watch_may_overtake_a_bind(cluster: Cluster) -> None:
@@ -185,7 +187,7 @@ def test_one_unreadable_pod_costs_only_itself(cluster: Cluster) -> None:
     empty = b'{"metadata":{"name":"a","uid":"u"},"spec":{"containers":null},"status":{}}'
     broken = b'{"metadata":{"name":"b","uid":"v"},"spec":{"containers":3}}'
     PodSink(cluster).replace([msgspec.Raw(x) for x in (broken, empty, good)], "1")
-    assert [p.uid for p in cluster.pods_on(NAME)] == ["uid-1"]
+    assert [p.uid for p in cluster.facts(NAME).all_pods] == ["uid-1"]
 
 
 class Patches:

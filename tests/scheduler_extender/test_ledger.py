@@ -10,8 +10,12 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.ledger import ContradictionError, PodRecord, availability, pod_record
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.enquiry import answer_of, enquire
+from scheduler_extender.state.ledger import ContradictionError, availability
+from scheduler_extender.state.lookup import Size
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod, switched, waiting
 from tests.scheduler_extender.serving import Clock
@@ -66,13 +70,15 @@ def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
     cluster = Cluster(Clock())
     cluster.put_pod(bound())
     cluster.put_record(NODE, Report("boot", 1))
-    assert cluster.view(NODE.name, GPU) == Availability(0b1111, pending=(waiting(2),))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(0b1111, pending=(waiting(2),))
     cluster.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
     cluster.put_record(NODE, Report("boot", 3))
-    assert cluster.view(NODE.name, GPU) == Availability(0b1111, running=(Holder(0, 2),))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(
+        0b1111, running=(Holder(0, 2),)
+    )
     # After a reboot it is admitted anew.
     cluster.put_record(NODE, Report("reboot", 1))
-    assert cluster.view(NODE.name, GPU) == Availability(0b1111, pending=(waiting(2),))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(0b1111, pending=(waiting(2),))
 
 
 def test_what_dra_serves_holds_no_plugin_device() -> None:
@@ -133,17 +139,19 @@ def test_a_pod_that_ended_unseen_haunts_whoever_was_unreported() -> None:
     cluster.put_pod(single)
     cluster.put_pod(replace(single, phase="Succeeded"))
     ghost = Pending(((Role.APP, 1),), departed=True)
-    now = cluster.view(NODE.name, GPU)
+    now = cluster.facts(NODE.name).availability(GPU)
     assert now == Availability(0b1111, pending=(ghost, waiting(2)))
     assert isinstance(now, Availability)
     assert now.devices_left == 2  # a ghost takes nothing from later pods
     cluster.drop_pod(PodUid("single"))
-    assert cluster.view(NODE.name, GPU) == now
+    assert cluster.facts(NODE.name).availability(GPU) == now
     pair_shown = Allocation(
         PodUid("pair"), "default", "pair", "main", GPU, (DeviceId("GPU-1"), DeviceId("GPU-2"))
     )
     cluster.put_record(NODE, Report("boot", 2, allocations=(pair_shown,)))
-    assert cluster.view(NODE.name, GPU) == Availability(0b1001, running=(Holder(0b0110),))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(
+        0b1001, running=(Holder(0b0110),)
+    )
 
 
 def test_a_pod_that_ended_alone_haunts_nobody() -> None:
@@ -151,7 +159,7 @@ def test_a_pod_that_ended_alone_haunts_nobody() -> None:
     cluster.put_record(NODE, Report("boot", 1))
     cluster.put_pod(bound())
     cluster.put_pod(bound(phase="Failed"))
-    assert cluster.view(NODE.name, GPU) == Availability(0b1111)
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(0b1111)
 
 
 def placed(placement: object, *, node: str | None = "node") -> PodRecord:
@@ -200,12 +208,12 @@ def test_a_promise_is_what_the_bind_gave_whatever_is_written_later() -> None:
     cluster = Cluster(Clock())
     cluster.put_pod(bare)
     cluster.put_pod(placed(forged))
-    (known,) = cluster.pods_on(NODE.name)
+    (known,) = cluster.facts(NODE.name).all_pods
     assert known.promised == Constraints()
     cluster = Cluster(Clock())
     cluster.put_pod(placed(forged))
     cluster.put_pod(bare)
-    (known,) = cluster.pods_on(NODE.name)
+    (known,) = cluster.facts(NODE.name).all_pods
     assert known.promised == Constraints(link=LinkKind.NVLINK)
 
 
@@ -277,10 +285,10 @@ def cluster() -> Cluster:
 
 def passes(cluster: Cluster, count: int = 2) -> bool:
     request = gpu_request(count, Constraints(link=LinkKind.NVLINK))
-    with cluster.locked():
-        remembered = "node" in cluster.table(request, ["node"]).passed
-    assert remembered is (cluster.decide(NodeName("node"), request).rejection is None)
-    return remembered
+    ((_, remembered),) = enquire(cluster, request, ["node"]).each()
+    decision = answer_of(cluster, cluster.facts(NodeName("node")), request)
+    assert remembered in (None, decision)
+    return decision.rejection is None
 
 
 def test_a_remembered_answer_follows_every_kind_of_change(cluster: Cluster) -> None:
@@ -348,15 +356,13 @@ def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
     cluster.put_pod(bound(3))
     cluster.reserve(NodeName("node"), record(pod(1, uid="flying")))
     cluster.keep_pods({PodUid("another")})
-    assert [p.uid for p in cluster.pods_on(NodeName("node"))] == ["flying"]
+    assert [p.uid for p in cluster.facts(NodeName("node")).all_pods] == ["flying"]
     cluster.keep_records(set())
     assert not passes(cluster)
 
 
 def test_remembered_requests_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_extender.cluster.REMEMBERED_REQUESTS", 3)
+    monkeypatch.setattr("scheduler_extender.state.answers.REMEMBERED_REQUESTS", 3)
     for links in range(1, 9):
-        with cluster.locked():
-            cluster.table(gpu_request(2, Constraints(min_nvlinks=links)), ["node", "stranger"])
-    assert len(cluster._tables) == 3
-    assert all("stranger" not in t.decisions for t in cluster._tables.values())
+        enquire(cluster, gpu_request(2, Constraints(min_nvlinks=links)), ["node", "stranger"])
+    assert cluster.remembered() == Size(states=1, requests=3, answers=3)

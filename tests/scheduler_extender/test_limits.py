@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
+from scheduler_extender.http.servers import PortError, listen
 from scheduler_extender.limits import MIB, Bodies, Limits, OverBudgetError
-from scheduler_extender.serving import PortError, listen
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Running, running, wait_for
 
@@ -301,8 +301,8 @@ def test_a_target_that_is_no_url_is_refused(
 def test_an_answer_read_late_leaves_nothing_behind(
     then: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("scheduler_extender.connection.LAST_WORD", 2.0)
-    monkeypatch.setattr("scheduler_extender.endpoint.PIECE", 1 << 30)  # more than sockets hold
+    monkeypatch.setattr("scheduler_extender.http.connection.LAST_WORD", 2.0)
+    monkeypatch.setattr("scheduler_extender.http.endpoint.PIECE", 1 << 30)  # more than sockets hold
     names = [f"{'n' * 200}{i}" for i in range(50_000)]
     body = json.dumps({**ASK, "NodeNames": names}).encode()
     more = "" if then else "Connection: close\r\n"

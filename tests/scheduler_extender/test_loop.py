@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from scheduler_extender.cluster import (
-    EVALUATION,
-    Cluster,
-    Decision,
-    NotRememberedError,
-    Settings,
-)
 from scheduler_extender.limits import AT_ONCE_BODY
+from scheduler_extender.state import enquiry
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision, Settings, decide
+from scheduler_extender.state.enquiry import enquire
+from scheduler_extender.state.lookup import Look, NotRememberedError, Size
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
 from topology.core.devices import NodeName
 from topology.core.report import Health, Report
-from topology.core.requests import gpu_request
+from topology.core.requests import GpuRequest, gpu_request
 
 NODES = tuple(switched(4, f"node-{i}") for i in range(3))
 NAMES = [node.name for node in NODES]
@@ -37,14 +36,14 @@ class Watched(Cluster):
         self.worked_out: list[str] = []
         self.given: list[str] = []
 
-    def table(self, *args: Any, **kwargs: Any) -> Any:
-        found = super().table(*args, **kwargs)
+    def look(self, request: GpuRequest, names: Sequence[str], **how: bool) -> Look:
+        found = super().look(request, names, **how)
         self.given.append(threading.current_thread().name)
         return found
 
-    def _decide(self, *args: Any, **kwargs: Any) -> Decision:
+    def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
         self.worked_out.append(threading.current_thread().name)
-        return super()._decide(*args, **kwargs)
+        super().remember(request, state, decision)
 
 
 def _worker(name: str) -> bool:
@@ -73,15 +72,21 @@ def test_what_is_remembered_is_answered_on_the_loop_and_the_rest_in_threads(verb
         assert all(map(_worker, cluster.worked_out))
 
 
-def test_preempt_is_worked_out_in_a_thread() -> None:
-    cluster = Watched()
-    with running(*NODES, cluster=cluster) as service:
+def test_preempt_is_worked_out_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def noted(*args: Any) -> Decision:
+        threads.append(threading.current_thread().name)
+        return decide(*args)
+
+    monkeypatch.setattr(enquiry, "decide", noted)
+    with running(*NODES) as service:
         victims = {NAMES[0]: {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
         body = {"Pod": PAIR, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
         answer = service.http.post("/scheduler/preempt", json=body)
         assert answer.json()["NodeNameToMetaVictims"].keys() == {NAMES[0]}
-        assert cluster.worked_out
-        assert all(map(_worker, cluster.worked_out))
+        assert threads
+        assert all(map(_worker, threads))
 
 
 def test_a_large_body_is_decoded_in_a_thread() -> None:
@@ -116,20 +121,21 @@ def test_the_loop_waits_for_no_lock() -> None:
         assert [one.result().status_code for one in waiting] == [200, 200, 204]
 
 
-def test_work_is_bounded_and_what_was_worked_out_stays() -> None:
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+def test_what_was_worked_out_in_time_stays() -> None:
+    clock = Clock()
+    cluster = Cluster(clock, Settings(stale_after=None))
     for i, node in enumerate(NODES):
         health = tuple(Health(gpu.uuid, False, "sick") for gpu in node.gpus[:i])
         cluster.put_record(node, Report("boot", 1, health=health))
     request = gpu_request(2)
     for already in range(3):
-        with pytest.raises(NotRememberedError), cluster.bounded(0, wait=True):
-            cluster.table(request, NAMES)
-        assert len(cluster.table(request, ()).decisions) == already
-        with cluster.bounded(EVALUATION + 1, wait=True):
-            cluster.table(request, [NAMES[already]])
-    with cluster.bounded(0, wait=True):
-        assert cluster.table(request, NAMES).passed == set(NAMES)
+        with pytest.raises(NotRememberedError):
+            cluster.look(request, NAMES, at_once=True)
+        none = enquire(cluster, request, NAMES, seconds=0.0)
+        assert len(none.late) == 3 - already
+        assert cluster.remembered() == Size(states=3, requests=1, answers=already)
+        enquire(cluster, request, [NAMES[already]], seconds=1.0)
+    assert cluster.look(request, NAMES, at_once=True).complete
 
 
 def test_a_held_lock_is_not_waited_for() -> None:
@@ -137,7 +143,7 @@ def test_a_held_lock_is_not_waited_for() -> None:
 
     def attempt() -> bool:
         try:
-            with cluster.bounded(10, wait=False):
+            with cluster.locked_if_free():
                 return True
         except NotRememberedError:
             return False

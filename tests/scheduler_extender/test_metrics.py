@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import generate_latest
 
-from scheduler_extender.app import Metrics
+from scheduler_extender.http.metrics import Metrics
 
 
 def test_a_followed_number_is_shown_as_it_is_now() -> None:

@@ -10,12 +10,17 @@ import msgspec
 import pytest
 from prometheus_client import generate_latest
 
-from scheduler_extender import cluster as clusters
-from scheduler_extender import kube, verbs
+from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.app import Metrics
-from scheduler_extender.cluster import UNDECIDED, Cluster
-from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.kube import source as kube
+from scheduler_extender.state import answers as remembered
+from scheduler_extender.state import cluster as clusters
+from scheduler_extender.state import decision as decisions
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import UNDECIDED
+from scheduler_extender.state.lookup import Size
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import raw
@@ -62,7 +67,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise OverflowError("a fault of ours")
         return real(kubelet, *rest)
 
-    monkeypatch.setattr(clusters, "assess", assess)
+    monkeypatch.setattr(decisions, "assess", assess)
     return asked
 
 
@@ -70,14 +75,14 @@ def test_one_node_does_not_fail_the_answer_for_the_others(
     cluster: Cluster, broken: list[str]
 ) -> None:
     told: list[tuple[str, str]] = []
-    cluster.on_fault(lambda name, error: told.append((name, str(error))))
+    cluster.faults.on_fault(lambda name, error: told.append((name, str(error))))
     required = ask(cluster, 2, NVLINK)
     assert required.node_names == ["a", "c"]
     assert required.failed == {"b": UNDECIDED.reason}
     assert ask(cluster, 2, {}).node_names == NAMES
     assert ask(cluster, 2, {**NVLINK, "policy": "preferred"}).node_names == NAMES
     assert told == [("b", "a fault of ours")], "each fault is told once"
-    assert cluster.faults == 3
+    assert cluster.faults.count == 3
     assert ask(cluster, 2, NVLINK) == required, "the same question has the same answer"
 
 
@@ -101,7 +106,7 @@ def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
 
 def test_a_fault_is_not_remembered(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(clusters, "assess", lambda *_: 1 // 0)
+        patch.setattr(decisions, "assess", lambda *_: 1 // 0)
         assert ask(cluster, 2, NVLINK).node_names == []
     assert ask(cluster, 2, NVLINK).node_names == NAMES
 
@@ -139,11 +144,11 @@ def test_a_report_that_cannot_be_verified_is_taken_in(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    cluster.on_fault(lambda name, error: told.append(name))
+    cluster.faults.on_fault(lambda name, error: told.append(name))
     monkeypatch.setattr(clusters, "verify", lambda *_: 1 // 0)
     cluster.put_report(NodeName("a"), Report("boot", 2))
     assert told == ["a"]
-    known = cluster.node(NodeName("a"))[1]
+    known = cluster.facts(NodeName("a")).report
     assert known is not None
     assert known.sequence == 2
 
@@ -162,10 +167,10 @@ def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
     records = [codec.encode(switched(6, name), Report("boot", 2)) for name in NAMES]
     kube.RecordSink(cluster).replace([raw(record) for record in records], "9")
     assert cluster.names() == NAMES
-    found = {name: cluster.node(NodeName(name)) for name in NAMES}
-    assert found["b"][2] == "internal error: OverflowError"
-    assert found["c"][0] is not None
-    assert len(found["c"][0].gpus) == 6
+    found = {name: cluster.facts(NodeName(name)) for name in NAMES}
+    assert found["b"].problem == "internal error: OverflowError"
+    assert found["c"].topology is not None
+    assert len(found["c"].topology.gpus) == 6
 
 
 def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
@@ -178,7 +183,7 @@ def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
         kube, "pod_record", lambda p, _: 1 // 0 if p.metadata.uid == "uid-1" else record(other)
     )
     sink.replace([raw(held), raw(other)], "2")
-    assert {p.uid for p in cluster.pods_on(NodeName("a"))} == {"uid-1", "uid-2"}
+    assert {p.uid for p in cluster.facts(NodeName("a")).all_pods} == {"uid-1", "uid-2"}
 
 
 def test_verification_holds_no_lock(cluster: Cluster) -> None:
@@ -227,28 +232,24 @@ def test_a_state_that_no_node_is_in_is_forgotten() -> None:
         cluster.put_record(node, sick(node, sequence))
         ask(cluster, 2, NVLINK)
         verbs.prioritize(cluster, msgspec.convert(pod(2, NVLINK), Pod), NAMES)
-    assert len(cluster._state_numbers) == len(cluster._facts) == len(cluster._nodes_in) == 2
-    for table in cluster._tables.values():
-        assert len(table.by_state) == 2
-        assert len(table.prospects) == len(table.merits) == 1, "one of the two passes"
+    assert cluster.remembered() == Size(states=2, requests=1, answers=2)
     for name in NAMES:
         cluster.drop_record(NodeName(name))
-    assert not cluster._state_numbers
-    assert not cluster._nodes_in
+    assert cluster.remembered() == Size(states=0, requests=1, answers=0)
 
 
 def test_the_answers_remembered_are_bounded_in_number(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clusters, "REMEMBERED_ANSWERS", 7)
+    monkeypatch.setattr(remembered, "REMEMBERED_ANSWERS", 7)
     for count in (1, 2, 3, 4):
         ask(cluster, count, {})
-    assert [request.count for request in cluster._tables] == [3, 4]
+    assert cluster.remembered() == Size(states=3, requests=2, answers=6)
 
 
 def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cluster) -> None:
     """Anyone may name nodes that do not exist, with constraints that nobody had before."""
-    for speed in range(1, 2 * clusters.REMEMBERED_REQUESTS):
+    for speed in range(1, 2 * remembered.REMEMBERED_REQUESTS):
         asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)
         verbs.filter_nodes(cluster, asked, ["nowhere"], 1.0)
-    assert len(cluster._tables) == clusters.REMEMBERED_REQUESTS
+    assert cluster.remembered().requests == remembered.REMEMBERED_REQUESTS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler_extender.podfile import PodFileError, read
+from scheduler_extender.files.podfile import PodFileError, read
 
 PAIR = Path(__file__).parents[2] / "manifests" / "samples" / "pair-nvlink.yaml"
 

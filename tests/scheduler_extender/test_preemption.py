@@ -9,9 +9,12 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster, Decision, Settings
-from scheduler_extender.ledger import PodRecord, pod_record
-from scheduler_extender.preemption import preempt
+from scheduler_extender.state import decision, enquiry
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision, Settings
+from scheduler_extender.state.enquiry import answer_of
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import Pod, PreemptionArgs, encode
 from tests.nodes import bridged, pcie, pod, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
@@ -76,7 +79,7 @@ def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Clust
 
 
 def test_a_bridged_pair_that_comes_free_is_promised(cluster: Cluster) -> None:
-    bridge = cluster.node(NodeName("bridged"))[0]
+    bridge = cluster.facts(NodeName("bridged")).topology
     assert bridge is not None
     # Under `any` the pair is all there is to hand out; were a third free it would be no promise.
     assert ask(cluster, pod(2, NVLINK), {"bridged": "ab"}).keys() == {"bridged"}
@@ -147,21 +150,23 @@ def test_what_is_supposed_changes_nothing_that_is_known() -> None:
         cluster.put_pod(replace(brief, phase="Succeeded"))
         cluster.drop_pod(brief.uid)
         if asked:
-            cluster.decide_without(name, wanted, frozenset({bound.uid}), {})
+            ask(cluster, pod(2, NVLINK), {name: bound.uid})
         cluster.put_pod(replace(bound, called_unschedulable=True))  # anything that touches the node
-        found.append(cluster.decide(name, wanted).verdict)
+        found.append(answer_of(cluster, cluster.facts(name), wanted).verdict)
     assert found == ["possible", "possible"]
 
 
-def test_nodes_that_would_be_in_one_state_are_worked_out_once() -> None:
-    class Counting(Cluster):
-        worked_out = 0
+def test_nodes_that_would_be_in_one_state_are_worked_out_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worked_out, decide = [], decision.decide
 
-        def _decide(self, *args: Any, **kwargs: Any) -> Decision:
-            self.worked_out += 1
-            return super()._decide(*args, **kwargs)
+    def counted(*args: Any) -> Decision:
+        worked_out.append(args)
+        return decide(*args)
 
-    cluster = Counting(lambda: 0.0, Settings(stale_after=None))
+    monkeypatch.setattr(enquiry, "decide", counted)
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     names = [NodeName(f"n{i:03}") for i in range(100)]
     for name in names:
         node, uid = machine("dgx1-v100").topology(name), PodUid(f"{name}-a")
@@ -172,6 +177,8 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once() -> None:
         cluster.put_record(node, Report("b", 1, allocations=(held,)))
     offered: dict[str, str | None] = dict.fromkeys(names, "a")
     assert ask(cluster, pod(2, NVLINK), offered).keys() == set(names)
-    assert cluster.worked_out == 1
+    assert len(worked_out) == 1
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    assert cluster.decide(names[0], request).rejection is not None  # as it is, it is full
+    assert (
+        answer_of(cluster, cluster.facts(names[0]), request).rejection is not None
+    )  # as it is, it is full

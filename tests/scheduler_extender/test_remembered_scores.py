@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.ledger import PodRecord
-from scheduler_extender.mix import REFRESH
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.enquiry import enquire, scores
+from scheduler_extender.state.mix import REFRESH
+from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.report import Report
-from topology.core.requests import Constraints, Pattern, Policy, gpu_request
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
 from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
@@ -24,6 +26,10 @@ REQUESTS = [
     gpu_request(2, NVLINK, Policy.PREFERRED),
     *(gpu_request(n) for n in range(2, 9)),  # more kinds than a mix holds
 ]
+
+
+def scored(cluster: Cluster, request: GpuRequest, names: list[str]) -> dict[str, int]:
+    return scores(request, enquire(cluster, request, names, scores=True))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -45,8 +51,8 @@ def test_after_every_change_of_the_mix(seed: int) -> None:
             cluster.put_pod(replace(pod, phase="Succeeded"))
             cluster.drop_pod(uid)
         if number % (REFRESH // 2) == 0:
-            remembered = [cluster.scores(request, names) for request in REQUESTS]
+            remembered = [scored(cluster, request, names) for request in REQUESTS]
             cluster.forget_answers()
-            assert [cluster.scores(request, names) for request in REQUESTS] == remembered
+            assert [scored(cluster, request, names) for request in REQUESTS] == remembered
             mixes.add(str(remembered))
     assert len(mixes) > 3  # they did change

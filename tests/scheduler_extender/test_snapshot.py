@@ -11,10 +11,12 @@ import pytest
 import yaml
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.filecluster import ClusterFileError, feed, load, parse
-from scheduler_extender.ledger import PodRecord, pod_record
-from scheduler_extender.snapshot import cluster_file
+from scheduler_extender.files.clusterfile import ClusterFileError, feed, load, parse
+from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.enquiry import answer_of
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
@@ -79,7 +81,7 @@ def answers(cluster: Cluster) -> dict[str, list[object]]:
     return {
         name: [
             (d.verdict, d.rejection, d.assessment.sets if d.assessment else None)
-            for d in (cluster.decide(name, request) for request in REQUESTS)
+            for d in (answer_of(cluster, cluster.facts(name), request) for request in REQUESTS)
         ]
         for name in cluster.names()
     }
@@ -203,7 +205,7 @@ def test_pods_come_back_as_they_were() -> None:
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, parse(b"".join(cluster_file(cluster)).decode()))
     assert answers(again) == answers(cluster)
-    assert [p.name for p in again.waiting_pods()] == ["waits"]
+    assert [p.name for p in again.unschedulable_pods()] == ["waits"]
     for known in pods[:4]:
         back = again.pod(known.uid)
         assert back is not None

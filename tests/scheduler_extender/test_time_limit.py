@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from scheduler_extender import cluster as clusters
-from scheduler_extender import preemption, verbs
+from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import UNDECIDED, Cluster
-from scheduler_extender.ledger import pod_record
-from scheduler_extender.verbs import STILL_WORKING
+from scheduler_extender.state import decision as decisions
+from scheduler_extender.state import enquiry
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import UNDECIDED
+from scheduler_extender.state.pods import pod_record
+from scheduler_extender.verbs import STILL_WORKING, preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
@@ -50,7 +53,7 @@ def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
         clock.now += 1
         return answer
 
-    monkeypatch.setattr(clusters, "assess", slow_assess)
+    monkeypatch.setattr(decisions, "assess", slow_assess)
     monkeypatch.setattr(scoring, "prospect", slow_prospect)
     return found
 
@@ -123,21 +126,28 @@ def test_preempt_evicts_nobody_for_what_it_did_not_look_at(cluster: Cluster, clo
     assert set(kept) == set(NAMES[5:7])
 
 
-def test_the_lock_is_free_between_two_states(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("scores", [False, True])
+def test_nothing_is_worked_out_under_the_lock(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, scores: bool
 ) -> None:
-    """A report that comes in while a filter is at work waits for one node, not for all."""
-    entered: list[int] = []
-    real = Cluster.bounded
+    """A report that comes in while a filter is at work waits for none of it."""
+    free: list[bool] = []
 
-    def bounded(self: Cluster, steps: int, **how: Any) -> Any:
-        entered.append(steps)
-        return real(self, steps, **how)
+    def watched(what: str) -> None:
+        real = getattr(enquiry, what)
 
-    monkeypatch.setattr(Cluster, "bounded", bounded)
+        def asked(*args: Any) -> Any:
+            with ThreadPoolExecutor(1) as other:
+                free.append(other.submit(lambda: cluster.names() != []).result(timeout=10))
+            return real(*args)
+
+        monkeypatch.setattr(enquiry, what, asked)
+
+    watched("decide")
+    watched("prospect")
     request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    assert cluster.work_out(request, NAMES, 60.0)
-    assert len(entered) >= len(NAMES)
+    enquiry.enquire(cluster, request, NAMES, scores=scores)
+    assert len(free) >= len(NAMES)
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
@@ -153,7 +163,7 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
 
     pair = asked(2, NVLINK)
     if verb == "filter":
-        monkeypatch.setattr(clusters, "assess", broken)
+        monkeypatch.setattr(decisions, "assess", broken)
         found = verbs.filter_nodes(cluster, pair, NAMES, 60.0)
         assert found.error == ""
         assert found.failed == dict.fromkeys(NAMES, UNDECIDED.reason)

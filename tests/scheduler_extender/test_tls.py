@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +10,9 @@ import httpx
 import pytest
 import trustme
 
-from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
-from scheduler_extender.cluster import Cluster
-from scheduler_extender.filecluster import FileBinder
-from scheduler_extender.serving import Serving, Tls, listen
+from scheduler_extender.http.addresses import Addresses, Tls
+from scheduler_extender.serving import in_memory, in_thread
+from scheduler_extender.state.cluster import Cluster
 
 CA = trustme.CA()
 
@@ -26,18 +24,10 @@ def url(tmp_path: Path) -> Iterator[str]:
     ours.private_key_pem.write_to_path(key)
     ours.cert_chain_pems[0].write_to_path(certificate)
     CA.cert_pem.write_to_path(ca)
-    cluster = Cluster(lambda: 0.0)
-    service = Service(cluster, FileBinder(cluster), lambda: None, Metrics())
-    sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
+    service, _ = in_memory(Cluster(lambda: 0.0))
     tls = Tls(certificate, key, ca, frozenset({"kube-scheduler.example"}))
-    serving = Serving(create_app(service), create_admin_app(service), sockets, tls)
-    started = threading.Event()
-    thread = threading.Thread(target=lambda: serving.run(started.set, signals=False))
-    thread.start()
-    assert started.wait(10)
-    yield f"https://127.0.0.1:{sockets[0].getsockname()[1]}/healthz"
-    serving.stop()
-    thread.join(10)
+    with in_thread(service, Addresses(tls=tls)) as serving:
+        yield f"https://127.0.0.1:{serving.ports[0]}/healthz"
 
 
 def _context(name: str | None, signer: trustme.CA = CA) -> ssl.SSLContext:

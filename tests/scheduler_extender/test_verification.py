@@ -12,12 +12,15 @@ import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.app import Metrics
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.events import EventWriter
-from scheduler_extender.filecluster import parse
-from scheduler_extender.ledger import Ghost, PodRecord, balance, manifest_of, pod_record
-from scheduler_extender.verification import BROKEN, OUTSIDE, Surprise, verify
+from scheduler_extender.files.clusterfile import parse
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.kube.events import EventWriter
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.ledger import Departed, ledger
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
+from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise, verify
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
 from topology.core.devices import DeviceId, NodeName, PodUid
@@ -51,7 +54,20 @@ PAIR = record("pair")
 
 
 def kinds(after: Report, *pods: PodRecord, before: Report = BEFORE) -> list[str]:
-    return [surprise.kind for surprise in verify(NODE, before, after, pods)]
+    return [surprise.kind for surprise in surprises(after, *pods, before=before)]
+
+
+def surprises(
+    after: Report, *pods: PodRecord, before: Report = BEFORE, departed: tuple[Departed, ...] = ()
+) -> list[Surprise]:
+    facts = NodeFacts(
+        NODE.name,
+        topology=NODE,
+        report=before,
+        pods={pod.uid: pod for pod in pods},
+        departed={gone.pod.uid: gone for gone in departed},
+    )
+    return verify(facts, after)
 
 
 def test_an_outcome_that_was_foreseen_is_no_surprise() -> None:
@@ -83,13 +99,13 @@ def test_a_pod_that_came_and_went_may_have_come_first() -> None:
     gone = record("gone", 1, link=False, phase="Succeeded")
     # Of 0 to 3 the pair would be 0-3 or 1-2; it is 2-3 where another pod took 0 first.
     assert kinds(after, PAIR, gone, before=before) == [OUTSIDE]
-    ghost = Ghost(gone, frozenset({PAIR.uid}))
-    assert verify(NODE, before, after, [PAIR, gone], [ghost]) == []
+    departed = Departed(gone, frozenset({PAIR.uid}))
+    assert surprises(after, PAIR, gone, before=before, departed=(departed,)) == []
 
 
 def test_a_pod_that_nobody_told_us_of_is_named() -> None:
     taken = [shows(f"stranger-{p}", p) for p in (1, 2, 3, 4, 6)]
-    (outside, broken) = verify(NODE, BEFORE, report(shows("pair", 0, 5), *taken), [PAIR])
+    (outside, broken) = surprises(report(shows("pair", 0, 5), *taken), PAIR)
     assert (outside.kind, broken.kind) == (OUTSIDE, BROKEN)
     assert broken.strangers[0] == "default/stranger-1"
     assert "bound unseen: default/stranger-1, " in broken.message
@@ -153,8 +169,8 @@ def test_the_state_of_a_surprise_replays_it() -> None:
     assert found.topology == NODE
     assert found.report == BEFORE
     assert content.pods == (PAIR,)
-    again = balance(found.topology, found.report, content.pods, "nvidia.com/gpu")
-    assert again == balance(NODE, BEFORE, [PAIR], "nvidia.com/gpu")
+    again = ledger(found.topology, found.report, content.pods, "nvidia.com/gpu")
+    assert again == ledger(NODE, BEFORE, [PAIR], "nvidia.com/gpu")
 
 
 @pytest.mark.parametrize(

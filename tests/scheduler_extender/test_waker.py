@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from structlog.testing import capture_logs
 
-from scheduler_extender.cluster import Cluster, Decision, Settings, Table
-from scheduler_extender.freshness import Watch
-from scheduler_extender.ledger import PodRecord
-from scheduler_extender.waker import Waker
+from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision, Settings
+from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.lookup import Look
+from scheduler_extender.state.pods import PodRecord
 from tests.nodes import switched
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
@@ -34,14 +35,14 @@ class Counting(Cluster):
         self.asked: Counter[GpuRequest] = Counter()
         self.broken: set[GpuRequest] = set()
 
-    def _decide(self, node: Any, request: GpuRequest) -> Decision:
+    def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
         self.asked[request] += 1
-        return super()._decide(node, request)
+        super().remember(request, state, decision)
 
-    def table(self, request: GpuRequest, names: Iterable[str], *, retry: bool = True) -> Table:
+    def look(self, request: GpuRequest, names: Sequence[str], **how: bool) -> Look:
         if request in self.broken:
             raise AssertionError("cannot be worked out")
-        return super().table(request, names, retry=retry)
+        return super().look(request, names, **how)
 
 
 class Api:

@@ -8,8 +8,6 @@ Of Node objects only what they can allocate is kept: the simulation reads it.
 from __future__ import annotations
 
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -21,12 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from scheduler_extender.annotations import MANAGED, quantity
-from scheduler_extender.cluster import Cluster
-from scheduler_extender.ledger import PodRecord, pod_record
-from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Node, Pod
 from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import NodeName
 from topology.core.report import Report
 from topology.machines import Machine, UnknownMachine, machine
 from topology.yamltext import YamlTextError, documents
@@ -34,7 +31,6 @@ from topology.yamltext import YamlTextError, documents
 MAX_FILE = 256 * 1024 * 1024
 MAX_GROUPED = 200_000
 """GPUs of all MachineGroups of a file together; a line each can ask for any number."""
-REMEMBERED_PODS = 4096
 
 
 class ClusterFileError(ValueError):
@@ -280,58 +276,3 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
         cluster.put_record(record.topology, record.report)
     for pod in content.pods:
         cluster.put_pod(pod)
-
-
-class FileBinder:
-    """Binds in memory. It knows the pods that filter saw: a bounded cache that decides nothing."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._seen: OrderedDict[PodUid, PodRecord] = OrderedDict()
-        self._lock = threading.Lock()
-        self._placements: OrderedDict[PodUid, str] = OrderedDict()
-
-    def placement(self, uid: PodUid) -> str:
-        """The placement annotation that bind wrote for a pod, of the last few thousand."""
-        with self._lock:
-            return self._placements[uid]
-
-    def saw(self, pod: Pod) -> None:
-        """Remember a pod that filter was asked about."""
-        record = pod_record(pod, self._cluster.settings.managed)
-        if record is None:
-            return
-        with self._lock:
-            self._seen[record.uid] = record
-            self._seen.move_to_end(record.uid)
-            while len(self._seen) > REMEMBERED_PODS:
-                self._seen.popitem(last=False)
-
-    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        """The pod that filter saw under this UID, or that the file describes."""
-        known = self._cluster.pod(uid)
-        if known is not None:
-            return known
-        with self._lock:
-            return self._seen.get(uid)
-
-    def write(self, binding: Binding) -> None:
-        """Note the pod as bound. Raises :class:`BindError` if it is unknown."""
-        pod = self.find(binding.namespace, binding.name, binding.uid)
-        if pod is None:
-            raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
-        reserved = self._cluster.reservation(binding.uid) or pod
-        self._cluster.put_pod(
-            replace(
-                pod,
-                node=binding.node,
-                called_unschedulable=False,
-                promised=reserved.promised,
-                survives_endings=reserved.survives_endings,
-            )
-        )
-        with self._lock:
-            self._seen.pop(binding.uid, None)
-            self._placements[binding.uid] = binding.placement
-            while len(self._placements) > REMEMBERED_PODS:
-                self._placements.popitem(last=False)

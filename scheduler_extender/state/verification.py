@@ -8,16 +8,18 @@ pods that end included. Whatever lies outside, and whatever breaks a promise, is
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.ledger import ContradictionError, Ghost, PodRecord, balance, manifest_of
+from scheduler_extender.state.ledger import ContradictionError, ledger
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, manifest_of
 from topology import codec
 from topology.core.admission import Kubelet
 from topology.core.belief import Availability, Pending
-from topology.core.devices import GpuResource, PodUid
+from topology.core.devices import GpuResource
 from topology.core.graph import NodeTopology
 from topology.core.placement import predicted, satisfies
 from topology.core.pools import Pool, gpus
@@ -58,48 +60,45 @@ class Surprise:
         return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
 
 
-def verify(
-    topology: NodeTopology,
-    before: Report,
-    after: Report,
-    pods: Sequence[PodRecord],
-    ghosts: Sequence[Ghost] = (),
-    reported: Container[PodUid] = (),
-) -> list[Surprise]:
-    """The surprises between two reports of a node; ``pods`` are the node's, as known now.
+def verify(before: NodeFacts, after: Report) -> list[Surprise]:
+    """The surprises in a node's next report; ``before`` is what was known until it came.
 
-    ``reported`` are pods that an earlier report has shown, ``ghosts`` those that ended unseen.
     Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
     held against their promise, and after a reboot all are.
     """
-    if before.boot_id == after.boot_id and set(after.allocations) <= set(before.allocations):
+    topology, former = before.topology, before.report
+    if topology is None or former is None:
+        return []
+    if former.boot_id == after.boot_id and set(after.allocations) <= set(former.allocations):
         return []  # nobody has anything that was not there before
     found = []
     for served in topology.resources:
         if served.strategy != "mig":
-            found += _verify(topology, served, before, after, pods, ghosts, reported)
+            found += _verify(before, topology, served, former, after)
     return found
 
 
 def _verify(
-    topology: NodeTopology,
-    served: GpuResource,
-    before: Report,
-    after: Report,
-    pods: Sequence[PodRecord],
-    ghosts: Sequence[Ghost],
-    reported: Container[PodUid],
+    facts: NodeFacts, topology: NodeTopology, served: GpuResource, before: Report, after: Report
 ) -> list[Surprise]:
     kubelet = Kubelet(topology.shape, topology.allocator, served.replicas)
-    known = set(before.allocations) if before.boot_id == after.boot_id else set()
+    same_boot = before.boot_id == after.boot_id
+    known = set(before.allocations) if same_boot else set()
     new = {a.pod_uid or f"{a.namespace}/{a.pod}" for a in set(after.allocations) - known}
+    pods = facts.all_pods
     changed = [pod for pod in pods if pod.uid in new]
     try:
-        then = balance(topology, before, pods, served.name, reported=reported, ghosts=ghosts)
-        now = balance(topology, after, changed, served.name)
+        then = ledger(
+            topology,
+            before,
+            pods,
+            served.name,
+            reported=facts.reported,
+            departed=facts.departed.values(),
+        )
+        now = ledger(topology, after, changed, served.name)
     except ContradictionError:
         return []
-    same_boot = before.boot_id == after.boot_id
     found = []
     for pod in changed:
         got = now.shown.get(pod.uid)
@@ -107,7 +106,7 @@ def _verify(
             continue
         if same_boot and then.shown.get(pod.uid) == got:
             continue
-        if same_boot and pod.ended and pod.uid in reported:
+        if same_boot and pod.ended and pod.uid in facts.reported:
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
         pending = then.unreported.get(pod.uid) if same_boot else None

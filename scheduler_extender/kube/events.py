@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.ratelimit import RateLimit
-from scheduler_extender.verification import Surprise
+from scheduler_extender.state.verification import Surprise
 from topology.kubeapi.apiserver import ApiFailure
 from topology.kubeapi.paths import path
 

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cluster import Cluster, Decision, kubelet_of
 from scheduler_extender.explain import answers, summary
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision, kubelet_of
+from scheduler_extender.state.node import NodeFacts, Unusable
 from topology.core.admission import container_sets
-from topology.core.devices import Mask, NodeName
+from topology.core.devices import Mask
 from topology.core.graph import NodeTopology
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest, Role
@@ -32,14 +34,15 @@ def check(cluster: Cluster, pod: str, request: GpuRequest) -> dict[str, Any]:
     sets: dict[object, _Sets] = {}
     nodes = []
     for row in rows:
-        topology = cluster.node(row.node)[0]
+        facts = cluster.facts(row.node)
+        topology = facts.topology
         # Nodes in one state hand out alike; what their GPUs are called may differ.
         called = tuple(gpu.index for gpu in topology.gpus) if topology else ()
         key = (cluster.state(row.node, request.resource), called)
         if key not in sets:
             sets[key] = _Sets(
                 _outcomes(row.decision, topology),
-                _containers(cluster, row.node, request, row.decision),
+                _containers(facts, request, row.decision),
                 _hazards(row.decision),
             )
         nodes.append(
@@ -75,19 +78,17 @@ def _indices(topology: NodeTopology | None, sets: tuple[Mask, ...]) -> list[list
     return [] if topology is None else [list(topology.indices(mask)) for mask in sets]
 
 
-def _containers(
-    cluster: Cluster, name: NodeName, request: GpuRequest, decision: Decision
-) -> list[dict[str, Any]]:
+def _containers(facts: NodeFacts, request: GpuRequest, decision: Decision) -> list[dict[str, Any]]:
     """Each container's sets, as if nothing else happened on the node in between."""
-    topology = cluster.node(name)[0]
+    topology = facts.topology
     served = topology.resource(request.resource) if topology else None
     sets: dict[str, tuple[Mask, ...]] = {}
     if topology is not None and served is not None and decision.assessment is not None:
-        view = cluster.view(name, request.resource)
-        if not isinstance(view, str) and decision.assessment.fits:
+        available = facts.availability(request.resource)
+        if not isinstance(available, Unusable) and decision.assessment.fits:
             kubelet = kubelet_of(topology, served)
             found = container_sets(
-                kubelet, view.free, request.counts, only_gpu_plugin=request.only_gpu_plugin
+                kubelet, available.free, request.counts, only_gpu_plugin=request.only_gpu_plugin
             )
             for container, pools in zip(request.containers, found, strict=True):
                 masks = {gpus(pool, kubelet.width) for pool in pools or ()}

@@ -17,14 +17,15 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from scheduler_extender import freshness
 from scheduler_extender.annotations import PLACEMENT, asks_for_any
-from scheduler_extender.cluster import Cluster
-from scheduler_extender.events import EventWriter
-from scheduler_extender.freshness import Watch
-from scheduler_extender.ledger import UNKNOWN_VERSION, PodRecord, pod_record
+from scheduler_extender.kube.events import EventWriter
+from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state import freshness
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.node import UNKNOWN_VERSION
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
-from scheduler_extender.waker import Waker
 from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
 from topology.codec import RecordError, decode
 from topology.core.devices import NodeName, PodUid

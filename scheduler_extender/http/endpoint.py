@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -17,12 +16,10 @@ import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from scheduler_extender.cluster import NotRememberedError
+from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import AT_ONCE_BODY, MAX_BODY, Bodies, Held, OverBudgetError
+from scheduler_extender.state.lookup import NotRememberedError
 from scheduler_extender.wire import Body, TooDenseError
-
-if TYPE_CHECKING:
-    from scheduler_extender.app import Metrics
 
 log = structlog.get_logger(__name__)
 

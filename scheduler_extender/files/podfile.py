@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
-from scheduler_extender.filecluster import read_pod
+from scheduler_extender.files.clusterfile import read_pod
 from topology.codec import shortened
 from topology.core.requests import GpuRequest
 from topology.yamltext import YamlTextError, documents

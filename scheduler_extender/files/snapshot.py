@@ -8,46 +8,55 @@ ones (a file never goes stale), and pods that ended unseen between two reports.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import orjson
 
-from scheduler_extender.cluster import Cluster, Known
-from scheduler_extender.ledger import manifest_of
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, manifest_of
 from topology import codec
 
 
 def cluster_file(cluster: Cluster) -> Iterator[bytes]:
     """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
-    nodes, waiting = cluster.known()
-    return _pieces(nodes, [_document(manifest_of(pod)) for pod in waiting])
+    with cluster.locked():
+        nodes, unbound = cluster.all_facts(), cluster.unbound_pods()
+    return _pieces(nodes, [_document(manifest_of(pod)) for pod in unbound])
 
 
-def _pieces(nodes: list[Known], waiting: list[bytes]) -> Iterator[bytes]:
+def _pieces(nodes: list[NodeFacts], unbound: list[bytes]) -> Iterator[bytes]:
     yield b"# A gpu-topology cluster file: check and simulate take it as --cluster.\n"
     for node in nodes:
         for note in _notes(node):
             yield f"# {node.name}: {' '.join(note.split())}\n".encode()
         if node.topology is not None and not _unusable(node):
             yield _document(codec.encode(node.topology, node.report))
-        for pod in node.pods:
-            yield _document(manifest_of(pod))
-    yield from waiting
+        for pod in node.all_pods:
+            yield _document(manifest_of(_as_shown(pod, node)))
+    yield from unbound
 
 
-def _unusable(node: Known) -> str:
+def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:
+    """A pod that an earlier report has shown runs, whatever its own status says so far."""
+    shown = pod.uid in node.reported and pod.phase == "Pending"
+    return replace(pod, phase="Running") if shown else pod
+
+
+def _unusable(node: NodeFacts) -> str:
     """Why the service promises nothing on the node, where a file could not say so."""
     if node.topology is None or node.report is None:
         return node.problem or "no topology report"
     return "its GPUs are served by DRA only" if node.dra_only else ""
 
 
-def _notes(node: Known) -> Iterator[str]:
+def _notes(node: NodeFacts) -> Iterator[str]:
     if _unusable(node):
         yield f"left out, {_unusable(node)}"
     if node.stale:
         yield "its report was stale"
-    if node.ghosts:
-        yield f"{node.ghosts} pods ended between two reports, and are left out"
+    if node.departed:
+        yield f"{len(node.departed)} pods ended between two reports, and are left out"
 
 
 def _document(manifest: object) -> bytes:

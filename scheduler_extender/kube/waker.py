@@ -22,8 +22,9 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
-from scheduler_extender.cluster import Cluster, NotRememberedError
-from scheduler_extender.ledger import PodRecord
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import decide
+from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable
@@ -99,7 +100,7 @@ class Waker:
     def round(self, now: float) -> None:
         """Wake whoever a recently changed node would take. ``now`` in seconds."""
         self._take_changes(now)
-        waiting = {pod.uid: pod for pod in self._cluster.waiting_pods()}
+        waiting = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
         self._next = {uid: due for uid, due in self._next.items() if uid in waiting}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in waiting}
         if not self._changed:
@@ -206,18 +207,17 @@ class Waker:
         """
         budget.looks -= 1
         self.looks += 1
-        try:
-            with self._cluster.bounded(len(names), wait=True):
-                return not self._cluster.table(request, names).passed.isdisjoint(names), len(names)
-        except NotRememberedError:
-            self._breathe()
-        budget.evaluations -= 1
-        with self._cluster.locked():
-            known = self._cluster.table(request, ()).decisions
-            seen = 1 + sum(1 for _ in takewhile(known.__contains__, names))
-            names = names[:seen]
-            passed = self._cluster.table(request, names[-1:]).passed
-            return not passed.isdisjoint(names), len(names)
+        look = self._cluster.look(request, names)
+        for at, state in enumerate(look.states):
+            if state in look.missing:
+                budget.evaluations -= 1
+                self._breathe()
+                decision = decide(look.missing[state], request, self._cluster.settings.require)
+                self._cluster.remember(request, state, decision)
+                return decision.rejection is None, at + 1
+            if state is not None and look.decisions[state].rejection is None:
+                return True, at + 1
+        return False, len(names)
 
     def _wake(self, pod: PodRecord) -> None:
         """Write the annotation. Raises :class:`ApiFailure`."""
