@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state import freshness, node
 from scheduler_extender.state.answers import State
 from scheduler_extender.state.decision import Decision, Settings, undecided
 from scheduler_extender.state.faults import Faults
 from scheduler_extender.state.freshness import Staleness, Watch
-from scheduler_extender.state.lookup import AT_ONCE, Look, Lookup, NotRememberedError, Size
+from scheduler_extender.state.lookup import Look, Lookup, NotRememberedError, Size
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.verification import Surprise, verify
@@ -98,6 +99,7 @@ class Cluster:
         report that we see of a node, later ones are as old as their arrival. What a report shows is
         then held against what was foreseen, outside the lock.
         """
+        hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
         with self._lock:
             before = self._facts(topology.name)
             known, anew = before.report, uid != before.record_uid
@@ -423,7 +425,7 @@ class Cluster:
     def _expire(self, *, at_once: bool = False) -> bool:
         """Call stale whoever has not reported for too long; whether there was somebody."""
         now, found = self.clock(), False
-        if at_once and self._staleness.overdue(now) > AT_ONCE:
+        if at_once and self._staleness.overdue(now) > AT_ONCE_STATES:
             raise NotRememberedError
         for name in self._staleness.take(now):
             facts = self._nodes.get(name)

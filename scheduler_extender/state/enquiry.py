@@ -178,12 +178,13 @@ class _Work:
     def through(self, look: Look) -> bool:
         """Work out what is missing; False where there was no time for all of it."""
         try:
-            for state, facts in look.missing.items():
-                if state not in self.failed:
-                    self._decide(state, facts)
-            for state, facts in look.unweighed.items():
-                if state not in self._unmeasured:
-                    self._weigh(state, facts, look.decisions[state], classes_of(look.mix))
+            with in_time(self._late):
+                for state, facts in look.missing.items():
+                    if state not in self.failed:
+                        self._decide(state, facts)
+                for state, facts in look.unweighed.items():
+                    if state not in self._unmeasured:
+                        self._weigh(state, facts, look.decisions[state], classes_of(look.mix))
         except OutOfTimeError:
             return False
         return True
@@ -210,8 +211,7 @@ class _Work:
         if self._late():
             raise OutOfTimeError
         try:
-            with in_time(self._late):
-                return answer()
+            return answer()
         except OutOfTimeError:
             raise
         except Exception as error:  # noqa: BLE001 (a listener logs it)

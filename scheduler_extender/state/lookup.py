@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state.answers import Answers, State, States
 from scheduler_extender.state.decision import Decision
 from scheduler_extender.state.faults import Faults
@@ -20,8 +21,6 @@ from topology.core.scoring import Merit, Mix, Prospect, RequestClasses
 
 SLICE = 100
 """Nodes whose state is found while the lock is held, before others get it."""
-AT_ONCE = 100
-"""Nodes whose state is found on the event loop, for one request."""
 
 
 class NotRememberedError(Exception):
@@ -92,7 +91,7 @@ class Lookup:
                 for at, name in enumerate(names)
                 if states[at] is None and name in nodes and name not in faulted
             ]
-            if at_once and len(new) > AT_ONCE:
+            if at_once and len(new) > AT_ONCE_STATES:
                 raise NotRememberedError
             for at in new[:SLICE]:
                 states[at] = self._found(nodes[NodeName(names[at])], request.resource, faulted)
