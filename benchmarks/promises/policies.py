@@ -9,7 +9,8 @@ from collections.abc import Callable
 from benchmarks.promises.closed_loop import STALE_AFTER, Entry, Heard, World
 from benchmarks.promises.podapi import PodApi
 from scheduler_extender import verbs
-from scheduler_extender.kube.source import KubeBinder, Settler
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.settler import Settler
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings, kubelet_of
 from scheduler_extender.state.freshness import Watch

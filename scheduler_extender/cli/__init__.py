@@ -1,4 +1,4 @@
-"""The command line: ``main`` has the commands, one file each; ``inputs`` what they take."""
+"""The command line: ``commands`` has them all, one file each; ``inputs`` what they take."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """The console script ``gpu-topology``."""
-    from scheduler_extender.cli.main import main as commands
+    from scheduler_extender.cli.commands import main as commands
 
     commands()

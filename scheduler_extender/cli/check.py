@@ -12,6 +12,7 @@ from rich.text import Text
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.inputs import cluster_file, console, one_of, pod_file
 from scheduler_extender.cli.terminal import show
+from scheduler_extender.explain import summary
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
@@ -32,15 +33,13 @@ def check(
     state = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
     feed(state, cluster_file(cluster))
     asked = pod_file(pod)
-    answer = checktable.check(state, asked.name, asked.request)
-    told = answer.pop("summary")
-    passing = sum(row["passes"] for row in answer["nodes"])
+    rows = checktable.check(state, asked.request)
     if as_json:
-        for row in answer["nodes"]:
-            del row["passes"]
-        typer.echo(json.dumps(answer, indent=2))
+        answer = {"pod": asked.name, "asks": asked.request.text}
+        typer.echo(json.dumps({**answer, "nodes": [row.as_json() for row in rows]}, indent=2))
     else:
         console.print(Text(asked.name, "bold"), Text(f"asks {asked.request.text}"))
-        show(console, checktable.table(answer), keys=3)
+        show(console, checktable.table(rows), keys=3)
+        told = summary(asked.request, [row.answer for row in rows])
         console.print(told, highlight=False)
-    raise typer.Exit(0 if passing else 1)
+    raise typer.Exit(0 if any(row.answer.passes for row in rows) else 1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.explain import answers, summary
+from scheduler_extender.explain import Answer, answers
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, kubelet_of
 from scheduler_extender.state.node import NodeFacts, Unusable
@@ -22,51 +23,56 @@ SHOWN_SETS = 4
 SHOWN_NODES = 200
 
 
-def check(cluster: Cluster, pod: str, request: GpuRequest) -> dict[str, Any]:
-    """The answer of every node, once each and by name, as the CLI's JSON contract has it.
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One node's answer, and what it may hand out, as driver indices.
 
-    ``outcomes`` lists the GPU sets that the whole pod may get, as driver indices; ``containers``
-    the sets of each app and sidecar container. Both are empty where nothing would be handed out,
-    and where there are too many to list (then ``hazards`` says so). ``reason`` says why a node
-    refuses the pod, ``note`` why one that takes it promises it nothing.
+    ``outcomes`` lists the GPU sets that the whole pod may get, ``containers`` the sets of each app
+    and sidecar container. Both are empty where nothing would be handed out, and where there are too
+    many to list (then ``hazards`` says so).
     """
+
+    answer: Answer
+    outcomes: list[list[int]]
+    containers: dict[str, list[list[int]]]
+    hazards: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """The row of the CLI's JSON contract."""
+        containers = [{"name": n, "outcomes": sets} for n, sets in self.containers.items()]
+        return {
+            "node": self.answer.node,
+            "verdict": self.answer.decision.verdict,
+            "outcomes": self.outcomes,
+            "containers": containers,
+            "hazards": self.hazards,
+            "score": self.answer.score,
+            "reason": self.answer.reason,
+            "note": self.answer.note,
+            "resolvable": self.answer.resolvable,
+        }
+
+
+def check(cluster: Cluster, request: GpuRequest) -> list[Checked]:
+    """The answer of every node, once each and by name."""
     rows = answers(cluster, request)
-    sets: dict[object, _Sets] = {}
-    nodes = []
+    known: dict[object, Checked] = {}
+    found = []
     for row in rows:
         facts = cluster.facts(row.node)
         topology = facts.topology
         # Nodes in one state hand out alike; what their GPUs are called may differ.
         called = tuple(gpu.index for gpu in topology.gpus) if topology else ()
         key = (cluster.state(row.node, request.resource), called)
-        if key not in sets:
-            sets[key] = _Sets(
+        if key not in known:
+            known[key] = Checked(
+                row,
                 _outcomes(row.decision, topology),
                 _containers(facts, request, row.decision),
                 _hazards(row.decision),
             )
-        nodes.append(
-            {
-                "node": row.node,
-                "verdict": row.decision.verdict,
-                "outcomes": sets[key].outcomes,
-                "containers": sets[key].containers,
-                "hazards": sets[key].hazards,
-                "score": row.score,
-                "reason": row.reason,
-                "note": row.note,
-                "resolvable": row.resolvable,
-                "passes": row.passes,
-            }
-        )
-    told = summary(request, rows)
-    return {"pod": pod, "asks": request.text, "nodes": nodes, "summary": told}
-
-
-class _Sets(NamedTuple):
-    outcomes: list[list[int]]
-    containers: list[dict[str, Any]]
-    hazards: list[str]
+        found.append(replace(known[key], answer=row))
+    return found
 
 
 def _outcomes(decision: Decision, topology: NodeTopology | None) -> list[list[int]]:
@@ -78,26 +84,29 @@ def _indices(topology: NodeTopology | None, sets: tuple[Mask, ...]) -> list[list
     return [] if topology is None else [list(topology.indices(mask)) for mask in sets]
 
 
-def _containers(facts: NodeFacts, request: GpuRequest, decision: Decision) -> list[dict[str, Any]]:
+def _containers(
+    facts: NodeFacts, request: GpuRequest, decision: Decision
+) -> dict[str, list[list[int]]]:
     """Each container's sets, as if nothing else happened on the node in between."""
-    topology = facts.topology
+    named: dict[str, list[list[int]]] = {
+        c.name: [] for c in request.containers if c.role is not Role.INIT
+    }
+    topology, assessed = facts.topology, decision.assessment
     served = topology.resource(request.resource) if topology else None
-    sets: dict[str, tuple[Mask, ...]] = {}
-    if topology is not None and served is not None and decision.assessment is not None:
-        available = facts.availability(request.resource)
-        if not isinstance(available, Unusable) and decision.assessment.fits:
-            kubelet = kubelet_of(topology, served)
-            found = container_sets(
-                kubelet, available.free, request.counts, only_gpu_plugin=request.only_gpu_plugin
-            )
-            for container, pools in zip(request.containers, found, strict=True):
-                masks = {gpus(pool, kubelet.width) for pool in pools or ()}
-                sets[container.name] = tuple(sorted(masks))
-    return [
-        {"name": c.name, "outcomes": _indices(topology, sets.get(c.name, ()))}
-        for c in request.containers
-        if c.role is not Role.INIT
-    ]
+    if topology is None or served is None or assessed is None or not assessed.fits:
+        return named
+    available = facts.availability(request.resource)
+    if isinstance(available, Unusable):
+        return named
+    kubelet = kubelet_of(topology, served)
+    found = container_sets(
+        kubelet, available.free, request.counts, only_gpu_plugin=request.only_gpu_plugin
+    )
+    for container, pools in zip(request.containers, found, strict=True):
+        if container.name in named:
+            masks = {gpus(pool, kubelet.width) for pool in pools or ()}
+            named[container.name] = _indices(topology, tuple(sorted(masks)))
+    return named
 
 
 def _hazards(decision: Decision) -> list[str]:
@@ -117,24 +126,42 @@ STYLES = {
     "never": "dim red",
     "unknown": "dim",
 }
+TOLD = {"possible": "cannot promise", "impossible": "not now"}
+"""What people read in place of a verdict's word, where that misleads: "possible" is refused where
+constraints are required, and "impossible" may pass a minute later."""
 
 
-def table(answer: dict[str, Any]) -> Table:
-    """The answer for a terminal: passing nodes first, best score first, at most SHOWN_NODES."""
+def verdict_text(verdict: str) -> Text:
+    """A verdict as people read it.
+
+    >>> verdict_text("impossible").plain, verdict_text("expected").plain
+    ('not now', 'expected')
+    """
+    return Text(TOLD.get(verdict, verdict), STYLES[verdict])
+
+
+def table(rows: Sequence[Checked]) -> Table:
+    """The answers for a terminal: passing nodes first, best score first, at most SHOWN_NODES."""
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     found.add_column("node", overflow="fold")
     found.add_column("verdict", no_wrap=True)
     found.add_column("score", justify="right", no_wrap=True)
     found.add_column("may hand out", overflow="fold")
     found.add_column("why not, and what to beware of", overflow="fold")
-    rows = sorted(answer["nodes"], key=lambda r: (not r["passes"], -r["score"], r["node"]))
-    for row in rows[:SHOWN_NODES]:
-        score = str(row["score"]) if row["passes"] else "–"
-        verdict = Text(row["verdict"], STYLES[row["verdict"]])
-        beware = f"beware: {', '.join(row['hazards'])}" if row["hazards"] else ""
-        notes = "; ".join(filter(None, (row["reason"], row["note"], beware)))
-        outcomes = sets_text(row["outcomes"])
-        found.add_row(Text(row["node"]), verdict, score, outcomes, Text(notes))
+
+    def order(row: Checked) -> tuple[bool, int, str]:
+        return (not row.answer.passes, -(row.answer.score or 0), row.answer.node)
+
+    for row in sorted(rows, key=order)[:SHOWN_NODES]:
+        answer = row.answer
+        beware = f"beware: {', '.join(row.hazards)}" if row.hazards else ""
+        found.add_row(
+            Text(answer.node),
+            verdict_text(answer.decision.verdict),
+            str(answer.score) if answer.passes else "–",
+            sets_text(row.outcomes),
+            Text("; ".join(filter(None, (answer.reason, answer.note, beware)))),
+        )
     if len(rows) > SHOWN_NODES:
         more = f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)"
         found.add_row(more, "", "", "", "")

@@ -15,9 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
-from scheduler_extender.cli.checktable import STYLES, set_text, sets_text
+from scheduler_extender.cli.checktable import set_text, sets_text, verdict_text
 from scheduler_extender.cli.terminal import show
 from scheduler_extender.demo import workload
 from scheduler_extender.demo.kubelet import Kubelets
@@ -95,7 +94,7 @@ def _show(console: Console, outcomes: list[Outcome]) -> None:
         if o.node is not None:
             possible = sets_text(o.possible, SHOWN_SETS) if o.possible else "any"
             got = set_text(o.got)
-            table.add_row(o.pod, o.asks, o.node, got, possible, Text(o.verdict, STYLES[o.verdict]))
+            table.add_row(o.pod, o.asks, o.node, got, possible, verdict_text(o.verdict))
     show(console, table)
     console.print()
     waiting = Table(box=None, pad_edge=False, header_style="bold")

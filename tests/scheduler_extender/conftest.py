@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.kube.source import KubeBinder, PodSink
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from tests.fakes.apiserver import FakeApiServer

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.kube.source import PodSink
+from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.pods import PodRecord
 from tests.nodes import bridged, container, pcie, pod, switched
@@ -344,7 +344,7 @@ def test_case_23_a_hundred_binds_at_once(kube: Kube, bound: Running) -> None:
 def test_case_24_bind_times_out_after_commit(
     kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.source.WRITE_TIMEOUT", 0.3)
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.3)
     train = kube.create(pod(2, NVLINK))
     kube.fake.commit_then_hang("/binding$")
     assert bound.bind(train, "switched") == ""

@@ -14,7 +14,7 @@ import yaml
 
 from topology.codec import decode
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "examples" / "clusters" / "mixed.yaml"
 PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
 

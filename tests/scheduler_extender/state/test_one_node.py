@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.http.metrics import Metrics
-from scheduler_extender.kube import source as kube
+from scheduler_extender.kube import sinks as kube
 from scheduler_extender.state import answers as remembered
 from scheduler_extender.state import cluster as clusters
 from scheduler_extender.state import decision as decisions

@@ -9,7 +9,7 @@ import yaml
 
 from scheduler_extender.files.podfile import PodFileError, read
 
-PAIR = Path(__file__).parents[2] / "manifests" / "samples" / "pair-nvlink.yaml"
+PAIR = Path(__file__).parents[3] / "manifests" / "samples" / "pair-nvlink.yaml"
 
 
 def _deployment(kind: str = "Deployment", **more: object) -> dict[str, object]:

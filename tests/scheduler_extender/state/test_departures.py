@@ -10,7 +10,8 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.kube.source import PodSink, RecordSink, Settler
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.kube.sinks import PodSink, RecordSink
 from scheduler_extender.state import node
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import MOST_DEPARTED, NodeFacts

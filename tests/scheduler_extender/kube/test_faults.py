@@ -10,7 +10,8 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.kube.source import PodSink, Settler
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,16 +13,25 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.kube.source import KubeBinder, Settler
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.state import enquiry
 from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.verbs import IN_FLIGHT, TOO_LATE, BindError, Binding, BindUnknownError
+from scheduler_extender.verbs import (
+    IN_FLIGHT,
+    TOO_LATE,
+    BindError,
+    Binding,
+    BindUnknownError,
+    binding,
+)
 from scheduler_extender.wire import BindingArgs, Pod
-from tests.nodes import pod, switched
+from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.links import LinkKind
-from topology.core.report import Report
+from topology.core.report import Health, Report
 from topology.core.requests import Constraints
 from topology.kubeapi.apiserver import ApiNotSent
 
@@ -38,8 +48,8 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.source.WRITE_TIMEOUT", 0.2)
-    monkeypatch.setattr("scheduler_extender.kube.source.READ_TIMEOUT", 0.5)
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.2)
+    monkeypatch.setattr("scheduler_extender.kube.binder.READ_TIMEOUT", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -305,3 +315,105 @@ def test_a_node_that_does_not_exist_gets_no_pod(
 def test_a_node_without_an_agent_gets_plain_pods(kube: Kube, bound: Running) -> None:
     kube.cluster.put_node(NodeName("bare"), advertises=True)
     assert bound.bind(kube.create(pod(2)), "bare") == ""
+
+
+# A bind is decided with no lock held, and holds only for the state that was decided about.
+
+
+def _bind(running: Running, uid: str = "uid-1") -> str:
+    args = BindingArgs("train", "default", PodUid(uid), "bridged")
+    try:
+        verbs.bind(running.cluster, running.service.binder, args, lambda: "now")
+    except BindError as error:
+        return str(error)
+    return ""
+
+
+class Meanwhile:
+    """Lets something happen while a bind is being decided."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+        self.decided = 0
+        real = enquiry.answer_of
+
+        def answer_of(*args: Any) -> Any:
+            found = real(*args)
+            self.decided += 1
+            happens()
+            return found
+
+        monkeypatch.setattr(binding, "answer_of", answer_of)
+
+
+def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else is bound in between and takes what was free."""
+    kube.sees(kube.create(pod(2)))
+    others = iter([pod(4, name="other", uid="uid-2", node="bridged")])
+
+    def happens() -> None:
+        for other in others:
+            kube.sees(other)
+
+    meanwhile = Meanwhile(monkeypatch, happens)
+    assert _bind(bound) == "not enough free GPUs"
+    assert meanwhile.decided == 2
+    assert kube.cluster.in_flight() == []
+    assert kube.bindings() == 0
+
+
+def test_a_heartbeat_meanwhile_changes_nothing(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.sees(kube.create(pod(1)))
+    sequences = iter(range(2, 100))
+    meanwhile = Meanwhile(
+        monkeypatch,
+        lambda: kube.cluster.put_record(bridged(), Report("boot", next(sequences))),
+    )
+    assert _bind(bound) == ""
+    assert meanwhile.decided == 1
+
+
+def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.sees(kube.create(pod(1)))
+    numbers = iter(range(10, 100))
+
+    others: list[threading.Thread] = []
+
+    def happens() -> None:
+        """Every report is news. One cannot come in while somebody else holds the lock."""
+        number = next(numbers)
+        sick = (Health(GpuUuid(f"GPU-{number % 4}"), False, "x"),)
+        report = Report("boot", number, health=sick)
+        others.append(
+            threading.Thread(target=kube.cluster.put_record, args=(bridged(), report), daemon=True)
+        )
+        others[-1].start()
+        others[-1].join(0.3)
+
+    meanwhile = Meanwhile(monkeypatch, happens)
+    assert _bind(bound) == ""
+    assert meanwhile.decided == binding.TRIES + 1
+    for thread in others:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_pod_that_is_reserved_elsewhere_meanwhile_is_not_reserved_twice(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = kube.create(pod(1))
+    kube.sees(manifest)
+    known = kube.cluster.pod(PodUid("uid-1"))
+    assert known is not None
+    Meanwhile(monkeypatch, lambda: void(kube.cluster.reserve(NodeName("switched"), known)))
+    assert "still in flight" in _bind(bound)
+    assert [p.node for p in kube.cluster.in_flight()] == ["switched"]
+
+
+def void(_: object) -> None:
+    """Nothing is done with it."""

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from scheduler_extender.cli.main import main
+from scheduler_extender.cli.commands import main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
 
 # README's first machine: four A100, bridged in pairs 0-1 and 2-3.
