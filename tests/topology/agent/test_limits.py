@@ -12,7 +12,8 @@ import structlog
 from prometheus_client import generate_latest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.enquiry import answer_of
 from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
 from tests.topology.agent.conftest import RECORD, RECORDS, Node
@@ -470,9 +471,9 @@ def test_a_node_with_numbered_devices_takes_plain_pods(node: Node) -> None:
     record = codec.decode(node.record())
     cluster.put_record(record.topology, record.report)
     name = NodeName("n")
-    assert cluster.decide(name, gpu_request(1)).rejection is None
+    assert answer_of(cluster, cluster.facts(name), gpu_request(1)).rejection is None
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    assert cluster.decide(name, pair).rejection is NOT_READY
+    assert answer_of(cluster, cluster.facts(name), pair).rejection is NOT_READY
 
 
 def test_unknown_ids_are_a_metric() -> None:
