@@ -11,19 +11,20 @@ from dataclasses import replace
 import pytest
 
 from tests.nodes import switched
-from topology.core.admission import Kubelet
+from topology.core.admission import Kubelet, admissions
 from topology.core.admission.topologymanager import (
     NO_HINT,
     POLICIES,
+    TOO_MANY_NODES,
     DeviceHint,
     Hint,
     device_hints,
-    follows_all_nodes,
     hints_whole_pods,
     merged_hints,
 )
 from topology.core.devices import Mask
 from topology.core.graph import AllocatorFacts
+from topology.core.requests import Role
 
 LOWER, UPPER, BOTH = 0x0F, 0xF0, 0xFF
 EVERY_UNION = (None, LOWER, UPPER, BOTH)
@@ -126,10 +127,11 @@ def test_when_one_hint_is_for_the_whole_pod(policy: str, scope: str, whole: bool
 
 
 def test_hints_are_followed_on_eight_numa_nodes_at_most() -> None:
-    facts = AllocatorFacts("best-effort", None, "restricted")
+    aligned = AllocatorFacts("best-effort", None, "restricted")
     for nodes, followed in ((8, True), (9, False)):
         topology = switched(9)
         gpus = tuple(replace(gpu, numa_node=gpu.index % nodes) for gpu in topology.gpus)
         shape = replace(topology, gpus=gpus).shape
-        assert follows_all_nodes(Kubelet(shape, facts)) is followed
-        assert follows_all_nodes(Kubelet(shape))
+        found = admissions(Kubelet(shape, aligned), shape.all_gpus, ((Role.APP, 1),))
+        assert (TOO_MANY_NODES not in found.hazards) is followed
+        assert admissions(Kubelet(shape), shape.all_gpus, ((Role.APP, 1),)).hazards == ()

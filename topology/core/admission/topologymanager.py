@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from topology.core.admission.kubelet import Kubelet
 from topology.core.devices import Mask
-from topology.core.graph import UNKNOWN, numa_nodes
+from topology.core.graph import UNKNOWN, Shape, numa_nodes
 from topology.core.pools import Pool, gpus, only, total
 
 AFFINITY = "topology-affinity"
@@ -94,9 +94,9 @@ class Merged(NamedTuple):
     may_refuse: bool = False
 
 
-def follows_all_nodes(kubelet: Kubelet) -> bool:
-    """Whether hints are followed on this node: there are not too many NUMA nodes."""
-    return not kubelet.aligns or len(numa_nodes(kubelet.shape)) <= MAX_NUMA_NODES
+def too_many_nodes(shape: Shape) -> bool:
+    """Whether so many NUMA nodes have GPUs that hints are not followed."""
+    return len(numa_nodes(shape)) > MAX_NUMA_NODES
 
 
 def hints_whole_pods(kubelet: Kubelet) -> bool:

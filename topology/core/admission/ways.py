@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from topology.core.admission.kubelet import Kubelet
-from topology.core.admission.topologymanager import TOO_MANY_NODES, follows_all_nodes
+from topology.core.admission.topologymanager import TOO_MANY_NODES, too_many_nodes
 from topology.core.admission.walk import TOO_FEW, Stage, Walk
 from topology.core.allocators import Call
 from topology.core.allocators.outcomes import every_set
@@ -81,7 +81,7 @@ def admissions(
     """
     if kubelet.monotone:
         return _any_devices(kubelet, free + sum(releasing), counts)
-    if not follows_all_nodes(kubelet):
+    if kubelet.aligns and too_many_nodes(kubelet.shape):
         return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
     if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
         return _one_container(kubelet, free, counts[0][1])
@@ -162,7 +162,7 @@ def container_sets(
     kubelet: Kubelet, free: Pool, counts: Counts, *, only_gpu_plugin: bool = True
 ) -> tuple[tuple[Pool, ...] | None, ...]:
     """For each container, every set that it may get; None where they are too many to list."""
-    if not follows_all_nodes(kubelet):
+    if kubelet.aligns and too_many_nodes(kubelet.shape):
         return (None,) * len(counts)
     found: list[tuple[Pool, ...] | None] = [()] * len(counts)
     walk = Walk(kubelet, only_gpu_plugin)
