@@ -15,11 +15,20 @@ from hypothesis import strategies as st
 from tests.nodes import bridged, waiting
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import ALLOCATORS, Call, Outcomes
-from topology.core.belief import Availability, FreeState, Holder, Pending, belief, free_states
+from topology.core.belief import (
+    Availability,
+    FreeState,
+    Holder,
+    Pending,
+    _Releasable,
+    belief,
+    free_states,
+)
 from topology.core.devices import Mask, positions
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess, endangers, keeps
+from topology.core.pools import marked
 from topology.core.requests import Constraints, Role, gpu_request
 from topology.machines import machine
 
@@ -116,6 +125,23 @@ def test_a_departed_pod_was_there_for_others_and_is_no_more() -> None:
     gone = Availability(0b1110, pending=(departed,))
     assert not keeps(node(), gone, pair)
     assert keeps(node(), Availability(0b1110), pair)
+
+
+@pytest.mark.parametrize("marks", range(1 << 4))
+def test_what_is_released_leaves_its_own_group(marks: int) -> None:
+    before = _Releasable((1, 2), (4, 8))
+    after = before.without(marks)
+    assert marked(before.pools, marks) + sum(after.pools) == sum(before.pools)
+    assert set(after.held) == {p for n, p in enumerate(before.held) if not marks >> n & 1}
+    assert set(after.departed) == {
+        p for n, p in enumerate(before.departed, 2) if not marks >> n & 1
+    }
+
+
+def test_each_pool_is_released_alone() -> None:
+    before = _Releasable((1, 2), (4, 8))
+    found = list(before.each())
+    assert found == [(p, before.without(1 << n)) for n, p in enumerate(before.pools)]
 
 
 def test_an_opaque_pod_may_take_any_devices() -> None:

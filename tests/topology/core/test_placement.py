@@ -331,14 +331,14 @@ def test_a_plain_pod_is_guaranteed_what_it_asks() -> None:
 
 
 def test_unknown_links_meet_nothing() -> None:
-    bare = NodeTopology(line().name, line().gpus)
-    assert not satisfies(bare.shape, Constraints(link=LinkKind.NODE), 0b11)
-    assert not satisfies(bare.shape, Constraints(min_bandwidth=GBps(1)), 0b11)
+    untold = NodeTopology(line().name, line().gpus)
+    assert not satisfies(untold.shape, Constraints(link=LinkKind.NODE), 0b11)
+    assert not satisfies(untold.shape, Constraints(min_bandwidth=GBps(1)), 0b11)
 
 
 def test_an_unknown_topology_manager_is_the_reason_that_is_given() -> None:
-    bare = bridged()
-    node = replace(bare, gpus=tuple(replace(g, numa_node=g.index // 2) for g in bare.gpus))
+    pairs = bridged()
+    node = replace(pairs, gpus=tuple(replace(g, numa_node=g.index // 2) for g in pairs.gpus))
     facts = AllocatorFacts("best-effort", topology_manager_policy="unknown")
     request = gpu_request(2, NVLINK)
     found = assess(Kubelet(node.shape, facts), Availability(0b1111), request)

@@ -32,6 +32,7 @@ from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 SINGLE, PAIR = gpu_request(1), gpu_request(2, NVLINK)
+SOFT_PAIR = gpu_request(2, NVLINK, Policy.PREFERRED)
 BEST_EFFORT = AllocatorFacts("best-effort")
 
 
@@ -112,6 +113,41 @@ def test_guaranteed_stands_over_expected() -> None:
     assert scores(PAIR, [cheap, dear, best]) == {cheap: 4, dear: 6, best: 10}
 
 
+@pytest.mark.parametrize(
+    ("asked", "verdict", "share", "best", "worst"),
+    [
+        pytest.param(PAIR, Verdict.GUARANTEED, 1.0, 10, 6, id="required, guaranteed"),
+        pytest.param(PAIR, Verdict.EXPECTED, 1.0, 4, 0, id="required, expected"),
+        pytest.param(SINGLE, Verdict.GUARANTEED, 1.0, 10, 0, id="plain"),
+        pytest.param(SOFT_PAIR, Verdict.GUARANTEED, 1.0, 10, 7, id="preferred, full quality"),
+        pytest.param(SOFT_PAIR, Verdict.POSSIBLE, 0.5, 7, 4, id="preferred, half the outcomes"),
+        pytest.param(SOFT_PAIR, Verdict.IMPOSSIBLE, 0.0, 3, 0, id="preferred, no outcome now"),
+        pytest.param(SOFT_PAIR, Verdict.NEVER, 0.0, 0, 0, id="preferred, never"),
+    ],
+)
+def test_the_table_of_scores(
+    asked: GpuRequest, verdict: Verdict, share: float, best: int, worst: int
+) -> None:
+    """The least and the most damage get the ends of a row, what was not measured the middle."""
+    least, most = (Merit(verdict, damage=lost, share=share) for lost in (1.0, 2.0))
+    unmeasured = Merit(verdict, share=share, measured=False)
+    found = scores(asked, [least, most, unmeasured])
+    assert (found[least], found[most]) == (best, worst)
+    assert found[unmeasured] == (best + worst) // 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "score"),
+    [
+        pytest.param(SINGLE, 5, id="plain"),
+        pytest.param(PAIR, 0, id="required"),
+        pytest.param(SOFT_PAIR, 0, id="preferred"),
+    ],
+)
+def test_the_score_of_a_node_without_a_usable_report(asked: GpuRequest, score: int) -> None:
+    assert scores(asked, [UNKNOWN]) == {UNKNOWN: score}
+
+
 def test_of_equal_damage_the_faster_and_then_the_fuller_node_wins() -> None:
     slow, fast = Merit(Verdict.GUARANTEED, ring=50.0), Merit(Verdict.GUARANTEED, ring=100.0)
     roomy, full = Merit(Verdict.GUARANTEED, left=6), Merit(Verdict.GUARANTEED, left=0)
@@ -120,7 +156,7 @@ def test_of_equal_damage_the_faster_and_then_the_fuller_node_wins() -> None:
 
 
 def test_a_preferred_pod_goes_where_its_links_are_and_are_fast() -> None:
-    wanted = gpu_request(2, NVLINK, Policy.PREFERRED)
+    wanted = SOFT_PAIR
     h100, bridged, pcie = merits(wanted, (H100, 0xFF), (BRIDGED, 0b1111), (PCIE, 0b1111))
     score = scores(wanted, [h100, bridged, pcie, UNKNOWN])
     assert score[h100] > score[bridged] > score[pcie] == 0 == score[UNKNOWN]
@@ -131,7 +167,7 @@ def test_scores_are_integers_from_0_to_10_and_never_prefer_more_damage(
     drawn: list[tuple[Verdict, float]],
 ) -> None:
     found = [Merit(verdict, damage=lost) for verdict, lost in drawn]
-    for request in (SINGLE, PAIR, gpu_request(2, NVLINK, Policy.PREFERRED)):
+    for request in (SINGLE, PAIR, SOFT_PAIR):
         score = scores(request, found)
         assert all(type(s) is int and 0 <= s <= MAX_SCORE for s in score.values())
         for a, b in combinations(found, 2):
