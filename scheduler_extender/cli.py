@@ -230,7 +230,7 @@ def agent(
 
     With --once --print it shows on any machine what it can see, and on stderr what it cannot.
     """
-    from scheduler_extender import agentcommand
+    from topology.agent import command as agentcommand
 
     if not 0 <= metrics_port <= 65535:
         raise BadInputError(f"--metrics-port: allowed are 0 to 65535, not {metrics_port}")

@@ -22,7 +22,7 @@ from tests.fakes.nvml.testing import fake_nvml
 from topology.codec import decode
 from topology.machines import machine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 AGENT = [sys.executable, "-m", "scheduler_extender", "agent"]
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 
