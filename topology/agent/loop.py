@@ -24,8 +24,6 @@ from typing import Protocol
 
 import structlog
 
-from topology.agent.asks.nvmlwatch import NvmlState
-from topology.agent.asks.pci import PciTree
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
 from topology.agent.decides import limits
 from topology.agent.decides.allocation import (
@@ -47,7 +45,8 @@ from topology.agent.decides.holdings import (
     vanished,
 )
 from topology.agent.decides.limits import HOLDINGS_LEFT_OUT, LONGEST_MESSAGE, Problem
-from topology.agent.decides.observed import Unseen, Xid
+from topology.agent.decides.observed import NvmlState, Unseen, Xid
+from topology.agent.decides.pcitree import PciTree
 from topology.agent.publisher import Publisher
 from topology.core.devices import MIB, DeviceId, GpuUuid, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology, TopologyError

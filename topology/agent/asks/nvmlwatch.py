@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
-from topology.agent.decides.observed import SeenNode, Vitals, Xid
+from topology.agent.decides.observed import NvmlState, Vitals, Xid
 
 log = structlog.get_logger(__name__)
 
@@ -32,20 +32,6 @@ class Cadence:
     hung: float = 15.0
     slice: float = 1.0
     """The longest wait for an event at a time: how long a stop may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class NvmlState:
-    """The last that was seen; ``problem`` says why nothing newer is, empty where all is well.
-
-    ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
-    """
-
-    seen: SeenNode | None = None
-    vitals: tuple[Vitals, ...] = ()
-    rounds: int = 0
-    problem: str = "it has not answered yet"
-    asked: bool = False
 
 
 class NvmlWatch:

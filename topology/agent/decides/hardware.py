@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
 
-from topology.agent.asks.pci import PciTree, pcie_class
 from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, SeenNode, Unseen
+from topology.agent.decides.pcitree import PciTree, pcie_class
 from topology.core.devices import Fabric, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port

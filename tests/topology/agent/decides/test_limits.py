@@ -17,12 +17,11 @@ from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
 from tests.topology.agent.conftest import RECORD, RECORDS, Node
 from topology import codec
-from topology.agent.asks.nvmlwatch import NvmlState
-from topology.agent.asks.pci import PciTree
 from topology.agent.decides import limits
 from topology.agent.decides.allocation import KubeletFacts, plugin_of
 from topology.agent.decides.holdings import Entry, Held
-from topology.agent.decides.observed import SeenGpu, SeenNode, Unseen, Vitals, Xid
+from topology.agent.decides.observed import NvmlState, SeenGpu, SeenNode, Unseen, Vitals, Xid
+from topology.agent.decides.pcitree import PciTree
 from topology.agent.loop import NodeAgent, Picture, Surroundings
 from topology.agent.metrics import Metrics
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
