@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from topology.agent.decides.observed import Vitals
-from topology.agent.loop import Picture
+from topology.agent.decides.record import Picture
 from topology.agent.publisher import Counts
 from topology.core.devices import GpuUuid, base_uuid
 

@@ -51,7 +51,7 @@ class HealthBook:
 
     def __init__(self, former: Iterable[Health] = ()) -> None:
         self._gpus: dict[GpuUuid, _Gpu] = {}
-        self._nobodys: list[int] = []
+        self._unattributed: list[int] = []
         for health in former:
             reasons = [r for r in health.reason.split(", ") if r and r != LINK_DOWN]
             self._gpus[health.uuid] = _Gpu(
@@ -67,7 +67,7 @@ class HealthBook:
         if event.number in HARMLESS_XIDS:
             return False
         if event.uuid is None:
-            self._nobodys.append(event.number)  # the next look may tell whose it was
+            self._unattributed.append(event.number)  # of no GPU; the next look may tell whose
         else:
             self._blame(self._of(event.uuid), f"{XID}{event.number}", now)
         return True
@@ -78,11 +78,11 @@ class HealthBook:
         for vital in seen:
             self._look(self._of(vital.uuid), vital, now)
         lost = [v.uuid for v in seen if v.lost]
-        for number in self._nobodys:
+        for number in self._unattributed:
             for uuid in lost or [v.uuid for v in seen]:
                 self._blame(self._of(uuid), f"{XID}{number}", now)
         if seen:
-            self._nobodys.clear()
+            self._unattributed.clear()
 
     def gone(self, uuids: Iterable[GpuUuid], now: str) -> None:
         """GPUs that were there in this boot and are not even counted any more."""

@@ -1,7 +1,7 @@
 """The PCI tree as a value: where GPUs and RDMA NICs sit, and how near two of them are.
 
-:mod:`~topology.agent.asks.pci` reads it from sysfs. The classes are those of ``nvidia-smi topo -m``,
-and two devices' class follows from where their paths part.
+:mod:`~topology.agent.asks.pci` reads it from sysfs. The classes are those of ``nvidia-smi topo
+-m``, and two devices' class follows from where their paths part.
 """
 
 from __future__ import annotations

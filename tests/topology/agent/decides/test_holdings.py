@@ -1,106 +1,18 @@
-"""PodResources joined to pods: whose devices are these, and what is still to come."""
+"""Who holds what at one moment: what is whole, what is still to come, who has vanished."""
 
 from __future__ import annotations
 
-import pytest
-
+from tests.topology.agent.entries import GPU, entry, pod, pods
 from topology.agent.decides.holdings import (
     Entry,
     Held,
     NodePod,
     allocations,
-    join,
     unsettled,
     vanished,
     whole,
 )
 from topology.core.devices import DeviceId, PodUid
-
-GPU = "nvidia.com/gpu"
-
-
-def entry(name: str, *ids: str, container: str = "main") -> Entry:
-    held = (Held(container, GPU, tuple(map(DeviceId, ids))),) if ids else ()
-    return Entry("ns", name, held)
-
-
-def pod(uid: str, name: str, count: int = 1, **facts: bool) -> NodePod:
-    return NodePod(PodUid(uid), "ns", name, {("main", GPU): count}, **facts)
-
-
-def pods(*found: NodePod) -> dict[PodUid, NodePod]:
-    return {p.uid: p for p in found}
-
-
-def uids(found: dict[PodUid, Entry]) -> dict[str, tuple[str, ...]]:
-    return {uid: tuple(i for h in e.held for i in h.device_ids) for uid, e in found.items()}
-
-
-def test_a_pod_is_known_by_its_name() -> None:
-    found, strangers = join([entry("a", "G1"), entry("b")], pods(pod("1", "a"), pod("2", "b")), {})
-    assert (uids(found), strangers) == ({"1": ("G1",), "2": ()}, [])
-
-
-def test_a_pod_that_nobody_knows_is_a_stranger_if_it_holds_something() -> None:
-    found, strangers = join([entry("a", "G1"), entry("b")], {}, {})
-    assert (found, strangers) == ({}, [entry("a", "G1")])
-
-
-BEFORE = {PodUid("old"): entry("a", "G1")}
-
-
-@pytest.mark.parametrize(
-    ("entries", "known", "expected"),
-    [
-        pytest.param(
-            [entry("a", "G1")], [], {"old": ("G1",)}, id="gone from the API server, held still"
-        ),
-        pytest.param(
-            [entry("a", "G1")],
-            [pod("new", "a")],
-            {"old": ("G1",)},
-            id="its successor is not admitted yet",
-        ),
-        pytest.param(
-            [entry("a", "G1")],
-            [pod("new", "a", acknowledged=True)],
-            {"new": ("G1",)},
-            id="its successor is admitted and got the same",
-        ),
-        pytest.param(
-            [entry("a", "G2")], [pod("new", "a")], {"new": ("G2",)}, id="its successor got another"
-        ),
-        pytest.param(
-            [entry("a", "G2"), entry("a", "G1")],
-            [pod("new", "a", acknowledged=True)],
-            {"old": ("G1",), "new": ("G2",)},
-            id="both at once",
-        ),
-        pytest.param([], [pod("new", "a")], {}, id="neither"),
-    ],
-)
-def test_one_name_two_pods(
-    entries: list[Entry], known: list[NodePod], expected: dict[str, tuple[str, ...]]
-) -> None:
-    found, strangers = join(entries, pods(*known), BEFORE)
-    assert (uids(found), strangers) == (expected, [])
-
-
-def test_the_first_list_may_be_of_somebody_who_has_left_already() -> None:
-    """A pod deleted by force before the agent started, and its successor of the same name."""
-    entries = [entry("a", "G1")]
-    assert join(entries, pods(pod("new", "a")), None) == ({}, entries)
-    found, strangers = join(entries, pods(pod("new", "a", acknowledged=True)), None)
-    assert (uids(found), strangers) == ({"new": ("G1",)}, [])
-
-
-def test_three_pods_of_one_name() -> None:
-    before = {PodUid("1"): entry("a", "G1"), PodUid("2"): entry("a", "G2")}
-    entries = [entry("a", "G1"), entry("a", "G2"), entry("a", "G3")]
-    found, strangers = join(entries, pods(pod("3", "a", acknowledged=True)), before)
-    assert (uids(found), strangers) == ({"1": ("G1",), "2": ("G2",), "3": ("G3",)}, [])
-    found, strangers = join(entries[:2], pods(pod("3", "a")), before)
-    assert (uids(found), strangers) == ({"1": ("G1",), "2": ("G2",)}, [])
 
 
 def test_a_pod_is_whole_with_every_containers_devices() -> None:

@@ -22,7 +22,9 @@ from topology.agent.decides.allocation import KubeletFacts, plugin_of
 from topology.agent.decides.holdings import Entry, Held
 from topology.agent.decides.observed import NvmlState, SeenGpu, SeenNode, Unseen, Vitals, Xid
 from topology.agent.decides.pcitree import PciTree
-from topology.agent.loop import NodeAgent, Picture, Surroundings
+from topology.agent.decides.record import Picture
+from topology.agent.decides.surroundings import Surroundings
+from topology.agent.loop import Asks, Clock, NodeAgent
 from topology.agent.metrics import Metrics
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
 from topology.core.graph import NodeTopology
@@ -76,9 +78,6 @@ class Machine:
     def xids(self) -> list[Xid]:
         return list(self.xids_)
 
-    def expect(self, gpus: int) -> None:
-        """Nobody is lost here."""
-
     def entries(self) -> list[Entry]:
         return list(self.entries_)
 
@@ -88,13 +87,15 @@ class Machine:
     def record(self) -> dict[str, Any]:
         """The object that an agent on this node would write."""
         around = Surroundings(
-            {}, plugin_of(self.image, (), {}), kubelet=KubeletFacts("none"), alone=True
+            {}, plugin_of(self.image, (), {}), kubelet=KubeletFacts("none"), has_api_server=False
         )
         agent = NodeAgent(
-            NodeName("n"), "boot", self, self, lambda: self.pci, lambda: around,
-            lambda: 0.0, lambda: NOON,
-        )  # fmt: skip
-        picture = agent.turn()
+            NodeName("n"),
+            "boot",
+            Asks(self, self, lambda: self.pci, lambda: around),
+            Clock(lambda: 0.0, lambda: NOON),
+        )
+        picture = agent.turn().picture
         return codec.encode(picture.topology or NodeTopology(NodeName("n"), ()), picture.report)
 
 
