@@ -7,6 +7,7 @@ pod is due.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from tests.topology.agent.moments import (
 )
 from topology.agent.decides.observed import NvmlState
 from topology.core.devices import DeviceId, GpuUuid
+from topology.core.report import READY, Condition, Report
 
 Story = tuple[Row, ...]
 
@@ -83,6 +85,14 @@ PODS: dict[str, Story] = {
         Row(30.1, holders={}),
         Row(30.5, bound("1", "a", acknowledged=True)),
         Row(30.7, holders={"1": (0,)}),
+    ),
+    "a new agent knows whose devices the former one saw": (
+        Row(1, bound("old", "a")),
+        Row(1, listed(holds("a", 0))),
+        Row(20, deleted("old")),  # by force: the kubelet is slower
+        Row(20, bound("new", "a")),
+        Row(20.5, agent_restarted()),
+        Row(21, holders={"old": (0,)}, not_ready=""),
     ),
     "a list says nothing before the pods of the node are known": (
         Row(0, lambda node: node.know(synced=False)),
@@ -154,6 +164,21 @@ KUBELET: dict[str, Story] = {
     ),
 }
 
+DEVICE_IDS: dict[str, Story] = {
+    "a plugin that is mended makes the record Ready": (
+        Row(1, serves("nvidia0", "nvidia1")),
+        Row(12, not_ready="nvidia0"),
+        Row(13, serves("GPU-0", "GPU-1")),
+        Row(24, not_ready=""),
+    ),
+    "too many shares are said to be, and end well": (
+        Row(1, serves(*(f"GPU-{i}::{n}" for i in range(4) for n in range(1100)))),
+        Row(12, not_ready="4400 of 4400"),
+        Row(13, serves(*(f"GPU-{i}::{n}" for i in range(4) for n in range(10)))),
+        Row(24, not_ready=""),
+    ),
+}
+
 HARDWARE: dict[str, Story] = {
     "a critical Xid makes a GPU sick until it is reset": (
         Row(1, xid(79, gpu=2)),
@@ -198,6 +223,11 @@ def test_pods(story: Story) -> None:
 
 @pytest.mark.parametrize("story", [pytest.param(s, id=name) for name, s in KUBELET.items()])
 def test_kubelet(story: Story) -> None:
+    play(story)
+
+
+@pytest.mark.parametrize("story", [pytest.param(s, id=name) for name, s in DEVICE_IDS.items()])
+def test_device_ids(story: Story) -> None:
     play(story)
 
 
@@ -312,6 +342,32 @@ def test_use_of_a_gpu_that_no_pod_holds_is_said_after_three_looks() -> None:
     busy_gpu(node)
     node.play_until(15)
     assert (node.holders(), said(node)) == ({"1": (2,)}, "")
+
+
+def test_a_picture_without_news_says_the_same() -> None:
+    """So that nothing is written but heartbeats; only the time of the look moves on."""
+    node = play((Row(1, bound("1", "a")), Row(2, listed(holds("a", 0))), Row(20)))
+    before = node.turn.picture
+    node.play_until(200)
+    after = node.turn.picture
+    assert after.report.observed_at > before.report.observed_at
+    assert replace(after, report=before.report) == before
+    assert replace(after.report, observed_at="") == replace(before.report, observed_at="")
+
+
+def test_a_record_that_left_out_who_holds_what_is_not_believed() -> None:
+    """The record was refused, and a bare one stands there: the kubelet tells again."""
+    node = ScriptedNode()
+    refused = Condition(READY, False, "RecordRefused", "the record is refused: 422", "")
+    topology = node.turn.picture.topology
+    assert topology is not None
+    listed(holds("a", 0))(node)
+    bound("new", "a")(node)
+    for conditions, expected in (((), {"new": (0,)}), ((refused,), {})):
+        node.agent = node.new_agent()
+        node.agent.remember(topology, Report("boot-1", 7, None, conditions=conditions))
+        node.take_turn()
+        assert node.holders() == expected, "the entry may be of a pod that has left already"
 
 
 def asked(story: Story, until: float) -> list[float]:

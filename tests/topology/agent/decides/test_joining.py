@@ -12,10 +12,10 @@ from topology.core.devices import PodUid
 
 def shown(joined: Joined) -> tuple[dict[str, tuple[str, ...]], list[Entry]]:
     """Device ids by UID, and the entries of which nobody can tell whose they are."""
-    found = {
+    found: dict[str, tuple[str, ...]] = {
         uid: tuple(i for h in e.held for i in h.device_ids) for uid, e in joined.by_uid.items()
     }
-    return dict(found), list(joined.unidentified)
+    return found, list(joined.unidentified)
 
 
 def test_a_pod_is_known_by_its_name() -> None:
