@@ -42,7 +42,6 @@ from topology.agent.decides.polling import (
 from topology.agent.decides.record import (
     ConditionBook,
     Facts,
-    HardwareFacts,
     KubeletState,
     Picture,
     compose,
@@ -183,7 +182,7 @@ class NodeAgent:
             picture,
             self._next_question(),
             heard=self._holders.accepted or self._polling.silent,
-            expected_gpus=self._hardware.expected_gpus,
+            expected_gpus=self._hardware.hardware.expected_gpus,
             expected_links=self._health.expected(),
             kubelet_restarts=self._polling.restarts,
             kubelet_failures=self._polling.failures,
@@ -255,7 +254,7 @@ class NodeAgent:
         now, polling = self._clock.seconds(), self._polling
         return Facts(
             boot_id=self._boot,
-            hardware=HardwareFacts.of(self._hardware),
+            hardware=self._hardware.hardware,
             surroundings=around,
             kubelet=KubeletState(
                 cause=polling.cause,

@@ -162,7 +162,7 @@ class PortError(Exception):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """So many clients at once and no more: the port may be reached by anybody."""
+    """Serves at most ``MOST_CLIENTS`` clients at once: anybody may reach the port."""
 
     daemon_threads = True
     _places = threading.BoundedSemaphore(MOST_CLIENTS)
@@ -192,7 +192,7 @@ class _Quiet(WSGIRequestHandler):
     timeout = CLIENT_TIMEOUT
 
     def log_message(self, *_: Any) -> None:
-        """Scrapes are no news."""
+        """Do not log each scrape."""
 
 
 class MetricsServer:

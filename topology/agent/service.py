@@ -201,7 +201,7 @@ class AgentService:
             self._nvml.expect(turn.expected_gpus)
         if turn.kubelet_restarts != self._kubelet_restarts:
             self._kubelet_restarts = turn.kubelet_restarts
-            self._node.poke()
+            self._node.ask_again()
 
     def _write(self, picture: Picture) -> bool:
         if self._publisher is None:

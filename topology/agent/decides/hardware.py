@@ -57,11 +57,11 @@ def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
 
     It looks for itself at each call, and trusts what is up at that moment.
     """
-    alone, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
+    plugins, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
     indices = {gpu.uuid: gpu.index for gpu in trusted.gpus}
     ours = {(k.a, k.b): k.nvlinks for k in trusted.links if k.via is Via.DIRECT}
-    uuids = {gpu.index: gpu.uuid for gpu in alone.gpus}
-    for link in alone.links:
+    uuids = {gpu.index: gpu.uuid for gpu in plugins.gpus}
+    for link in plugins.links:
         a, b = sorted((indices[uuids[link.a]], indices[uuids[link.b]]))
         if link.via is Via.DIRECT and link.nvlinks != ours.get((a, b), 0):
             return "it sees NVLinks that have dropped before, or that peers may not use"

@@ -43,7 +43,7 @@ class _Gpu:
     @property
     def sick(self) -> bool:
         """Whether one of its reasons makes it so."""
-        return any(map(_sickening, self.reasons))
+        return any(map(_makes_sick, self.reasons))
 
 
 class HealthBook:
@@ -147,7 +147,7 @@ class HealthBook:
 
     def _blame(self, gpu: _Gpu, reason: str, now: str) -> None:
         if reason not in gpu.reasons:
-            if _sickening(reason) and not gpu.sick:
+            if _makes_sick(reason) and not gpu.sick:
                 gpu.since = ""  # since when it is as healthy as it is
             gpu.reasons.append(reason)
             self._mark(gpu, now)
@@ -180,5 +180,5 @@ def _fitting(reasons: list[str]) -> str:
     return text
 
 
-def _sickening(reason: str) -> bool:
+def _makes_sick(reason: str) -> bool:
     return reason.startswith(XID) or reason in (LOST, REMAP_FAILED)

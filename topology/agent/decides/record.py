@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from topology.agent.decides import limits
 from topology.agent.decides.allocation import allocator_of, resources_of
-from topology.agent.decides.hardwarebook import HardwareBook
+from topology.agent.decides.hardwarebook import Hardware
 from topology.agent.decides.health import LOST
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.holdings import allocations
@@ -48,28 +48,6 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareFacts:
-    """What a record says of the hardware; see :class:`HardwareBook`."""
-
-    topology: NodeTopology | None = None
-    looked: bool = False
-    unseen: tuple[Unseen, ...] = ()
-    contradiction: str = ""
-    doubt: str = ""
-
-    @classmethod
-    def of(cls, book: HardwareBook) -> HardwareFacts:
-        """What a book says now."""
-        return cls(
-            topology=book.topology,
-            looked=book.looked,
-            unseen=book.unseen,
-            contradiction=book.contradiction,
-            doubt=book.doubt,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletState:
     """How the kubelet answers.
 
@@ -96,7 +74,7 @@ class Facts:
     """
 
     boot_id: str
-    hardware: HardwareFacts
+    hardware: Hardware
     surroundings: Surroundings
     kubelet: KubeletState = KubeletState()
     nvml_problem: str = ""

@@ -29,61 +29,61 @@ def book(*numbers: int) -> HardwareBook:
 
 
 def test_it_is_looked_at_again_where_something_is_new() -> None:
-    hardware = HardwareBook(NodeName("n"))
+    found = HardwareBook(NodeName("n"))
     down = {GpuUuid("GPU-0"): frozenset({0})}
-    assert hardware.is_news(node(0, 1), NONE_DOWN)
-    hardware.look(node(0, 1), NONE_DOWN, NO_TREE)
-    assert not hardware.is_news(node(0, 1), NONE_DOWN)
-    assert hardware.is_news(node(0, 1), down)
-    assert hardware.is_news(node(0), NONE_DOWN)
+    assert found.is_news(node(0, 1), NONE_DOWN)
+    found.look(node(0, 1), NONE_DOWN, NO_TREE)
+    assert not found.is_news(node(0, 1), NONE_DOWN)
+    assert found.is_news(node(0, 1), down)
+    assert found.is_news(node(0), NONE_DOWN)
 
 
 def test_nothing_is_expected_before_the_first_look() -> None:
-    former = book(0, 1, 2, 3).topology
+    former = book(0, 1, 2, 3).hardware.topology
     assert former is not None
-    hardware = HardwareBook(NodeName("n"))
-    assert (hardware.expected_gpus, hardware.looked) == (None, False)
-    hardware.remember(former)
-    assert (hardware.expected_gpus, hardware.looked) == (None, False)
-    hardware.look(node(0, 1), NONE_DOWN, NO_TREE)
-    assert (hardware.expected_gpus, hardware.looked) == (4, True)
+    found = HardwareBook(NodeName("n"))
+    assert (found.hardware.expected_gpus, found.hardware.looked) == (None, False)
+    found.remember(former)
+    assert (found.hardware.expected_gpus, found.hardware.looked) == (None, False)
+    found.look(node(0, 1), NONE_DOWN, NO_TREE)
+    assert (found.hardware.expected_gpus, found.hardware.looked) == (4, True)
 
 
 def test_gpus_that_are_not_counted_any_more_are_gone() -> None:
-    hardware = book(0, 1, 2, 3)
+    found = book(0, 1, 2, 3)
     seen = node(0, 1)
-    hardware.look(seen, NONE_DOWN, NO_TREE)
-    assert hardware.gone(NvmlState(seen, (vital(0), vital(1)))) == ["GPU-2", "GPU-3"]
+    found.look(seen, NONE_DOWN, NO_TREE)
+    assert found.gone(NvmlState(seen, (vital(0), vital(1)))) == ["GPU-2", "GPU-3"]
     lost = replace(vital(3), lost=True)
-    assert hardware.gone(NvmlState(seen, (vital(0), vital(1), lost))) == ["GPU-2"]
-    assert hardware.topology is not None
-    assert [g.uuid for g in hardware.topology.gpus] == [f"GPU-{i}" for i in range(4)]
+    assert found.gone(NvmlState(seen, (vital(0), vital(1), lost))) == ["GPU-2"]
+    assert found.hardware.topology is not None
+    assert [g.uuid for g in found.hardware.topology.gpus] == [f"GPU-{i}" for i in range(4)]
 
 
 def test_a_contradiction_leaves_the_topology_as_it_was() -> None:
-    hardware = book(0, 1)
-    before = hardware.topology
+    found = book(0, 1)
+    before = found.hardware.topology
     twice = SeenNode((seen_gpu(0, 0), seen_gpu(1, 0)))
-    error = hardware.look(twice, NONE_DOWN, NO_TREE)
+    error = found.look(twice, NONE_DOWN, NO_TREE)
     assert isinstance(error, TopologyError)
-    assert hardware.topology is before
-    assert hardware.contradiction == f"the driver contradicts itself: {error}"
-    assert hardware.unseen == (Unseen("topology", hardware.contradiction),)
-    assert hardware.look(node(0, 1), NONE_DOWN, NO_TREE) is None
-    assert not hardware.contradiction
-    assert not hardware.unseen
+    assert found.hardware.topology is before
+    assert found.hardware.contradiction == f"the driver contradicts itself: {error}"
+    assert found.hardware.unseen == (Unseen("topology", found.hardware.contradiction),)
+    assert found.look(node(0, 1), NONE_DOWN, NO_TREE) is None
+    assert not found.hardware.contradiction
+    assert not found.hardware.unseen
 
 
 def test_links_that_do_not_count_make_the_plugins_choice_doubtful() -> None:
-    hardware = book(0, 1)
-    assert hardware.doubt == ""
+    found = book(0, 1)
+    assert found.hardware.doubt == ""
     both = {GpuUuid(f"GPU-{i}"): frozenset({0}) for i in (0, 1)}
-    hardware.look(node(0, 1), both, NO_TREE)
-    assert "it sees NVLinks that have dropped before" in hardware.doubt
+    found.look(node(0, 1), both, NO_TREE)
+    assert "it sees NVLinks that have dropped before" in found.hardware.doubt
 
 
 def test_what_sysfs_cannot_tell_is_unseen() -> None:
-    hardware = HardwareBook(NodeName("n"))
+    found = HardwareBook(NodeName("n"))
     tree = PciTree({BUS(0): ("pci0000:00", "gpu")}, unseen=(Unseen("RDMA NICs", "denied"),))
-    hardware.look(node(0, 1), NONE_DOWN, tree)
-    assert hardware.unseen == (Unseen("RDMA NICs", "denied"),)
+    found.look(node(0, 1), NONE_DOWN, tree)
+    assert found.hardware.unseen == (Unseen("RDMA NICs", "denied"),)

@@ -9,13 +9,13 @@ import pytest
 
 from tests.topology.agent.entries import GPU, entry
 from topology.agent.decides.allocation import KubeletFacts, Plugin
+from topology.agent.decides.hardwarebook import Hardware
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.limits import LONGEST_MESSAGE
 from topology.agent.decides.observed import Unseen
 from topology.agent.decides.record import (
     ConditionBook,
     Facts,
-    HardwareFacts,
     KubeletState,
     Picture,
     compose,
@@ -29,7 +29,7 @@ NOON, LATER = "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"
 TOPOLOGY = machine("dgx1-v100").topology("n")
 UUIDS = [gpu.uuid for gpu in TOPOLOGY.gpus]
 IDS = [DeviceId(uuid) for uuid in UUIDS]
-SEEN = HardwareFacts(topology=TOPOLOGY, looked=True)
+SEEN = Hardware(topology=TOPOLOGY, looked=True)
 AROUND = Surroundings({}, Plugin("v0.20.0", {}), kubelet=KubeletFacts("none"))
 WELL = Facts(
     boot_id="boot-1",
@@ -124,11 +124,11 @@ def test_unready_is_explained() -> None:
     [
         pytest.param(SEEN, True, id="looked at"),
         pytest.param(replace(SEEN, looked=False), False, id="only remembered"),
-        pytest.param(HardwareFacts(), False, id="unknown"),
+        pytest.param(Hardware(), False, id="unknown"),
     ],
 )
 def test_hardware_that_nobody_has_looked_at_is_not_written(
-    hardware: HardwareFacts, published: bool
+    hardware: Hardware, published: bool
 ) -> None:
     assert (composed(hardware=hardware).topology is not None) is published
 
