@@ -313,8 +313,10 @@ def test_it_says_which_pods_it_knew_of_when_the_list_was_taken_for_true() -> Non
 
 def test_after_an_xid_the_kubelet_is_asked_what_it_hands_out() -> None:
     rest = ids("GPU-0", "GPU-1", "GPU-3")
-    node = play((Row(21, xid(79, gpu=2)), Row(21.5, serves(*rest)), Row(23)))
-    assert node.turn.picture.report.allocatable == rest
+    asked_just_before = (Row(19.4, serves(*rest)), Row(19.5, xid(79, gpu=2)), Row(19.6))
+    assert play(asked_just_before).turn.picture.report.allocatable == rest
+    plugin_is_slower = (Row(21, xid(79, gpu=2)), Row(21.5, serves(*rest)), Row(23))
+    assert play(plugin_is_slower).turn.picture.report.allocatable == rest
 
 
 def test_a_plugin_that_comes_late_is_waited_for() -> None:
@@ -325,23 +327,42 @@ def test_a_plugin_that_comes_late_is_waited_for() -> None:
     assert node.turn.picture.report.allocatable == ids("GPU-0", "GPU-1")
 
 
+BUSY = shows(0, 1, 2, 3, gpu2={"processes": ((4711, 1 << 28),)})
+LOOKS = (Row(21, BUSY), Row(22, BUSY), Row(23, BUSY), Row(23.1))
+
+
+def unaccounted(node: ScriptedNode) -> str:
+    conditions = node.turn.picture.report.conditions
+    return next(c.message for c in conditions if c.type == "UnaccountedUse")
+
+
 def test_use_of_a_gpu_that_no_pod_holds_is_said_after_three_looks() -> None:
-    busy_gpu = shows(0, 1, 2, 3, gpu2={"processes": ((4711, 1 << 28),)})
-
-    def said(node: ScriptedNode) -> str:
-        conditions = node.turn.picture.report.conditions
-        return next(c.message for c in conditions if c.type == "UnaccountedUse" and c)
-
-    twice = (Row(11, busy_gpu), Row(12, busy_gpu), Row(12.1))
-    assert said(play(twice)) == ""
-    node = play((*twice, Row(13, busy_gpu), Row(13.1)))
-    assert said(node) == "GPU 2"
+    assert unaccounted(play((*LOOKS[:2], Row(23)))) == ""
+    node = play(LOOKS)
+    assert unaccounted(node) == "GPU 2"
     bound("1", "a")(node)
     listed(holds("a", 2))(node)
-    node.play_until(14)
-    busy_gpu(node)
-    node.play_until(15)
-    assert (node.holders(), said(node)) == ({"1": (2,)}, "")
+    node.play_until(24)
+    BUSY(node)
+    node.play_until(25)
+    assert (node.holders(), unaccounted(node)) == ({"1": (2,)}, "")
+
+
+def test_use_is_not_counted_while_a_pod_is_to_come() -> None:
+    assert unaccounted(play((Row(20, bound("1", "a")), *LOOKS))) == ""
+
+
+def test_use_is_counted_anew_once_it_can_be_told_who_holds_which_gpu() -> None:
+    node = play((Row(1, serves("nvidia0")), *LOOKS))
+    assert unaccounted(node) == ""
+    serves("GPU-0", "GPU-1", "GPU-2", "GPU-3")(node)
+    node.play_until(40)
+    assert (unaccounted(node), node.turn.picture.unknown) == ("", 0)
+    for seconds in (41, 42, 43):
+        assert unaccounted(node) == ""
+        BUSY(node)
+        node.play_until(seconds)
+    assert unaccounted(node) == "GPU 2"
 
 
 def test_a_picture_without_news_says_the_same() -> None:

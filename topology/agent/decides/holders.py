@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from topology.agent.decides.holdings import Entry, Holdings, device_ids, vanished
 from topology.agent.decides.joining import Joined, join
-from topology.agent.decides.polling import NEVER, PollIntervals
+from topology.agent.decides.polling import PollIntervals
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, PodUid
 
@@ -126,7 +126,4 @@ class HoldersBook:
         since = self._unidentified_since
         self._unidentified_since = {entry: since.get(entry, now) for entry in unidentified}
         waited = [now - at for at in self._unidentified_since.values()]
-        if any(each < self._intervals.unidentified for each in waited):
-            return True
-        self._unidentified_since = dict.fromkeys(unidentified, NEVER)
-        return False
+        return any(each < self._intervals.unidentified for each in waited)
