@@ -22,7 +22,7 @@ from benchmarks.speed import profile as profile_
 from benchmarks.speed import rounds as rounds_
 from benchmarks.speed import scale as scale_
 from benchmarks.speed import worst as worst_
-from scheduler_extender.commandline import run
+from scheduler_extender.cli.commandline import run
 
 app = typer.Typer(
     help="Measure the service.",

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scheduler_extender import terminal
+from scheduler_extender.cli import terminal
 
 STDOUT = Path("-")
 UNBOUND = 190
@@ -24,7 +24,7 @@ def console(*, quiet: bool = False) -> Console:
 
 
 def show(table: Table, keys: int = 1) -> None:
-    """Print a table to standard output; see :func:`scheduler_extender.terminal.show`."""
+    """Print a table to standard output; see :func:`scheduler_extender.cli.terminal.show`."""
     terminal.show(console(), table, keys)
 
 

@@ -24,8 +24,8 @@ import msgspec
 
 from benchmarks.promises.faults import Delays, Faults
 from scheduler_extender.annotations import PLACEMENT, PREFIX, parse
-from scheduler_extender.cluster import Settings
-from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import Binding
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from benchmarks.promises.closed_loop import STALE_AFTER, Entry, Heard, World
 from benchmarks.promises.podapi import PodApi
 from scheduler_extender import verbs
-from scheduler_extender.cluster import Cluster, Settings, kubelet_of
-from scheduler_extender.freshness import Watch
-from scheduler_extender.kube import KubeBinder, Settler
-from scheduler_extender.ledger import PodRecord, availability
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings, kubelet_of
+from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.ledger import availability
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.verification import Surprise
 from scheduler_extender.verbs import BindError
-from scheduler_extender.verification import Surprise
 from scheduler_extender.wire import BindingArgs, Pod
 from topology.core import scoring
 from topology.core.belief import Availability
@@ -62,7 +65,7 @@ class Extender:
         self._heard: dict[str, float] = {}
         self._failing: dict[str, float] = {}
         self.cluster = Cluster(lambda: world.now, Settings(stale_after=stale_after), self._watches)
-        self.cluster.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
+        self.cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self.cluster.on_surprise(self.surprises.append)
         self._binder = KubeBinder(PodApi(world), self.cluster)
         self._settler = Settler(self.cluster, self._binder, clock=lambda: world.now)
@@ -162,10 +165,11 @@ class Naive(Extender):
 
     def _good(self, name: str, request: GpuRequest, world: World) -> bool:
         node = NodeName(name)
-        topology, report, _, _ = self.cluster.node(node)
+        facts = self.cluster.facts(node)
+        topology, report = facts.topology, facts.report
         if topology is None:
             return False
-        view = availability(topology, report, self.cluster.pods_on(node), GPU)
+        view = availability(topology, report, facts.all_pods, GPU)
         if view.devices_left < request.effective_count:
             return False
         if not request.required:

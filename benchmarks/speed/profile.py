@@ -21,9 +21,10 @@ from benchmarks.promises.closed_loop import manifest
 from benchmarks.promises.workloads import EVERYTHING
 from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.ledger import PodRecord
-from scheduler_extender.mix import REFRESH
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.mix import REFRESH
+from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core import admission as kubelet
 from topology.core import scoring
@@ -129,12 +130,12 @@ def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
         # Other constraints over the same states: what may be handed out is known already.
         new = _timed(others[verb])
         found[verb] = {"cold": cold, "warm": warm, "weights": weights, "new": new}
-    views = {cluster.view(name, "nvidia.com/gpu") for name in names}
+    views = {cluster.facts(name).availability("nvidia.com/gpu") for name in names}
     forget()
     worst = 0.0
     for name in names[:states]:
-        topology = cluster.node(name)[0]
-        view = cluster.view(name, "nvidia.com/gpu")
+        topology = cluster.facts(name).topology
+        view = cluster.facts(name).availability("nvidia.com/gpu")
         if topology is not None and isinstance(view, Availability):
             node = Kubelet(topology.shape, topology.allocator)
             worst = max(worst, _timed(partial(assess, node, view, request)))

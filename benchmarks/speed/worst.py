@@ -26,7 +26,7 @@ from typing import Any
 from rich.table import Table
 
 from scheduler_extender.annotations import PREFIX
-from scheduler_extender.ledger import PodRecord
+from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import Bytes, DeviceId, Gpu, GpuResource, GpuUuid, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import GBps, Link, LinkKind
@@ -251,7 +251,8 @@ def sparse(name: NodeName, n: int, numa_nodes: int, facts: AllocatorFacts) -> No
 def _populate(seed: int) -> Any:
     from dataclasses import replace
 
-    from scheduler_extender.cluster import Cluster, Settings
+    from scheduler_extender.state.cluster import Cluster
+    from scheduler_extender.state.decision import Settings
 
     cluster = Cluster(time.monotonic, Settings(stale_after=None))
     rng = random.Random(seed)
@@ -342,14 +343,11 @@ def _serve(seed: int) -> None:
     """The body of the child: serve until stdin ends, then say how long the loop was held."""
     import asyncio
 
-    from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
-    from scheduler_extender.filecluster import FileBinder
-    from scheduler_extender.serving import Serving, listen
+    from scheduler_extender.http.addresses import Addresses
+    from scheduler_extender.serving import in_memory, servers
 
-    cluster = _populate(seed)
-    service = Service(cluster, FileBinder(cluster), lambda: None, Metrics(), file_mode=True)
-    sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
-    serving = Serving(create_app(service), create_admin_app(service), sockets)
+    service, _ = in_memory(_populate(seed))
+    serving = servers(service, Addresses())
     held = [0.0]
 
     async def heartbeat() -> None:
@@ -362,7 +360,7 @@ def _serve(seed: int) -> None:
 
     def started() -> None:
         beating.append(asyncio.get_running_loop().create_task(heartbeat()))
-        print(f"{_MARK}{sockets[0].getsockname()[1]}", flush=True)
+        print(f"{_MARK}{serving.ports[0]}", flush=True)
 
     def until_told() -> None:
         sys.stdin.read()

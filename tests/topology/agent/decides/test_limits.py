@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.enquiry import answer_of
 from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
 from topology import codec
@@ -457,6 +458,6 @@ def test_a_node_with_numbered_devices_takes_plain_pods() -> None:
     decoded = codec.decode(record)
     cluster.put_record(decoded.topology, decoded.report)
     name = NodeName("n")
-    assert cluster.decide(name, gpu_request(1)).rejection is None
+    assert answer_of(cluster, cluster.facts(name), gpu_request(1)).rejection is None
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    assert cluster.decide(name, pair).rejection is NOT_READY
+    assert answer_of(cluster, cluster.facts(name), pair).rejection is NOT_READY
