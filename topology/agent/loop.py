@@ -79,7 +79,11 @@ class Driver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """Whom the loop asks. Only the kubelet is asked over a connection; the others have notes."""
+    """Whom the loop asks.
+
+    Only a question to the kubelet goes over a connection and can fail. The driver's and the API
+    server's answers were noted by their watchers before; ``pci`` reads sysfs.
+    """
 
     kubelet: Kubelet
     driver: Driver

@@ -125,7 +125,7 @@ class NodeWatch:
         self._wake.set()
 
     def ask_again(self) -> None:
-        """Ask again now: the kubelet may have been set up anew, so what it told is void."""
+        """Ask again now: the kubelet may have another configuration, so forget what it told."""
         self._forget = True
         self._wake.set()
 

@@ -1,8 +1,9 @@
 """When the kubelet is asked next, and what of.
 
-The kubelet tells nobody when something changes: it has to be asked. Whoever is bound here and wants
-GPUs is news due: the kubelet is asked often until the pod is shown whole, then rarely again. So is
-a pod that ends, until it is shown no more.
+The kubelet tells nobody when something changes: the agent has to ask it. News of a pod is *due*
+from the moment it is bound here and wants GPUs until the kubelet shows it with all of them, and
+again from its end until the kubelet shows it no more. While news is due, the agent asks often; else
+rarely.
 """
 
 from __future__ import annotations
