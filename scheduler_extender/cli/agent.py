@@ -57,7 +57,7 @@ def agent(
 
     With --once --print it shows on any machine what it can see, and on stderr what it cannot.
     """
-    from scheduler_extender import agentcommand
+    from topology.agent import command
 
     if not 0 <= metrics_port <= 65535:
         raise BadInputError(f"--metrics-port: allowed are 0 to 65535, not {metrics_port}")
@@ -72,7 +72,7 @@ def agent(
     scopes = {w: w for w in ("container", "pod")}
     scope = one_of("--topology-manager-scope", topology_manager_scope, scopes, None, "auto")
     log_json(quiet=once)
-    options = agentcommand.Options(
+    options = command.Options(
         node_name=node_name,
         kubeconfig=kubeconfig,
         context=context,
@@ -90,10 +90,8 @@ def agent(
         metrics_port=metrics_port,
     )
     try:
-        if once:
-            code = agentcommand.once(options, show=print_)
-        else:
-            code = agentcommand.run(options, show=print_)
-    except agentcommand.OptionError as error:
+        start = command.once if once else command.run
+        code = start(options, show=print_)
+    except command.OptionError as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)

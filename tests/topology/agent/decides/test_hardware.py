@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from topology.agent.asks.pci import PciTree
 from topology.agent.decides.hardware import keep_lost, plugins_doubt, topology_of
 from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, SeenNode
+from topology.agent.decides.pcitree import PciTree
 from topology.core.devices import MIB, Bytes, Fabric, GpuUuid, NodeName
 from topology.core.links import LinkKind, Via
 from topology.machines import machine

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.sysfs import write_sysfs
-from topology.agent.asks.pci import pcie_class, read
+from topology.agent.asks.pci import read
+from topology.agent.decides.pcitree import pcie_class
 from topology.core.links import LinkKind
 from topology.machines import MACHINES, machine
 

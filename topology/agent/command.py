@@ -14,7 +14,7 @@ import yaml
 from topology import codec
 from topology.agent.asks.node import KubeletSources
 from topology.agent.decides.allocation import KubeletFacts
-from topology.agent.loop import Picture
+from topology.agent.decides.record import Picture
 from topology.agent.metrics import PortError
 from topology.agent.service import AgentService, BootIdError, Settings
 from topology.core.devices import NodeName

@@ -8,29 +8,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-import structlog
-from prometheus_client import generate_latest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import answer_of
 from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
-from tests.topology.agent.conftest import RECORD, RECORDS, Node
 from topology import codec
-from topology.agent.asks.nvmlwatch import NvmlState
-from topology.agent.asks.pci import PciTree
 from topology.agent.decides import limits
 from topology.agent.decides.allocation import KubeletFacts, plugin_of
 from topology.agent.decides.holdings import Entry, Held
-from topology.agent.decides.observed import SeenGpu, SeenNode, Unseen, Vitals, Xid
-from topology.agent.loop import NodeAgent, Picture, Surroundings
-from topology.agent.metrics import Metrics
+from topology.agent.decides.observed import NvmlState, SeenGpu, SeenNode, Unseen, Vitals, Xid
+from topology.agent.decides.pcitree import PciTree
+from topology.agent.decides.surroundings import Surroundings
+from topology.agent.loop import Asks, Clock, NodeAgent
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import NOT_READY
-from topology.core.report import Report
 from topology.core.requests import Constraints, gpu_request
 
 ETCD_LIMIT = 3 * 2**19
@@ -78,9 +73,6 @@ class Machine:
     def xids(self) -> list[Xid]:
         return list(self.xids_)
 
-    def expect(self, gpus: int) -> None:
-        """Nobody is lost here."""
-
     def entries(self) -> list[Entry]:
         return list(self.entries_)
 
@@ -90,13 +82,15 @@ class Machine:
     def record(self) -> dict[str, Any]:
         """The object that an agent on this node would write."""
         around = Surroundings(
-            {}, plugin_of(self.image, (), {}), kubelet=KubeletFacts("none"), alone=True
+            {}, plugin_of(self.image, (), {}), kubelet=KubeletFacts("none"), has_api_server=False
         )
         agent = NodeAgent(
-            NodeName("n"), "boot", self, self, lambda: self.pci, lambda: around,
-            lambda: 0.0, lambda: NOON,
-        )  # fmt: skip
-        picture = agent.turn()
+            NodeName("n"),
+            "boot",
+            Asks(self, self, lambda: self.pci, lambda: around),
+            Clock(lambda: 0.0, lambda: NOON),
+        )
+        picture = agent.turn().picture
         return codec.encode(picture.topology or NodeTopology(NodeName("n"), ()), picture.report)
 
 
@@ -452,101 +446,18 @@ def test_ids_that_are_ours_are_known(served: dict[str, list[DeviceId]]) -> None:
     assert nothing_lost(Machine(served=served).record())
 
 
-def test_a_node_with_numbered_devices_takes_plain_pods(node: Node) -> None:
-    node.kubelet.allocatable(*(f"nvidia{i}" for i in range(8)))
-    node.kubelet.allocatable("mlx5_0", resource="rdma/hca")
-    node.pod("a")
-    node.kubelet.show("default", "a", {"main": {GPU: ["nvidia3"]}})
-    with structlog.testing.capture_logs() as logs:
-        node.start()
-        node.until(lambda: "nvidia0" in node.report().not_ready)
-        node.until(lambda: node.kubelet.calls["List"] > 8)
-        node.stop()
-    assert "9 device ids" not in node.report().not_ready  # what is held is counted once
-    assert "8 device ids" in node.report().not_ready
-    assert [e["reason"] for e in logs if e["event"] == "record not ready"] == ["UnknownDevices"]
-    assert node.report().allocations[0].device_ids == ("nvidia3",)
-
+def test_a_node_with_numbered_devices_takes_plain_pods() -> None:
+    served = {GPU: named(*(f"nvidia{i}" for i in range(8)))}
+    record = Machine(
+        SeenNode(gpus(8)), served=served, entries_=holding(("a", ["nvidia3"]))
+    ).record()
+    # What is held is counted once.
+    assert not_ready("UnknownDevices", "8 device ids", "nvidia0")(record)
+    assert record["status"]["allocations"][0]["deviceIds"] == ["nvidia3"]
     cluster = Cluster(lambda: 0.0)
-    record = codec.decode(node.record())
-    cluster.put_record(record.topology, record.report)
+    decoded = codec.decode(record)
+    cluster.put_record(decoded.topology, decoded.report)
     name = NodeName("n")
     assert answer_of(cluster, cluster.facts(name), gpu_request(1)).rejection is None
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
     assert answer_of(cluster, cluster.facts(name), pair).rejection is NOT_READY
-
-
-def test_unknown_ids_are_a_metric() -> None:
-    metrics = Metrics()
-    metrics.seen.picture = Picture(None, Report(), unknown=8, left_out=3)
-    text = generate_latest(metrics.registry).decode()
-    assert "gpu_topology_agent_unknown_devices 8.0" in text
-    assert "gpu_topology_agent_unpublished_devices 3.0" in text
-
-
-def test_a_plugin_that_is_mended_makes_the_record_ready(node: Node) -> None:
-    node.kubelet.allocatable("nvidia0", "nvidia1")
-    node.start()
-    node.until(lambda: "nvidia0" in node.report().not_ready)
-    assert node.report().allocatable is None
-    node.kubelet.allocatable(*node.gpus)
-    node.until(node.ready)
-    assert node.report().allocatable == frozenset(node.gpus)
-
-
-# --- at the API server ------------------------------------------------------------------------
-
-
-def test_too_many_shares_are_published_as_such_and_end_well(node: Node) -> None:
-    node.kubelet.allocatable(*(f"{uuid}::{n}" for uuid in node.gpus for n in range(700)))
-    node.start()
-    node.until(lambda: "5600 of 5600" in node.report().not_ready)
-    assert node.report().allocatable is None
-    node.kubelet.allocatable(*(f"{uuid}::{n}" for uuid in node.gpus for n in range(10)))
-    node.until(node.ready)
-    assert len(node.report().allocatable or ()) == 80
-
-
-def refusing(record: dict[str, Any]) -> list[str]:
-    """The schema of a cluster that is stricter than ours: nobody may hold a GPU."""
-    held = record.get("status", {}).get("allocations")
-    return [".status.allocations"] if held else faults(record)
-
-
-def test_a_record_that_is_refused_all_the_same_is_replaced_by_one_that_says_so(node: Node) -> None:
-    node.api.validate(RECORDS, refusing)
-    node.start()
-    node.until(node.ready)
-    node.pod("a")
-    node.admit("a", 0)
-    node.until(lambda: "the record is refused: 422" in node.report().not_ready)
-    assert node.report().allocations == ()
-    node.api.validate(RECORDS, faults)
-    node.until(lambda: node.ready() and node.holders() == {"a": (0,)}, within=30)
-
-
-def test_a_spec_that_is_refused_does_not_hide_the_node(node: Node) -> None:
-    def refusing_gpus(record: dict[str, Any]) -> list[str]:
-        return [".spec.devices"] if record["spec"].get("devices") else faults(record)
-
-    node.api.validate(RECORDS, refusing_gpus)
-    node.start()
-    node.until(lambda: "refused" in node.report().not_ready)
-    assert codec.decode(node.record()).topology.gpus == ()
-    sequence = node.report().sequence
-    node.api.validate(RECORDS, faults)
-    node.until(node.ready, within=30)
-    assert node.report().sequence > sequence
-    assert node.api.read(RECORD)["spec"]["devices"]
-
-
-def test_a_new_self_learns_from_the_kubelet_what_the_refused_record_left_out(node: Node) -> None:
-    node.api.validate(RECORDS, refusing)
-    node.pod("a", phase="Running", startTime="2026-01-01T00:00:00Z")
-    node.admit("a", 0)
-    node.start()
-    node.until(lambda: "refused" in node.report().not_ready)
-    node.stop()
-    node.api.validate(RECORDS, faults)
-    node.start()
-    node.until(lambda: node.ready() and node.holders() == {"a": (0,)}, within=30)
