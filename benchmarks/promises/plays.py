@@ -22,9 +22,12 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.promises.closed_loop import Policy, Tally, World
+from benchmarks.promises.closed_loop import ClosedLoop
+from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
-from benchmarks.promises.policies import Extender, Naive, Oracle, least_allocated, most_allocated
+from benchmarks.promises.policy import Policy
+from benchmarks.promises.rivals import GoodSetFree, Oracle, least_allocated, most_allocated
+from benchmarks.promises.tally import Tally
 from benchmarks.promises.workloads import (
     CONTAINERS,
     EVERYTHING,
@@ -62,7 +65,7 @@ WORKLOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One world to play.
+    """One closed loop to play.
 
     ``nodes`` is ``mixed``, ``aligned`` or ``allocators``, ``workload`` a key of WORKLOADS, and
     ``policy`` one of those that :func:`play` names. ``runs`` is how many seconds a pod runs, on
@@ -82,10 +85,10 @@ class Play:
 
 
 def play(what: Play) -> Tally:
-    """Play a world to its end."""
+    """Play a closed loop to its end."""
     policies: dict[str, Policy] = {
         "extender": Extender(what.seed),
-        "good set free": Naive(what.seed),
+        "good set free": GoodSetFree(what.seed),
         "oracle": Oracle(what.seed),
         "LeastAllocated": Extender(what.seed, score=least_allocated),
         "MostAllocated": Extender(what.seed, score=most_allocated),
@@ -95,7 +98,7 @@ def play(what: Play) -> Tally:
         what.pods,
         what.seed,
         rate=what.rate,
-        kinds=WORKLOADS[what.workload],
+        templates=WORKLOADS[what.workload],
         runs=what.runs,
         foreign=what.foreign,
         patience=patience,
@@ -104,7 +107,8 @@ def play(what: Play) -> Tally:
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
     delays = AT_ONCE if what.policy == "oracle" else Delays()
     policy = policies[what.policy]
-    tally = World(nodes(what.nodes), work, policy, what.seed, delays, restarts, what.faults).run()
+    loop = ClosedLoop(nodes(what.nodes), work, policy, what.seed, delays, restarts, what.faults)
+    tally = loop.run()
     if isinstance(policy, Extender):
         tally.faults = policy.faults
         tally.surprises = Counter(s.kind for s in policy.surprises if not s.strangers)
@@ -125,7 +129,7 @@ def nodes(name: str) -> list[NodeTopology]:
 
 
 def play_all(plays: Iterable[Play]) -> list[Tally]:
-    """Play several worlds on the cores there are."""
+    """Play several closed loops on the cores there are."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(play, plays))
 

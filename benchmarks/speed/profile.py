@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from benchmarks.promises.closed_loop import manifest
+from benchmarks.promises.pods import GpuContainer, app, manifest
 from benchmarks.promises.workloads import EVERYTHING
 from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
@@ -95,11 +96,11 @@ def cluster_of(count: int, states: int, seed: int) -> tuple[Cluster, list[NodeNa
     """Nodes with so many different histories of pods, and their names."""
     rng = random.Random(seed)
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-    kinds = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8")
-    patterns = [_history(rng.choice(kinds), rng) for _ in range(states)]
+    machines = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8")
+    patterns = [_history(rng.choice(machines), rng) for _ in range(states)]
     names = [NodeName(f"node-{i}") for i in range(count)]
     for i, name in enumerate(names):
-        _play(cluster, name, *patterns[i % states])
+        _play(cluster, name, patterns[i % states])
     return cluster, names
 
 
@@ -107,14 +108,14 @@ def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
     """filter and prioritize of a pair over ``count`` nodes in ``states`` distinct states."""
     cluster, names = cluster_of(count, states, seed)
     found: dict[str, Any] = {}
-    pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, ("app", 2)), Pod)
+    pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, app(2)), Pod)
     request = parse(pod)
     assert isinstance(request, GpuRequest)
     asks: dict[str, Callable[[], object]] = {
         "filter": lambda: verbs.filter_nodes(cluster, pod, names),
         "prioritize": lambda: verbs.prioritize(cluster, pod, names),
     }
-    double = msgspec.convert(manifest("double", 2, {"min-nvlinks": "2"}, ("app", 2)), Pod)
+    double = msgspec.convert(manifest("double", 2, {"min-nvlinks": "2"}, app(2)), Pod)
     others: dict[str, Callable[[], object]] = {
         "filter": lambda: verbs.filter_nodes(cluster, double, names),
         "prioritize": lambda: verbs.prioritize(cluster, double, names),
@@ -149,33 +150,44 @@ def _ask_for_more(cluster: Cluster, request: GpuRequest, name: str) -> None:
         cluster.put_pod(PodRecord(PodUid(f"{name}-{i}"), "default", f"{name}-{i}", None, request))
 
 
-def _history(kind: str, rng: random.Random) -> tuple[str, list[tuple[tuple[str, int], ...]], int]:
-    """A machine, the pods that came to it, and how many of the last are not reported yet."""
+@dataclass(frozen=True, slots=True)
+class _History:
+    """A machine, the GPU containers of each pod that came to it, and how many are unreported.
+
+    The last pods are those that no report shows yet.
+    """
+
+    machine: str
+    came: tuple[tuple[GpuContainer, ...], ...]
+    unreported: int
+
+    @property
+    def seed(self) -> str:
+        """Equal for equal pods on equal machines, so that such nodes end in one state."""
+        return repr((self.machine, [tuple((c.role, c.gpus) for c in pod) for pod in self.came]))
+
+
+def _history(name: str, rng: random.Random) -> _History:
     came = []
     for _ in range(rng.randint(0, 5)):
-        weights = [k[0] for k in EVERYTHING]
-        came.append(rng.choices(EVERYTHING, weights)[0][3])
-    return kind, came, rng.choice((0, 0, 0, 1, 2))
+        weights = [template.weight for template in EVERYTHING]
+        came.append(rng.choices(EVERYTHING, weights)[0].containers)
+    return _History(name, tuple(came), rng.choice((0, 0, 0, 1, 2)))
 
 
-def _play(
-    cluster: Cluster,
-    name: str,
-    kind: str,
-    came: list[tuple[tuple[str, int], ...]],
-    unreported: int,
-) -> None:
-    node = machine(kind).topology(name)
-    emulated = EmulatedKubelet(node, random.Random(repr((kind, came))))
+def _play(cluster: Cluster, name: str, history: _History) -> None:
+    """Let the pods of a history come to a node, and publish its report."""
+    node = machine(history.machine).topology(name)
+    emulated = EmulatedKubelet(node, random.Random(history.seed))
     report: Report | None = None
-    for i, containers in enumerate(came):
+    for i, containers in enumerate(history.came):
         pod = msgspec.convert(manifest(name, i, {}, *containers), Pod)
         request = parse(pod)
         uid = PodUid(f"{name}-{i}")
         assert isinstance(request, GpuRequest)
         if request.effective_count > len(emulated.free()):
             continue
-        if i >= len(came) - unreported:
+        if i >= len(history.came) - history.unreported:
             report = report or emulated.report()
         emulated.admit(uid, "default", f"{name}-{i}", request)
         cluster.put_pod(PodRecord(uid, "default", f"{name}-{i}", NodeName(name), request))

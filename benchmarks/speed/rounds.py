@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from benchmarks.promises.closed_loop import manifest
+from benchmarks.promises.pods import app, manifest
 from benchmarks.speed.profile import cluster_of
 from scheduler_extender import preemption
 from scheduler_extender.cluster import Cluster
@@ -82,7 +82,7 @@ def _unmet(kind: int) -> GpuRequest:
 
 def _preempt(states: int, seed: int) -> dict[str, Any]:
     cluster, names = cluster_of(VICTIM_NODES, states, seed)
-    pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, ("app", 2)), Pod)
+    pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, app(2)), Pod)
     victims: dict[str, MetaVictims | None] = {
         name: MetaVictims([MetaPod(pods[0].uid)])
         for name in names
