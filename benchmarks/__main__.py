@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks.commands.report import report
+from benchmarks.commands.simulate import simulate
 from benchmarks.output import console, show, writable, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.promises import plays as promises_
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.policies import POLICIES
-from benchmarks.report.command import report
-from benchmarks.shipped.command import simulate
 from benchmarks.speed import agent as agentcost
 from benchmarks.speed import latency as latency_
 from benchmarks.speed import profile as profile_

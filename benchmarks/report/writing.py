@@ -12,10 +12,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from benchmarks.report import protocol, shipped
+from benchmarks.report import protocol
 from benchmarks.report.colours import Palette
 from benchmarks.report.parts import Figure, Section
 from benchmarks.report.reading import together
+from benchmarks.report.sweep import section as shipped
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),

@@ -23,12 +23,12 @@ from scipy.stats import t as student
 from benchmarks.collector import no_collector
 from benchmarks.ownpolicy import UnknownPolicyError, label
 from benchmarks.shipped import clusters, policies, sources
-from benchmarks.shipped.figures import figures
 from benchmarks.shipped.fleet import Fleet
 from benchmarks.shipped.jobs import WHOLE_GPU, Job
 from benchmarks.shipped.observe import Observer, mapped
 from benchmarks.shipped.simulation import Rules, Simulation
 from benchmarks.shipped.sources import Workload
+from benchmarks.shipped.summary import figures
 
 OURS = "gpu-topology"
 MODE = "as shipped"

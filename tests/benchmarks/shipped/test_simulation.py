@@ -665,7 +665,7 @@ def test_choice_and_outcome_say_nothing_of_what_never_was() -> None:
 
 # --- what people start with -----------------------------------------------------------------------
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 runner = CliRunner()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.report import maps, plots, wording
 from benchmarks.report.colours import OURS, STEPS, Palette, variables
 from benchmarks.report.parts import Cell, Column, Figure, Group, Key, Panel, Row, Section, Table
-from benchmarks.shipped.figures import QUANTILES
+from benchmarks.shipped.summary import QUANTILES
 from benchmarks.shipped.sweep import spread
 
 MODE = "as shipped"
