@@ -91,7 +91,7 @@ class Fleet:
         self._shapes: dict[Kubelet, int] = {}
         self.states: list[State] = []
         self.state: Ints = np.zeros(len(nodes), dtype=np.int64)
-        self._kind = [self._kind_of(i) for i in range(len(nodes))]
+        self._kubelet_numbers = [self._kubelet_number(i) for i in range(len(nodes))]
         for row, node in enumerate(nodes):
             self._restore(row, node)
             self._refresh(row)
@@ -203,7 +203,8 @@ class Fleet:
         self.memory[row] += sign * pod.ask.memory
         self.slots[row] += sign
 
-    def _kind_of(self, row: int) -> int:
+    def _kubelet_number(self, row: int) -> int:
+        """A number for the node's hardware and allocator, the same for nodes that are alike."""
         kubelet = kubelet_of(self.nodes[row].topology, self.served[row])
         return self._shapes.setdefault(kubelet, len(self._shapes))
 
@@ -213,9 +214,9 @@ class Fleet:
         for p, _ in self.kubelets[row].free():
             left[p] += 1
         free = sum(1 << p for p, n in enumerate(left) if n == replicas)
-        key = (self._kind[row], free, sum(left))
+        key = (self._kubelet_numbers[row], free, sum(left))
         if key not in self._states:
-            kubelet = list(self._shapes)[self._kind[row]]
+            kubelet = list(self._shapes)[self._kubelet_numbers[row]]
             self._states[key] = len(self.states)
             self.states.append(State(kubelet.shape, free, sum(left), replicas, kubelet))
         self.state[row] = self._states[key]

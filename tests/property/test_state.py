@@ -47,8 +47,8 @@ class Node:
     reports: deque[tuple[int, Report]] = field(default_factory=deque)
 
 
-class World:
-    """The API server, the nodes, and the extender that is judged."""
+class Driver:
+    """The API server, the nodes, and the extender that is judged, one random step at a time."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -266,18 +266,18 @@ class World:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_is_given_twice_lost_or_left_over(seed: int) -> None:
-    world = World(seed)
+    driver = Driver(seed)
     for _ in range(600):
-        world.step()
-    assert world.seen["bound"] + world.seen["not bound"] > 0
-    world.settle()
-    assert world.cluster.in_flight() == []
-    for name, node in world.nodes.items():
+        driver.step()
+    assert driver.seen["bound"] + driver.seen["not bound"] > 0
+    driver.settle()
+    assert driver.cluster.in_flight() == []
+    for name, node in driver.nodes.items():
         bound = {
-            p["metadata"]["uid"] for p in world.pods.values() if p["spec"].get("nodeName") == name
+            p["metadata"]["uid"] for p in driver.pods.values() if p["spec"].get("nodeName") == name
         }
-        assert {p.uid for p in world.cluster.pods_on(NodeName(name))} == bound == node.held.keys()
-        view = world.cluster.view(NodeName(name), "nvidia.com/gpu")
+        assert {p.uid for p in driver.cluster.pods_on(NodeName(name))} == bound == node.held.keys()
+        view = driver.cluster.view(NodeName(name), "nvidia.com/gpu")
         assert not isinstance(view, str)
         assert view.free.bit_count() == view.devices_left == GPUS - sum(node.held.values())
         assert not view.pending
