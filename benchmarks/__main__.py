@@ -9,7 +9,7 @@ from benchmarks.commands.promises import promises, singles
 from benchmarks.commands.report import report
 from benchmarks.commands.simulate import simulate
 from benchmarks.commands.speed import agent, latency, profile, scale, worst
-from scheduler_extender.commandline import run
+from scheduler_extender.cli.commandline import run
 
 app = typer.Typer(
     help="Measure the service.",

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from typing import Any
 
-from scheduler_extender.cluster import Cluster, Decision
-from scheduler_extender.ledger import PodRecord
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision
+from scheduler_extender.state.enquiry import answer_of, enquire, scores
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
 from topology.core.belief import Availability
 from topology.core.devices import Bytes, NodeName, positions
 from topology.core.graph import NodeTopology
@@ -70,31 +71,35 @@ def answers(
     came, and has no score, since scores compare nodes as they are now.
     """
     names = cluster.names()
+    asked = enquire(cluster, request, names, scores=True)
     strict = _strict(request)
-    # One state at a time, with the lock free in between: nobody else waits for a curious person.
-    cluster.work_out(request, names, inf, scores=True)
-    cluster.work_out(strict, names, inf)
-    scores = cluster.scores(request, names, retry=False)
-    with cluster.locked():
-        found = dict(cluster.table(request, names, retry=False).decisions)
-        told = dict(cluster.table(strict, names, retry=False).decisions)
-    if cluster.blind():  # what is remembered was worked out while we could see
-        told = {}
-        found = {} if request.required else found
+    stern = dict(enquire(cluster, strict, names).each())
+    scored = scores(request, asked)
+    blind = cluster.blind()  # what is remembered was worked out while we could see
     home = bound.node if bound is not None else None
     rows = []
-    for name in names:
-        score: int | None = scores[name]
-        decision = found.get(name) or cluster.decide(name, request)
-        stern = told.get(name) or cluster.decide(name, strict)
+    for (name, decision), told in zip(asked.each(), stern.values(), strict=True):
+        facts, score = cluster.facts(NodeName(name)), scored[name]
         if bound is not None and name == home:
-            gone = frozenset({bound.uid})
-            decision = cluster.decide_without(name, request, gone)
-            stern = cluster.decide_without(name, strict, gone)
-            score = None
-        note = stern.rejection.reason if stern.rejection and not decision.rejection else ""
-        rows.append(Answer(name, decision, score, note))
+            before = facts.without(frozenset({bound.uid}))
+            rows.append(_row(cluster, before, request, strict, None))
+        elif blind or decision is None or told is None:
+            rows.append(_row(cluster, facts, request, strict, score))
+        else:
+            rows.append(Answer(facts.name, decision, score, _note(decision, told)))
     return rows
+
+
+def _row(
+    cluster: Cluster, facts: NodeFacts, request: GpuRequest, strict: GpuRequest, score: int | None
+) -> Answer:
+    """A node's answer, worked out now."""
+    decision = answer_of(cluster, facts, request)
+    return Answer(facts.name, decision, score, _note(decision, answer_of(cluster, facts, strict)))
+
+
+def _note(decision: Decision, strict: Decision) -> str:
+    return strict.rejection.reason if strict.rejection and not decision.rejection else ""
 
 
 def _strict(request: GpuRequest) -> GpuRequest:
@@ -117,18 +122,28 @@ def summary(request: GpuRequest, rows: Sequence[Answer]) -> str:
     )
 
 
-def free_and_promised(topology: NodeTopology, view: Availability) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Room:
     """A node's GPUs that no report shows as held, and how many of these pods will get.
 
     ``free`` are driver indices, ``promised`` counts devices of pods that are bound and not yet
     reported (which of the free ones they will be, the kubelet decides), ``pending`` these pods.
     ``left`` is what remains for others.
     """
-    waiting = [pod for pod in view.pending if not pod.departed]
-    free = gpus(view.free, view.width)
-    return {
-        "free": [topology.gpus[p].index for p in positions(free)],
-        "promised": sum(pod.held for pod in waiting),
-        "left": max(0, view.devices_left),
-        "pending": len(view.pending),
-    }
+
+    free: list[int]
+    promised: int
+    left: int
+    pending: int
+
+
+def room(topology: NodeTopology, available: Availability) -> Room:
+    """What is free on a node, and what is left of it."""
+    unreported = [pod for pod in available.pending if not pod.departed]
+    free = gpus(available.free, available.width)
+    return Room(
+        free=[topology.gpus[p].index for p in positions(free)],
+        promised=sum(pod.held for pod in unreported),
+        left=max(0, available.devices_left),
+        pending=len(available.pending),
+    )

@@ -18,9 +18,9 @@ MAX_REPORT_BODY = 4 * MIB
 
 AT_ONCE_BODY = 256 * 1024
 """Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB."""
-AT_ONCE_STEPS = 100
-"""Work done on the event loop for one request, in steps of :meth:`.Cluster.bounded`: about 10 ms.
-Whatever needs more, an evaluation for one, is done in a thread."""
+AT_ONCE_STATES = 4
+"""Changed nodes whose state is found on the event loop for one request, a few ms on the largest.
+Whatever needs more, and whatever has to be worked out, is done in a thread."""
 
 MAX_VALUES = 4_000_000
 MAX_POD_VALUES = 50_000
@@ -29,9 +29,10 @@ MAX_NAMES = 100_000
 works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two million.
 """
 
-VERB_SECONDS = 0.25
-"""For how long one filter, prioritize or preempt may work nodes out; a single node may take it a
-little further. What is done by then stays remembered, and the rest is answered as not decided."""
+VERB_SECONDS = 0.15
+"""For how long one filter, prioritize or preempt may work nodes out; the part of an evaluation that
+is under way then is finished. What is done by then stays remembered, and the rest is answered as
+not decided."""
 
 BIND_STARTS_WITHIN = 3.5
 """Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout

@@ -1,133 +1,89 @@
-"""Runs the two apps on their ports, in one process and one event loop, until told to stop."""
+"""The one place that wires a service together: over a cluster file, or over an API server.
+
+Its parts are the state (:class:`.Cluster`), who feeds it, who writes binds, what is counted, and
+the two ports.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
-import signal
-import socket
-import ssl
-import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
 
-import uvicorn
-from fastapi import FastAPI
-
-from scheduler_extender.connection import connection
+from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.files.clusterfile import ClusterFile, feed
+from scheduler_extender.http.addresses import Addresses
+from scheduler_extender.http.admin import create_admin_app
+from scheduler_extender.http.app import create_app
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.http.servers import Servers, listen
+from scheduler_extender.http.service import Service
 from scheduler_extender.limits import DEFAULT, Limits
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from topology.kubeapi.apiserver import ApiServer
 
-GC_THRESHOLDS = (50_000, 20, 1000)
-"""The collector of reference cycles stops every thread while it looks, up to 60 ms through all that
-is remembered. Hardly anything here is part of a cycle, so it looks at all of it rarely."""
-SWITCH_INTERVAL = 0.001
-"""Seconds after which a thread that computes lets another one go on; the interpreter's own is 5 ms.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """TLS on the scheduler-facing port.
-
-    With ``client_ca`` a client must show a certificate of that CA; with ``client_names`` also one
-    whose common name or DNS name is among them, since the chain alone would let in everybody whom
-    the CA ever signed.
-    """
-
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
-    client_names: frozenset[str] = frozenset()
+STARTS_WITHIN = 30.0
+"""Seconds for a service in a thread to listen on its ports."""
 
 
-class PortError(OSError):
-    """A port cannot be listened on; the message names it."""
+def file_service(
+    content: ClusterFile,
+    settings: Settings | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Service, FileBinder]:
+    """A service over what a cluster file describes, and its binder."""
+    cluster = Cluster(clock, settings or Settings(stale_after=None, all_pods_known=False))
+    feed(cluster, content)
+    return in_memory(cluster)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound, not yet listening socket; port 0 takes any free one. Raises :class:`PortError`."""
-    if not host:  # a socket would take it for every address
-        raise PortError("cannot listen on no address: give one, such as 127.0.0.1 or 0.0.0.0")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio turns Nagle off only where it is: without that every
-    # answer waits 40 ms for a delayed acknowledgement.
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+def in_memory(cluster: Cluster) -> tuple[Service, FileBinder]:
+    """A service over a cluster that whoever drives it feeds, and its binder."""
+    binder = FileBinder(cluster)
+    metrics = Metrics()
+    metrics.watch(cluster)
+    service = Service(cluster, binder, lambda: None, metrics, saw=binder.saw, file_mode=True)
+    return service, binder
+
+
+@contextmanager
+def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
+    """A service over the state of an API server, which is followed inside the block."""
+    from scheduler_extender.kube.source import KubeSource
+
+    cluster = Cluster(time.monotonic, settings)
+    metrics = Metrics()
+    metrics.watch(cluster)
+    source = KubeSource(api, cluster)
+    source.start()
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-    except OSError as error:
-        found.close()
-        raise PortError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    return found
+        source.tell(metrics.follow)
+        yield Service(cluster, source.binder, source.unready, metrics)
+    finally:
+        source.stop()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: one pair of handlers serves both apps."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Servers:
+    """The two ports of a service, bound. Raises :class:`.servers.PortError`."""
+    sockets = (listen(where.host, where.port), listen(where.host, where.admin_port))
+    return Servers(create_app(service), create_admin_app(service), sockets, where.tls, limits)
 
 
-class Serving:
-    """Both servers together. :meth:`run` blocks; :meth:`stop` may come from any thread."""
-
-    def __init__(
-        self,
-        app: FastAPI,
-        admin: FastAPI,
-        sockets: tuple[socket.socket, socket.socket],
-        tls: Tls | None = None,
-        limits: Limits = DEFAULT,
-    ) -> None:
-        self._sockets = sockets
-        configs = (_config(app, tls, limits), _config(admin, None, limits))
-        self._servers = [_Server(config) for config in configs]
-
-    def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
-        """Serve until stopped, by SIGINT or SIGTERM too if ``signals``."""
-        # Threads work answers out in pure Python: so often the event loop gets its turn.
-        sys.setswitchinterval(SWITCH_INTERVAL)
-        gc.set_threshold(*GC_THRESHOLDS)
-        asyncio.run(self._run(on_started, signals))
-
-    def stop(self) -> None:
-        """Finish what is being answered, then return from :meth:`run`."""
-        for server in self._servers:
-            server.should_exit = True
-
-    async def _run(self, on_started: Callable[[], None], signals: bool) -> None:
-        if signals:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self.stop)
-        tasks = [
-            asyncio.create_task(server.serve([sock]))
-            for server, sock in zip(self._servers, self._sockets, strict=True)
-        ]
-        while not all(server.started for server in self._servers):
-            if any(task.done() for task in tasks):
-                break
-            await asyncio.sleep(0.01)
-        else:
-            on_started()
-        await asyncio.gather(*tasks)
-
-
-def _config(app: FastAPI, tls: Tls | None, limits: Limits) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=connection(limits, tls.client_names if tls else frozenset()),
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        timeout_keep_alive=int(limits.idle_seconds),
-        timeout_graceful_shutdown=5,
-        lifespan="off",
-        ssl_certfile=str(tls.certificate) if tls else None,
-        ssl_keyfile=str(tls.key) if tls else None,
-        ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
-    )
+@contextmanager
+def in_thread(
+    service: Service, where: Addresses = Addresses(), limits: Limits = DEFAULT
+) -> Iterator[Servers]:
+    """Serve in a thread of this process inside the block."""
+    found = servers(service, where, limits)
+    started = threading.Event()
+    thread = threading.Thread(target=lambda: found.run(started.set, signals=False), daemon=True)
+    thread.start()
+    if not started.wait(STARTS_WITHIN):
+        raise RuntimeError("the service did not start")
+    try:
+        yield found
+    finally:
+        found.stop()
+        thread.join(10)

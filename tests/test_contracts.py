@@ -19,7 +19,8 @@ NEW = [
     ("topology/machines/new.py", "from pathlib import Path", "The core does no I/O"),
     ("topology/sources/new.py", "import topology.agent.decides.allocation", "Inside topology, too"),
     ("topology/graph2.py", "import scheduler_extender.verbs", "Dependency points down"),
-    ("topology/agent/new.py", "import time", "What decides in the agent asks nobody"),
+    ("topology/agent/new.py", "", "Inside the agent"),
+    ("topology/agent/decides/new.py", "import time", "What decides in the agent asks nobody"),
     ("topology/emulation/new.py", "import topology.core.belief", "The emulation knows nothing"),
     ("topology/core/allocators/new.py", "import topology.emulation", "Inside topology, too"),
     (

@@ -20,11 +20,13 @@ import pytest
 import typer
 import yaml
 
-from scheduler_extender import cli, filecluster, kube
 from scheduler_extender.annotations import KEYS, MANAGED, PREFIX, Malformed, parse
+from scheduler_extender.cli import commands as cli
 from scheduler_extender.demo import FLEET, how_to_call
-from scheduler_extender.filecluster import read_pod
-from scheduler_extender.kube import RECORDS_PATH
+from scheduler_extender.files import clusterfile as filecluster
+from scheduler_extender.files.clusterfile import read_pod
+from scheduler_extender.kube import binder as kube
+from scheduler_extender.kube.source import RECORDS_PATH
 from tests.crd import faults, nodes_of, plain, schema
 from topology import codec
 from topology.core.devices import DeviceId, GpuUuid, PodUid

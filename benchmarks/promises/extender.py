@@ -18,12 +18,15 @@ from benchmarks.promises.podapi import PodApi
 from benchmarks.promises.policy import Pick, PublishedReport
 from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.freshness import Watch
-from scheduler_extender.kube import KubeBinder, Settler
-from scheduler_extender.ledger import PodRecord, availability, pod_record
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.ledger import availability
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.verification import Surprise
 from scheduler_extender.verbs import BindError
-from scheduler_extender.verification import Surprise
 from scheduler_extender.wire import BindingArgs, Pod
 from topology.core.belief import Availability
 from topology.core.devices import NodeName, PodUid
@@ -83,7 +86,7 @@ class Extender:
         self._cluster = Cluster(
             lambda: timeline.now, Settings(stale_after=stale_after), self._watches
         )
-        self._cluster.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
+        self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self._cluster.on_surprise(self.surprises.append)
         self._binder = KubeBinder(PodApi(self._stage, self._api), self._cluster)
         self._settler = Settler(self._cluster, self._binder, clock=lambda: timeline.now)
@@ -120,10 +123,10 @@ class Extender:
 
     def availability(self, node: NodeName) -> Availability | None:
         """What the extender knows of a node, reservations counted; None where it knows nothing."""
-        topology, report, _, _ = self._cluster.node(node)
-        if topology is None:
+        facts = self._cluster.facts(node)
+        if facts.topology is None:
             return None
-        return availability(topology, report, self._cluster.pods_on(node), GPU)
+        return availability(facts.topology, facts.report, facts.all_pods, GPU)
 
     def _watches(self) -> list[Watch]:
         return [Watch(name, at, self._failing.get(name)) for name, at in self._heard.items()]

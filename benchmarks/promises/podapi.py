@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scheduler_extender.kube import PODS_PATH
+from scheduler_extender.kube.binder import PODS_PATH
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error

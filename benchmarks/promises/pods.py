@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from benchmarks.promises.extender import read_pod
 from scheduler_extender.annotations import PREFIX
-from scheduler_extender.ledger import PodRecord
+from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core.requests import GpuRequest
 

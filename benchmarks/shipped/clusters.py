@@ -11,8 +11,8 @@ from itertools import combinations
 from pathlib import Path
 
 from benchmarks.protocol import openb
-from scheduler_extender.filecluster import Allocatable, ClusterFileError, load
-from scheduler_extender.ledger import PodRecord
+from scheduler_extender.files.clusterfile import Allocatable, ClusterFileError, load
+from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import Link, LinkKind

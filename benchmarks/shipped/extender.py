@@ -18,8 +18,9 @@ from benchmarks.shipped.policy import Base, Choice, Wait
 from benchmarks.shipped.scheduler import DEFAULT
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid

@@ -240,10 +240,12 @@ def _services(size: int, seed: int) -> Iterator[tuple[Ports, Ports, list[str]]]:
 def _serve(kind: str, size: int, seed: int) -> None:
     """The body of a child: serve, and print the ports once it answers."""
     from benchmarks.speed.nothing import create_nothing_app
-    from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
-    from scheduler_extender.cluster import Cluster, Settings
-    from scheduler_extender.filecluster import FileBinder
-    from scheduler_extender.serving import Serving, listen
+    from scheduler_extender.http.admin import create_admin_app
+    from scheduler_extender.http.app import create_app
+    from scheduler_extender.http.servers import Servers, listen
+    from scheduler_extender.serving import in_memory
+    from scheduler_extender.state.cluster import Cluster
+    from scheduler_extender.state.decision import Settings
 
     cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
     if kind == "extender":
@@ -251,13 +253,11 @@ def _serve(kind: str, size: int, seed: int) -> None:
         for i in range(size):
             topology = machine(MACHINES[i % len(MACHINES)]).topology(_name(i))
             cluster.put_record(topology, _report(i, rng, 1))
-    metrics = Metrics()
-    service = Service(cluster, FileBinder(cluster), lambda: None, metrics, file_mode=True)
-    main = create_app(service) if kind == "extender" else create_nothing_app(metrics)
+    service, _ = in_memory(cluster)
+    main = create_app(service) if kind == "extender" else create_nothing_app(service.metrics)
     sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
-    serving = Serving(main, create_admin_app(service), sockets)
-    ports = [sock.getsockname()[1] for sock in sockets]
-    serving.run(lambda: print(*ports, flush=True))
+    serving = Servers(main, create_admin_app(service), sockets)
+    serving.run(lambda: print(*serving.ports, flush=True))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from scheduler_extender import wire
-from scheduler_extender.app import Metrics
-from scheduler_extender.endpoint import Verb
+from scheduler_extender.http.endpoint import Verb
+from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import Bodies
 
 REASON = "not guaranteed: the node may hand out GPUs without link=nvlink"

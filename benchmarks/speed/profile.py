@@ -21,9 +21,9 @@ from benchmarks.speed import rounds
 from benchmarks.speed.histories import cluster_of
 from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
-from scheduler_extender.cluster import Cluster
-from scheduler_extender.ledger import PodRecord
-from scheduler_extender.mix import REFRESH
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.mix import REFRESH
+from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core import admission as kubelet
 from topology.core import scoring
@@ -111,7 +111,7 @@ def _cluster(count: int, states: int, seed: int) -> ClusterCost:
         lambda: verbs.prioritize(cluster, double, names),
         "prioritize",
     )
-    distinct = {cluster.view(name, "nvidia.com/gpu") for name in names}
+    distinct = {cluster.facts(name).availability("nvidia.com/gpu") for name in names}
     forget()
     return ClusterCost(
         filter=filtering,
@@ -136,8 +136,8 @@ def _verb_cost(
 
 
 def _verdict_cost(cluster: Cluster, name: NodeName, request: GpuRequest) -> float:
-    topology = cluster.node(name)[0]
-    now = cluster.view(name, "nvidia.com/gpu")
+    topology = cluster.facts(name).topology
+    now = cluster.facts(name).availability("nvidia.com/gpu")
     if topology is None or not isinstance(now, Availability):
         return 0.0
     node = Kubelet(topology.shape, topology.allocator)

@@ -11,10 +11,10 @@ from rich.table import Table
 from benchmarks.figures.speed import PreemptCost, Profile, WakerCost
 from benchmarks.promises.pods import app, manifest
 from benchmarks.speed.histories import cluster_of
-from scheduler_extender import preemption
-from scheduler_extender.cluster import Cluster
-from scheduler_extender.ledger import PodRecord
-from scheduler_extender.waker import Waker
+from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.verbs import preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from topology.core.devices import PodUid
 from topology.core.links import GBps, LinkKind
@@ -83,7 +83,7 @@ def _preempt(states: int, seed: int) -> PreemptCost:
     victims: dict[str, MetaVictims | None] = {
         name: MetaVictims([MetaPod(pods[0].uid)])
         for name in names
-        if (pods := cluster.pods_on(name))
+        if (pods := cluster.facts(name).all_pods)
     }
     args = PreemptionArgs(pod, None, victims)
     forget()

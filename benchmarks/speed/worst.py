@@ -202,14 +202,11 @@ def _serve(seed: int) -> None:
     """The body of the child: serve until stdin ends, then say how long the loop was held."""
     import asyncio
 
-    from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
-    from scheduler_extender.filecluster import FileBinder
-    from scheduler_extender.serving import Serving, listen
+    from scheduler_extender.http.addresses import Addresses
+    from scheduler_extender.serving import in_memory, servers
 
-    cluster = populate(seed)
-    service = Service(cluster, FileBinder(cluster), lambda: None, Metrics(), file_mode=True)
-    sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
-    serving = Serving(create_app(service), create_admin_app(service), sockets)
+    service, _ = in_memory(populate(seed))
+    serving = servers(service, Addresses())
     held = [0.0]
 
     async def heartbeat() -> None:
@@ -222,7 +219,7 @@ def _serve(seed: int) -> None:
 
     def started() -> None:
         beating.append(asyncio.get_running_loop().create_task(heartbeat()))
-        print(f"{_MARK}{sockets[0].getsockname()[1]}", flush=True)
+        print(f"{_MARK}{serving.ports[0]}", flush=True)
 
     def until_told() -> None:
         sys.stdin.read()

@@ -10,8 +10,9 @@ from itertools import combinations
 from typing import Literal
 
 from benchmarks.speed.worst_pods import RESOURCE
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.ledger import PodRecord
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import Bytes, DeviceId, Gpu, GpuResource, GpuUuid, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import GBps, Link, LinkKind

@@ -9,27 +9,23 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
-from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
-from scheduler_extender.check import STYLES, set_text, sets_text
-from scheduler_extender.cluster import Cluster, Settings
+from scheduler_extender.cli.checktable import set_text, sets_text, verdict_text
+from scheduler_extender.cli.terminal import show
 from scheduler_extender.demo import workload
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.picture import picture
 from scheduler_extender.demo.scheduler import Outcome, Scheduler
-from scheduler_extender.filecluster import ClusterFile, FileBinder, feed, load
-from scheduler_extender.serving import Serving, listen
-from scheduler_extender.terminal import show
+from scheduler_extender.files.clusterfile import ClusterFile, load
+from scheduler_extender.http.addresses import Addresses
+from scheduler_extender.http.servers import Servers
+from scheduler_extender.serving import file_service, in_thread
 from topology.core.devices import PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")
@@ -39,32 +35,6 @@ WEIGHT = 5
 """As in manifests/scheduler/kube-scheduler-config.yaml, which says why; a test compares the two."""
 
 
-@contextmanager
-def _service(
-    content: ClusterFile, port: int, admin_port: int
-) -> Iterator[tuple[str, str, FileBinder]]:
-    """The real service in a thread: its two base URLs and its binder."""
-    cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
-    feed(cluster, content)
-    binder = FileBinder(cluster)
-    metrics = Metrics()
-    metrics.watch(cluster)
-    service = Service(cluster, binder, lambda: None, metrics, file_mode=True)
-    sockets = (listen("127.0.0.1", port), listen("127.0.0.1", admin_port))
-    serving = Serving(create_app(service), create_admin_app(service), sockets)
-    started = threading.Event()
-    thread = threading.Thread(target=lambda: serving.run(started.set, signals=False), daemon=True)
-    thread.start()
-    if not started.wait(30):
-        raise RuntimeError("the service did not start")
-    try:
-        main, admin = (f"http://127.0.0.1:{s.getsockname()[1]}" for s in sockets)
-        yield main, admin, binder
-    finally:
-        serving.stop()
-        thread.join(10)
-
-
 def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path | None) -> int:
     """Place ``count`` pods and show what happened; 0, or 1 if a promise was broken."""
     source = cluster or FLEET
@@ -72,7 +42,9 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
     kubelets = Kubelets([record.topology for record in content.records], seed)
     pods = workload.pods(count, seed)
     outcomes: list[Outcome] = []
-    with _service(content, 0, 0) as (url, admin, binder):
+    service, binder = file_service(content)
+    with in_thread(service) as serving:
+        url, admin = _urls(serving)
         console.print(
             f"[bold]{len(content.records)} nodes, {_gpus(content)} GPUs[/] from {source.name}; "
             f"the extender serves {url}/scheduler"
@@ -101,6 +73,11 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
     return 1 if any(o.broken for o in outcomes) else 0
 
 
+def _urls(serving: Servers) -> tuple[str, str]:
+    port, admin_port = serving.ports
+    return f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
+
+
 def _gpus(content: ClusterFile) -> int:
     return sum(len(record.topology.gpus) for record in content.records)
 
@@ -117,7 +94,7 @@ def _show(console: Console, outcomes: list[Outcome]) -> None:
         if o.node is not None:
             possible = sets_text(o.possible, SHOWN_SETS) if o.possible else "any"
             got = set_text(o.got)
-            table.add_row(o.pod, o.asks, o.node, got, possible, Text(o.verdict, STYLES[o.verdict]))
+            table.add_row(o.pod, o.asks, o.node, got, possible, verdict_text(o.verdict))
     show(console, table)
     console.print()
     waiting = Table(box=None, pad_edge=False, header_style="bold")
@@ -172,7 +149,9 @@ def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: in
     """Leave the extender running on the fleet and say how to call it; until interrupted."""
     source = cluster or FLEET
     content = load(source)
-    with _service(content, port, admin_port) as (url, admin, _):
+    service, _ = file_service(content)
+    with in_thread(service, Addresses(port=port, admin_port=admin_port)) as serving:
+        url, admin = _urls(serving)
         console.print(how_to_call(url, admin, content), markup=False, highlight=False)
         try:
             threading.Event().wait()

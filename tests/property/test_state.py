@@ -19,9 +19,11 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import Cluster
-from scheduler_extender.kube import PodSink, Settler
-from scheduler_extender.ledger import PodRecord, pod_record
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.kube.sinks import PodSink
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import Unusable
+from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
@@ -48,7 +50,7 @@ class Node:
 
 
 class Driver:
-    """The API server, the nodes, and the extender that is judged, one random step at a time."""
+    """The API server, the nodes, and the extender that is judged."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -129,7 +131,7 @@ class Driver:
             manifest = self.rng.choice(unbound)
             asked = msgspec.convert(manifest, Pod)
             # Where no record is known a plain pod passes unseen, at its own risk.
-            known = [n for n in NODES if self.cluster.node(NodeName(n))[1] is not None]
+            known = [n for n in NODES if self.cluster.facts(NodeName(n)).report is not None]
             passed = verbs.filter_nodes(self.cluster, asked, known).node_names
             if passed:
                 meta = manifest["metadata"]
@@ -244,11 +246,12 @@ class Driver:
     def counted(self) -> None:
         """The states that nodes are in are counted rightly."""
         cluster = self.cluster
-        states = Counter(s for node in cluster._nodes.values() for s in node.states.values())
-        assert states == cluster._nodes_in
-        assert states.keys() == cluster._facts.keys() == set(cluster._state_numbers.values())
-        flying = {uid: n for n, node in cluster._nodes.items() for uid in node.in_flight}
-        assert flying == cluster._in_flight
+        states = [cluster.state(name, "nvidia.com/gpu") for name in cluster.names()]
+        keys = [cluster.facts(name).key("nvidia.com/gpu") for name in cluster.names()]
+        assert len(set(states)) == len(set(keys)) == cluster.remembered().states
+        assert dict(zip(states, keys, strict=True)) == dict(zip(states, keys, strict=True))
+        flying = {uid for facts in cluster.all_facts() for uid in facts.reserved}
+        assert flying == {pod.uid for pod in cluster.in_flight()}
 
     def settle(self) -> None:
         """Nothing more begins, and everything under way ends."""
@@ -276,9 +279,15 @@ def test_nothing_is_given_twice_lost_or_left_over(seed: int) -> None:
         bound = {
             p["metadata"]["uid"] for p in driver.pods.values() if p["spec"].get("nodeName") == name
         }
-        assert {p.uid for p in driver.cluster.pods_on(NodeName(name))} == bound == node.held.keys()
-        view = driver.cluster.view(NodeName(name), "nvidia.com/gpu")
-        assert not isinstance(view, str)
-        assert view.free.bit_count() == view.devices_left == GPUS - sum(node.held.values())
-        assert not view.pending
-        assert not view.releasing
+        assert (
+            {p.uid for p in driver.cluster.facts(NodeName(name)).all_pods}
+            == bound
+            == node.held.keys()
+        )
+        available = driver.cluster.facts(NodeName(name)).availability("nvidia.com/gpu")
+        assert not isinstance(available, Unusable)
+        assert (
+            available.free.bit_count() == available.devices_left == GPUS - sum(node.held.values())
+        )
+        assert not available.pending
+        assert not available.releasing

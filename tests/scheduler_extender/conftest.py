@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.kube import KubeBinder, PodSink
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.sinks import PodSink
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, switched
 from tests.scheduler_extender.serving import Clock, Running, running

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +10,13 @@ from typing import Any
 
 import httpx
 
-from scheduler_extender.app import Metrics, Service, create_admin_app, create_app
-from scheduler_extender.cluster import Cluster, Settings
-from scheduler_extender.filecluster import FileBinder
+from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.http.service import Service
 from scheduler_extender.limits import DEFAULT, Bodies, Limits
-from scheduler_extender.serving import Serving, listen
+from scheduler_extender.serving import in_thread
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
 from scheduler_extender.verbs import Binder
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
@@ -97,28 +98,18 @@ def running(
     for node in nodes:
         cluster.put_record(node, Report("boot", 1))
     unready: list[str] = []
+    in_memory = FileBinder(cluster)
+    saw = in_memory.saw if binder is None else lambda pod: None
     service = Service(
         cluster,
-        binder or FileBinder(cluster),
+        binder or in_memory,
         lambda: unready[0] if unready else None,
         Metrics(),
+        saw=saw,
         file_mode=binder is None,
         bodies=bodies or Bodies(),
     )
-    sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
-    serving = Serving(create_app(service), create_admin_app(service), sockets, limits=limits)
-    started = threading.Event()
-    thread = threading.Thread(target=lambda: serving.run(started.set, signals=False))
-    thread.start()
-    try:
-        assert started.wait(10)
-        ports = (sockets[0].getsockname()[1], sockets[1].getsockname()[1])
-        with (
-            _client(ports[0]) as http,
-            _client(ports[1]) as admin,
-        ):
-            yield Running(cluster, clock, http, admin, unready, service, ports)
-    finally:
-        serving.stop()
-        thread.join(10)
-        assert not thread.is_alive()
+    with in_thread(service, limits=limits) as serving:
+        main, people = serving.ports
+        with _client(main) as http, _client(people) as admin:
+            yield Running(cluster, clock, http, admin, unready, service, serving.ports)

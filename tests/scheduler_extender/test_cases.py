@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.cluster import Settings
-from scheduler_extender.kube import PodSink
-from scheduler_extender.ledger import PodRecord
+from scheduler_extender.kube.sinks import PodSink
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.pods import PodRecord
 from tests.nodes import bridged, container, pcie, pod, switched
 from tests.recorded import files, shared
 from tests.scheduler_extender.conftest import Kube
@@ -312,7 +312,7 @@ def test_case_21_the_same_bind_again(kube: Kube, bound: Running) -> None:
     assert kube.fake.read("/api/v1/namespaces/default/pods/train") == before
     PodSink(kube.cluster).apply(_raw(before))
     assert bound.bind(train, "switched") == ""
-    assert len(kube.cluster.pods_on(NodeName("switched"))) == 1
+    assert len(kube.cluster.facts(NodeName("switched")).all_pods) == 1
     assert "bound to switched already" in bound.bind(train, "bridged")
 
 
@@ -344,11 +344,11 @@ def test_case_23_a_hundred_binds_at_once(kube: Kube, bound: Running) -> None:
 def test_case_24_bind_times_out_after_commit(
     kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.WRITE_TIMEOUT", 0.3)
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.3)
     train = kube.create(pod(2, NVLINK))
     kube.fake.commit_then_hang("/binding$")
     assert bound.bind(train, "switched") == ""
-    assert [p.name for p in kube.cluster.pods_on(NodeName("switched"))] == ["train"]
+    assert [p.name for p in kube.cluster.facts(NodeName("switched")).all_pods] == ["train"]
 
 
 @pytest.mark.parametrize("status", [403, 409, 422, 429])

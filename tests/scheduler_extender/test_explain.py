@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.cluster import OUT_OF_DATE, Cluster
 from scheduler_extender.explain import answers, summary
-from scheduler_extender.freshness import Watch
-from scheduler_extender.ledger import pod_record
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import OUT_OF_DATE
+from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.pods import pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.serving import Running, running
@@ -134,25 +135,3 @@ def test_what_a_blind_extender_answers_is_told() -> None:
     assert (row.passes, row.reason) == (False, OUT_OF_DATE.reason)
     (row,) = answers(cluster, gpu_request(2))
     assert row.passes
-
-
-def test_who_asks_why_holds_up_nobody_else() -> None:
-    """Each state is worked out by itself, and the lock is free in between."""
-    unbounded: list[str] = []
-
-    class Watched(Cluster):
-        def _decide(self, *rest: Any) -> Any:
-            if self._allowance is None:
-                unbounded.append("decide")
-            return super()._decide(*rest)
-
-        def _prospect(self, *rest: Any) -> Any:
-            if self._allowance is None:
-                unbounded.append("score")
-            return super()._prospect(*rest)
-
-    cluster = Watched(lambda: 0.0)
-    for i in range(4):
-        cluster.put_record(switched(2 + i, f"n{i}"), Report("boot", 1))
-    assert len(answers(cluster, gpu_request(2))) == 4
-    assert unbounded == []

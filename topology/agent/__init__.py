@@ -1,13 +1,27 @@
 """The node agent: publishes what is in its node, who holds it, and whether it is healthy.
 
-``asks`` holds everyone who asks the machine, the kubelet or the API server; ``decides`` what
-follows from their answers. :mod:`~topology.agent.loop` says when to look,
-:mod:`~topology.agent.publisher` writes. Read first: :mod:`~topology.agent.decides.observed` (what
-NVML and sysfs say, as values), :mod:`~topology.agent.decides.hardware` (the node's topology out of
-it), :mod:`~topology.agent.decides.holdings` (who holds what, from the kubelet's PodResources),
-:mod:`~topology.agent.decides.health` and :mod:`~topology.agent.decides.allocation` (how devices are
-chosen).
+::
 
-What decides is a function of its arguments; what asks costs, where it fails, the one fact it was
-asked for, and that fact is listed as unseen. The extender imports nothing of it.
+    asks/     what is asked: NVML, sysfs, the kubelet, the API server; everything here does I/O
+    decides/  what follows from the answers: pure, on a clock that is passed in
+    loop      one turn: asks what is due, lets ``decides`` decide, says what follows
+    publisher writes the record
+    service   the threads; takes the turns and carries out what they say
+    metrics, wakeup, command
+
+A report comes about like this:
+
+1. A watcher in :mod:`~topology.agent.asks` sees something new (NVML, a pod) and takes a note.
+2. :class:`~topology.agent.service.AgentService` wakes up and takes a turn of
+   :class:`~topology.agent.loop.NodeAgent`.
+3. The turn asks the kubelet if it is time (:mod:`~topology.agent.decides.polling`), finds out whose
+   the listed devices are (:mod:`~topology.agent.decides.joining`) and which of it counts
+   (:mod:`~topology.agent.decides.holders`).
+4. It looks at the hardware (:mod:`~topology.agent.decides.hardwarebook`) and its health
+   (:mod:`~topology.agent.decides.health`), and composes the record of all this
+   (:mod:`~topology.agent.decides.record`).
+5. :class:`~topology.agent.publisher.Publisher` writes what has changed.
+
+Where a question fails, the agent publishes the rest and lists the one fact that it asked for as
+unseen. The extender imports nothing of this package.
 """

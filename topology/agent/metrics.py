@@ -16,9 +16,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from topology.agent.decides.observed import Vitals
-from topology.agent.loop import Picture
+from topology.agent.decides.record import Picture
 from topology.agent.publisher import Counts
 from topology.core.devices import GpuUuid, base_uuid
+from topology.core.report import READY, UNACCOUNTED_USE
 
 PREFIX = "gpu_topology_agent"
 MOST_CLIENTS = 16
@@ -79,65 +80,73 @@ class Metrics(Collector):
             failed.add_metric([cause], count)
         yield failed
         if seen.picture is not None:
-            yield from self._of_picture(seen, seen.picture)
+            yield from _of_record(seen.picture)
+            yield _health(seen.picture)
+            yield from _of_gpus(seen, seen.picture)
 
-    def _of_picture(self, seen: Seen, picture: Picture) -> Iterator[Metric]:
-        report, topology = picture.report, picture.topology
-        yield _gauge(
-            "pods_due", "GPU pods of which news from the kubelet is due.", len(picture.due)
-        )
-        yield _gauge("unseen_facts", "Facts that could not be had.", len(picture.unseen))
-        yield _gauge(
-            "unknown_devices", "Device ids of no GPU of this node that is known.", picture.unknown
-        )
-        yield _gauge(
-            "unpublished_devices", "Device ids that the record does not show.", picture.left_out
-        )
-        for condition in report.conditions:
-            if condition.type == "UnaccountedUse":
-                yield _gauge(
-                    "unaccounted_use", "Somebody computes on a GPU of no pod.", condition.status
-                )
-            if condition.type == "Ready":
-                yield _gauge("ready", "Whether the record can be relied on.", condition.status)
-        gpus = topology.gpus if topology else ()
-        yield _gauge("gpus", "GPUs of the node, lost ones included.", len(gpus))
-        held = {base_uuid(i): a for a in report.allocations for i in a.device_ids}
-        ids = sum(len(a.device_ids) for a in report.allocations)
-        yield _gauge("allocated_devices", "Devices that containers hold.", ids)
-        sick = {h.uuid for h in report.health if not h.healthy}
-        healthy = _labelled("gpu_healthy", "Whether the GPU is healthy.", ["gpu", "uuid"])
-        for gpu in gpus:
-            healthy.add_metric([str(gpu.index), gpu.uuid], float(gpu.uuid not in sick))
-        yield healthy
-        index = {gpu.uuid: str(gpu.index) for gpu in gpus}
-        active = _labelled("nvlinks_active", "NVLinks that are up.", ["gpu", "uuid"])
-        expected = _labelled(
-            "nvlinks_expected", "NVLinks that were up at some time of this boot.", ["gpu", "uuid"]
-        )
-        ecc = _labelled(
-            "gpu_uncorrected_ecc_errors",
-            "Uncorrected ECC errors since the driver load.",
-            ["gpu", "uuid"],
-        )
-        labels = ["gpu", "uuid", "namespace", "pod", "container"]
-        used = _labelled("gpu_memory_used_bytes", "Memory in use.", labels)
-        utilisation = _labelled("gpu_utilization_ratio", "Time in use, 0 to 1.", labels)
-        for vital in seen.vitals:
-            at = index.get(vital.uuid, "")
-            holder = held.get(vital.uuid)
-            whose = [holder.namespace, holder.pod, holder.container] if holder else ["", "", ""]
-            if vital.active_links is not None:
-                active.add_metric([at, vital.uuid], len(vital.active_links))
-            if vital.uuid in seen.expected_links:
-                expected.add_metric([at, vital.uuid], seen.expected_links[vital.uuid])
-            if vital.memory_used is not None:
-                used.add_metric([at, vital.uuid, *whose], vital.memory_used)
-            if vital.utilisation is not None:
-                utilisation.add_metric([at, vital.uuid, *whose], vital.utilisation)
-            if vital.uncorrected_ecc is not None:
-                ecc.add_metric([at, vital.uuid], vital.uncorrected_ecc)
-        yield from (active, expected, used, utilisation, ecc)
+
+def _of_record(picture: Picture) -> Iterator[Metric]:
+    """What the record says as a whole."""
+    yield _gauge("pods_due", "GPU pods of which news from the kubelet is due.", len(picture.due))
+    yield _gauge("unseen_facts", "Facts that could not be had.", len(picture.unseen))
+    yield _gauge(
+        "unknown_devices", "Device ids of no GPU of this node that is known.", picture.unknown
+    )
+    yield _gauge(
+        "unpublished_devices", "Device ids that the record does not show.", picture.left_out
+    )
+    for condition in picture.report.conditions:
+        if condition.type == UNACCOUNTED_USE:
+            yield _gauge(
+                "unaccounted_use", "Somebody computes on a GPU of no pod.", condition.status
+            )
+        if condition.type == READY:
+            yield _gauge("ready", "Whether the record can be relied on.", condition.status)
+    gpus = picture.topology.gpus if picture.topology else ()
+    yield _gauge("gpus", "GPUs of the node, lost ones included.", len(gpus))
+    ids = sum(len(a.device_ids) for a in picture.report.allocations)
+    yield _gauge("allocated_devices", "Devices that containers hold.", ids)
+
+
+def _health(picture: Picture) -> Metric:
+    sick = {h.uuid for h in picture.report.health if not h.healthy}
+    healthy = _labelled("gpu_healthy", "Whether the GPU is healthy.", ["gpu", "uuid"])
+    for gpu in picture.topology.gpus if picture.topology else ():
+        healthy.add_metric([str(gpu.index), gpu.uuid], float(gpu.uuid not in sick))
+    return healthy
+
+
+def _of_gpus(seen: Seen, picture: Picture) -> Iterator[Metric]:
+    """What moves on each GPU, with the pod that holds it."""
+    labels = ["gpu", "uuid"]
+    active = _labelled("nvlinks_active", "NVLinks that are up.", labels)
+    expected = _labelled(
+        "nvlinks_expected", "NVLinks that were up at some time of this boot.", labels
+    )
+    ecc = _labelled(
+        "gpu_uncorrected_ecc_errors", "Uncorrected ECC errors since the driver load.", labels
+    )
+    labels = [*labels, "namespace", "pod", "container"]
+    used = _labelled("gpu_memory_used_bytes", "Memory in use.", labels)
+    utilisation = _labelled("gpu_utilization_ratio", "Time in use, 0 to 1.", labels)
+    gpus = picture.topology.gpus if picture.topology else ()
+    index = {gpu.uuid: str(gpu.index) for gpu in gpus}
+    held = {base_uuid(i): a for a in picture.report.allocations for i in a.device_ids}
+    for vital in seen.vitals:
+        at = [index.get(vital.uuid, ""), vital.uuid]
+        holder = held.get(vital.uuid)
+        whose = [holder.namespace, holder.pod, holder.container] if holder else ["", "", ""]
+        if vital.active_links is not None:
+            active.add_metric(at, len(vital.active_links))
+        if vital.uuid in seen.expected_links:
+            expected.add_metric(at, seen.expected_links[vital.uuid])
+        if vital.memory_used is not None:
+            used.add_metric([*at, *whose], vital.memory_used)
+        if vital.utilisation is not None:
+            utilisation.add_metric([*at, *whose], vital.utilisation)
+        if vital.uncorrected_ecc is not None:
+            ecc.add_metric(at, vital.uncorrected_ecc)
+    yield from (active, expected, used, utilisation, ecc)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -153,7 +162,7 @@ class PortError(Exception):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """So many clients at once and no more: the port may be reached by anybody."""
+    """Serves at most ``MOST_CLIENTS`` clients at once: anybody may reach the port."""
 
     daemon_threads = True
     _places = threading.BoundedSemaphore(MOST_CLIENTS)
@@ -183,7 +192,7 @@ class _Quiet(WSGIRequestHandler):
     timeout = CLIENT_TIMEOUT
 
     def log_message(self, *_: Any) -> None:
-        """Scrapes are no news."""
+        """Do not log each scrape."""
 
 
 class MetricsServer:

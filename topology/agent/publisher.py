@@ -153,12 +153,12 @@ class Publisher:
         except (ApiFailure, ValueError) as error:
             self._failed(error)
             if not isinstance(error, ApiFailure) or _refused(error):
-                self._confess(report, str(error))
+                self._write_bare(report, str(error))
             return False
         self._failures, self.problem = 0, ""
         return True
 
-    def _confess(self, report: Report, why: str) -> None:
+    def _write_bare(self, report: Report, why: str) -> None:
         """Write that the record is refused, and nothing else of it, where that does not stand."""
         since = next((c.since for c in report.conditions), "")
         refused = Condition(

@@ -1,6 +1,8 @@
 """The agent as it runs on a node: its threads, and the loop that turns and writes.
 
-Four threads look (NVML, pods, Node, metrics) and only take notes; this one decides and writes.
+Four threads look or serve (NVML, pods, Node, metrics) and only take notes. The thread of
+:meth:`AgentService.run` takes the turns of :class:`~topology.agent.loop.NodeAgent`, carries out
+what they say, and writes the record.
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ from topology.agent.asks.node import KubeletSources, NodeWatch
 from topology.agent.asks.nvmlwatch import Cadence, NvmlWatch
 from topology.agent.asks.podresources import PodResources
 from topology.agent.asks.pods import PODS_PATH, NodePods
-from topology.agent.loop import NodeAgent, Pace, Picture, Surroundings, take_over
+from topology.agent.decides.latency import ReportLatency
+from topology.agent.decides.polling import USUAL_INTERVALS, PollIntervals
+from topology.agent.decides.record import Picture
+from topology.agent.decides.surroundings import Surroundings
+from topology.agent.loop import Asks, Clock, NodeAgent, Turn
 from topology.agent.metrics import Metrics, MetricsServer
 from topology.agent.publisher import Publisher
 from topology.agent.wakeup import Wakeup
-from topology.core.devices import NodeName, PodUid
-from topology.kubeapi.apiserver import ApiServer
+from topology.core.devices import NodeName
+from topology.kubeapi.apiserver import ApiFailure, ApiServer
 from topology.kubeapi.reflector import Reflector, Timing
 
 log = structlog.get_logger(__name__)
@@ -61,7 +67,7 @@ class Settings:
     policy: str | None = None
     heartbeat: float = 60.0
     cadence: Cadence = Cadence()  # noqa: RUF009 (frozen)
-    pace: Pace = Pace()  # noqa: RUF009 (frozen)
+    intervals: PollIntervals = USUAL_INTERVALS
 
 
 class AgentService:
@@ -94,18 +100,19 @@ class AgentService:
         self._agent = NodeAgent(
             settings.node,
             _boot_id(settings.boot_id),
-            self._kubelet,
-            self._nvml,
-            lambda: pci.read(settings.sys),
-            self._surroundings,
-            time.monotonic,
-            _now,
+            Asks(
+                self._kubelet,
+                self._nvml,
+                lambda: pci.read(settings.sys),
+                self._surroundings,
+            ),
+            Clock(time.monotonic, _now),
             policy=settings.policy,
-            pace=settings.pace,
-            on_kubelet_restart=self._node.poke,
+            intervals=settings.intervals,
         )
         self._turned = time.monotonic()
-        self._bound: dict[PodUid, float] = {}
+        self._kubelet_restarts = 0
+        self._latency = ReportLatency()
 
     @property
     def looks(self) -> int:
@@ -138,11 +145,12 @@ class AgentService:
                 late = time.monotonic() - started > patience
                 taken_over = taken_over or self._take_over() or not write
                 if taken_over:
-                    told = self._told()
-                    picture = self._agent.turn()
-                    done = (told and self._agent.heard) or late
-                    if done and (not write or self._write(picture)):
-                        return picture
+                    answered = self._sources_answered()
+                    turn = self._agent.turn()
+                    self._carry_out(turn)
+                    done = (answered and turn.heard) or late
+                    if done and (not write or self._write(turn.picture)):
+                        return turn.picture
                 if late and time.monotonic() - started > 2 * patience:
                     problem = self._publisher.problem if self._publisher else ""
                     raise TimeoutError(problem or "the API server does not answer")
@@ -171,20 +179,29 @@ class AgentService:
             self._end()
 
     def _round(self, started: float) -> float:
-        """One turn and what it wants written; how long nothing is due."""
-        if self._pod_news.is_set():
+        """One turn and what it wants done; for how long nothing is due after it."""
+        news = self._pod_news.is_set()
+        if news:
             self._pod_news.clear()
-            self._agent.news()
-        told = self._told()  # before the turn: what is told during it is not in the picture
-        picture = self._agent.turn()
-        self._tell(picture)
+        answered = self._sources_answered()  # before the turn: later answers are not in its picture
+        turn = self._agent.turn(news=news)
+        self._carry_out(turn)
+        self._show(turn)
         early = time.monotonic() - started < FIRST_LOOK
-        due = self._agent.next_turn()
-        if self._publisher is not None and ((told and self._agent.heard) or not early):
-            if self._write(picture):
-                self._note_latency(picture)
+        due = turn.next_turn
+        if self._publisher is not None and ((answered and turn.heard) or not early):
+            if self._write(turn.picture):
+                self._note_latency(turn.picture)
             due = min(due, self._publisher.next_write())
         return max(0.0, due - time.monotonic())
+
+    def _carry_out(self, turn: Turn) -> None:
+        """Tell the watchers what a turn has found out."""
+        if turn.expected_gpus is not None:
+            self._nvml.expect(turn.expected_gpus)
+        if turn.kubelet_restarts != self._kubelet_restarts:
+            self._kubelet_restarts = turn.kubelet_restarts
+            self._node.ask_again()
 
     def _write(self, picture: Picture) -> bool:
         if self._publisher is None:
@@ -199,13 +216,23 @@ class AgentService:
             }
         return self._publisher.write(picture.topology, picture.report, picture.departures)
 
-    def _told(self) -> bool:
-        """Whether NVML and the API server have said something, be it that they cannot."""
+    def _sources_answered(self) -> bool:
+        """Whether NVML and the API server have answered, if only that they cannot."""
         known = self._api is None or bool(self._node.state.uid)
         return self._nvml.state().asked and known
 
     def _take_over(self) -> bool:
-        return self._publisher is not None and take_over(self._agent, self._publisher)
+        """Start from the record of the agent before us; whether the API server could be asked."""
+        if self._publisher is None:
+            return False
+        try:
+            former = self._publisher.former()
+        except ApiFailure as error:
+            log.warning("cannot read the record of the agent before this one", cause=str(error))
+            return False
+        if former is not None:
+            self._agent.remember(former.topology, former.report)
+        return True
 
     def _surroundings(self) -> Surroundings:
         # Version and count before the pods: what is known may be newer than what they say.
@@ -219,32 +246,29 @@ class AgentService:
             dict(node.labels),
             node.kubelet,
             synced=self._reflector is None or self._reflector.synced,
-            alone=self._reflector is None,
+            has_api_server=self._reflector is not None,
             unseen=node.unseen,
             # The reflector notes an event's version only once its sink has told us of the event.
             pods_version=_later(version, gone_at),
             departures=departures,
         )
 
-    def _tell(self, picture: Picture) -> None:
+    def _show(self, turn: Turn) -> None:
+        """Make the metrics tell of this turn."""
         seen = self._metrics.seen
-        seen.picture = picture
+        seen.picture = turn.picture
         state = self._nvml.state()
         seen.vitals, seen.nvml_up = state.vitals, not state.problem
-        seen.expected_links = dict(self._agent.expected_links)
-        seen.kubelet_failures = self._agent.kubelet_failures
+        seen.expected_links = dict(turn.expected_links)
+        seen.kubelet_failures = turn.kubelet_failures
         if self._publisher is not None:
             seen.writes = self._publisher.counts
-        now = time.monotonic()
-        for uid in picture.due:
-            self._bound.setdefault(uid, now)
+        self._latency.waiting(turn.picture.due, time.monotonic())
 
     def _note_latency(self, picture: Picture) -> None:
         """What was written just now shows every pod that is waited for no more."""
-        for uid in self._bound.keys() - picture.due:
-            bound = self._bound.pop(uid)
-            if uid in picture.shown:
-                self._metrics.latency.observe(time.monotonic() - bound)
+        for seconds in self._latency.written(picture.due, picture.shown, time.monotonic()):
+            self._metrics.latency.observe(seconds)
 
     def _note_pods(self) -> None:
         self._pod_news.set()

@@ -21,7 +21,7 @@ from topology import codec
 from topology.agent.asks.node import KubeletSources
 from topology.agent.asks.nvmlwatch import Cadence
 from topology.agent.decides.allocation import KubeletFacts
-from topology.agent.loop import Pace
+from topology.agent.decides.polling import PollIntervals
 from topology.agent.service import AgentService, Settings
 from topology.core.devices import NodeName
 from topology.core.report import Health, Report
@@ -40,7 +40,7 @@ PLUGIN = {
     },
 }
 QUICK = Cadence(vitals=0.1, look=1.0, reopen=0.5, hung=1.0, slice=0.05)
-BRISK = Pace(held=0.3, idle=0.5, restless=0.2, restart=2.0, silence=1.0)
+BRISK = PollIntervals(held=0.3, idle=0.5, watchful=0.2, restart=2.0, silence=1.0)
 
 
 class Node:
@@ -74,7 +74,7 @@ class Node:
             KubeletSources(self.told),
             heartbeat=self.heartbeat,
             cadence=QUICK,
-            pace=BRISK,
+            intervals=BRISK,
         )
         kubeconfig = self.api.write_kubeconfig(self.folder / "kubeconfig")
         return AgentService(settings, ApiServer.from_kubeconfig(kubeconfig))

@@ -109,7 +109,7 @@ class NodeWatch:
         self._sources = sources
         self._on_news = on_news
         self._state = NodeState()
-        self._poke = threading.Event()
+        self._wake = threading.Event()
         self._forget = False
         self._address: str | None = None
         self._stopping = False
@@ -122,12 +122,12 @@ class NodeWatch:
     def stop(self) -> None:
         """Stop the thread; a request under way is not waited for."""
         self._stopping = True
-        self._poke.set()
+        self._wake.set()
 
-    def poke(self) -> None:
-        """Ask again now: the kubelet may have been set up anew, so what it told is void."""
+    def ask_again(self) -> None:
+        """Ask again now: the kubelet may have another configuration, so forget what it told."""
         self._forget = True
-        self._poke.set()
+        self._wake.set()
 
     @property
     def state(self) -> NodeState:
@@ -196,8 +196,8 @@ class NodeWatch:
                 log.exception("look at the Node failed")
                 well = False
             failures = 0 if well else failures + 1
-            self._poke.wait(PERIOD if well else min(RETRY, 2.0 ** min(failures - 1, 10)))
-            self._poke.clear()
+            self._wake.wait(PERIOD if well else min(RETRY, 2.0 ** min(failures - 1, 10)))
+            self._wake.clear()
 
 
 def _address(node: _Node | None) -> str | None:

@@ -1,8 +1,8 @@
-"""A thread that looks after NVML, so that a call that hangs holds up nobody else.
+"""A thread that asks NVML, so that a call that hangs does not hold up the rest of the agent.
 
-Between two looks it waits for Xid events; one is passed on at once and followed by a look. NVML is
-opened anew, ever so often, while there is no driver or a GPU is missing: a GPU that was reset is
-seen by a fresh NVML only.
+Between two looks it waits for Xid events (errors that the driver reports). It passes an event on at
+once and then looks again. While there is no driver or a GPU is missing, it closes NVML and opens it
+again from time to time: only an NVML that was opened later sees a GPU that was reset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
-from topology.agent.decides.observed import SeenNode, Vitals, Xid
+from topology.agent.decides.observed import NvmlState, Vitals, Xid
 
 log = structlog.get_logger(__name__)
 
@@ -32,20 +32,6 @@ class Cadence:
     hung: float = 15.0
     slice: float = 1.0
     """The longest wait for an event at a time: how long a stop may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class NvmlState:
-    """The last that was seen; ``problem`` says why nothing newer is, empty where all is well.
-
-    ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
-    """
-
-    seen: SeenNode | None = None
-    vitals: tuple[Vitals, ...] = ()
-    rounds: int = 0
-    problem: str = "it has not answered yet"
-    asked: bool = False
 
 
 class NvmlWatch:
@@ -89,7 +75,7 @@ class NvmlWatch:
         return state
 
     def expect(self, gpus: int) -> None:
-        """How many GPUs there ought to be: with fewer, NVML is opened anew ever so often."""
+        """How many GPUs there ought to be: with fewer, NVML is opened again from time to time."""
         self._expected = gpus
 
     def xids(self) -> list[Xid]:
@@ -149,7 +135,10 @@ class NvmlWatch:
             missing = any(v.lost for v in vitals) or len(vitals) < max(1, self._expected)
             if missing and self._clock() - opened >= self._cadence.reopen:
                 return
-            if _shape(vitals) != _shape(before) or self._clock() - looked >= self._cadence.look:
+            if (
+                _hardware_of(vitals) != _hardware_of(before)
+                or self._clock() - looked >= self._cadence.look
+            ):
                 seen, looked = nvml.look(), self._clock()
             self._note(NvmlState(seen, vitals, self._state.rounds + 1, "", asked=True))
 
@@ -166,6 +155,6 @@ class NvmlWatch:
         self._on_news()
 
 
-def _shape(vitals: tuple[Vitals, ...]) -> list[tuple[object, ...]]:
+def _hardware_of(vitals: tuple[Vitals, ...]) -> list[tuple[object, ...]]:
     """What of the vitals belongs to the hardware."""
     return [(v.uuid, v.lost, v.active_links) for v in vitals]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
 
-from topology.agent.asks.pci import PciTree, pcie_class
 from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, SeenNode, Unseen
+from topology.agent.decides.pcitree import PciTree, pcie_class
 from topology.core.devices import Fabric, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
@@ -57,11 +57,11 @@ def plugins_doubt(seen: SeenNode, trusted: NodeTopology) -> str:
 
     It looks for itself at each call, and trusts what is up at that moment.
     """
-    alone, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
+    plugins, _ = topology_of(trusted.name, replace(seen, p2p={}), PciTree())
     indices = {gpu.uuid: gpu.index for gpu in trusted.gpus}
     ours = {(k.a, k.b): k.nvlinks for k in trusted.links if k.via is Via.DIRECT}
-    uuids = {gpu.index: gpu.uuid for gpu in alone.gpus}
-    for link in alone.links:
+    uuids = {gpu.index: gpu.uuid for gpu in plugins.gpus}
+    for link in plugins.links:
         a, b = sorted((indices[uuids[link.a]], indices[uuids[link.b]]))
         if link.via is Via.DIRECT and link.nvlinks != ours.get((a, b), 0):
             return "it sees NVLinks that have dropped before, or that peers may not use"

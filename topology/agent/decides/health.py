@@ -43,7 +43,7 @@ class _Gpu:
     @property
     def sick(self) -> bool:
         """Whether one of its reasons makes it so."""
-        return any(map(_sickening, self.reasons))
+        return any(map(_makes_sick, self.reasons))
 
 
 class HealthBook:
@@ -51,7 +51,7 @@ class HealthBook:
 
     def __init__(self, former: Iterable[Health] = ()) -> None:
         self._gpus: dict[GpuUuid, _Gpu] = {}
-        self._nobodys: list[int] = []
+        self._unattributed: list[int] = []
         for health in former:
             reasons = [r for r in health.reason.split(", ") if r and r != LINK_DOWN]
             self._gpus[health.uuid] = _Gpu(
@@ -67,7 +67,7 @@ class HealthBook:
         if event.number in HARMLESS_XIDS:
             return False
         if event.uuid is None:
-            self._nobodys.append(event.number)  # the next look may tell whose it was
+            self._unattributed.append(event.number)  # of no GPU; the next look may tell whose
         else:
             self._blame(self._of(event.uuid), f"{XID}{event.number}", now)
         return True
@@ -78,11 +78,11 @@ class HealthBook:
         for vital in seen:
             self._look(self._of(vital.uuid), vital, now)
         lost = [v.uuid for v in seen if v.lost]
-        for number in self._nobodys:
+        for number in self._unattributed:
             for uuid in lost or [v.uuid for v in seen]:
                 self._blame(self._of(uuid), f"{XID}{number}", now)
         if seen:
-            self._nobodys.clear()
+            self._unattributed.clear()
 
     def gone(self, uuids: Iterable[GpuUuid], now: str) -> None:
         """GPUs that were there in this boot and are not even counted any more."""
@@ -147,7 +147,7 @@ class HealthBook:
 
     def _blame(self, gpu: _Gpu, reason: str, now: str) -> None:
         if reason not in gpu.reasons:
-            if _sickening(reason) and not gpu.sick:
+            if _makes_sick(reason) and not gpu.sick:
                 gpu.since = ""  # since when it is as healthy as it is
             gpu.reasons.append(reason)
             self._mark(gpu, now)
@@ -180,5 +180,5 @@ def _fitting(reasons: list[str]) -> str:
     return text
 
 
-def _sickening(reason: str) -> bool:
+def _makes_sick(reason: str) -> bool:
     return reason.startswith(XID) or reason in (LOST, REMAP_FAILED)

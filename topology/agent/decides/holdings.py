@@ -1,23 +1,17 @@
-"""Who holds which devices: the kubelet's PodResources joined to the pods of the API server.
+"""Who holds which devices: the values, and what follows from them for one moment.
 
-PodResources names pods by namespace and name; a report names them by UID. A name is not enough: a
-pod deleted by force leaves the API server at once and the kubelet later, and its StatefulSet makes
-another of the same name meanwhile. So, per name:
+The kubelet's PodResources API lists pods by name (:class:`Entry`); the API server knows them by UID
+(:class:`NodePod`). :mod:`~topology.agent.decides.joining` finds out which entry is whose.
 
-* The kubelet lists every active pod, so two entries are the old pod and the new one; the old one is
-  the entry that still holds what it held.
-* One entry is the new pod's once the kubelet has acknowledged that pod (``status.startTime`` is set
-  after admission) or it holds something else than the old one did.
-* Before anybody was ever listed, an entry is nobody's until its pod is acknowledged.
-
-Ordinary init containers never appear, though they hold devices until the pod ends. Containers get
-their devices one after the other, so an entry can show half a pod.
+Two things to know of the kubelet's list: ordinary init containers never appear in it, though they
+hold devices until the pod ends. And containers get their devices one after the other, so an entry
+can show half a pod.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from topology.core.devices import DeviceId, PodUid
@@ -77,59 +71,7 @@ class NodePod:
 
 
 Holdings = Mapping[PodUid, Entry]
-
-
-def join(
-    entries: Sequence[Entry], pods: Mapping[PodUid, NodePod], before: Holdings | None
-) -> tuple[dict[PodUid, Entry], list[Entry]]:
-    """Entries by pod UID, and those with devices of which nobody can tell whose they are.
-
-    ``before`` is the last join: whoever was listed under a UID is known by it until it goes. None
-    is the first one: then an entry may be of somebody who has left the API server already, and
-    belongs to a pod only once the kubelet has acknowledged that pod.
-    """
-    listed: defaultdict[PodName, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        listed[entry.key].append(entry)
-    present = {pod.key: pod for pod in pods.values()}
-    former: defaultdict[PodName, list[PodUid]] = defaultdict(list)
-    for uid, entry in (before or {}).items():
-        if uid not in pods:
-            former[entry.key].append(uid)
-    found: dict[PodUid, Entry] = {}
-    strangers: list[Entry] = []
-    for key, group in listed.items():
-        rest = group
-        pod = present.get(key)
-        known = former[key]
-        if pod is not None and before is None and not pod.acknowledged:
-            strangers += [entry for entry in rest if entry.held]
-            continue
-        # How many of them can be former pods': all but the present one's, if it is sure to be here.
-        most = len(rest) - (1 if pod is not None and pod.acknowledged else 0)
-        for uid in known[:]:
-            same = next((e for e in rest if before and e.held == before[uid].held), None)
-            if same is not None and most > 0:
-                found[uid], rest = same, _without(rest, same)
-                known.remove(uid)
-                most -= 1
-        for entry in rest:
-            if pod is not None and (len(rest) == 1 or not known or most <= 0):
-                found[pod.uid], pod = entry, None
-            elif known and most > 0:
-                found[known.pop(0)] = entry
-                most -= 1
-            elif entry.held:
-                strangers.append(entry)
-            rest = _without(rest, entry)
-    return found, strangers
-
-
-def _without(entries: list[Entry], entry: Entry) -> list[Entry]:
-    """The rest, one equal entry taken out."""
-    rest = list(entries)
-    rest.remove(entry)
-    return rest
+"""What each pod holds, by its UID."""
 
 
 def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = None) -> bool:
@@ -186,10 +128,18 @@ def vanished(
     )
 
 
-def allocations(joined: Holdings, strangers: Sequence[Entry] = ()) -> tuple[Allocation, ...]:
-    """The report's allocations, in an order that depends on nothing but them."""
+def device_ids(entries: Iterable[Entry]) -> set[DeviceId]:
+    """The devices that somebody holds, by these entries."""
+    return {i for entry in entries for held in entry.held for i in held.device_ids}
+
+
+def allocations(joined: Holdings, unidentified: Iterable[Entry] = ()) -> tuple[Allocation, ...]:
+    """The report's allocations, in an order that depends on nothing but them.
+
+    An entry of which nobody can tell whose it is has an empty UID.
+    """
     named = [(uid, entry) for uid, entry in joined.items()]
-    unknown = [(PodUid(""), entry) for entry in strangers]
+    unknown = [(PodUid(""), entry) for entry in unidentified]
     return tuple(
         sorted(
             (

@@ -61,7 +61,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class PublishedHoldings:
     """What is published of who holds what; ``left_out`` counts device ids."""
 
     allocatable: frozenset[DeviceId] | None
@@ -76,7 +76,7 @@ def publishable(device_id: str) -> bool:
     return len(device_id) <= LONGEST_NAME and _DEVICE_ID.fullmatch(device_id) is not None
 
 
-def strangers(
+def unknown_devices(
     allocatable: Mapping[str, Iterable[DeviceId]],
     allocations: Sequence[Allocation],
     gpus: Iterable[GpuUuid] | None,
@@ -106,12 +106,12 @@ def strangers(
     return sorted(found)
 
 
-def holdings(
+def publishable_holdings(
     allocatable: Mapping[str, Iterable[DeviceId]] | None,
     allocations: Sequence[Allocation],
     unknown: Sequence[tuple[str, DeviceId]],
     room: int = LARGEST_RECORD,
-) -> Holdings:
+) -> PublishedHoldings:
     """What of all this a record holds, in ``room`` bytes.
 
     A part of what may be handed out would be read as all of it: it is left out as a whole, and so
@@ -153,7 +153,7 @@ def holdings(
             f"{MOST_DEVICE_IDS} to hand out, {MOST_ALLOCATIONS} allocations and "
             f"{LARGEST_RECORD // 1000} kB: share each GPU among fewer pods",
         )
-    return Holdings(listed, tuple(fitting), problem, left_out)
+    return PublishedHoldings(listed, tuple(fitting), problem, left_out)
 
 
 def _of_unknown(unknown: Sequence[tuple[str, DeviceId]]) -> Problem:

@@ -102,3 +102,17 @@ class Xid:
 
     uuid: GpuUuid | None
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NvmlState:
+    """The last that was seen; ``problem`` says why nothing newer is, empty where all is well.
+
+    ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
+    """
+
+    seen: SeenNode | None = None
+    vitals: tuple[Vitals, ...] = ()
+    rounds: int = 0
+    problem: str = "it has not answered yet"
+    asked: bool = False

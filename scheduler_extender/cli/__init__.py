@@ -1,0 +1,12 @@
+"""The command line: ``commands`` has them all, one file each; ``inputs`` what they take."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """The console script ``gpu-topology``."""
+    from scheduler_extender.cli.commands import main as commands
+
+    commands()

@@ -1,0 +1,38 @@
+"""``gpu-topology``: the commands, one file each.
+
+Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stderr.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import typer
+
+from scheduler_extender.cli.agent import agent
+from scheduler_extender.cli.check import check
+from scheduler_extender.cli.commandline import run
+from scheduler_extender.cli.demo import demo
+from scheduler_extender.cli.extender import extender
+from scheduler_extender.cli.importing import import_
+from scheduler_extender.cli.machines import machines
+
+app = typer.Typer(
+    name="gpu-topology",
+    help="GPU placement on Kubernetes that keeps its word.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(extender)
+app.command()(agent)
+app.command("import")(import_)
+app.command()(check)
+app.command()(machines)
+app.command()(demo)
+
+
+def main() -> NoReturn:
+    """The console script."""
+    run(app, "gpu-topology")

@@ -1,0 +1,46 @@
+"""``gpu-topology demo``: the real service on a bundled cluster, with emulated kubelets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import console, folder, two_ports
+from scheduler_extender.files.clusterfile import ClusterFileError
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("out"),
+    pods: Annotated[int, typer.Option(help="How many pods to send.", min=1, max=5000)] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 1,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Another cluster file than the bundled one.")
+    ] = None,
+    serve: Annotated[bool, typer.Option(help="Leave the extender running instead.")] = False,
+    port: Annotated[int, typer.Option(help="With --serve: port for kube-scheduler.")] = 8888,
+    admin_port: Annotated[int, typer.Option(help="With --serve: port for people.")] = 8889,
+) -> None:
+    """Place pods on a bundled cluster and show what happened.
+
+    It has 64 nodes, the service is the real one, and the kubelets are emulated.
+    """
+    from scheduler_extender.demo import PICTURE, run_demo, serve_demo
+    from scheduler_extender.http.servers import PortError
+
+    if serve:
+        two_ports(port, admin_port)
+    else:
+        folder("--out", out)
+        if (out / PICTURE).is_dir():
+            raise BadInputError(f"--out: {out / PICTURE}: Is a directory")
+    try:
+        if serve:
+            code = serve_demo(console, cluster, port, admin_port)
+        else:
+            code = run_demo(console, out, pods, seed, cluster)
+    except (ClusterFileError, PortError) as error:
+        raise BadInputError(str(error)) from error
+    raise typer.Exit(code)

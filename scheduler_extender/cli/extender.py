@@ -1,0 +1,131 @@
+"""``gpu-topology extender``: the service, over a cluster file or an API server."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import structlog
+import typer
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import cluster_file, log_json, one_of, two_ports
+from scheduler_extender.http.addresses import Addresses, Tls
+from scheduler_extender.state.decision import Settings
+from topology.core.placement import Verdict
+
+if TYPE_CHECKING:  # the service's modules take a while to load, which other commands need not wait
+    from scheduler_extender.http.service import Service
+
+
+def extender(
+    cluster: Annotated[
+        Path | None, typer.Option(help="Serve a described cluster: a YAML file, see docs.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="Serve the cluster of this kubeconfig.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port for kube-scheduler.")] = 8888,
+    admin_port: Annotated[int, typer.Option(help="Port for people and Prometheus.")] = 8889,
+    require: Annotated[
+        str, typer.Option(help="Weakest verdict a required pod accepts: guaranteed or expected.")
+    ] = "expected",
+    stale_after: Annotated[
+        float, typer.Option(help="Seconds without a changed report until a node is stale.", min=1)
+    ] = 180.0,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate for the port.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate.")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="CA that must have signed the client's certificate.")
+    ] = None,
+    client_name: Annotated[
+        list[str] | None,
+        typer.Option(help="Common or DNS name a client may bear; repeatable. Needs --client-ca."),
+    ] = None,
+) -> None:
+    """Run the scheduler extender.
+
+    With --cluster it serves a file, with --kubeconfig or inside a cluster the API server's state.
+    """
+    if cluster is not None and kubeconfig is not None:
+        raise BadInputError("--cluster and --kubeconfig exclude each other")
+    two_ports(port, admin_port)
+    weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
+    tls = _tls(tls_cert, tls_key, client_ca, client_name)
+    log_json()
+    where = Addresses(host, port, admin_port, tls)
+    if cluster is not None:
+        _serve_file(cluster, Settings(weakest, None, all_pods_known=False), where)
+    else:
+        _serve_kube(kubeconfig, context, Settings(weakest, stale_after), where)
+
+
+def _tls(
+    certificate: Path | None, key: Path | None, client_ca: Path | None, names: list[str] | None
+) -> Tls | None:
+    """The TLS files, once they are known to be usable; None where none are given."""
+    if not (certificate or key or client_ca or names):
+        return None
+    if certificate is None or key is None:
+        raise BadInputError("--tls-cert and --tls-key are needed together")
+    if names and client_ca is None:
+        raise BadInputError("--client-name needs --client-ca")
+    for path in filter(None, (certificate, key, client_ca)):
+        if not path.is_file():
+            raise BadInputError(f"{path}: no such file")
+    try:
+        ssl.create_default_context(cafile=client_ca).load_cert_chain(certificate, key)
+    except OSError as error:  # SSLError is one, and so is a key that may not be read
+        raise BadInputError(f"TLS files cannot be used: {error}") from error
+    return Tls(certificate, key, client_ca, frozenset(names or ()))
+
+
+def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:
+    from scheduler_extender.serving import file_service
+
+    content = cluster_file(path)
+    service, _ = file_service(content, settings)
+    _serve(service, where, f"{len(content.records)} nodes from {path}")
+
+
+def _serve_kube(
+    kubeconfig: Path | None, context: str | None, settings: Settings, where: Addresses
+) -> None:
+    from scheduler_extender.serving import kube_service
+    from topology.kubeapi.apiserver import ApiFailure, ApiServer
+
+    try:
+        if kubeconfig is not None:
+            api = ApiServer.from_kubeconfig(kubeconfig, context)
+        else:
+            api = ApiServer.in_cluster()
+    except ApiFailure as error:
+        hint = "" if kubeconfig else "; outside a cluster give --cluster FILE or --kubeconfig PATH"
+        raise BadInputError(f"{error}{hint}") from error
+    with kube_service(api, settings) as service:
+        _serve(service, where, "the API server's cluster")
+
+
+def _serve(service: Service, where: Addresses, what: str) -> None:
+    from scheduler_extender.http.servers import PortError
+    from scheduler_extender.serving import servers
+
+    try:
+        found = servers(service, where)
+    except PortError as error:
+        raise BadInputError(str(error)) from error
+    scheme = "https" if where.tls else "http"
+    port, admin_port = found.ports
+
+    def started() -> None:
+        structlog.get_logger().info(
+            "serving",
+            what=what,
+            scheduler=f"{scheme}://{where.host}:{port}/scheduler",
+            admin=f"http://{where.host}:{admin_port}/v1/nodes",
+        )
+
+    found.run(started)

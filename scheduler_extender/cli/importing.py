@@ -1,0 +1,69 @@
+"""``gpu-topology import``: what people paste of a machine becomes a GPUTopology."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from pydantic import ValidationError
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import check_node_name, one_of, pasted
+from topology import codec
+from topology.core.devices import Bytes, NodeName
+from topology.core.graph import AllocatorFacts
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="nvidia-smi topo -m text or NCCL XML; - is stdin.")],
+    node: Annotated[str, typer.Option(help="Name of the node it was taken on.")],
+    product: Annotated[
+        str | None, typer.Option(help="Product name, such as 'NVIDIA A100-SXM4-40GB'.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory of each GPU, such as 40960Mi (nvidia-smi's MiB).")
+    ] = None,
+    allocator: Annotated[
+        str | None,
+        typer.Option(
+            help="How the node's device plugin picks GPUs: best-effort (the default: NVIDIA's own, "
+            "unmodified, over whole GPUs), distributed, packed or any."
+        ),
+    ] = None,
+) -> None:
+    """Turn what people paste of a machine into a GPUTopology object, as YAML on stdout."""
+    from scheduler_extender.annotations import quantity
+    from topology.sources import SourceError, read
+
+    check_node_name("--node", node)
+    known = {w: w for w in ("distributed", "packed", "any")}
+    policy = one_of("--allocator", allocator or "best-effort", known, "best-effort", "best-effort")
+    amount = None
+    if memory is not None:
+        try:
+            amount = Bytes(int(quantity(memory)))
+        except ValueError as error:
+            raise BadInputError(f"--memory: {error}") from error
+        if not 0 < amount < 2**63:
+            raise BadInputError(f"--memory: allowed are 1 to 2^63 - 1 bytes, not {memory}")
+    try:
+        found = read(pasted(file), NodeName(node), product=product, memory=amount)
+    except SourceError as error:
+        raise BadInputError(f"{file}: {error}") from error
+    for finding in found.findings:
+        typer.echo(f"{file}: {finding}", err=True)
+    if allocator is None:
+        typer.echo(
+            f"{file}: allocator taken as best-effort, NVIDIA's unmodified plugin over whole GPUs: "
+            "--allocator distributed if it shares GPUs, any if another plugin hands them out",
+            err=True,
+        )
+    topology = replace(found.topology, allocator=AllocatorFacts(policy))
+    try:
+        document = codec.encode(topology)
+    except ValidationError as error:
+        raise BadInputError(f"{file}: {codec.first_error(error)}") from error
+    typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)

@@ -1,0 +1,121 @@
+"""What the commands take: files, flags and words, each refused with one clear line."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+import typer
+from rich.console import Console
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.files import podfile
+from scheduler_extender.files.clusterfile import ClusterFile, ClusterFileError, load
+
+MAX_TEXT = 16 * 1024 * 1024
+"""Bytes of a pod, or of what people paste of a machine."""
+console = Console(width=None if sys.stdout.isatty() else 160)
+
+
+def two_ports(port: int, admin_port: int) -> None:
+    """Refuse ports that are none, or one and the same. Raises :class:`BadInputError`."""
+    for flag, number in (("--port", port), ("--admin-port", admin_port)):
+        if not 0 <= number <= 65535:
+            raise BadInputError(f"{flag}: allowed are 0 to 65535, not {number}")
+    if port == admin_port != 0:
+        raise BadInputError(f"--port and --admin-port are both {port}: two ports are needed")
+
+
+def folder(flag: str, path: Path) -> None:
+    """Make a folder before the work that fills it. Raises :class:`BadInputError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadInputError(f"{flag}: {path}: a folder is needed, a file is in the way") from error
+    except OSError as error:
+        raise BadInputError(f"{flag}: {path}: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise BadInputError(f"{flag}: {path}: Permission denied")
+
+
+def check_node_name(flag: str, name: str) -> None:
+    """Refuse what Kubernetes would not take for a node's name. Raises :class:`BadInputError`."""
+    if len(name) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
+        said = "a node's name is of a-z, 0-9, - and ., at most 253 characters"
+        raise BadInputError(f"{flag}: {said}, not {name[:60]!r}")
+
+
+def one_of(
+    flag: str, value: str, words: dict[str, Any], default: Any, word: str = "expected"
+) -> Any:
+    """What a flag's word stands for: ``default`` for ``word``, else its value in ``words``.
+
+    Raises :class:`BadInputError`.
+    """
+    known = {word: default, **words}
+    if value not in known:
+        raise BadInputError(f"{flag}: allowed are {', '.join(known)}, not {value!r}")
+    return known[value]
+
+
+def cluster_file(path: Path) -> ClusterFile:
+    """Read a cluster file. Raises :class:`BadInputError`."""
+    try:
+        return load(path)
+    except ClusterFileError as error:
+        raise BadInputError(str(error)) from error
+
+
+def text_of(path: Path, most: int = MAX_TEXT, *, utf16: bool = False) -> str:
+    """A file, or what is piped in; ``utf16`` takes that too where it says so."""
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(most + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+        if len(data) > most:
+            raise BadInputError(f"{path}: larger than {most:,} bytes")
+        marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return data.decode("utf-16" if utf16 and marked else "utf-8")
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{path}: not UTF-8 text: {error.reason}") from error
+
+
+def pasted(path: Path) -> str:
+    """What a shell or an editor saved, at most what :func:`topology.sources.read` takes."""
+    from topology.sources import MAX_TEXT as MOST_PASTED
+
+    return text_of(path, 4 * MOST_PASTED, utf16=True)  # PowerShell's ">" writes UTF-16
+
+
+def pod_file(path: Path) -> podfile.Asked:
+    """The file's pod; bad input also where an annotation cannot be read."""
+    try:
+        found = podfile.read(text_of(path))
+    except podfile.PodFileError as error:
+        raise BadInputError(f"{path}: {error}") from error
+    for note in found.notes:
+        typer.echo(f"warning: {path}: {note}", err=True)
+    return found
+
+
+def log_json(*, quiet: bool = False) -> None:
+    """Log to stderr, a line of JSON each; only errors where ``quiet``."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger("error" if quiet else "notset"),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,60 @@
+"""``gpu-topology machines``: the catalogue of known machines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+import yaml
+from rich.table import Table
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import console, one_of
+from scheduler_extender.cli.terminal import show
+from topology import codec
+from topology.machines import MACHINES, Machine, UnknownMachine, machine
+
+
+def machines(
+    name: Annotated[str | None, typer.Argument(help="One machine, as a GPUTopology.")] = None,
+    output: Annotated[str, typer.Option(help="For one machine: yaml or matrix.")] = "yaml",
+) -> None:
+    """List the machines of the catalogue, or print one."""
+    if name is None:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("machine", "GPUs", "what it is"):
+            table.add_column(column, overflow="fold")
+        for known in MACHINES.values():
+            table.add_row(known.name, known.topology("node").summary(), known.description)
+        console.print(table)
+        return
+    matrix = one_of("--output", output, {"matrix": True}, False, "yaml")
+    try:
+        found = machine(name)
+    except UnknownMachine as error:
+        raise BadInputError(str(error)) from error
+    if matrix:
+        show(console, _matrix(found))
+    else:
+        document = codec.encode(found.topology(found.name))
+        typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+
+
+def _matrix(found: Machine) -> Table:
+    topology = found.topology("node")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for gpu in topology.gpus:
+        table.add_column(f"GPU{gpu.index}", no_wrap=True)
+    table.add_column("NUMA")
+    for p, gpu in enumerate(topology.gpus):
+        cells = [
+            "X"
+            if link is None
+            else f"NV{link.nvlinks} {link.pcie.label}"
+            if link.nvlinks
+            else link.pcie.label
+            for link in topology.shape.links[p]
+        ]
+        table.add_row(f"GPU{gpu.index}", *cells, str(gpu.numa_node))
+    return table

@@ -1,0 +1,1 @@
+"""Cluster files and pod files: state from a file, and state as a file."""

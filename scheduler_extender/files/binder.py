@@ -1,0 +1,70 @@
+"""Binds in file mode: a note in memory, of pods that filter saw or that the file describes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import replace
+
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.wire import Pod
+from topology.core.devices import PodUid
+
+REMEMBERED_PODS = 4096
+
+
+class FileBinder:
+    """Binds in memory. It knows the pods that filter saw: a bounded cache that decides nothing."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._seen: OrderedDict[PodUid, PodRecord] = OrderedDict()
+        self._lock = threading.Lock()
+        self._placements: OrderedDict[PodUid, str] = OrderedDict()
+
+    def placement(self, uid: PodUid) -> str:
+        """The placement annotation that bind wrote for a pod, of the last few thousand."""
+        with self._lock:
+            return self._placements[uid]
+
+    def saw(self, pod: Pod) -> None:
+        """Remember a pod that filter was asked about."""
+        record = pod_record(pod, self._cluster.settings.managed)
+        if record is None:
+            return
+        with self._lock:
+            self._seen[record.uid] = record
+            self._seen.move_to_end(record.uid)
+            while len(self._seen) > REMEMBERED_PODS:
+                self._seen.popitem(last=False)
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        """The pod that filter saw under this UID, or that the file describes."""
+        known = self._cluster.pod(uid)
+        if known is not None:
+            return known
+        with self._lock:
+            return self._seen.get(uid)
+
+    def write(self, binding: Binding) -> None:
+        """Note the pod as bound. Raises :class:`BindError` if it is unknown."""
+        pod = self.find(binding.namespace, binding.name, binding.uid)
+        if pod is None:
+            raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
+        reserved = self._cluster.reservation(binding.uid) or pod
+        self._cluster.put_pod(
+            replace(
+                pod,
+                node=binding.node,
+                called_unschedulable=False,
+                promised=reserved.promised,
+                survives_endings=reserved.survives_endings,
+            )
+        )
+        with self._lock:
+            self._seen.pop(binding.uid, None)
+            self._placements[binding.uid] = binding.placement
+            while len(self._placements) > REMEMBERED_PODS:
+                self._placements.popitem(last=False)

@@ -1,0 +1,278 @@
+"""State from a cluster file: GPUTopology objects, Pods, Nodes and MachineGroups in one YAML.
+
+For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
+never go stale; a bind is a note in memory; whoever drives it plays the kubelet and feeds reports.
+Of Node objects only what they can allocate is kept: the simulation reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from scheduler_extender.annotations import MANAGED, quantity
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.wire import Node, Pod
+from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
+from topology.core.devices import NodeName
+from topology.core.report import Report
+from topology.machines import Machine, UnknownMachine, machine
+from topology.yamltext import YamlTextError, documents
+
+MAX_FILE = 256 * 1024 * 1024
+MAX_GROUPED = 200_000
+"""GPUs of all MachineGroups of a file together; a line each can ask for any number."""
+
+
+class ClusterFileError(ValueError):
+    """A cluster file cannot be used; the message says which document, which field and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocatable:
+    """What pods can have of a node: CPU in milli, memory in bytes, and how many pods."""
+
+    cpu: int
+    memory: int
+    pods: int = 110
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """What a cluster file describes; ``allocatable`` is by node, where the file says it."""
+
+    records: tuple[Record, ...]
+    pods: tuple[PodRecord, ...]
+    allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)
+
+
+class _MachineGroup(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    kind: Literal["MachineGroup"]
+    api_version: Literal["gpu-topology.io/v1alpha1"] = "gpu-topology.io/v1alpha1"
+    machine: str
+    count: Annotated[int, Field(ge=1, le=100_000)]
+    name_prefix: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*)$", max_length=240)]
+    cpu: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
+    memory: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
+
+
+def load(path: Path) -> ClusterFile:
+    """Read a cluster file. Raises :class:`ClusterFileError`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise ClusterFileError(f"{path}: larger than {MAX_FILE:,} bytes")
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise ClusterFileError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ClusterFileError(f"{path}: not UTF-8 text: {error.reason}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str = "cluster file") -> ClusterFile:
+    """Read a cluster file's text; ``name`` stands before every error."""
+    parts: list[Iterable[Record]] = []
+    pods: list[PodRecord] = []
+    allocatable: dict[NodeName, Allocatable] = {}
+    grouped = 0
+    for number, document in enumerate(_documents(text, name), 1):
+        if document is None:
+            continue
+        where = f"{name}: document {number}"
+        if not isinstance(document, Mapping):
+            raise ClusterFileError(f"{where}: a mapping is needed, not {type(document).__name__}")
+        items = document.get("items") if document.get("kind") == "List" else [document]
+        for item in items if isinstance(items, list) else []:
+            kind = item.get("kind") if isinstance(item, Mapping) else None
+            if kind == "GPUTopology":
+                parts.append([_record(item, where)])
+            elif kind == "MachineGroup":
+                group = _group(item, where, MAX_GROUPED - grouped)
+                grouped += group.gpus
+                parts.append(group.records())
+                if group.has is not None:
+                    allocatable |= dict.fromkeys(group.names, group.has)
+            elif kind == "Pod":
+                pods += _pod(item, where)
+            elif kind == "Node":
+                allocatable |= _node(item, where)
+            else:
+                raise ClusterFileError(
+                    f"{where}: kind: allowed are GPUTopology, MachineGroup, Node, Pod, List, "
+                    f"not {shortened(kind)}"
+                )
+    # Nothing of a group is made before the whole file is known to be within bounds.
+    records = list(chain.from_iterable(parts))
+    seen: set[str] = set()
+    for record in records:
+        if record.topology.name in seen:
+            raise ClusterFileError(f"{name}: node {record.topology.name} is described twice")
+        seen.add(record.topology.name)
+    if not records:
+        raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
+    return ClusterFile(tuple(records), tuple(pods), allocatable)
+
+
+def _documents(text: str, name: str) -> Iterator[Any]:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    if lines[::2] == ["---"] * (len(lines) // 2) and all(x.startswith("{") for x in lines[1::2]):
+        # As /v1/snapshot writes it; JSON is YAML, and read many times faster as what it is.
+        try:
+            yield from [json.loads(line) for line in lines[1::2]]
+        except (ValueError, RecursionError):
+            pass
+        else:
+            return
+    try:
+        yield from documents(text)
+    except YamlTextError as error:
+        raise ClusterFileError(f"{name}: {error}") from error
+
+
+def _record(item: Mapping[str, Any], where: str) -> Record:
+    version = item.get("apiVersion")
+    if version != API_VERSION:
+        raise ClusterFileError(
+            f"{where}: apiVersion: allowed is {API_VERSION}, not {shortened(version)}"
+        )
+    try:
+        record = decode(item, strict=True)
+    except RecordError as error:
+        raise ClusterFileError(f"{where}: {error}") from error
+    return record if record.report is not None else replace(record, report=Report())
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What a MachineGroup stands for."""
+
+    machine: Machine
+    prefix: str
+    names: tuple[NodeName, ...]
+    has: Allocatable | None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has in all."""
+        return len(self.names) * self.machine.size
+
+    def records(self) -> Iterator[Record]:
+        """Its nodes, made one by one."""
+        for name in self.names:
+            yield Record(self.machine.topology(name, group=self.prefix), Report())
+
+
+def _group(item: Mapping[str, Any], where: str, room: int) -> _Group:
+    """A group within bounds; ``room`` is how many GPUs are still allowed."""
+    try:
+        group = _MachineGroup.model_validate(item)
+        kind = machine(group.machine)
+    except ValidationError as error:
+        raise ClusterFileError(f"{where}: {first_error(error)}") from error
+    except UnknownMachine as error:
+        raise ClusterFileError(f"{where}: machine: {error}") from error
+    if group.count * kind.size > room:
+        raise ClusterFileError(
+            f"{where}: count: {group.count:,} × {kind.size} GPUs are too many; MachineGroups may "
+            f"have {MAX_GROUPED:,} GPUs in all"
+        )
+    width = max(2, len(str(group.count - 1)))
+    prefix = group.name_prefix
+    names = tuple(NodeName(f"{prefix}{i:0{width}}") for i in range(group.count))
+    given = {"cpu": group.cpu, "memory": group.memory}
+    amounts = {k: v for k, v in given.items() if v is not None}
+    has = _allocatable(amounts, where) if amounts else None
+    return _Group(kind, prefix, names, has)
+
+
+def _node(item: Mapping[str, Any], where: str) -> dict[NodeName, Allocatable]:
+    try:
+        node = msgspec.convert(item, Node)
+    except msgspec.ValidationError as error:
+        raise ClusterFileError(f"{where}: node: {error}") from error
+    if not node.metadata.name:
+        raise ClusterFileError(f"{where}: node: metadata.name is missing")
+    amounts = node.status.allocatable
+    return {} if not amounts else {NodeName(node.metadata.name): _allocatable(amounts, where)}
+
+
+def _allocatable(amounts: Mapping[str, str | int], where: str) -> Allocatable:
+    """Read quantities; what is absent is no limit."""
+    found = {}
+    for name, most in (("cpu", 10**9), ("memory", 10**18), ("pods", 10**6)):
+        try:
+            found[name] = quantity(str(amounts.get(name, most)))
+        except ValueError as error:
+            raise ClusterFileError(f"{where}: {name}: {error}") from error
+        if not 0 <= found[name] <= most:
+            raise ClusterFileError(f"{where}: {name}: {amounts[name]} is not between 0 and {most}")
+    return Allocatable(int(found["cpu"] * 1000), int(found["memory"]), int(found["pods"]))
+
+
+def _pod(item: Mapping[str, Any], where: str) -> list[PodRecord]:
+    try:
+        pod = read_pod(item)
+    except ValueError as error:
+        raise ClusterFileError(f"{where}: {error}") from error
+    if not pod.metadata.uid:
+        # Hand-written pods rarely carry one; their name is unique in a file.
+        metadata = msgspec.structs.replace(
+            pod.metadata, uid=f"{pod.metadata.namespace}/{pod.metadata.name}"
+        )
+        pod = msgspec.structs.replace(pod, metadata=metadata)
+    record = pod_record(pod, MANAGED, trusted=True)
+    return [] if record is None else [record]
+
+
+def read_pod(item: object) -> Pod:
+    """A Pod from parsed YAML or JSON; a :class:`ValueError` names the field that is wrong."""
+    unquoted = _unquoted(item)
+    if unquoted is not None:
+        raise ValueError(unquoted)
+    try:
+        pod = msgspec.convert(item, Pod)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"pod: {error}") from error
+    if not pod.metadata.name:
+        raise ValueError("pod: metadata.name is missing")
+    namespace = pod.metadata.namespace or "default"
+    metadata = msgspec.structs.replace(pod.metadata, namespace=namespace)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def _unquoted(item: object) -> str | None:
+    """What is wrong with an annotation whose value YAML does not read as a text, and the remedy.
+
+    The API server refuses such a pod with less to say.
+    """
+    metadata = item.get("metadata") if isinstance(item, Mapping) else None
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    for key, value in annotations.items() if isinstance(annotations, Mapping) else ():
+        if isinstance(value, str):
+            continue
+        wrong = f"pod: metadata.annotations: {shortened(key)[1:-1]}: a text is needed"
+        if isinstance(value, (bool, int, float)):
+            written = str(value).lower() if isinstance(value, bool) else str(value)
+            return f'{wrong}, and YAML reads {written} as another thing: quote it, "{written}"'
+        return f"{wrong}, not {shortened(value)}"
+    return None
+
+
+def feed(cluster: Cluster, content: ClusterFile) -> None:
+    """Put everything a file describes into the cluster."""
+    for record in content.records:
+        cluster.put_record(record.topology, record.report)
+    for pod in content.pods:
+        cluster.put_pod(pod)

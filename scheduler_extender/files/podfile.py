@@ -1,0 +1,156 @@
+"""A file that holds a Pod, or what makes pods → its name, what it asks, and what would not count.
+
+Annotations count on the pod alone: those of a Deployment itself, a label, or a key under a prefix
+that is not ours ask for nothing, and nobody in the cluster says so. Here it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.files.clusterfile import read_pod
+from topology.codec import shortened
+from topology.core.requests import GpuRequest
+from topology.yamltext import YamlTextError, documents
+
+LIKE_OURS = 0.75
+"""How much a prefix must resemble ours to be taken for a slip of the pen, 0 to 1."""
+MAX_NOTES = 10
+
+
+class PodFileError(ValueError):
+    """There is no pod to be had; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A pod of a file: its name, its request, and what was written that does not count."""
+
+    name: str
+    request: GpuRequest
+    notes: tuple[str, ...] = ()
+
+
+def read(text: str) -> Asked:
+    """The one pod of a YAML text. Raises :class:`PodFileError`.
+
+    A Pod, or what has a template of one: Deployment, StatefulSet, Job, CronJob and the like. Other
+    objects beside it, such as a Service, are passed over.
+    """
+    try:
+        found = [d for d in documents(text) if d is not None]
+    except YamlTextError as error:
+        raise PodFileError(str(error)) from error
+    items = [item for document in found for item in _items(document)]
+    makers = [item for item in items if _pod_of(item) is not None]
+    if len(makers) > 1:
+        names = ", ".join(_named(item) for item in makers[:5])
+        raise PodFileError(f"one Pod is needed, there are {len(makers)}: {names}")
+    if not makers:
+        raise PodFileError(_no_pod(items))
+    manifest, outside = _pod_of(makers[0]) or ({}, [])
+    try:
+        pod = read_pod(manifest)
+    except ValueError as error:
+        raise PodFileError(str(error)) from error
+    notes = tuple(_notes(makers[0], manifest, outside))[:MAX_NOTES]
+    request = parse(pod)
+    if isinstance(request, Malformed):
+        raise PodFileError(request.reason)
+    if request is None:
+        raise PodFileError("the pod asks for no GPU (nvidia.com/gpu), nothing to check")
+    return Asked(pod.metadata.name, request, notes)
+
+
+def _items(document: object) -> list[object]:
+    items = document.get("items") if isinstance(document, Mapping) else None
+    return items if isinstance(items, list) else [document]
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _pod_of(item: object) -> tuple[dict[str, Any], list[object]] | None:
+    """The pod that an object is or makes, and the metadata around it; None where it makes none."""
+    top = _mapping(item)
+    if top.get("kind") == "Pod":
+        return top, []
+    spec, outside = _mapping(top.get("spec")), [top.get("metadata")]
+    job = _mapping(spec.get("jobTemplate"))
+    if job:
+        spec, outside = _mapping(job.get("spec")), [*outside, job.get("metadata")]
+    template = top.get("template") if top.get("kind") == "PodTemplate" else spec.get("template")
+    if not isinstance(template, dict):
+        return None
+    name = _mapping(top.get("metadata")).get("name", "pod")
+    inner = template.get("metadata")
+    metadata = {"name": name, **inner} if isinstance(inner, dict) else {"name": name}
+    pod = {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
+    return pod, outside
+
+
+def _named(item: object) -> str:
+    top = _mapping(item)
+    name = _mapping(top.get("metadata")).get("name", "")
+    return " ".join(shortened(word).strip("'") for word in (top.get("kind"), name))
+
+
+def _no_pod(items: list[object]) -> str:
+    if not items:
+        return "one Pod is needed, the file is empty"
+    if not isinstance(items[0], dict):
+        return f"a Pod is needed, not {type(items[0]).__name__}"
+    kind = shortened(items[0].get("kind"))
+    return f"kind: allowed are Pod and what has a pod template, not {kind}"
+
+
+def _notes(item: object, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
+    kind = shortened(_mapping(item).get("kind")).strip("'")
+    for metadata in outside:
+        for key in _keys(metadata, "annotations"):
+            if key.startswith(PREFIX) or _meant(key):
+                yield (
+                    f"annotation {key} stands on the {kind} and counts for nothing: "
+                    "write it under spec…template.metadata.annotations"
+                )
+    metadata = pod.get("metadata")
+    for key in _keys(metadata, "annotations"):
+        meant = _meant(key)
+        if meant:
+            yield f"annotation {key} counts for nothing: did you mean {meant}?"
+    for holder in (*outside, metadata):
+        for key in _keys(holder, "labels"):
+            if key.startswith(PREFIX):
+                yield f"label {key} counts for nothing: write it as an annotation of the pod"
+    for key in _keys(pod, "annotations"):
+        if key.startswith(PREFIX):
+            yield f"{key} counts for nothing there: write it under metadata.annotations"
+
+
+def _keys(holder: object, field: str) -> list[str]:
+    keys = _mapping(_mapping(holder).get(field))
+    return sorted(key for key in keys if isinstance(key, str) and len(key) <= 316)
+
+
+def _meant(key: str) -> str | None:
+    """The key of ours that somebody seems to have meant.
+
+    >>> _meant("gpu-topology.com/link"), _meant("min-nvlinks"), _meant("example.com/link")
+    ('gpu-topology.io/link', 'gpu-topology.io/min-nvlinks', None)
+    """
+    prefix, slash, name = key.rpartition("/")
+    ours = PREFIX.rstrip("/")
+    word = name.lower()
+    if not slash:
+        return PREFIX + word if word in KEYS and word not in ("policy", "shape") else None
+    if prefix == ours:
+        return None
+    alike = SequenceMatcher(None, prefix.lower(), ours, autojunk=False).ratio()
+    if alike >= LIKE_OURS or (word in KEYS and "gpu" in prefix and "topology" in prefix):
+        return PREFIX + (word if word in KEYS else name)
+    return None

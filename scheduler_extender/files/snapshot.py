@@ -1,0 +1,63 @@
+"""The cluster as we know it now, as a cluster file that replays this very state.
+
+One YAML document per node and pod, each written as JSON on one line, so that a large file is read
+fast. What cannot be replayed is said in comments: nodes whose record is missing or unusable, stale
+ones (a file never goes stale), and pods that ended unseen between two reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import orjson
+
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, manifest_of
+from topology import codec
+
+
+def cluster_file(cluster: Cluster) -> Iterator[bytes]:
+    """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
+    with cluster.locked():
+        nodes, unbound = cluster.all_facts(), cluster.unbound_pods()
+    return _pieces(nodes, [_document(manifest_of(pod)) for pod in unbound])
+
+
+def _pieces(nodes: list[NodeFacts], unbound: list[bytes]) -> Iterator[bytes]:
+    yield b"# A gpu-topology cluster file: check and simulate take it as --cluster.\n"
+    for node in nodes:
+        for note in _notes(node):
+            yield f"# {node.name}: {' '.join(note.split())}\n".encode()
+        if node.topology is not None and not _unusable(node):
+            yield _document(codec.encode(node.topology, node.report))
+        for pod in node.all_pods:
+            yield _document(manifest_of(_as_shown(pod, node)))
+    yield from unbound
+
+
+def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:
+    """A pod that an earlier report has shown runs, whatever its own status says so far."""
+    shown = pod.uid in node.reported and pod.phase == "Pending"
+    return replace(pod, phase="Running") if shown else pod
+
+
+def _unusable(node: NodeFacts) -> str:
+    """Why the service promises nothing on the node, where a file could not say so."""
+    if node.topology is None or node.report is None:
+        return node.problem or "no topology report"
+    return "its GPUs are served by DRA only" if node.dra_only else ""
+
+
+def _notes(node: NodeFacts) -> Iterator[str]:
+    if _unusable(node):
+        yield f"left out, {_unusable(node)}"
+    if node.stale:
+        yield "its report was stale"
+    if node.departed:
+        yield f"{len(node.departed)} pods ended between two reports, and are left out"
+
+
+def _document(manifest: object) -> bytes:
+    return b"---\n" + orjson.dumps(manifest) + b"\n"

@@ -1,0 +1,1 @@
+"""The two ports: kube-scheduler's and people's."""

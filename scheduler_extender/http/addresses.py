@@ -1,0 +1,31 @@
+"""Where a service listens, and with which certificates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """TLS on the scheduler-facing port.
+
+    With ``client_ca`` a client must show a certificate of that CA; with ``client_names`` also one
+    whose common name or DNS name is among them, since the chain alone would let in everybody whom
+    the CA ever signed.
+    """
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    client_names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a service listens: one host, the port for kube-scheduler and the one for people."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    admin_port: int = 0
+    tls: Tls | None = None

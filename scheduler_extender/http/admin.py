@@ -1,0 +1,173 @@
+"""The admin port, for people and Prometheus.
+
+/v1/nodes, /v1/explain, /v1/snapshot, /metrics, health, and in file mode POST /v1/reports.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+from fastapi import FastAPI, HTTPException
+from prometheus_client import generate_latest
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from scheduler_extender import wire
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.explain import Answer, answers, room
+from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.http.endpoint import BodyError, error_line, read
+from scheduler_extender.http.health import add_errors, add_health
+from scheduler_extender.http.service import Service
+from scheduler_extender.limits import MAX_REPORT_BODY
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import NodeFacts, Unusable
+from topology import codec
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
+
+
+def create_admin_app(service: Service) -> FastAPI:
+    """For people and Prometheus: /v1/nodes, /v1/explain, /v1/snapshot, /metrics, and health."""
+    app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
+    _add_nodes(app, service.cluster)
+    _add_explain(app, service.cluster)
+    _add_metrics(app, service)
+    if service.file_mode:
+        _add_reports(app, service)
+    add_health(app, service)
+    add_errors(app)
+    return app
+
+
+def _add_nodes(app: FastAPI, cluster: Cluster) -> None:
+    @app.get("/v1/nodes")
+    def nodes() -> list[dict[str, Any]]:
+        """Every node in brief."""
+        return [_node_brief(cluster, facts) for facts in cluster.all_facts()]
+
+    @app.get("/v1/nodes/{name}")
+    def node(name: str) -> dict[str, Any]:
+        """One node: its record, what is free, its pods, what is wrong."""
+        facts = cluster.facts(NodeName(name))
+        if not facts.known:
+            raise HTTPException(404, f"node {name} is unknown")
+        found = _node_brief(cluster, facts)
+        found["pods"] = [
+            {"uid": p.uid, "namespace": p.namespace, "name": p.name, "asks": _asks(p.request)}
+            for p in facts.all_pods
+        ]
+        if facts.topology is not None:
+            found["record"] = codec.encode(facts.topology, facts.report)
+        return found
+
+    @app.get("/v1/snapshot")
+    def snapshot() -> StreamingResponse:
+        """A cluster file of this very state."""
+        return StreamingResponse(cluster_file(cluster), media_type="application/yaml")
+
+
+def _add_explain(app: FastAPI, cluster: Cluster) -> None:
+    @app.get("/v1/explain/{namespace}/{pod}")
+    def explain(namespace: str, pod: str) -> dict[str, Any]:
+        """What every node would answer to a pod now."""
+        record = cluster.pod_named(namespace, pod)
+        if record is None:
+            raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
+        found: dict[str, Any] = {"pod": f"{namespace}/{pod}", "node": record.node}
+        if isinstance(record.request, Malformed):
+            return {**found, "reason": record.request.reason}
+        rows = answers(cluster, record.request, bound=record)
+        return {**found, "asks": record.request.text, "nodes": [_row(row) for row in rows]}
+
+
+def _add_metrics(app: FastAPI, service: Service) -> None:
+    @app.get("/metrics")
+    def metrics() -> Response:
+        """Prometheus metrics."""
+        service.metrics.look(time.monotonic())
+        service.metrics.ready.set(service.not_ready() is None)
+        return Response(generate_latest(service.metrics.registry), media_type="text/plain")
+
+
+def _add_reports(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/reports")
+    async def reports(request: Request) -> Response:
+        """What a kubelet would have reported: node, status, and pods that ended."""
+        held = service.bodies.hold()
+        try:
+            body = await read(request.scope, request.receive, MAX_REPORT_BODY, held)
+            return await anyio.to_thread.run_sync(_take_report, service.cluster, body)
+        except BodyError as error:
+            line = error_line(str(error))
+            return Response(line, error.status, media_type="application/json")
+        finally:
+            held.release()
+
+
+class _ReportBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    node: str
+    status: dict[str, Any]
+    ended_pods: list[str] = []
+
+
+def _take_report(cluster: Cluster, body: wire.Body) -> Response:
+    try:
+        args = msgspec.json.decode(body, type=_ReportBody)
+        report = codec.decode_report(args.status)
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        codec.RecordError,
+    ) as error:
+        return Response(error_line(f"body: {error}"), 400, media_type="application/json")
+    for uid in args.ended_pods:
+        cluster.drop_pod(PodUid(uid))
+    if not cluster.put_report(NodeName(args.node), report):
+        problem = error_line(f"node: {args.node} is not in the cluster file")
+        return Response(problem, 404, media_type="application/json")
+    return Response(status_code=204)
+
+
+def _row(row: Answer) -> dict[str, Any]:
+    return {
+        "node": row.node,
+        "verdict": row.decision.verdict,
+        "score": row.score,
+        "reason": row.reason,
+        "note": row.note,
+        "hazards": row.hazards,
+        "resolvable": row.resolvable,
+    }
+
+
+def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
+    topology, report = facts.topology, facts.report
+    found: dict[str, Any] = {"node": facts.name, "stale": facts.stale, "problem": facts.problem}
+    if topology is None:
+        return found
+    if report is not None and report.not_ready:
+        found["notReady"] = report.not_ready
+    found["gpus"] = len(topology.gpus)
+    found["summary"] = topology.summary()
+    found["sequence"] = report.sequence if report else None
+    for served in topology.resources:
+        try:
+            available = facts.availability(served.name)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            cluster.faults.note(facts.name, error)
+            available = Unusable(f"internal error: {type(error).__name__}")
+        if isinstance(available, Unusable):
+            found["problem"] = available.why
+        else:
+            found |= asdict(room(topology, available))
+    return found
+
+
+def _asks(request: GpuRequest | Malformed) -> str:
+    return request.reason if isinstance(request, Malformed) else request.text

@@ -1,0 +1,156 @@
+"""The scheduler-facing port: thin routes around the verbs.
+
+Each verb is one ASGI endpoint (:mod:`.endpoint`) that reads a bounded body, decodes it, calls a
+plain function and encodes the answer; nothing of FastAPI's validation runs on that path, which
+kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one line, never a 500.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import anyio
+import msgspec
+import structlog
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from scheduler_extender import verbs, wire
+from scheduler_extender.http.endpoint import NotReadyError, Verb
+from scheduler_extender.http.health import add_errors, add_health
+from scheduler_extender.http.service import Service
+from scheduler_extender.limits import (
+    BIND_STARTS_WITHIN,
+    BIND_THREADS,
+    EVALUATING_THREADS,
+    MAX_BIND_BODY,
+    VERB_SECONDS,
+)
+
+log = structlog.get_logger(__name__)
+
+
+def create_app(service: Service) -> FastAPI:
+    """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
+    app = FastAPI(title="gpu-topology extender", docs_url=None, redoc_url=None, openapi_url=None)
+    answers, metrics, bodies = _Answers(service), service.metrics, service.bodies
+    evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
+    binding = anyio.CapacityLimiter(BIND_THREADS)
+    endpoints = {
+        "filter": Verb(
+            "filter",
+            answers.filter,
+            metrics,
+            bodies,
+            at_once=answers.filter_at_once,
+            threads=evaluating,
+        ),
+        "prioritize": Verb(
+            "prioritize",
+            answers.prioritize,
+            metrics,
+            bodies,
+            at_once=answers.prioritize_at_once,
+            threads=evaluating,
+        ),
+        "preempt": Verb("preempt", answers.preempt, metrics, bodies, threads=evaluating),
+        "bind": Verb("bind", answers.bind, metrics, bodies, threads=binding, limit=MAX_BIND_BODY),
+    }
+    for name, endpoint in endpoints.items():
+        app.router.routes.append(Route(f"/scheduler/{name}", endpoint, methods=["POST"]))
+    add_health(app, service)
+    add_errors(app)
+    return app
+
+
+class _Answers:
+    """The verbs from body to answer. ``arrived`` is by :func:`time.monotonic`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._cluster = service.cluster
+
+    def filter(self, body: wire.Body, arrived: float) -> bytes:
+        """The filter answer, worked out where it has to be."""
+        return self._filter(body, at_once=False)
+
+    def filter_at_once(self, body: wire.Body, arrived: float) -> bytes:
+        """The same if it is remembered, and nobody holds the lock."""
+        with self._cluster.locked_if_free():
+            return self._filter(body, at_once=True)
+
+    def _filter(self, body: wire.Body, *, at_once: bool) -> bytes:
+        args = wire.scheduling(body)
+        if self._service.unready() is not None:
+            return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
+        self._service.saw(args.pod)
+        full = args.full_nodes()
+        names = (args.node_names or []) if full is None else [name for name, _ in full]
+        result = verbs.filter_nodes(self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once)
+        if full is None:
+            return wire.encode(result)
+        passed = set(result.node_names or ())
+        kept = {"metadata": {}, "items": [raw for name, raw in full if name in passed]}
+        return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
+
+    def prioritize(self, body: wire.Body, arrived: float) -> bytes:
+        """The scores, worked out where they have to be."""
+        return self._prioritize(body, at_once=False)
+
+    def prioritize_at_once(self, body: wire.Body, arrived: float) -> bytes:
+        """The same if they are remembered, and nobody holds the lock."""
+        with self._cluster.locked_if_free():
+            return self._prioritize(body, at_once=True)
+
+    def _prioritize(self, body: wire.Body, *, at_once: bool) -> bytes:
+        args = wire.scheduling(body)
+        self._need_sync()
+        full = args.full_nodes()
+        names = (args.node_names or []) if full is None else [name for name, _ in full]
+        scores = verbs.prioritize(self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once)
+        return wire.encode(scores)
+
+    def bind(self, body: wire.Body, arrived: float) -> bytes:
+        """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
+        args = wire.binding_decoder.decode(body)
+        if self._service.unready() is not None:
+            return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
+        try:
+            _names_checked(args)
+            verbs.bind(
+                self._cluster,
+                self._service.binder,
+                args,
+                _now,
+                late=lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN,
+            )
+        except verbs.BindError as error:
+            self._service.metrics.bind_errors.inc()
+            names = {"pod": args.pod_name[:253], "node": args.node[:253]}
+            log.info("bind refused", **names, reason=str(error))
+            return wire.encode(wire.BindingResult(str(error)))
+        return wire.encode(wire.BindingResult())
+
+    def preempt(self, body: wire.Body, arrived: float) -> bytes:
+        """The nodes on which the offered evictions would help."""
+        args = wire.preempting(body)
+        self._need_sync()
+        started = time.monotonic()
+        return wire.encode(
+            verbs.preempt(self._cluster, args, lambda: time.monotonic() - started > VERB_SECONDS)
+        )
+
+    def _need_sync(self) -> None:
+        if self._service.unready() is not None:
+            raise NotReadyError(verbs.NOT_SYNCED)
+
+
+def _names_checked(args: wire.BindingArgs) -> None:
+    problem = args.problem()
+    if problem is not None:
+        raise verbs.BindError(problem)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

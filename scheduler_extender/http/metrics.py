@@ -1,0 +1,127 @@
+"""What the extender counts, for Prometheus, and the log lines about what nobody foresaw."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from scheduler_extender.ratelimit import RateLimit
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
+from topology.core.devices import NodeName
+
+log = structlog.get_logger(__name__)
+
+LOG_PAUSE, LOG_RATE, LOG_BURST = 60.0, 1.0, 20
+"""Seconds between two log lines about one pod; lines a second about all, and at once."""
+
+
+class Metrics:
+    """Counters of one service, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._cluster: Cluster | None = None
+        self._read: list[tuple[Counter, Callable[[], int]]] = []
+        self._looking = threading.Lock()
+        self.requests = Counter(
+            "gpu_topology_requests",
+            "Requests answered, by verb and HTTP status",
+            ["verb", "code"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "gpu_topology_request_seconds",
+            "Time to answer a request, from its whole body to the answer",
+            ["verb"],
+            registry=self.registry,
+            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5),
+        )
+        self.bind_errors = Counter(
+            "gpu_topology_bind_errors", "Binds refused or failed", registry=self.registry
+        )
+        self.surprises = Counter(
+            "gpu_topology_surprises",
+            "Pods with GPUs that were not foreseen: outside the outcomes, or a promise broken",
+            ["kind"],
+            registry=self.registry,
+        )
+        for kind in (OUTSIDE, BROKEN):
+            self.surprises.labels(kind)
+        self.watch_age = Gauge(
+            "gpu_topology_watch_age_seconds",
+            "Seconds since the API server last said something over a watch",
+            ["watch"],
+            registry=self.registry,
+        )
+        self.watch_failing = Gauge(
+            "gpu_topology_watch_failing",
+            "1 while a watch is broken and cannot be opened again",
+            ["watch"],
+            registry=self.registry,
+        )
+        self.ready = Gauge(
+            "gpu_topology_ready", "1 while /readyz answers 200", registry=self.registry
+        )
+
+    def watch(self, cluster: Cluster) -> None:
+        """Count and log what reports show and nobody foresaw; the log line replays it.
+
+        Each is counted. A pod is logged once in a while, and a few pods a second.
+        """
+        limit, lock, untold = RateLimit(LOG_PAUSE, LOG_RATE, LOG_BURST), threading.Lock(), 0
+
+        def note(surprise: Surprise) -> None:
+            nonlocal untold
+            self.surprises.labels(surprise.kind).inc()
+            with lock:
+                if not limit.allows((surprise.pod.uid, surprise.kind), time.monotonic()):
+                    untold += 1
+                    return
+                before, untold = untold, 0
+            log.error(
+                surprise.message,
+                kind=surprise.kind,
+                pod=f"{surprise.pod.namespace}/{surprise.pod.name}",
+                node=surprise.node,
+                got=list(surprise.got),
+                state=surprise.state,
+                untold=before,
+            )
+
+        def fault(node: NodeName, error: Exception) -> None:
+            log.error("a node could not be evaluated", node=node, exc_info=error)
+
+        cluster.on_surprise(note)
+        cluster.faults.on_fault(fault)
+        self._cluster = cluster
+        self.follow(
+            "node_faults",
+            "Times that deciding about one node, or verifying its report, has failed",
+            lambda: cluster.faults.count,
+        )
+        self.follow(
+            "reports_out_of_order",
+            "Reports that came after newer ones of their node, and were passed over",
+            lambda: cluster.reports_out_of_order,
+        )
+
+    def follow(self, name: str, what: str, count: Callable[[], int]) -> None:
+        """Show a number that only grows and that somebody else counts; ``count`` gives it."""
+        self._read.append((Counter(f"gpu_topology_{name}", what, registry=self.registry), count))
+
+    def look(self, now: float) -> None:
+        """Bring up to date what others count; ``now`` is the cluster's clock."""
+        with self._looking:  # two scrapes at once would each add what is new
+            for counter, count in self._read:
+                shown = next(iter(counter.collect())).samples[0].value
+                counter.inc(max(0.0, count() - shown))
+        if self._cluster is None:
+            return
+        for watch in self._cluster.watches():
+            self.watch_age.labels(watch.name).set(watch.age(now))
+            self.watch_failing.labels(watch.name).set(watch.failing)

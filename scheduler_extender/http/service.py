@@ -1,0 +1,39 @@
+"""What the routes of both ports need of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.limits import Bodies
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.verbs import Binder
+from scheduler_extender.wire import Pod
+
+
+def _forget(pod: Pod) -> None:
+    """Nobody has to know which pods filter was asked about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The cluster, who writes binds, and what the routes count.
+
+    ``unready`` gives the reason why we cannot answer yet, or None. ``saw`` is told each pod that
+    filter is asked about. ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget of
+    memory that both ports share.
+    """
+
+    cluster: Cluster
+    binder: Binder
+    unready: Callable[[], str | None]
+    metrics: Metrics
+    saw: Callable[[Pod], None] = _forget
+    file_mode: bool = False
+    bodies: Bodies = field(default_factory=Bodies)
+
+    def not_ready(self) -> str | None:
+        """Why nobody should be sent here; verbs go on answering while a watch is blind."""
+        blind = self.cluster.unready()
+        return self.unready() or (f"blind watches: {', '.join(blind)}" if blind else None)

@@ -1,0 +1,1 @@
+"""The API server as the source of state, and what is written to it."""

@@ -1,0 +1,139 @@
+"""Binds are written to the API server as one Binding each, under time limits of their own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from scheduler_extender.annotations import PLACEMENT, asks_for_any
+from scheduler_extender.kube.sinks import metadata_decoder, version_of
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.verbs import BindError, Binding, BindUnknownError
+from scheduler_extender.wire import pod_decoder
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import gpu_request
+from topology.kubeapi.apiserver import (
+    ApiError,
+    ApiFailure,
+    ApiNotSent,
+    ApiUnreachable,
+    ConflictError,
+    NotFoundError,
+    Query,
+)
+from topology.kubeapi.paths import path
+
+PODS_PATH = "/api/v1/pods"
+
+WRITE_TIMEOUT = 4.0
+READ_TIMEOUT = 2.0
+"""Seconds. A bind may cost a look-up, one write and one read, and must end within httpTimeout."""
+SERVER_TIMEOUT = 3
+"""Seconds that the API server may work on a Binding: sent with it, as ``timeout=``. Shorter than we
+wait, so that it is mostly the server who tells us."""
+COMMIT_MARGIN = 8.0
+"""Seconds for which etcd may still carry out what the API server has given up: its own limit of a
+request is 7 s (5 s and two election timeouts)."""
+SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
+"""Seconds after which a Binding that the API server has begun can no longer be committed."""
+
+
+class _PodApi(Protocol):
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes: ...
+    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
+
+
+class KubeBinder:
+    """Writes one Binding a pod: nodeName, UID as precondition, placement annotation, at once."""
+
+    def __init__(self, api: _PodApi, cluster: Cluster) -> None:
+        self._api = api
+        self._cluster = cluster
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        """The pod as the API server has it; None if it is gone or another one bears its name."""
+        try:
+            body = self._api.get(_pod_path(namespace, name), timeout=READ_TIMEOUT)
+        except NotFoundError:
+            return None
+        except ApiFailure as error:
+            raise BindUnknownError(f"cannot look the pod up: {error}") from error
+        pod = pod_decoder.decode(body)
+        if pod.metadata.uid != uid:
+            return None
+        managed = self._cluster.settings.managed
+        found = pod_record(pod, managed)
+        if found is None and asks_for_any(pod, managed):
+            # DRA serves what it asks for: no device of a plugin is given to it.
+            node = NodeName(pod.spec.node_name) if pod.spec.node_name else None
+            found = PodRecord(uid, namespace, name, node, gpu_request(0))
+        if found is None:
+            raise BindError(
+                f"the pod asks for none of {', '.join(managed)}: this extender binds no other pods "
+                "(see managedResources in the scheduler's configuration)"
+            )
+        return found
+
+    def version(self) -> int:
+        """A resourceVersion of pods that is not older than this call, as a number."""
+        try:
+            body = self._api.get(PODS_PATH, (("limit", "1"),), timeout=READ_TIMEOUT)
+        except ApiFailure as error:
+            raise BindUnknownError(f"cannot list pods: {error}") from error
+        return version_of(metadata_decoder.decode(body).metadata.resource_version)
+
+    def write(self, binding: Binding) -> None:
+        """Create the Binding; on a conflict or no answer, ask what became of the pod."""
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": binding.name,
+                "namespace": binding.namespace,
+                "uid": binding.uid,
+                "annotations": {PLACEMENT: binding.placement},
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
+        }
+        path = _pod_path(binding.namespace, binding.name) + "/binding"
+        limit = (("timeout", f"{SERVER_TIMEOUT}s"),)
+        try:
+            self._api.create(path, msgspec.json.encode(body), limit, timeout=WRITE_TIMEOUT)
+        except ApiNotSent as error:
+            raise BindError(f"the bind could not be sent: {error}") from error
+        except (ConflictError, ApiUnreachable) as error:
+            self._settle(binding, error)
+        except ApiError as error:
+            if error.status >= 500:
+                self._settle(binding, error)
+            else:
+                raise BindError(f"the API server refused the bind: {error}") from error
+        except ApiFailure as error:
+            raise BindError(f"the bind could not be sent: {error}") from error
+
+    def _settle(self, binding: Binding, cause: ApiFailure) -> None:
+        """The write may have been committed: only the pod itself can tell.
+
+        That it is unbound tells nothing after an answer that never came, or came too late: the
+        write may be committed yet. Only a conflict says that the server is done with it.
+        """
+        found = self.find(binding.namespace, binding.name, binding.uid)
+        if found is None:
+            words = "the pod is gone, or another one bears its name"
+            if isinstance(cause, ConflictError):
+                raise BindError(words) from cause
+            raise BindUnknownError(words) from cause  # it may have been bound before it went
+        if found.node is None:
+            words = f"the bind was not written: {cause}"
+            if isinstance(cause, ConflictError):
+                raise BindError(words) from cause
+            raise BindUnknownError(f"{words} (and may be yet)") from cause
+        if found.node != binding.node:
+            raise BindError(f"the pod is bound to {found.node} already") from cause
+
+
+def _pod_path(namespace: str, name: str) -> str:
+    return path("/api/v1/namespaces", namespace, "pods", name)

@@ -1,0 +1,153 @@
+"""Events on pods whose GPUs were not what was foreseen.
+
+A user can cause some of them at will, and the API server may be slow: they are written in a thread
+of their own, a few a second, and what happens to one pod again and again becomes one Event with a
+count.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from scheduler_extender.ratelimit import RateLimit
+from scheduler_extender.state.verification import Surprise
+from topology.kubeapi.apiserver import ApiFailure
+from topology.kubeapi.paths import path
+
+log = structlog.get_logger(__name__)
+
+REASON = "GPUPlacementNotForeseen"
+COMPONENT = "gpu-topology"
+MOST_WAITING = 1000
+WRITE_TIMEOUT = 2.0
+PAUSE, RATE, BURST = 60.0, 2.0, 20
+"""Seconds between two Events of one kind on one pod; Events a second in all, and at once."""
+
+
+class _EventApi(Protocol):
+    def create(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The latest surprise of one pod and kind, how many there were, and when the first came."""
+
+    surprise: Surprise
+    count: int
+    first: str
+    last: str
+
+
+class EventWriter:
+    """Writes an Event for each pod and kind of surprise, in a thread of its own.
+
+    What cannot be written is counted in :attr:`dropped` and let go; the counter of surprises and
+    the log have it too. ``now`` gives the time that Events bear, ``clock`` seconds for the rate.
+    """
+
+    ROUND = 0.25
+    """Seconds between two looks at what waits."""
+
+    def __init__(
+        self,
+        api: _EventApi,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._now = now
+        self._clock = clock
+        self._limit = RateLimit(PAUSE, RATE, BURST)
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[str, str], _Waiting] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self.dropped = 0
+        """Surprises that no Event tells."""
+
+    def note(self, surprise: Surprise) -> None:
+        """Take a surprise; never waits."""
+        key, now = (surprise.pod.uid, surprise.kind), self._stamp()
+        with self._lock:
+            known = self._waiting.get(key)
+            if known is not None:
+                self._waiting[key] = replace(
+                    known, surprise=surprise, count=known.count + 1, last=now
+                )
+            elif len(self._waiting) < MOST_WAITING:
+                self._waiting[key] = _Waiting(surprise, 1, now, now)
+            else:
+                self.dropped += 1
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; what waits is let go."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self.ROUND):
+            try:
+                self.round()
+            except Exception:
+                # One bad round must not end all later ones.
+                log.exception("events: round failed")
+
+    def round(self) -> None:
+        """Write what waits, as far as the rate allows."""
+        now = self._clock()
+        with self._lock:
+            due = [key for key in self._waiting if self._limit.allows(key, now)]
+            ready = [self._waiting.pop(key) for key in due]
+        for waiting in ready:
+            if self._stopping.is_set():
+                return
+            pod = waiting.surprise.pod
+            try:
+                where = path("/api/v1/namespaces", pod.namespace, "events")
+                body = msgspec.json.encode(_event(waiting))
+                self._api.create(where, body, timeout=WRITE_TIMEOUT)
+            except ApiFailure as error:
+                with self._lock:
+                    self.dropped += waiting.count
+                log.warning("event not written", pod=pod.name, cause=str(error))
+
+    def _stamp(self) -> str:
+        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _event(waiting: _Waiting) -> dict[str, Any]:
+    surprise = waiting.surprise
+    pod = surprise.pod
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        },
+        "type": "Warning",
+        "reason": REASON,
+        "message": f"{surprise.message} ({surprise.kind})",
+        "source": {"component": COMPONENT, "host": surprise.node},
+        "reportingComponent": COMPONENT,
+        "firstTimestamp": waiting.first,
+        "lastTimestamp": waiting.last,
+        "count": waiting.count,
+    }

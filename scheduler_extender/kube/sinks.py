@@ -1,0 +1,152 @@
+"""What the reflectors bring is decoded here, and put into the cluster.
+
+An object that cannot be read costs that object, never the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import msgspec
+import structlog
+
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import UNKNOWN_VERSION
+from scheduler_extender.state.pods import pod_record
+from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
+from topology.codec import RecordError, decode
+from topology.core.devices import NodeName, PodUid
+from topology.core.report import Report
+
+log = structlog.get_logger(__name__)
+
+
+class _Named(msgspec.Struct):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+metadata_decoder = msgspec.json.Decoder(_Named)
+
+
+def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | None:
+    """Apply one object of a list; its UID, or None where not even that can be read.
+
+    One such object must not cost the rest of the list, whether it is bad or we are.
+    """
+    try:
+        apply(raw)
+    except msgspec.DecodeError as error:
+        log.warning("object cannot be read", problem=str(error))
+    except Exception:
+        log.exception("object cannot be taken in")
+    try:
+        return metadata_decoder.decode(raw).metadata.uid
+    except msgspec.DecodeError:
+        return None
+
+
+class RecordSink:
+    """GPUTopology objects into the cluster; one that cannot be read is a problem of its node.
+
+    ``now`` is the time of day in seconds since 1970: a record tells when its agent looked.
+    """
+
+    def __init__(self, cluster: Cluster, now: Callable[[], float] = time.time) -> None:
+        self._cluster = cluster
+        self._now = now
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        """Take a complete list."""
+        for raw in objects:
+            self.apply(raw)
+        names = {NodeName(metadata_decoder.decode(raw).metadata.name) for raw in objects}
+        self._cluster.keep_records(names)
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take an object that is new or changed."""
+        metadata = metadata_decoder.decode(obj).metadata
+        name = NodeName(metadata.name)
+        try:
+            record = decode(msgspec.json.decode(obj))
+            age = self._age(record.report)
+            self._cluster.put_record(record.topology, record.report, uid=metadata.uid, age=age)
+        except RecordError as error:
+            log.warning("topology record unusable", node=name, problem=str(error))
+            self._cluster.put_problem(name, str(error))
+        except Exception as error:
+            # A fault of ours costs this node, not the list that it stands in.
+            log.exception("topology record cannot be taken in", node=name)
+            self._cluster.put_problem(name, f"internal error: {type(error).__name__}")
+
+    def _age(self, report: Report | None) -> float:
+        """Seconds since the agent looked, by its own clock; 0 where that does not say."""
+        try:
+            observed = datetime.fromisoformat(report.observed_at if report else "")
+            return self._now() - observed.timestamp()
+        except (ValueError, OverflowError):
+            return 0.0
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """Take a deletion."""
+        self._cluster.drop_record(NodeName(metadata_decoder.decode(obj).metadata.name))
+
+
+class PodSink:
+    """Pods that ask for GPUs into the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        """Take a complete list."""
+        seen = set()
+        for raw in objects:
+            uid = _readable(raw, self.apply)
+            if uid is not None:
+                seen.add(PodUid(uid))
+        self._cluster.keep_pods(seen, version_of(resource_version))
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take a pod that is new or changed."""
+        record = pod_record(pod_decoder.decode(obj), self._cluster.settings.managed)
+        if record is not None:
+            self._cluster.put_pod(record)
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """Take a deletion."""
+        pod = metadata_decoder.decode(obj).metadata
+        self._cluster.drop_pod(PodUid(pod.uid), version_of(pod.resource_version))
+
+
+def version_of(resource_version: str) -> int:
+    """A resourceVersion as a number; :data:`UNKNOWN_VERSION` where it is none."""
+    comparable = resource_version.isdecimal() and len(resource_version) <= 20
+    return int(resource_version) if comparable else UNKNOWN_VERSION
+
+
+class NodeSink:
+    """From Node objects we learn whether the device plugin advertises GPUs at all."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        """Take a complete list."""
+        for raw in objects:
+            _readable(raw, self.apply)
+        names = {NodeName(metadata_decoder.decode(raw).metadata.name) for raw in objects}
+        self._cluster.keep_nodes(names)
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take a node that is new or changed."""
+        node = node_decoder.decode(obj)
+        offered = node.status.allocatable
+        managed = self._cluster.settings.managed
+        advertises = offered is None or any(resource in offered for resource in managed)
+        self._cluster.put_node(NodeName(node.metadata.name), advertises=advertises)
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """Take a deletion; the node's record is owned by it and goes with it."""
+        self._cluster.drop_node(NodeName(metadata_decoder.decode(obj).metadata.name))

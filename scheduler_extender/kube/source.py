@@ -1,0 +1,137 @@
+"""State from a Kubernetes API server: what follows it, and what is written to it, by threads.
+
+Three reflectors keep the cluster equal to the server's GPUTopology objects, pods and nodes.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from scheduler_extender.kube.binder import PODS_PATH, KubeBinder
+from scheduler_extender.kube.events import EventWriter
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
+from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state import freshness
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.freshness import Watch
+from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.reflector import Reflector, Timing
+
+log = structlog.get_logger(__name__)
+
+RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+NODES_PATH = "/api/v1/nodes"
+
+TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
+"""There is one of us, so we come back soon after an outage: pods wait for what we missed."""
+
+
+class KubeSource:
+    """The reflectors of one API server, and lookout, settler, waker and event writer.
+
+    Each has a thread of its own: what one of them waits for holds up none of the others.
+    """
+
+    ROUND = 0.25
+    """Seconds between two rounds."""
+
+    def __init__(
+        self, api: ApiServer, cluster: Cluster, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api = api
+        self._clock = clock
+        self.binder = KubeBinder(api, cluster)
+        self.waker = Waker(cluster, api)
+        self._settler = Settler(cluster, self.binder, clock=clock)
+        self._events = EventWriter(api)
+        cluster.on_surprise(self._events.note)
+        self.reflectors = [
+            Reflector(api, path, sink, name=name, timing=TIMING)
+            for path, sink, name in (
+                (RECORDS_PATH, RecordSink(cluster), "gputopologies"),
+                (PODS_PATH, PodSink(cluster), "pods"),
+                (NODES_PATH, NodeSink(cluster), "nodes"),
+            )
+        ]
+        self._cluster = cluster
+        self._blind = False
+        cluster.watches = self.watches
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+            for name, work in (
+                ("lookout", self._look_out),
+                ("settler", self._settler.round),
+                ("waker", self.waker.round),
+            )
+        ]
+
+    def unready(self) -> str | None:
+        """Why we cannot answer yet, or None once every list has been taken in whole."""
+        missing = [r.name for r in self.reflectors if not r.synced]
+        return f"not synced: {', '.join(missing)}" if missing else None
+
+    def tell(self, follow: Callable[[str, str, Callable[[], int]], None]) -> None:
+        """Hand over the numbers that the threads count, by metric, to whoever shows them."""
+        waker, events = self.waker, self._events
+        follow(
+            "wakes", "Waiting pods woken, since a changed node may take them", lambda: waker.woken
+        )
+        follow(
+            "waker_failures",
+            "Times that a waiting pod's request could not be worked out",
+            lambda: waker.failed,
+        )
+        follow("events_dropped", "Events not written: too many, or refused", lambda: events.dropped)
+
+    def watches(self) -> list[Watch]:
+        """How fresh each watch is."""
+        found = []
+        for reflector in self.reflectors:
+            state = reflector.state
+            failing = None if state.streaming else state.failing_since
+            found.append(Watch(reflector.name, state.whole_at, failing))
+        return found
+
+    def start(self) -> None:
+        """Start listing and watching, each in a thread of its own."""
+        for reflector in self.reflectors:
+            reflector.start()
+        for thread in self._threads:
+            thread.start()
+        self._events.start()
+
+    def stop(self) -> None:
+        """Stop all threads and close all connections."""
+        self._stopping.set()
+        self._api.close()  # first: it cuts off requests that wait for their answer
+        for reflector in self.reflectors:
+            reflector.stop()
+        self._events.stop()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(5)
+
+    def _look_out(self, now: float) -> None:
+        """Once every watch tells us something again, whoever waits may be woken anew."""
+        was, self._blind = self._blind, self._cluster.blind()
+        if self._blind and not was:
+            names = freshness.blind(self.watches(), now)
+            log.error("required pods are refused: watches say nothing", watches=names)
+        elif was and not self._blind:
+            log.info("all watches say something again")
+            self._cluster.sighted()
+
+    def _run(self, work: Callable[[float], None]) -> None:
+        while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311
+            try:
+                work(self._clock())
+            except Exception:
+                # One bad round must not end all later ones.
+                log.exception("round failed", thread=threading.current_thread().name)

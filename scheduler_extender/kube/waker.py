@@ -1,0 +1,244 @@
+"""Wakes pods that were called unschedulable when a node they fit on has changed.
+
+kube-scheduler does not look again at a rejected pod when a GPUTopology changes. A small annotation
+on the pod makes it look; written only after our own cache holds the change, only if a changed node
+would take the pod now, and for one pod ever more rarely while it stays.
+
+A round does a bounded amount of work however many pods wait and nodes change. Pods that ask the
+same, and have been looked at equally late, share one look; what a round does not get to, the next
+ones do, whoever has waited longest first.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from scheduler_extender.annotations import WAKE, Malformed
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import decide
+from scheduler_extender.state.pods import PodRecord
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
+from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable
+from topology.kubeapi.paths import path
+
+log = structlog.get_logger(__name__)
+
+WRITE_TIMEOUT = 2.0
+"""Seconds."""
+LOGGED = 128
+"""Requests whose failure has been logged, before the first may be logged again."""
+
+
+class _PodApi(Protocol):
+    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
+
+
+class Waker:
+    """See the module. :meth:`round` is called by one thread; ``breathe`` lets others have the lock,
+    and ``clock`` gives the seconds that a round takes.
+
+    ``woken``, ``failed`` and ``looks`` count wakes, requests whose evaluation failed, and times
+    that the cluster was asked.
+    """
+
+    SHORTEST = 2.0
+    LONGEST = 60.0
+    MEMORY = 90.0
+    """Seconds: between two wakes of a pod, at first and at most; how long a change counts."""
+    AT_ONCE = 50
+    """Wakes in one round; whoever is left waits for the next."""
+    LOOKS = 500
+    SLICE = 100
+    """Times that the cluster is asked in one round, and about how many nodes each time."""
+    EVALUATIONS = 50
+    """Answers that are worked out in one round; the lock is held for one at a time."""
+    SECONDS = 0.15
+    """After so long, too, a round works nothing more out."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        api: _PodApi,
+        breathe: Callable[[], None] = lambda: time.sleep(0.001),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._breathe = breathe
+        self._clock = clock
+        self._new: set[NodeName] = set()
+        self._lock = threading.Lock()
+        # Changed nodes in the order of their last change: its number, and when we heard of it.
+        self._changed: dict[NodeName, tuple[int, float]] = {}
+        self._names: list[NodeName] = []
+        self._numbers: list[int] = []
+        self._last = self._rounds = 0
+        # For each waiting pod: the number of the last change it has been held against, when it
+        # may be woken again, and the pause after that.
+        self._tried: dict[PodUid, int] = {}
+        self._next: dict[PodUid, tuple[float, float]] = {}
+        self._served: dict[GpuRequest, int] = {}
+        self._logged: dict[GpuRequest, None] = {}
+        self.woken = self.failed = self.looks = 0
+        # A value that an extender before us wrote would change nothing, and wake nobody.
+        self._epoch = int(time.time())
+        cluster.on_change(self._note)
+
+    def _note(self, name: NodeName) -> None:
+        with self._lock:
+            self._new.add(name)
+
+    def round(self, now: float) -> None:
+        """Wake whoever a recently changed node would take. ``now`` in seconds."""
+        self._take_changes(now)
+        waiting = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
+        self._next = {uid: due for uid, due in self._next.items() if uid in waiting}
+        self._tried = {uid: at for uid, at in self._tried.items() if uid in waiting}
+        if not self._changed:
+            return
+        groups = self._groups(waiting.values(), now)
+        requests = {request for request, _ in groups}
+        self._served = {r: at for r, at in self._served.items() if r in requests}
+        budget = _Budget(self.LOOKS, self.EVALUATIONS, self.SECONDS, self._clock)
+        wakes = self.AT_ONCE
+        # Whose request was looked at longest ago comes first; among equals, who has seen least.
+        for request, tried in sorted(groups, key=lambda k: (self._served.get(k[0], -1), k[1])):
+            if wakes <= 0 or budget.spent:
+                return
+            pods = groups[request, tried]
+            self._served[request] = self._rounds
+            fits, tried = self._look(request, tried, budget)
+            self._tried |= dict.fromkeys((pod.uid for pod in pods), tried)
+            if not fits:
+                continue
+            # Those who were woken least often come first.
+            pods.sort(key=lambda pod: self._pause(pod.uid))
+            for pod in pods[:wakes]:
+                wakes -= 1
+                pause = self._pause(pod.uid)
+                self._next[pod.uid] = (now + pause, min(2 * pause, self.LONGEST))
+                try:
+                    self._wake(pod)
+                except ApiUnreachable as error:
+                    log.info("could not wake pods", cause=str(error))
+                    return  # the next would wait for nothing, too
+                except ApiFailure as error:
+                    name = f"{pod.namespace}/{pod.name}"
+                    log.info("could not wake a pod", pod=name, cause=str(error))
+                else:
+                    self._tried[pod.uid] = self._last
+
+    def _take_changes(self, now: float) -> None:
+        self._rounds += 1
+        with self._lock:
+            new, self._new = self._new, set()
+        if new:
+            for name in sorted(new):
+                self._last += 1
+                self._changed.pop(name, None)
+                self._changed[name] = (self._last, now)
+            known = set(self._cluster.names())
+            for name in [name for name in self._changed if name not in known]:
+                del self._changed[name]
+        old = takewhile(lambda item: now - item[1][1] >= self.MEMORY, self._changed.items())
+        for name in [name for name, _ in old]:
+            del self._changed[name]
+        self._names = list(self._changed)
+        self._numbers = [number for number, _ in self._changed.values()]
+
+    def _groups(
+        self, waiting: Iterable[PodRecord], now: float
+    ) -> dict[tuple[GpuRequest, int], list[PodRecord]]:
+        """The pods that may be woken now and have not seen all changes, by what they ask."""
+        newest, blind = self._numbers[-1], self._cluster.blind()
+        groups: dict[tuple[GpuRequest, int], list[PodRecord]] = {}
+        for pod in waiting:
+            if isinstance(pod.request, Malformed) or (blind and pod.request.required):
+                continue  # blind, filter would refuse it anyway; afterwards every node is news
+            tried = self._tried.get(pod.uid, -1)
+            due, _ = self._next.get(pod.uid, (now, 0.0))
+            if tried < newest and now >= due:
+                groups.setdefault((pod.request, tried), []).append(pod)
+        return groups
+
+    def _pause(self, uid: PodUid) -> float:
+        return self._next.get(uid, (0.0, self.SHORTEST))[1]
+
+    def _look(self, request: GpuRequest, tried: int, budget: _Budget) -> tuple[bool, int]:
+        """Whether a node that changed after change ``tried`` would take the request.
+
+        With it comes the last change that has been looked at in vain: where the budget ends, the
+        next round goes on behind it.
+        """
+        at = bisect_right(self._numbers, tried)
+        try:
+            while at < len(self._names) and not budget.spent:
+                names = self._names[at : at + self.SLICE]
+                passes, seen = self._ask(request, names, budget)
+                if passes:
+                    return True, tried
+                at += seen
+                tried = self._numbers[at - 1] if at else tried
+        except Exception:
+            # A request that cannot be worked out must not cost the others their wake.
+            self.failed += 1
+            if request not in self._logged:
+                self._logged[request] = None
+                while len(self._logged) > LOGGED:
+                    del self._logged[next(iter(self._logged))]
+                log.exception("a waiting pod's request cannot be worked out", asks=request.text)
+            return False, self._last
+        return False, tried
+
+    def _ask(self, request: GpuRequest, names: list[NodeName], budget: _Budget) -> tuple[bool, int]:
+        """Whether one of these nodes takes the request, and how many of them have been asked.
+
+        That is all of them if nothing has to be worked out, and else the first that has to be,
+        with those before it.
+        """
+        budget.looks -= 1
+        self.looks += 1
+        look = self._cluster.look(request, names)
+        for at, state in enumerate(look.states):
+            if state in look.missing:
+                budget.evaluations -= 1
+                self._breathe()
+                decision = decide(look.missing[state], request, self._cluster.settings.require)
+                self._cluster.remember(request, state, decision)
+                return decision.rejection is None, at + 1
+            if state is not None and look.decisions[state].rejection is None:
+                return True, at + 1
+        return False, len(names)
+
+    def _wake(self, pod: PodRecord) -> None:
+        """Write the annotation. Raises :class:`ApiFailure`."""
+        self.woken += 1
+        value = f"{self._epoch}-{self.woken}"
+        body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
+        where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
+        self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
+
+
+class _Budget:
+    """What is left of one round's work."""
+
+    def __init__(
+        self, looks: int, evaluations: int, seconds: float, clock: Callable[[], float]
+    ) -> None:
+        self.looks = looks
+        self.evaluations = evaluations
+        self._clock = clock
+        self._until = clock() + seconds
+
+    @property
+    def spent(self) -> bool:
+        return self.looks <= 0 or self.evaluations <= 0 or self._clock() > self._until

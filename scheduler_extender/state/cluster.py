@@ -1,0 +1,486 @@
+"""The cluster as we know it now: the facts of each node, the pods, and the answers in force.
+
+One lock guards it all. Nothing under it does I/O, and nothing under it works an answer out: who
+asks takes a :class:`Look` under the lock, works out what is missing on the frozen facts in it
+(:mod:`.enquiry`), and hands the answers in to be remembered. Sources feed the cluster from their
+own threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from scheduler_extender.limits import AT_ONCE_STATES
+from scheduler_extender.state import freshness, node
+from scheduler_extender.state.answers import State
+from scheduler_extender.state.decision import Decision, Settings, undecided
+from scheduler_extender.state.faults import Faults
+from scheduler_extender.state.freshness import Staleness, Watch
+from scheduler_extender.state.lookup import Look, Lookup, NotRememberedError, Size
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.verification import Surprise, verify
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Report
+from topology.core.requests import GpuRequest
+from topology.core.scoring import Prospect, RequestClasses
+
+
+class Cluster:
+    """What is known of all nodes. ``clock`` gives seconds and only has to run forward.
+
+    ``watches`` are the watches that feed it, as they are now; none where nothing is watched.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        settings: Settings = Settings(),
+        watches: Callable[[], Iterable[Watch]] = tuple,
+    ) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.watches = watches
+        self.faults = Faults()
+        self.reports_out_of_order = 0
+        self._lock = threading.RLock()
+        self._nodes: dict[NodeName, NodeFacts] = {}
+        self._pods: dict[PodUid, PodRecord] = {}
+        self._reserved: dict[PodUid, NodeName] = {}
+        self._node_objects = False
+        self._staleness = Staleness(settings.stale_after)
+        self._lookup = Lookup(self.faults)
+        self._on_change: list[Callable[[NodeName], None]] = []
+        self._on_surprise: list[Callable[[Surprise], None]] = []
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Several steps as one. Nothing inside may wait for anything."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def locked_if_free(self) -> Iterator[None]:
+        """Like :meth:`locked`. Raises :class:`NotRememberedError` where it would have to wait."""
+        if not self._lock.acquire(blocking=False):
+            raise NotRememberedError
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def on_change(self, listener: Callable[[NodeName], None]) -> None:
+        """Call ``listener`` with a node's name whenever what it can offer may have changed.
+
+        Called under the lock, so it must only take a note.
+        """
+        self._on_change.append(listener)
+
+    def on_surprise(self, listener: Callable[[Surprise], None]) -> None:
+        """Call ``listener`` when a report shows what was not foreseen.
+
+        Called by whoever feeds the report, who should not be kept waiting.
+        """
+        self._on_surprise.append(listener)
+
+    # Nodes and their records.
+
+    def put_record(
+        self, topology: NodeTopology, report: Report | None, *, uid: str = "", age: float = 0.0
+    ) -> None:
+        """Take in a node's record. A report that is older than the one we hold is passed over.
+
+        ``uid`` is the record's own: one that was deleted and made anew starts its numbers again.
+        ``age`` is how many seconds ago the agent looked, by its own word; it counts for the first
+        report that we see of a node, later ones are as old as their arrival. What a report shows is
+        then held against what was foreseen, outside the lock.
+        """
+        hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
+        with self._lock:
+            before = self._facts(topology.name)
+            known, anew = before.report, uid != before.record_uid
+            if report is not None and known is not None and not anew and not report.follows(known):
+                self.reports_out_of_order += 1
+                report = known
+            same = before.topology == topology
+            heard = report != known or not same or before.problem is not None or anew
+            heartbeat = same and not before.stale and _same_but_sequence(report, known)
+            after = node.with_record(before, topology, report, uid)
+            if heard:
+                after = replace(after, stale=False) if after.stale else after
+                since = max(0.0, age) if known is None else 0.0
+                self._staleness.heard(topology.name, self.clock() - since)
+            settled = len(after.leaving) + len(after.departed)
+            moved = settled != len(before.leaving) + len(before.departed)
+            self._put(after, changed=(heard and not heartbeat) or moved)
+        if same and heard and report is not None and known is not None:
+            self._verify(before, report)
+
+    def put_report(self, name: NodeName, report: Report) -> bool:
+        """Take in a report on its own; False where the node has no record to belong to."""
+        with self._lock:
+            facts = self._nodes.get(name)
+        if facts is None or facts.topology is None:
+            return False
+        self.put_record(facts.topology, report, uid=facts.record_uid)
+        return True
+
+    def put_problem(self, name: NodeName, problem: str) -> None:
+        """Note that a node's record cannot be used, and why."""
+        with self._lock:
+            facts = self._facts(name)
+            if facts.problem != problem:
+                self._put(node.without_record(facts, problem))
+
+    def drop_record(self, name: NodeName) -> None:
+        """Forget a node's record; its pods stay."""
+        with self._lock:
+            if name in self._nodes:
+                self._put(node.without_record(self._nodes[name]))
+
+    def keep_records(self, names: set[NodeName]) -> None:
+        """Forget the record of every node that a complete list did not name."""
+        with self._lock:
+            for name, facts in list(self._nodes.items()):
+                if name not in names and (facts.topology or facts.problem):
+                    self.drop_record(name)
+
+    def put_node(self, name: NodeName, *, advertises: bool) -> None:
+        """Note that a Node object exists, and whether it advertises a managed resource."""
+        with self._lock:
+            self._node_objects = True
+            facts = self._facts(name)
+            changed = facts.dra_only == advertises
+            self._put(replace(facts, exists=True, dra_only=not advertises), changed=changed)
+
+    def drop_node(self, name: NodeName) -> None:
+        """Note that a Node object is gone; its record and pods go by themselves."""
+        with self._lock:
+            if name in self._nodes:
+                self._put(replace(self._nodes[name], exists=False, dra_only=False))
+
+    def keep_nodes(self, names: set[NodeName]) -> None:
+        """Note as gone every Node object that a complete list did not name."""
+        with self._lock:
+            self._node_objects = True
+            for name in [n for n, facts in self._nodes.items() if facts.exists and n not in names]:
+                self.drop_node(name)
+
+    # Pods.
+
+    def put_pod(self, pod: PodRecord) -> None:
+        """Take in a pod as it is now; a bind in flight that it confirms retires."""
+        with self._lock:
+            earlier = self._pods.get(pod.uid)
+            if pod.node is not None:
+                pod = _with_promise_of(pod, earlier, self.reservation(pod.uid))
+                self.release(pod.uid)
+            if earlier == pod:
+                return
+            if earlier is not None and earlier.node is not None and pod.node is None:
+                return  # a nodeName is never taken back: this is older news than ours
+            self._pods[pod.uid] = pod
+            if earlier is None and isinstance(pod.request, GpuRequest):
+                self._lookup.observe(pod.request)
+            if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
+                self._put(node.note_departure(self._facts(pod.node), pod), changed=False)
+            if earlier is not None and earlier.node not in (None, pod.node):
+                self._put(node.without_pod(self._facts(earlier.node), pod.uid))
+            if pod.node is not None:
+                self._put(node.with_pod(self._facts(pod.node), pod))
+
+    def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
+        """Forget a pod that is gone, and a bind of it in flight.
+
+        ``version`` is the resourceVersion at which it was gone from the API server. Its kubelet may
+        know nothing of that yet, and hold its devices or give it some: the pod counts until a
+        report shows that it does not. None says that the kubelet has let go.
+        """
+        with self._lock:
+            self._drop_known_pod(uid, version)
+            self.release(uid)
+
+    def drop_flight(self, uid: PodUid, version: int) -> None:
+        """End a bind in flight whose pod is gone, as of this resourceVersion.
+
+        Nobody saw whether it was bound before. Its kubelet may hold its devices, as in
+        :meth:`drop_pod`.
+        """
+        with self._lock:
+            flying = self.reservation(uid)
+            if flying is not None:
+                self._pods[uid] = flying
+                self._drop_known_pod(uid, version)
+                self.release(uid)
+
+    def keep_pods(self, uids: set[PodUid], version: int | None = None) -> None:
+        """Forget every pod that a complete list did not name. Binds in flight stay.
+
+        ``version`` is the list's, and means what it means for :meth:`drop_pod`.
+        """
+        with self._lock:
+            for uid in self._pods.keys() - uids:
+                self._drop_known_pod(uid, version)
+
+    def _drop_known_pod(self, uid: PodUid, version: int | None) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is None or pod.node is None:
+            return
+        facts = node.without_pod(self._facts(pod.node), uid)
+        if not pod.ended:
+            if version is None or not facts.boot_id:
+                # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.
+                facts = node.note_departure(facts, pod)
+            else:
+                facts = node.with_leaving(facts, pod, version)
+        self._put(facts)
+
+    # Binds in flight.
+
+    def reserve(
+        self, name: NodeName, pod: PodRecord, *, seen: NodeFacts | None = None
+    ) -> PodRecord | None:
+        """Count a pod as bound to a node before the API server knows; the reservation.
+
+        With ``seen`` only while the node is still in the state that these facts show; else None.
+        """
+        with self._lock:
+            self._expire()
+            facts = self._facts(name)
+            if seen is not None and facts is not seen:
+                resource = pod.request.resource if isinstance(pod.request, GpuRequest) else ""
+                if facts.key(resource) != seen.key(resource):
+                    return None
+            ours = replace(pod, node=name)
+            self._fly(name, ours)
+            return ours
+
+    def take_back(self, ours: PodRecord, before: PodRecord | None) -> None:
+        """Undo a reservation whose bind was surely not written: ``before`` stands again.
+
+        Nothing happens where it is not ours any more: another bind of the pod has begun, or its
+        end is known.
+        """
+        with self._lock:
+            if self.reservation(ours.uid) is not ours:
+                return
+            if before is None:
+                self.release(ours.uid)
+            else:
+                self._fly(before.node or NodeName(""), before)
+
+    def release(self, uid: PodUid) -> None:
+        """End a bind in flight: it failed for sure, or the pod's own record has taken over."""
+        with self._lock:
+            name = self._reserved.pop(uid, None)
+            if name is not None:
+                self._put(node.without_reservation(self._facts(name), uid))
+
+    def reservation(self, uid: PodUid) -> PodRecord | None:
+        """A pod's bind in flight, if there is one."""
+        with self._lock:
+            name = self._reserved.get(uid)
+            return None if name is None else self._nodes[name].reserved[uid]
+
+    def in_flight(self) -> list[PodRecord]:
+        """Every bind in flight."""
+        with self._lock:
+            return [self._nodes[name].reserved[uid] for uid, name in self._reserved.items()]
+
+    def _fly(self, name: NodeName, pod: PodRecord) -> None:
+        self._put(node.with_reservation(self._facts(name), pod))
+        self._reserved[pod.uid] = name
+
+    # What is known.
+
+    def facts(self, name: NodeName) -> NodeFacts:
+        """What is known of a node now; empty where nobody told us of it."""
+        with self._lock:
+            self._expire()
+            return self._facts(name)
+
+    def all_facts(self) -> list[NodeFacts]:
+        """What is known of every node now, by name."""
+        with self._lock:
+            self._expire()
+            return [facts for _, facts in sorted(self._nodes.items())]
+
+    def names(self) -> list[NodeName]:
+        """Every node we know of, sorted."""
+        with self._lock:
+            return sorted(self._nodes)
+
+    def has_node(self, name: NodeName) -> bool:
+        """Whether the node exists, as far as we know: where Node objects are watched, one does."""
+        with self._lock:
+            facts = self._nodes.get(name)
+            return facts is not None and (facts.exists or not self._node_objects)
+
+    def pod(self, uid: PodUid) -> PodRecord | None:
+        """The pod with this UID, as last seen."""
+        with self._lock:
+            return self._pods.get(uid)
+
+    def pod_named(self, namespace: str, name: str) -> PodRecord | None:
+        """The pod of this name, as last seen. O(pods)."""
+        with self._lock:
+            found = (p for p in self._pods.values() if (p.namespace, p.name) == (namespace, name))
+            return next(found, None)
+
+    def unschedulable_pods(self) -> list[PodRecord]:
+        """Pods that kube-scheduler has called unschedulable."""
+        with self._lock:
+            return [pod for pod in self._pods.values() if pod.unschedulable]
+
+    def unbound_pods(self) -> list[PodRecord]:
+        """Pods that are on no node, and of which no bind is in flight."""
+        with self._lock:
+            return [
+                p for p in self._pods.values() if p.node is None and p.uid not in self._reserved
+            ]
+
+    # The answers that are remembered.
+
+    def look(
+        self,
+        request: GpuRequest,
+        names: Sequence[str],
+        *,
+        scores: bool = False,
+        at_once: bool = False,
+    ) -> Look:
+        """The remembered answers about some nodes, and what is missing.
+
+        With ``scores`` the merits, too. With ``at_once`` it raises :class:`NotRememberedError`
+        where something is missing.
+        """
+        faulted: set[str] = set()
+        look = None
+        while look is None:
+            with self._lock:  # in turns: it is never held for long
+                self._expire(at_once=at_once)
+                look = self._lookup.look(
+                    request, names, self._nodes, faulted, scores=scores, at_once=at_once
+                )
+        if at_once and not look.complete:
+            raise NotRememberedError
+        return look
+
+    def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
+        """Remember an answer, as long as some node is in that state."""
+        with self._lock:
+            self._lookup.remember(request, state, decision)
+
+    def remember_prospect(
+        self, request: GpuRequest, state: State, prospect: Prospect, classes: RequestClasses
+    ) -> None:
+        """Remember what speaks for a state, as long as some node is in it."""
+        with self._lock:
+            self._lookup.remember_prospect(request, state, prospect, classes)
+
+    def undecided(self, names: Iterable[str], request: GpuRequest) -> dict[str, Decision]:
+        """The answers of nodes that could not be decided about."""
+        with self._lock:
+            return {n: undecided(self._facts(NodeName(n)), request) for n in names}
+
+    def state(self, name: NodeName, resource: str) -> State:
+        """The state of a known node over ``resource``; it holds until the node changes.
+
+        Raises :class:`KeyError` for a node that nobody told us of.
+        """
+        with self._lock:
+            self._expire()
+            return self._lookup.state(self._nodes[name], resource)
+
+    def remembered(self) -> Size:
+        """How much is remembered."""
+        with self._lock:
+            return self._lookup.size()
+
+    def forget_answers(self) -> None:
+        """Forget every remembered answer; the next ones are worked out anew."""
+        with self._lock:
+            self._lookup.clear()
+
+    # Freshness.
+
+    def blind(self) -> bool:
+        """Whether a watch has told us nothing for so long that our picture may be wrong."""
+        return bool(freshness.blind(self.watches(), self.clock()))
+
+    def unready(self) -> tuple[str, ...]:
+        """The watches that have been blind for too long to go on answering."""
+        return freshness.unready(self.watches(), self.clock())
+
+    def sighted(self) -> None:
+        """Tell the listeners of every node: after a time of blindness anything may have changed."""
+        with self._lock:
+            for name in self._nodes:
+                self._tell(name)
+
+    def _expire(self, *, at_once: bool = False) -> bool:
+        """Call stale whoever has not reported for too long; whether there was somebody."""
+        now, found = self.clock(), False
+        if at_once and self._staleness.overdue(now) > AT_ONCE_STATES:
+            raise NotRememberedError
+        for name in self._staleness.take(now):
+            facts = self._nodes.get(name)
+            if facts is not None and facts.report is not None:
+                self._put(replace(facts, stale=True))
+                found = True
+        return found
+
+    # Inside.
+
+    def _facts(self, name: NodeName) -> NodeFacts:
+        return self._nodes.get(name) or NodeFacts(name, self.settings.all_pods_known)
+
+    def _put(self, facts: NodeFacts, *, changed: bool = True) -> None:
+        """A node's facts are these now; ``changed`` says that its answers may be others."""
+        name = facts.name
+        if facts.known:
+            self._nodes[name] = facts
+        elif self._nodes.pop(name, None) is not None:
+            self._staleness.forget(name)
+        if changed:
+            self._lookup.leave(name)
+            self._tell(name)
+
+    def _tell(self, name: NodeName) -> None:
+        for listener in self._on_change:
+            listener(name)
+
+    def _verify(self, before: NodeFacts, after: Report) -> None:
+        """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
+        try:
+            for surprise in verify(before, after):
+                for listener in self._on_surprise:
+                    listener(surprise)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self.faults.note(before.name, error)
+
+
+def _with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
+    """A bound pod with the promise that we know of, not the one that its annotation tells now.
+
+    A promise is given by the bind and stays: whoever writes to the pod later changes nothing.
+    """
+    for earlier in known:
+        if earlier is not None and earlier.node == pod.node:
+            return replace(
+                pod, promised=earlier.promised, survives_endings=earlier.survives_endings
+            )
+    return pod
+
+
+def _same_but_sequence(report: Report | None, known: Report | None) -> bool:
+    """Whether a report is a mere heartbeat."""
+    return (
+        report is not None
+        and known is not None
+        and replace(report, sequence=0) == replace(known, sequence=0)
+    )

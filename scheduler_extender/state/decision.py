@@ -1,0 +1,154 @@
+"""What a node answers to a request: the filter table of the design, row by row.
+
+A pure function of the node's facts, the request and what the operator chose. To ask "what if these
+pods were gone", decide about ``facts.without(pods)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.node import NodeFacts, Unusable
+from topology.core import scoring
+from topology.core.admission import Kubelet
+from topology.core.devices import GpuResource
+from topology.core.graph import NodeTopology
+from topology.core.placement import (
+    BUSY,
+    DRA_ONLY,
+    IN_PROGRESS,
+    NO_REPORT,
+    NOT_READY,
+    NOT_SERVED,
+    SPLIT,
+    STALE,
+    TOO_FEW,
+    UNUSABLE,
+    Assessment,
+    Rejection,
+    Verdict,
+    assess,
+    endangers,
+)
+from topology.core.requests import GpuRequest
+from topology.core.scoring import Prospect, RequestClasses
+
+UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
+OUT_OF_DATE = Rejection("the extender's view of the cluster is out of date", resolvable=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator chooses.
+
+    ``require`` is the weakest verdict on which a required pod passes; ``stale_after`` is in
+    seconds of the local clock since the last changed report, None for never. ``all_pods_known``
+    is false where the source names only some pods (see :func:`.ledger.ledger`).
+    """
+
+    require: Verdict = Verdict.EXPECTED
+    stale_after: float | None = 180.0
+    managed: tuple[str, ...] = MANAGED
+    all_pods_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a node answers to a request: it passes, or a rejection. Nodes in one state share one.
+
+    ``assessment`` is None where there is no usable record.
+    """
+
+    rejection: Rejection | None = None
+    assessment: Assessment | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict's word; ``unknown`` where there is no usable record."""
+        return self.assessment.verdict.value if self.assessment else "unknown"
+
+
+def decide(facts: NodeFacts, request: GpuRequest, require: Verdict) -> Decision:
+    """The answer of one node; ``require`` is the weakest verdict on which a required pod passes."""
+    unknown = _why_unknown(facts, request)
+    if unknown is not None:
+        return Decision(unknown if request.required else None)
+    if facts.too_many_departed:
+        return undecided(facts, request)
+    topology, served = _served(facts, request)
+    available = facts.availability(request.resource)
+    assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
+    kubelet = kubelet_of(topology, served)
+    assessed = assess(kubelet, available, request)
+    if not assessed.fits and not request.required:
+        # The constraints do not refuse it, the count does.
+        return Decision(TOO_FEW if assessed.rejection is TOO_FEW else BUSY, assessed)
+    if request.required and assessed.rejection is not None:
+        return Decision(assessed.rejection, assessed)
+    if endangers(kubelet, available, request):
+        return Decision(IN_PROGRESS, assessed)
+    if request.required and not _strong_enough(assessed.verdict, require):
+        words = f"not guaranteed if a running GPU pod ends: {request.constraints.text}"
+        return Decision(Rejection(words, resolvable=True), assessed)
+    return Decision(None, assessed)
+
+
+def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
+    """The answer of a node about which deciding failed, or for which there was no time.
+
+    Only what cannot break a promise passes.
+    """
+    if request.required:
+        return Decision(UNDECIDED)
+    return Decision(IN_PROGRESS if facts.promises else None)
+
+
+def prospect(
+    facts: NodeFacts, request: GpuRequest, decision: Decision, classes: RequestClasses
+) -> Prospect:
+    """What speaks for placing the request on a node that passes, whatever the weights."""
+    if decision.assessment is None or facts.topology is None:
+        return Prospect(scoring.UNKNOWN)
+    served = facts.topology.resource(request.resource)
+    available = facts.availability(request.resource)
+    if served is None or isinstance(available, Unusable):
+        return Prospect(scoring.UNKNOWN)
+    kubelet = kubelet_of(facts.topology, served)
+    return scoring.prospect(kubelet, available, request, decision.assessment, classes)
+
+
+def kubelet_of(topology: NodeTopology, served: GpuResource) -> Kubelet:
+    """How a node hands out one of its resources."""
+    return Kubelet(topology.shape, topology.allocator, served.replicas)
+
+
+def _why_unknown(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """The rows of the filter table in which a node's state is not known; None in the others."""
+    if facts.problem is not None:
+        return UNUSABLE
+    if facts.topology is None or facts.report is None:
+        return NO_REPORT
+    if facts.dra_only or not facts.topology.resources:
+        return DRA_ONLY
+    if facts.stale:
+        return STALE
+    if facts.report.not_ready:
+        return NOT_READY
+    served = facts.topology.resource(request.resource)
+    if served is None:
+        return NOT_SERVED
+    if served.strategy == "mig":
+        return SPLIT
+    return UNUSABLE if isinstance(facts.availability(request.resource), Unusable) else None
+
+
+def _served(facts: NodeFacts, request: GpuRequest) -> tuple[NodeTopology, GpuResource]:
+    topology = facts.topology
+    served = topology.resource(request.resource) if topology is not None else None
+    assert topology is not None and served is not None  # noqa: S101, PT018
+    return topology, served
+
+
+def _strong_enough(verdict: Verdict, least: Verdict) -> bool:
+    return verdict is Verdict.GUARANTEED or least is Verdict.EXPECTED

@@ -1,0 +1,222 @@
+"""Asks many nodes about one request: what is remembered is taken, the rest is worked out.
+
+Working out happens on the frozen facts of a look, with no lock held. It may be given a time: what
+is done by then stays remembered, so that whoever asks again goes on from there, and the rest is
+answered as *undecided*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from typing import TypeVar
+
+from scheduler_extender.state.answers import State
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import (
+    OUT_OF_DATE,
+    Decision,
+    decide,
+    prospect,
+    undecided,
+)
+from scheduler_extender.state.lookup import Look
+from scheduler_extender.state.node import NodeFacts
+from topology.core import scoring
+from topology.core.remembering import interrupted_by
+from topology.core.requests import GpuRequest
+from topology.core.scoring import Merit, RequestClasses, classes_of
+
+T = TypeVar("T")
+ROUNDS = 8
+"""How often nodes that change meanwhile are asked again, in one call."""
+
+
+class OutOfTimeError(Exception):
+    """There is no time left to work an answer out."""
+
+
+@dataclass(slots=True)
+class Answered:
+    """The answers of some nodes to one request.
+
+    ``states`` has each node's state in the order asked, None for a node that nobody told us of;
+    ``decisions`` and ``merits`` are by state. ``undecided`` are the answers of nodes about which
+    deciding failed or for which there was no time; the latter are ``late``.
+    """
+
+    names: Sequence[str]
+    states: list[State | None]
+    decisions: dict[State, Decision]
+    merits: dict[State, Merit]
+    undecided: dict[str, Decision] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
+
+    def each(self) -> Iterator[tuple[str, Decision | None]]:
+        """Every node with its answer, in the order asked; None for a node that is unknown."""
+        for name, state in zip(self.names, self.states, strict=True):
+            found = self.decisions.get(state) if state is not None else None
+            yield name, found or self.undecided.get(name)
+
+
+def remembered(
+    cluster: Cluster, request: GpuRequest, names: Sequence[str], *, scores: bool = False
+) -> Answered:
+    """The answers, if all of them are remembered; a millisecond for thousands of nodes.
+
+    Raises :class:`.lookup.NotRememberedError`.
+    """
+    look = cluster.look(request, names, scores=scores, at_once=True)
+    return Answered(names, look.states, look.decisions, look.merits)
+
+
+def enquire(
+    cluster: Cluster,
+    request: GpuRequest,
+    names: Sequence[str],
+    *,
+    seconds: float = inf,
+    scores: bool = False,
+) -> Answered:
+    """The answers, worked out where they are not remembered, for about so many seconds."""
+    work = _Work(cluster, request, cluster.clock() + seconds)
+    look = cluster.look(request, names, scores=scores)
+    for _ in range(ROUNDS):
+        if not work.left(look):
+            break
+        in_time = work.through(look)
+        look = cluster.look(request, names, scores=scores)
+        if not in_time:
+            break
+    left = {
+        name: state
+        for name, state in zip(names, look.states, strict=True)
+        if state is not None and state not in look.decisions
+    }
+    return Answered(
+        names,
+        look.states,
+        look.decisions,
+        look.merits,
+        cluster.undecided([*left, *look.faulted], request),
+        frozenset(name for name, state in left.items() if state not in work.failed),
+    )
+
+
+def scores(request: GpuRequest, answered: Answered) -> dict[str, int]:
+    """The score of each node beside the others, 0 to 10; a refused one has 0.
+
+    A node of which nothing is known, or not yet, is scored as such.
+    """
+    merits = answered.merits
+    by_merit = scoring.scores(request, {*merits.values(), scoring.UNKNOWN})
+    by_state = {
+        state: 0 if decision.rejection else by_merit[merits.get(state, scoring.UNKNOWN)]
+        for state, decision in answered.decisions.items()
+    }
+    unknown = by_merit[scoring.UNKNOWN]
+    found: dict[str, int] = {}
+    for name, state in zip(answered.names, answered.states, strict=True):
+        score = by_state.get(state) if state is not None else None
+        if score is None:
+            refused = name in answered.undecided and answered.undecided[name].rejection
+            score = 0 if refused else unknown
+        found[name] = score
+    return found
+
+
+def answer_of(cluster: Cluster, facts: NodeFacts, request: GpuRequest) -> Decision:
+    """The answer of one node of these facts, worked out now; undecided where deciding fails.
+
+    Raises :class:`OutOfTimeError` under :func:`in_time`.
+    """
+    if request.required and cluster.blind():
+        return Decision(OUT_OF_DATE)
+    try:
+        return decide(facts, request, cluster.settings.require)
+    except OutOfTimeError:
+        raise
+    except Exception as error:  # noqa: BLE001 (a listener logs it)
+        cluster.faults.note(facts.name, error)
+        return undecided(facts, request)
+
+
+@contextmanager
+def in_time(late: Callable[[], bool]) -> Iterator[None]:
+    """Raise :class:`OutOfTimeError` from what is worked out inside, once it is ``late``."""
+
+    def check() -> None:
+        if late():
+            raise OutOfTimeError
+
+    with interrupted_by(check):
+        yield
+
+
+class _Work:
+    """What one call works out.
+
+    ``failed`` are states about which deciding failed, ``unmeasured`` those whose merit could not be
+    worked out: each is tried once in a call, and again in the next.
+    """
+
+    def __init__(self, cluster: Cluster, request: GpuRequest, until: float) -> None:
+        self._cluster = cluster
+        self._request = request
+        self._until = until
+        self.failed: set[State] = set()
+        self._unmeasured: set[State] = set()
+
+    def left(self, look: Look) -> bool:
+        """Whether there is something to work out."""
+        return not (
+            look.missing.keys() <= self.failed and look.unweighed.keys() <= self._unmeasured
+        )
+
+    def through(self, look: Look) -> bool:
+        """Work out what is missing; False where there was no time for all of it."""
+        try:
+            with in_time(self._late):
+                for state, facts in look.missing.items():
+                    if state not in self.failed:
+                        self._decide(state, facts)
+                for state, facts in look.unweighed.items():
+                    if state not in self._unmeasured:
+                        self._weigh(state, facts, look.decisions[state], classes_of(look.mix))
+        except OutOfTimeError:
+            return False
+        return True
+
+    def _decide(self, state: State, facts: NodeFacts) -> None:
+        require = self._cluster.settings.require
+        decision = self._worked_out(facts, lambda: decide(facts, self._request, require))
+        if decision is None:
+            self.failed.add(state)
+        else:
+            self._cluster.remember(self._request, state, decision)
+
+    def _weigh(
+        self, state: State, facts: NodeFacts, decision: Decision, classes: RequestClasses
+    ) -> None:
+        found = self._worked_out(facts, lambda: prospect(facts, self._request, decision, classes))
+        if found is None:
+            self._unmeasured.add(state)
+        else:
+            self._cluster.remember_prospect(self._request, state, found, classes)
+
+    def _worked_out(self, facts: NodeFacts, answer: Callable[[], T]) -> T | None:
+        """An answer; None where working it out fails. Raises :class:`OutOfTimeError`."""
+        if self._late():
+            raise OutOfTimeError
+        try:
+            return answer()
+        except OutOfTimeError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._cluster.faults.note(facts.name, error)
+            return None
+
+    def _late(self) -> bool:
+        return self._cluster.clock() >= self._until

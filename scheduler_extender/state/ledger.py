@@ -1,0 +1,327 @@
+"""The ledger: reservations and reports together say what is available on a node.
+
+There is no running balance that could drift. A node's availability is computed from what is known
+about it now: its record, its pods, and the binds in flight. The rules:
+
+1. A device is used if the report says so, or if a pod is bound here whose devices the report does
+   not show yet (a *reservation*: we know how many, not which). Pods that others bound are
+   reservations from the moment their nodeName is seen.
+2. A reservation retires when every app and sidecar container of its pod has its devices in the
+   report, or when the pod has ended or is gone; pod by pod, never by time.
+3. Devices in the report of a pod that is ending, has ended or is unknown may be released at any
+   moment: they are not counted as left, and no promise relies on their staying away.
+4. A pod that runs, or was reported before, and is missing from the report holds devices that we do
+   not know: just after its restart a kubelet shows nothing.
+5. A pod that was deleted may still be with its kubelet, which hears of it later than we do: it is
+   *leaving*, and counts as ending until a report shows it no more whose agent knew of the deletion
+   when it looked.
+6. A pod that ended before any report showed it (it has *departed*) may have held devices while a
+   pod was admitted that is unreported still: it is part of the belief until that one is reported.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.pods import PodRecord
+from topology.core.belief import Availability, Holder, Pending, pending_order
+from topology.core.devices import GpuResource, PodUid, base_uuid
+from topology.core.graph import NodeTopology
+from topology.core.pools import Pool, pack, total, width_for
+from topology.core.report import Allocation, Report
+from topology.core.requests import Counts, GpuRequest, Role
+
+
+class ContradictionError(ValueError):
+    """A report cannot be true as it stands; the message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A pod that ended, or is gone, before any report showed it.
+
+    ``beside`` are the pods that were unreported then: it may have been there when they were
+    admitted. With ``many`` it stands for more like it than anybody can follow.
+    """
+
+    pod: PodRecord
+    beside: frozenset[PodUid]
+    many: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What is available on a node of one resource, and the entries that add up to it.
+
+    ``unreported`` has what each pod still needs devices for, ``shown`` what the report shows of
+    each.
+    """
+
+    availability: Availability
+    unreported: Mapping[PodUid, Pending]
+    shown: Mapping[PodUid, Pool]
+
+
+def ledger(
+    topology: NodeTopology,
+    report: Report | None,
+    pods: Iterable[PodRecord],
+    resource: str,
+    *,
+    all_pods_known: bool = True,
+    reported: Container[PodUid] = (),
+    departed: Iterable[Departed] = (),
+) -> Ledger:
+    """The ledger of a node over ``resource``, given its report and the pods bound to it.
+
+    ``pods`` are those with this node, binds in flight included. With ``all_pods_known`` a holder
+    that is not among them has ended, or we see it late: it may release its devices any moment.
+    Otherwise (a hand-written file names few pods) it is taken to be running. ``reported`` are pods
+    whose devices some earlier report of this boot has shown. Raises
+    :class:`ContradictionError` where the report gives one device to two pods.
+    """
+    report = report or Report()
+    served = topology.resource(resource) or GpuResource(resource)
+    if served.strategy == "none" and served.replicas == 1:
+        _check_whole(topology, report)
+    entries = _Entries(topology, report, resource, served.replicas, reported)
+    held = entries.by_pod()
+    shown = {uid: entries.count(found.devices) for uid, found in held.items()}
+    for pod in pods:
+        entries.enter(pod, held.pop(pod.uid, None))
+    for gone in departed:
+        entries.enter_departed(gone)
+    for other in held.values():
+        holders = entries.releasing if all_pods_known else entries.running
+        holders.append(Holder(entries.pool(other)))
+    return Ledger(entries.availability(), entries.unreported, shown)
+
+
+def availability(
+    topology: NodeTopology,
+    report: Report | None,
+    pods: Iterable[PodRecord],
+    resource: str,
+    *,
+    all_pods_known: bool = True,
+    reported: Container[PodUid] = (),
+) -> Availability:
+    """What is available on a node of ``resource``; see :func:`ledger`."""
+    return ledger(
+        topology, report, pods, resource, all_pods_known=all_pods_known, reported=reported
+    ).availability
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the report shows of one pod."""
+
+    devices: list[str] = field(default_factory=list)
+    by_container: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+
+    def count(self, resource: str) -> int:
+        return sum(n for (served, _), n in self.by_container.items() if served == resource)
+
+    def whole(self, request: GpuRequest) -> bool:
+        return all(
+            self.by_container.get((request.resource, c.name), 0) >= c.count
+            for c in request.containers
+            if c.role is not Role.INIT
+        )
+
+
+class _Entries:
+    """The entries of one node's ledger while they are being added up."""
+
+    def __init__(
+        self,
+        topology: NodeTopology,
+        report: Report,
+        resource: str,
+        replicas: int,
+        reported: Container[PodUid],
+    ) -> None:
+        self._topology = topology
+        self._report = report
+        self._resource = resource
+        self._replicas = replicas
+        self._reported = reported
+        self._width = width_for(replicas)
+        self.running: list[Holder] = []
+        self.releasing: list[Holder] = []
+        self.unreported: dict[PodUid, Pending] = {}
+        self._taken: set[str] = set()
+        self.shown: Collection[PodUid] = ()
+
+    def by_pod(self) -> dict[PodUid, _Held]:
+        """The report's allocations, pod by pod."""
+        holder: dict[str, Allocation] = {}
+        found: dict[PodUid, _Held] = {}
+        for allocation in self._report.allocations:
+            # A pod whose UID the agent could not find is still told apart by its name.
+            uid = allocation.pod_uid or PodUid(f"{allocation.namespace}/{allocation.pod}")
+            held = found.setdefault(uid, _Held())
+            for i, device in enumerate(allocation.device_ids):
+                first = holder.setdefault(device, allocation)
+                if device in allocation.device_ids[:i]:
+                    raise ContradictionError(f"status.allocations: {device} stands twice in one")
+                if first is not allocation:
+                    raise ContradictionError(
+                        f"status.allocations: {device} is held by {first.namespace}/{first.pod} "
+                        f"and by {allocation.namespace}/{allocation.pod}, one may hold it"
+                    )
+                held.by_container[allocation.resource, allocation.container] += 1
+            held.devices += allocation.device_ids
+        self._taken = set(holder)
+        self.shown = found.keys()
+        return dict(found)
+
+    def enter(self, pod: PodRecord, shown: _Held | None) -> None:
+        """Enter a pod of this node, with what the report shows of it."""
+        request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+        if request is None or pod.ended:
+            if shown is not None:
+                hidden = 0 if request is None else self._hidden(request, shown)
+                self.releasing.append(Holder(self.pool(shown), hidden))
+        elif shown is None:
+            self._enter_not_shown(pod, request)
+        elif shown.whole(request):
+            self._hold(pod, Holder(self.pool(shown), self._hidden(request, shown)))
+        else:
+            self.unreported[pod.uid] = self._started(pod, request, shown)
+
+    def _hold(self, pod: PodRecord, holder: Holder) -> None:
+        (self.releasing if pod.deleting else self.running).append(holder)
+
+    def _enter_not_shown(self, pod: PodRecord, request: GpuRequest) -> None:
+        """Enter a living pod of which the report shows nothing."""
+        if request.resource != self._resource:
+            return
+        if pod.phase == "Running" or pod.uid in self._reported:
+            # Admitted for sure, with devices that we are not told: a kubelet shows nothing for a
+            # moment after its restart.
+            self._hold(pod, Holder(0, request.effective_count))
+            return
+        self.unreported[pod.uid] = Pending(
+            request.counts,
+            pod.promised,
+            pod.survives_endings,
+            request.only_gpu_plugin,
+            # Its init containers may have devices already, and no report would show them.
+            opaque=any(role is Role.INIT for role, _ in request.counts),
+            ending=pod.deleting,
+        )
+
+    def enter_departed(self, gone: Departed) -> None:
+        """Enter a pod that ended unseen, while one that was unreported beside it still is."""
+        request = gone.pod.request
+        unreported = {uid for uid, pod in self.unreported.items() if not pod.departed}
+        if (
+            isinstance(request, GpuRequest)
+            and request.resource == self._resource
+            and gone.pod.uid not in self.shown
+            and not unreported.isdisjoint(gone.beside)
+        ):
+            self.unreported[gone.pod.uid] = Pending(
+                request.counts, only_gpu_plugin=request.only_gpu_plugin, departed=True
+            )
+
+    def _hidden(self, request: GpuRequest, shown: _Held) -> int:
+        """How many devices it holds that no report shows: its init containers' unused ones."""
+        return max(0, request.effective_count - shown.count(request.resource))
+
+    def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Pending:
+        """A pod in the middle of its admission: containers get their devices one by one.
+
+        1. Where the report shows whole containers and nothing else is in doubt, the pod still needs
+           what its other containers ask for, in their order.
+        2. Else nobody can foresee which devices they get (the pod is *opaque*): it has init
+           containers, whose devices no report shows and later containers may use again; or part of
+           a container is shown; or one NUMA hint for the whole pod was merged from what was free
+           when its admission began. Then only sums are known: how many devices its app containers
+           still lack, and how many more it may hold than the report shows. They are entered as
+           one init container that holds all of these and one app container that takes, out of
+           them, what is lacking.
+        """
+        devices = shown.count(request.resource)
+        got = {c.name: shown.by_container[request.resource, c.name] for c in request.containers}
+        facts = self._topology.allocator
+        one_hint = facts.topology_manager_scope == "pod" and facts.topology_manager_policy != "none"
+        opaque = one_hint or any(
+            c.role is Role.INIT or 0 < got[c.name] < c.count for c in request.containers
+        )
+        if opaque:
+            lacking = max(0, request.count - devices)
+            held = max(lacking, request.effective_count - devices)
+            counts: Counts = ((Role.INIT, held), (Role.APP, lacking))
+        else:
+            counts = tuple((c.role, c.count) for c in request.containers if got[c.name] < c.count)
+        return Pending(
+            counts,
+            pod.promised,
+            pod.survives_endings,
+            request.only_gpu_plugin,
+            started=True,
+            shown=self.pool(shown),
+            opaque=opaque,
+            ending=pod.deleting,
+        )
+
+    def pool(self, held: _Held) -> Pool:
+        """What comes free when a pod lets go: its devices that the kubelet would hand out again."""
+        return self.count(d for d in held.devices if self._allocatable(d))
+
+    def availability(self) -> Availability:
+        """What is free, and what may change it."""
+        report = self._report
+        everything = pack([self._replicas] * len(self._topology.gpus), self._width)
+        taken = self.count(self._taken)
+        if report.allocatable is None:
+            free = everything - taken
+        else:
+            free = self.count(report.allocatable - self._taken)
+        hiding = any(holder.hidden for holder in (*self.releasing, *self.running))
+        gone = total(everything, self._width) - total(taken, self._width) - total(free, self._width)
+        sick = [self._topology.position_of_uuid.get(h.uuid) for h in report.health if not h.healthy]
+        return Availability(
+            free=free,
+            releasing=tuple(sorted(h for h in self.releasing if h != Holder(0))),
+            running=tuple(sorted(h for h in self.running if h != Holder(0))),
+            pending=pending_order(self.unreported.values()),
+            sick=sum(1 << p for p in {p for p in sick if p is not None}),
+            width=self._width,
+            gone=max(0, gone) if hiding else 0,
+        )
+
+    def _allocatable(self, device: str) -> bool:
+        return self._report.allocatable is None or device in self._report.allocatable
+
+    def count(self, devices: Iterable[str]) -> Pool:
+        """Device ids as a pool; one that the node does not have (any more) counts nothing."""
+        position_of = self._topology.position_of_uuid
+        found = [position_of.get(base_uuid(device)) for device in devices]
+        if self._width == 1:
+            return sum(1 << p for p in {p for p in found if p is not None})
+        counts = [0] * len(self._topology.gpus)
+        for position in found:
+            if position is not None:
+                counts[position] = min(counts[position] + 1, self._replicas)
+        return pack(counts, self._width)
+
+
+def _check_whole(topology: NodeTopology, report: Report) -> None:
+    """A kubelet that hands out whole GPUs hands out those we know, and no shares of them."""
+    for device in report.allocatable or ():
+        if base_uuid(device) not in topology.position_of_uuid or "::" in device:
+            raise ContradictionError(
+                f"status.allocatable: {device} is not among the devices of the node"
+            )
+    for allocation in report.allocations:
+        for device in allocation.device_ids:
+            if "::" in device:
+                raise ContradictionError(
+                    f"status.allocations: {device} is a share, but resources say whole GPUs"
+                )

@@ -1,0 +1,321 @@
+"""What is known of one node at one moment, and how it changes: a value and its transitions.
+
+A transition takes the facts as they were and gives the facts as they are now; it asks nobody and
+changes nothing. What follows from the facts (the ledger of each resource, the key of all that
+answers depend on) is worked out when it is first asked for, and kept with them.
+
+Three kinds of pods are no longer with the API server or have ended, and still count:
+
+*leaving*   deleted, and no report has shown yet that the kubelet has let go
+*departed*  ended before any report showed it, while other pods were unreported (see ``ledger``)
+*reserved*  not bound yet as far as the API server has told us: a bind of ours is in flight
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from scheduler_extender.state.ledger import ContradictionError, Departed, Ledger, ledger
+from scheduler_extender.state.pods import PodRecord
+from topology.core.belief import Availability
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Report
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+UNKNOWN_VERSION = -1
+"""In place of a resourceVersion that cannot be compared with others."""
+MOST_DEPARTED = 32
+"""Departed pods of one resource on one node that are remembered one by one; where there are more,
+nothing is promised until nobody is unreported beside whom they may have been."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """In place of a ledger: the record contradicts itself, and ``why``."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A pod that is gone from the API server before its kubelet was seen to let go of it.
+
+    ``version`` is a resourceVersion at which it was gone, ``sequence`` that of the last report
+    then.
+    """
+
+    pod: PodRecord
+    version: int
+    sequence: int
+
+    def confirmed_by(self, report: Report) -> bool:
+        """Whether the report's agent surely knew of the deletion when it asked the kubelet.
+
+        Where it does not say what it knew, or nothing that can be compared, the second later report
+        will do: the first may have been on its way already, and an agent looks again only once it
+        has written what it saw.
+        """
+        knew = None if self.version < 0 else report.knew_pods_at(self.version)
+        return report.sequence >= self.sequence + 2 if knew is None else knew
+
+
+@dataclass(frozen=True, eq=False)
+class NodeFacts:
+    """Everything known of one node.
+
+    ``problem`` is why its record cannot be used; then there is neither topology nor report.
+    ``exists`` is whether a Node object was seen, ``dra_only`` that it advertises no managed
+    resource, ``stale`` that its agent has not reported for too long. ``reported`` are pods whose
+    devices some report of this boot has shown. ``all_pods_known`` is false where the source names
+    only some of the pods (see ``ledger``).
+    """
+
+    name: NodeName
+    all_pods_known: bool = True
+    topology: NodeTopology | None = None
+    report: Report | None = None
+    problem: str | None = None
+    record_uid: str = ""
+    boot_id: str = ""
+    stale: bool = False
+    exists: bool = False
+    dra_only: bool = False
+    pods: Mapping[PodUid, PodRecord] = field(default_factory=dict)
+    reserved: Mapping[PodUid, PodRecord] = field(default_factory=dict)
+    leaving: Mapping[PodUid, Leaving] = field(default_factory=dict)
+    departed: Mapping[PodUid, Departed] = field(default_factory=dict)
+    reported: frozenset[PodUid] = frozenset()
+    _ledgers: dict[str, Ledger | Unusable] = field(init=False, repr=False, default_factory=dict)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to know; a node without is forgotten."""
+        return bool(
+            self.exists or self.topology or self.problem or self.pods or self.reserved
+        )  # what leaves, leaves with the node
+
+    @property
+    def all_pods(self) -> tuple[PodRecord, ...]:
+        """The pods that hold devices here or will: bound, reserved and leaving."""
+        leaving = (found.pod for found in self.leaving.values())
+        return (*self.pods.values(), *self.reserved.values(), *leaving)
+
+    @property
+    def promises(self) -> bool:
+        """Whether a pod here was promised something that no report has shown kept yet."""
+        return any(
+            pod.promised != NO_CONSTRAINTS and pod.uid not in self.reported and not pod.ended
+            for pod in self.all_pods
+        )
+
+    @property
+    def too_many_departed(self) -> bool:
+        """Whether more pods ended unseen here than anybody can follow."""
+        return any(gone.many for gone in self.departed.values())
+
+    def ledger(self, resource: str) -> Ledger | Unusable:
+        """The ledger over one resource. There has to be a topology."""
+        found = self._ledgers.get(resource)
+        if found is None:
+            found = self._ledgers[resource] = self._ledger(resource)
+        return found
+
+    def availability(self, resource: str) -> Availability | Unusable:
+        """What is available of one resource. There has to be a topology."""
+        found = self.ledger(resource)
+        return found if isinstance(found, Unusable) else found.availability
+
+    def key(self, resource: str) -> Hashable:
+        """All that the answers about this node over ``resource`` depend on.
+
+        Nodes with equal keys answer every request alike.
+        """
+        key: tuple[object, ...] = (
+            self.problem is not None,
+            self.report is None,
+            self.dra_only,
+            self.stale,
+            self.report is not None and self.report.not_ready != "",
+        )
+        topology = self.topology
+        if topology is not None:
+            usable = not self.problem and self.report is not None
+            available = self.availability(resource) if usable else None
+            key += (topology.shape, topology.allocator, topology.resources, available)
+            key += (self.too_many_departed,)
+        return key
+
+    def without(self, gone: frozenset[PodUid]) -> NodeFacts:
+        """The facts if some pods had ended and their devices had been released."""
+        if self.topology is None or self.report is None:
+            return self
+        kept = tuple(a for a in self.report.allocations if a.pod_uid not in gone)
+        return replace(
+            self,
+            report=replace(self.report, allocations=kept),
+            pods=_without(self.pods, gone),
+            reserved=_without(self.reserved, gone),
+            leaving=_without(self.leaving, gone),
+        )
+
+    def _ledger(self, resource: str) -> Ledger | Unusable:
+        assert self.topology is not None  # noqa: S101 (callers looked)
+        try:
+            return ledger(
+                self.topology,
+                self.report,
+                self.all_pods,
+                resource,
+                all_pods_known=self.all_pods_known,
+                reported=self.reported,
+                departed=self.departed.values(),
+            )
+        except ContradictionError as error:
+            return Unusable(str(error))
+
+
+def _without(found: Mapping[PodUid, T], gone: frozenset[PodUid]) -> Mapping[PodUid, T]:
+    return {uid: value for uid, value in found.items() if uid not in gone}
+
+
+# The transitions.
+
+
+def with_record(
+    facts: NodeFacts, topology: NodeTopology, report: Report | None, uid: str
+) -> NodeFacts:
+    """A record has come. ``uid`` is its own: one that was made anew starts its numbers again."""
+    leaving = facts.leaving
+    if uid != facts.record_uid and report is not None:
+        # Their sequences were the former record's.
+        leaving = {
+            pod: replace(found, sequence=min(found.sequence, report.sequence))
+            for pod, found in leaving.items()
+        }
+    facts = replace(
+        facts,
+        topology=topology,
+        report=report,
+        problem=None,
+        record_uid=uid,
+        leaving=leaving,
+    )
+    return _let_go(_with_reported(facts))
+
+
+def without_record(facts: NodeFacts, problem: str | None = None) -> NodeFacts:
+    """The record is gone, or cannot be used; the pods stay."""
+    return replace(facts, topology=None, report=None, problem=problem, record_uid="")
+
+
+def with_pod(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
+    """A pod is bound here, or has changed."""
+    return _settled(replace(facts, pods={**facts.pods, pod.uid: pod}))
+
+
+def without_pod(facts: NodeFacts, uid: PodUid) -> NodeFacts:
+    """A pod is bound here no more, and holds nothing here."""
+    return _settled(replace(facts, pods=_without(facts.pods, frozenset({uid}))))
+
+
+def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
+    """A pod of this node is gone from the API server as of ``version``."""
+    # Its end is not in doubt, only when: so it counts as a pod on its way out. Nobody is left to
+    # keep its promise to.
+    gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, survives_endings=False)
+    sequence = facts.report.sequence if facts.report else 0
+    leaving = {**facts.leaving, pod.uid: Leaving(gone, version, sequence)}
+    return _let_go(replace(facts, leaving=leaving))
+
+
+def with_reservation(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
+    """A bind of the pod to this node is in flight."""
+    return _settled(replace(facts, reserved={**facts.reserved, pod.uid: pod}))
+
+
+def without_reservation(facts: NodeFacts, uid: PodUid) -> NodeFacts:
+    """A bind in flight has ended, one way or the other."""
+    return _settled(replace(facts, reserved=_without(facts.reserved, frozenset({uid}))))
+
+
+def note_departure(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
+    """Remember a pod that ends before any report showed it, if others are unreported too."""
+    request = pod.request
+    if pod.uid in facts.reported or not isinstance(request, GpuRequest):
+        return facts
+    here = frozenset(other.uid for other in facts.all_pods)
+    beside = _unreported(facts, request.resource, here) - {pod.uid}
+    if not beside:
+        return facts
+    alike = [
+        uid
+        for uid, gone in facts.departed.items()
+        if isinstance(gone.pod.request, GpuRequest)
+        and gone.pod.request.resource == request.resource
+    ]
+    departed = dict(facts.departed)
+    if len(alike) < MOST_DEPARTED:
+        departed[pod.uid] = Departed(pod, beside)
+    else:
+        former = departed.pop(alike[-1])
+        departed[pod.uid] = Departed(pod, (beside | former.beside) & here, many=True)
+    return _settled(replace(facts, departed=departed))
+
+
+def _unreported(facts: NodeFacts, resource: str, everybody: frozenset[PodUid]) -> frozenset[PodUid]:
+    """Who is unreported; everybody where that cannot be told."""
+    if facts.topology is None:
+        return everybody
+    try:
+        found = facts.ledger(resource)
+    except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
+        return everybody
+    return everybody if isinstance(found, Unusable) else frozenset(found.unreported)
+
+
+def _with_reported(facts: NodeFacts) -> NodeFacts:
+    """Keep in mind whose devices have been shown since the node booted."""
+    report = facts.report
+    if report is None:
+        return facts
+    reported = facts.reported
+    if report.boot_id != facts.boot_id:
+        facts = replace(facts, boot_id=report.boot_id, departed={}, leaving={})
+        reported = frozenset()
+    reported &= {pod.uid for pod in facts.all_pods}
+    return replace(facts, reported=reported | {a.pod_uid for a in report.allocations})
+
+
+def _let_go(facts: NodeFacts) -> NodeFacts:
+    """Let go of leaving pods of which the kubelet, asked since, shows nothing any more."""
+    report = facts.report
+    if report is None or report.not_ready or not facts.leaving:
+        return _settled(facts)
+    shown = {a.pod_uid for a in report.allocations}
+    gone = [
+        found
+        for uid, found in facts.leaving.items()
+        if uid not in shown and found.confirmed_by(report)
+    ]
+    for found in gone:
+        facts = replace(facts, leaving=_without(facts.leaving, frozenset({found.pod.uid})))
+        facts = note_departure(facts, found.pod)
+    return _settled(facts)
+
+
+def _settled(facts: NodeFacts) -> NodeFacts:
+    """Forget departed pods beside whom nobody is unreported any more."""
+    if not facts.departed or facts.topology is None or facts.report is None:
+        return facts
+    kept = {}
+    for uid, gone in facts.departed.items():
+        request = gone.pod.request
+        resource = request.resource if isinstance(request, GpuRequest) else ""
+        if uid in _unreported(facts, resource, frozenset(facts.departed)):
+            kept[uid] = gone
+    return facts if len(kept) == len(facts.departed) else replace(facts, departed=kept)

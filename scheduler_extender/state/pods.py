@@ -1,0 +1,147 @@
+"""Pods as the extender keeps them: what each asks for, where it is, and what it was promised."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from scheduler_extender.annotations import PLACEMENT, Malformed, containers_of, parse, render
+from scheduler_extender.wire import Pod
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Verdict
+from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
+
+ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """A pod that asks for GPUs.
+
+    ``promised`` is what was promised to it when we bound it; nothing for a plain pod, and nothing
+    for one that somebody else bound. ``survives_endings`` is a promise that was called
+    guaranteed, and not just expected.
+    """
+
+    uid: PodUid
+    namespace: str
+    name: str
+    node: NodeName | None
+    request: GpuRequest | Malformed
+    phase: str = "Pending"
+    deleting: bool = False
+    called_unschedulable: bool = False
+    promised: Constraints = NO_CONSTRAINTS
+    survives_endings: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether its containers have ended for good."""
+        return self.phase in ENDED
+
+    @property
+    def unschedulable(self) -> bool:
+        """Whether kube-scheduler has said that it fits nowhere."""
+        return (
+            self.node is None and self.called_unschedulable and not self.deleting and not self.ended
+        )
+
+
+def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> PodRecord | None:
+    """The record of a pod, or None where it asks for none of the ``managed`` resources.
+
+    ``trusted`` says that nobody but us, or the author of a cluster file, can have written the
+    placement annotation: then it need not prove whose it is.
+    """
+    request = parse(pod, managed)
+    if request is None:
+        return None
+    promise = _promise_of(pod, trusted=trusted)
+    promised = NO_CONSTRAINTS
+    if promise is not None and isinstance(request, GpuRequest) and request.required:
+        promised = request.constraints
+    return PodRecord(
+        uid=PodUid(pod.metadata.uid),
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        node=NodeName(pod.spec.node_name) if pod.spec.node_name else None,
+        request=request,
+        phase=pod.status.phase,
+        deleting=pod.metadata.deletion_timestamp is not None,
+        called_unschedulable=any(
+            c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
+            for c in pod.status.conditions or []
+        ),
+        promised=promised,
+        survives_endings=promised != NO_CONSTRAINTS and promise is Verdict.GUARANTEED,
+    )
+
+
+class _Placement(msgspec.Struct):
+    """What we read of the placement annotation."""
+
+    verdict: str
+    node: str = ""
+    uid: str = ""
+
+
+_read_placement = msgspec.json.Decoder(_Placement).decode
+
+
+def _promise_of(pod: Pod, *, trusted: bool) -> Verdict | None:
+    """The verdict of the promise that we gave the pod when we bound it; None without one.
+
+    Anybody may write the annotation, in a template for one. Only one that names this very pod, by
+    UID, and the node that the pod is on can be ours: both are written by one Binding, and nobody
+    knows a pod's UID before it exists.
+    """
+    written = (pod.metadata.annotations or {}).get(PLACEMENT)
+    if written is None or not pod.spec.node_name:
+        return None
+    try:
+        placement = _read_placement(written)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    ours = placement.uid == pod.metadata.uid and placement.node == pod.spec.node_name
+    if not ours and not trusted:
+        return None
+    promises = {v.value: v for v in Verdict if v.holds}
+    return promises.get(placement.verdict)
+
+
+def manifest_of(pod: PodRecord) -> dict[str, Any]:
+    """A Pod manifest that :func:`pod_record` reads as this record, as far as we keep pods."""
+    request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+    annotations: dict[str, str] = {}
+    spec: dict[str, Any] = {"containers": []}
+    if request is not None:
+        annotations = render(request)
+        spec = containers_of(request)
+        if not request.only_gpu_plugin:
+            first = (spec["containers"] or spec["initContainers"])[0]
+            first["resources"]["limits"]["example.com/another-device"] = "1"
+    if pod.promised != NO_CONSTRAINTS:
+        verdict = Verdict.GUARANTEED if pod.survives_endings else Verdict.EXPECTED
+        placement = {"verdict": verdict.value, "node": pod.node, "uid": pod.uid}
+        annotations[PLACEMENT] = json.dumps(placement)
+    if pod.node is not None:
+        spec["nodeName"] = pod.node
+    metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    if annotations:
+        metadata["annotations"] = annotations
+    status: dict[str, Any] = {"phase": pod.phase}
+    if pod.called_unschedulable:
+        unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        status["conditions"] = [unscheduled]
+    if pod.deleting:
+        metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec,
+        "status": status,
+    }

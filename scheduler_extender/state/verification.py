@@ -1,0 +1,149 @@
+"""Was what a report shows foreseen? A difference is a bug to fix, or a pod that nobody told us of.
+
+When a report names the devices of a pod that was bound and unreported until then, they are held
+against what could come of the moment before: every outcome in every moment of the belief, running
+pods that end included. Whatever lies outside, and whatever breaks a promise, is a *surprise*.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.ledger import ContradictionError, ledger
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, manifest_of
+from topology import codec
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability, Pending
+from topology.core.devices import GpuResource
+from topology.core.graph import NodeTopology
+from topology.core.placement import predicted, satisfies
+from topology.core.pools import Pool, gpus
+from topology.core.report import Report
+
+OUTSIDE = "outside-outcomes"
+"""The pod has GPUs that it could not have been given."""
+BROKEN = "promise-broken"
+"""The pod has GPUs that do not meet what it was promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """One pod whose GPUs were not foreseen.
+
+    ``kind`` is :data:`OUTSIDE` or :data:`BROKEN`, ``got`` the driver indices it has. ``strangers``
+    are pods that the report shows for the first time and that we know nothing of: they may have
+    come first. ``state`` is a cluster file that shows the moment before.
+    """
+
+    kind: str
+    pod: PodRecord
+    node: str
+    got: tuple[int, ...]
+    strangers: tuple[str, ...]
+    state: str
+
+    @property
+    def message(self) -> str:
+        """One line for people."""
+        words = {
+            OUTSIDE: "GPUs that the node's allocator was not expected to hand out",
+            BROKEN: "GPUs that do not meet what the pod requires",
+        }
+        why = (
+            f"; pods that were bound unseen: {', '.join(self.strangers)}" if self.strangers else ""
+        )
+        return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
+
+
+def verify(before: NodeFacts, after: Report) -> list[Surprise]:
+    """The surprises in a node's next report; ``before`` is what was known until it came.
+
+    Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
+    held against their promise, and after a reboot all are.
+    """
+    topology, former = before.topology, before.report
+    if topology is None or former is None:
+        return []
+    if former.boot_id == after.boot_id and set(after.allocations) <= set(former.allocations):
+        return []  # nobody has anything that was not there before
+    found = []
+    for served in topology.resources:
+        if served.strategy != "mig":
+            found += _verify(before, topology, served, former, after)
+    return found
+
+
+def _verify(
+    facts: NodeFacts, topology: NodeTopology, served: GpuResource, before: Report, after: Report
+) -> list[Surprise]:
+    kubelet = Kubelet(topology.shape, topology.allocator, served.replicas)
+    same_boot = before.boot_id == after.boot_id
+    known = set(before.allocations) if same_boot else set()
+    new = {a.pod_uid or f"{a.namespace}/{a.pod}" for a in set(after.allocations) - known}
+    pods = facts.all_pods
+    changed = [pod for pod in pods if pod.uid in new]
+    try:
+        then = ledger(
+            topology,
+            before,
+            pods,
+            served.name,
+            reported=facts.reported,
+            departed=facts.departed.values(),
+        )
+        now = ledger(topology, after, changed, served.name)
+    except ContradictionError:
+        return []
+    found = []
+    for pod in changed:
+        got = now.shown.get(pod.uid)
+        if got is None or pod.uid in now.unreported or isinstance(pod.request, Malformed):
+            continue
+        if same_boot and then.shown.get(pod.uid) == got:
+            continue
+        if same_boot and pod.ended and pod.uid in facts.reported:
+            continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
+        kinds = []
+        pending = then.unreported.get(pod.uid) if same_boot else None
+        if pending is not None and not _foreseen(kubelet, then.availability, pending, got):
+            kinds.append(OUTSIDE)
+        mask = gpus(got, kubelet.width)
+        if not satisfies(topology.shape, pod.promised, mask):
+            kinds.append(BROKEN)
+        found += [
+            Surprise(
+                kind,
+                pod,
+                topology.name,
+                topology.indices(mask),
+                _strangers(before, after, pods),
+                replayable(topology, before, pods),
+            )
+            for kind in kinds
+        ]
+    return found
+
+
+def _foreseen(kubelet: Kubelet, then: Availability, pending: Pending, got: Pool) -> bool:
+    others = list(then.pending)
+    others.remove(pending)
+    sets, _ = predicted(kubelet, replace(then, pending=tuple(others)), pending)
+    return sets is None or got in sets
+
+
+def _strangers(before: Report, after: Report, pods: Iterable[PodRecord]) -> tuple[str, ...]:
+    known = {pod.uid for pod in pods} | {a.pod_uid for a in before.allocations}
+    new = {f"{a.namespace}/{a.pod}" for a in after.allocations if a.pod_uid not in known}
+    return tuple(sorted(new))
+
+
+def replayable(topology: NodeTopology, report: Report, pods: Iterable[PodRecord]) -> str:
+    """A cluster file of one node as JSON documents: `gpu-topology check --cluster` replays it."""
+    documents: list[dict[str, Any]] = [codec.encode(topology, report)]
+    documents += [manifest_of(pod) for pod in pods]
+    return json.dumps({"kind": "List", "items": documents}, separators=(",", ":"))

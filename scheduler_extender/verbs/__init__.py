@@ -1,0 +1,34 @@
+"""filter, prioritize, bind and preempt as plain functions over the cluster.
+
+filter, prioritize and preempt change nothing: kube-scheduler may call them for pods that are never
+bound. The decision that counts is bind's.
+"""
+
+from scheduler_extender.verbs.binding import (
+    TOO_LATE,
+    Binder,
+    BindError,
+    Binding,
+    BindUnknownError,
+    bind,
+)
+from scheduler_extender.verbs.filtering import IN_FLIGHT, STILL_WORKING, filter_nodes
+from scheduler_extender.verbs.preemption import preempt
+from scheduler_extender.verbs.prioritizing import prioritize
+
+NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
+
+__all__ = [
+    "IN_FLIGHT",
+    "NOT_SYNCED",
+    "STILL_WORKING",
+    "TOO_LATE",
+    "BindError",
+    "BindUnknownError",
+    "Binder",
+    "Binding",
+    "bind",
+    "filter_nodes",
+    "preempt",
+    "prioritize",
+]

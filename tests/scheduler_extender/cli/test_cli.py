@@ -1,0 +1,317 @@
+"""The commands as a user types them: what they print, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from topology.codec import decode
+
+ROOT = Path(__file__).parents[3]
+CLUSTER = ROOT / "examples" / "clusters" / "mixed.yaml"
+PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
+
+
+def run(*words: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "scheduler_extender", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60, input=given
+    )
+
+
+def test_check_as_json_follows_the_contract() -> None:
+    done = run("check", PAIR, "--cluster", CLUSTER, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["pod"] == "pair-nvlink"
+    nodes = {row["node"]: row for row in answer["nodes"]}
+    assert len(nodes) == len(answer["nodes"]) == 8
+    good = nodes["h100-00"]
+    assert good["verdict"] == "guaranteed"
+    assert len(good["outcomes"]) == 12
+    assert good["containers"] == [{"name": "main", "outcomes": good["outcomes"]}]
+    assert (good["hazards"], good["reason"], good["note"]) == ([], "", "")
+    assert good["resolvable"] is True
+    bad = nodes["l40s-01"]
+    assert (bad["verdict"], bad["outcomes"], bad["score"]) == ("never", [], 0)
+    assert bad["reason"] == "hardware has no 2 GPUs with link=nvlink"
+    assert bad["resolvable"] is False
+
+
+def test_check_says_no_with_exit_code_1(tmp_path: Path) -> None:
+    manifest = yaml.safe_load(PAIR.read_text())
+    manifest["metadata"]["annotations"] = {"gpu-topology.io/gpu-model": "B200*"}
+    path = tmp_path / "pod.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+    done = run("check", path, "--cluster", CLUSTER)
+    assert done.returncode == 1
+    assert "0 of 8 nodes would take it" in done.stdout
+
+
+def test_check_reads_a_pod_template_from_stdin() -> None:
+    pod = yaml.safe_load(PAIR.read_text())
+    job = {
+        "kind": "Job",
+        "metadata": {"name": "train"},
+        "spec": {"template": {"metadata": pod["metadata"], "spec": pod["spec"]}},
+    }
+    done = run("check", "-", "--cluster", CLUSTER, given=yaml.safe_dump(job))
+    assert done.returncode == 0, done.stderr
+
+
+def test_check_warns_on_stderr_of_what_counts_for_nothing() -> None:
+    pod = yaml.safe_load(PAIR.read_text())
+    made = {"metadata": {"name": "train", **pod["metadata"]}, "spec": {"template": pod}}
+    done = run("check", "-", "--cluster", CLUSTER, given=yaml.safe_dump({"kind": "Job", **made}))
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: -: annotation gpu-topology.io/link stands on the Job")
+    assert done.stderr.count("\n") == 1
+
+
+def test_check_says_why_a_node_that_passes_promises_nothing() -> None:
+    sample = PAIR.with_name("quad-preferred.yaml")
+    done = run("check", sample, "--cluster", CLUSTER)
+    assert "8 of 8 nodes would take it: 4 promise what it asks for, 4 do not" in done.stdout
+    answer = json.loads(run("check", sample, "--cluster", CLUSTER, "--output", "json").stdout)
+    for row in answer["nodes"]:
+        why = "" if row["verdict"] == "guaranteed" else "hardware has no 4 GPUs with link=nvlink"
+        assert (row["note"], row["reason"]) == (why, "")
+    assert answer.keys() == {"pod", "asks", "nodes"}
+
+
+def test_check_answers_for_thousands_of_nodes_and_prints_some(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("{kind: MachineGroup, machine: dgx1-v100, count: 2000, namePrefix: a-}")
+    done = run("check", PAIR, "--cluster", path)
+    assert "2000 of 2000 nodes would take it" in done.stdout
+    assert "… 1,800 more (--output json lists them all)" in done.stdout
+    answer = json.loads(run("check", PAIR, "--cluster", path, "--output", "json").stdout)
+    assert len({row["node"] for row in answer["nodes"]}) == 2000
+
+
+POD = "kind: Pod\nmetadata: {{name: x{meta}}}\nspec: {{containers: [{{name: c{spec}}}]}}\n"
+BAD_PODS = [
+    pytest.param("", "one Pod is needed, the file is empty", id="empty"),
+    pytest.param("[1", "not YAML", id="not YAML"),
+    pytest.param("x: 2026-99-99", "not YAML", id="no such date"),
+    pytest.param("- 1", "a Pod is needed, not list", id="list"),
+    pytest.param("kind: Service", "kind: allowed are Pod and what has a pod template", id="kind"),
+    pytest.param("kind: Pod\nmetadata: foo", "pod: Expected `object`", id="metadata"),
+    pytest.param("kind: Job\nspec: {template: {metadata: [1]}}", "no GPU", id="template"),
+    pytest.param(POD.format(meta="", spec=""), "asks for no GPU", id="no GPU"),
+    pytest.param(
+        POD.format(
+            meta=", annotations: {gpu-topology.io/link: nvlnk}",
+            spec=", resources: {limits: {nvidia.com/gpu: 2}}",
+        ),
+        'annotation gpu-topology.io/link="nvlnk": allowed are nvlink',
+        id="annotation",
+    ),
+    *(
+        pytest.param(
+            POD.format(
+                meta=f", annotations: {{gpu-topology.io/{key}: {value}}}",
+                spec=", resources: {limits: {nvidia.com/gpu: 2}}",
+            ),
+            said,
+            id=f"{key} {value}",
+        )
+        for key, value, said in (
+            ("same-numa", "yes", "same-numa: a text is needed, and YAML reads true as another"),
+            ("same-numa", "true", 'reads true as another thing: quote it, "true"'),
+            ("min-nvlinks", "2", "min-nvlinks: a text is needed, and YAML reads 2 as another"),
+            ("min-bandwidth", "1.5", 'quote it, "1.5"'),
+            ("link", "[nvlink]", "gpu-topology.io/link: a text is needed, not ['nvlink']"),
+            ("link", "", "gpu-topology.io/link: a text is needed, not None"),
+        )
+    ),
+    pytest.param(
+        POD.format(meta="", spec=", resources: {limits: {nvidia.com/gpu: 1.5}}"),
+        "is not a whole number",
+        id="half a GPU",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BAD_PODS)
+def test_a_bad_pod_is_one_line_and_exit_code_2(text: str, words: str) -> None:
+    _refused(run("check", "-", "--cluster", CLUSTER, given=text), words)
+
+
+BAD_CLUSTERS = [
+    pytest.param("", "no node in it", id="empty"),
+    pytest.param("kind: [", "not YAML", id="not YAML"),
+    pytest.param("kind: Deployment", "kind: allowed are GPUTopology", id="kind"),
+    pytest.param(
+        "{kind: MachineGroup, machine: dgx9, count: 1, namePrefix: a-}", "dgx9", id="machine"
+    ),
+    pytest.param(
+        "{kind: MachineGroup, machine: dgx2, count: 0, namePrefix: a-}",
+        "count: input should be greater than or equal to 1, not 0",
+        id="count",
+    ),
+    pytest.param(
+        "{kind: MachineGroup, machine: dgx2, count: 1, namePrefix: a-, colour: red}",
+        "colour: extra inputs are not permitted",
+        id="field",
+    ),
+    pytest.param(
+        "apiVersion: gpu-topology.io/v1alpha1\nkind: GPUTopology\nmetadata: {name: a}\n"
+        "spec: {devices: [{index: 0}]}",
+        "spec.devices.0.uuid: field required",
+        id="record",
+    ),
+    pytest.param(
+        "{kind: MachineGroup, machine: t4-1, count: 2, namePrefix: a-}\n---\n"
+        "{kind: MachineGroup, machine: t4-1, count: 1, namePrefix: a-}",
+        "node a-00 is described twice",
+        id="twice",
+    ),
+    pytest.param(
+        "{kind: MachineGroup, machine: dgx2, count: 1000000000, namePrefix: a-}",
+        "count: input should be less than or equal to 100000, not 1000000000",
+        id="a thousand million nodes",
+    ),
+    pytest.param(
+        "{kind: MachineGroup, machine: dgx2, count: 100000, namePrefix: a-}",
+        "count: 100,000 × 16 GPUs are too many; MachineGroups may have 200,000 GPUs in all",
+        id="too many GPUs",
+    ),
+    pytest.param(
+        "kind: List\nitems:\n- &g {kind: MachineGroup, machine: t4-1, count: 90000, namePrefix: a-}"
+        "\n- {<<: *g, namePrefix: b-}\n- {<<: *g, namePrefix: c-}",
+        "document 1: count: 90,000 × 1 GPUs are too many",
+        id="too many GPUs in several groups",
+    ),
+    pytest.param(
+        "a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + "".join(f"{n}: &{n} [{','.join(['*' + b] * 9)}]\n" for b, n in pairwise("abcdefg"))
+        + "kind: *g",
+        "its aliases (*name) stand for more than 200,000 values",
+        id="alias bomb",
+    ),
+    pytest.param("kind: " + "[" * 5000, "nest deeper than 64 levels", id="deep"),
+    pytest.param("kind: &a [*a]", "*a stands inside itself", id="in itself"),
+    pytest.param(
+        "{kind: MachineGroup, machine: dgx2, count: 1" + ":1" * 50000 + ", namePrefix: a-}",
+        "a number of 100001 characters",
+        id="a number without end",
+    ),
+    pytest.param("kind: [" + "xxxx, " * 9999 + "]", "Pod, List, not ['xxxx'", id="a long kind"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BAD_CLUSTERS)
+def test_a_bad_cluster_file_is_one_line_and_exit_code_2(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    _refused(run("check", PAIR, "--cluster", path), words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(["chekc"], "No such command 'chekc'", id="command"),
+        pytest.param(["check"], "Missing", id="argument"),
+        pytest.param(["check", PAIR, "--cluster", "nope.yaml"], "nope.yaml", id="file"),
+        pytest.param(["machines", "dgx-9"], "dgx-9", id="machine"),
+        pytest.param(["extender", "--cluster", "a", "--kubeconfig", "b"], "exclude", id="both"),
+        pytest.param(["extender", "--kubeconfig", "nope"], "nope", id="kubeconfig"),
+        pytest.param(["extender", "--cluster", CLUSTER, "--require", "x"], "--require", id="word"),
+        pytest.param(["extender", "--cluster", CLUSTER, "--tls-cert", "x"], "together", id="tls"),
+        pytest.param(["extender", "--cluster", CLUSTER, "--port", "70000"], "70000", id="port"),
+        pytest.param(
+            ["extender", "--cluster", CLUSTER, "--port", "9000", "--admin-port", "9000"],
+            "--port and --admin-port are both 9000: two ports are needed",
+            id="equal ports",
+        ),
+        pytest.param(
+            ["demo", "--serve", "--port", "9000", "--admin-port", "9000"],
+            "--port and --admin-port are both 9000",
+            id="equal ports of the demo",
+        ),
+        pytest.param(["demo", "--serve", "--port", "-1"], "0 to 65535, not -1", id="demo's port"),
+        pytest.param(["demo", "--out", PAIR], "a folder is needed", id="--out a file"),
+        pytest.param(["demo", "--out", PAIR / "x"], "a folder is needed", id="--out under a file"),
+        pytest.param(["check", "/dev/zero", "--cluster", CLUSTER], "larger than", id="no end"),
+        pytest.param(["check", PAIR, "--cluster", "/dev/zero"], "larger than", id="no end, either"),
+    ],
+)
+def test_bad_arguments(words: list[str | Path], said: str) -> None:
+    _refused(run(*words), said)
+
+
+@pytest.mark.parametrize("links", [65, 99, 100000])
+def test_import_of_more_nvlinks_than_there_can_be(links: int) -> None:
+    text = f"\tGPU0\tGPU1\nGPU0\t X \tNV{links}\nGPU1\tNV{links}\t X \n"
+    done = run("import", "-", "--node", "desk", given=text)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: -: ")
+
+
+def test_without_a_command_the_commands_are_listed() -> None:
+    done = run()
+    assert done.returncode == 2
+    assert "Usage: gpu-topology" in done.stderr
+    assert done.stderr.count("\n") > 10
+
+
+def _refused(done: subprocess.CompletedProcess[str], words: str) -> None:
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_import_prints_a_record_that_can_be_used() -> None:
+    text = "\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n"
+    words = ("import", "-", "--node", "desk", "--product", "NVIDIA GeForce RTX 3090")
+    done = run(*words, "--memory", "24576Mi", given=text)
+    assert done.returncode == 0, done.stderr
+    topology = decode(yaml.safe_load(done.stdout), strict=True).topology
+    assert topology.links[0].bandwidth == pytest.approx(112.5)
+    _refused(run("import", "-", "--node", "desk", given="nothing here"), "-: line")
+
+
+def test_machines_lists_and_prints() -> None:
+    assert "dgx1-v100" in run("machines").stdout
+    record = yaml.safe_load(run("machines", "dgx1-v100").stdout)
+    assert len(decode(record, strict=True).topology.gpus) == 8
+    assert "NV2" in run("machines", "dgx1-v100", "--output", "matrix").stdout
+
+
+def test_the_extender_serves_a_file_and_stops_when_told() -> None:
+    command = [sys.executable, "-m", "scheduler_extender", "extender", "--cluster", str(CLUSTER)]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--admin-port", "0"], stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as child:
+        try:
+            assert child.stderr is not None
+            told = json.loads(child.stderr.readline())
+            assert told["event"] == "serving"
+            url = told["scheduler"].removesuffix("/scheduler")
+            assert httpx.get(f"{url}/readyz").status_code == 200
+            assert len(httpx.get(told["admin"]).json()) == 8
+        finally:
+            child.terminate()
+        assert child.wait(10) == 0
+
+
+def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
+    done = run("demo", "--pods", "60", "--seed", "7", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "broken: 0" in done.stdout
+    assert "annotation gpu-topology.io/link" in done.stdout
+    drawing = (tmp_path / "cluster.svg").read_text()
+    assert drawing.startswith("<svg")
+    assert drawing.count("<title>NVSwitch</title>") == 30

@@ -1,0 +1,159 @@
+"""``gpu-topology import``: what people save of a machine, and what ``check`` then answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import yaml
+
+from scheduler_extender.cli.commands import main
+
+ROOT = Path(__file__).parents[3]
+PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
+
+# README's first machine: four A100, bridged in pairs 0-1 and 2-3.
+BRIDGED = """\
+	GPU0	GPU1	GPU2	GPU3	CPU Affinity	NUMA Affinity	GPU NUMA ID
+GPU0	 X 	NV12	SYS	SYS	0-31	0		N/A
+GPU1	NV12	 X 	SYS	SYS	0-31	0		N/A
+GPU2	SYS	SYS	 X 	NV12	32-63	1		N/A
+GPU3	SYS	SYS	NV12	 X 	32-63	1		N/A
+"""
+PRODUCT = ("--product", "NVIDIA A100 80GB PCIe")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command printed, and its exit code."""
+
+    stdout: str
+    stderr: str
+    returncode: object
+
+
+def run(*words: str | Path, given: bytes = b"") -> Done:
+    """The console script, in this process: a start of Python for each would take a minute."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["gpu-topology", *map(str, words)]),
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given))),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return Done(out.getvalue(), err.getvalue(), ended.value.code)
+
+
+def imported(*words: str, text: str = BRIDGED) -> tuple[dict[str, object], str]:
+    """The object on stdout and what stderr says."""
+    done = run("import", "-", "--node", "train-01", *PRODUCT, *words, given=text.encode())
+    assert done.returncode == 0, done.stderr
+    return yaml.safe_load(done.stdout), done.stderr
+
+
+def verdict(record: object, held: list[int], cluster: Path) -> tuple[str, list[list[int]], object]:
+    """What ``check`` says of the pair while those GPUs are held: verdict, outcomes, exit code."""
+    assert isinstance(record, dict)
+    ids = [gpu["uuid"] for gpu in record["spec"]["devices"] if gpu["index"] in held]
+    pod = {"podUID": "u", "namespace": "team-a", "pod": "train", "container": "main"}
+    record["status"] = {
+        "allocations": [{**pod, "resource": "nvidia.com/gpu", "deviceIds": ids}] if ids else []
+    }
+    cluster.write_text(yaml.safe_dump(record))
+    done = run("check", PAIR, "--cluster", cluster, "--output", "json")
+    (node,) = json.loads(done.stdout)["nodes"]
+    return node["verdict"], node["outcomes"], done.returncode
+
+
+@pytest.mark.parametrize(
+    ("words", "held", "expected"),
+    [
+        # The rows of README's table, and the empty node.
+        pytest.param((), [0], ("guaranteed", [[2, 3]], 0), id="three free"),
+        pytest.param((), [0, 3], ("impossible", [[1, 2]], 1), id="two free, not linked"),
+        pytest.param((), [], ("guaranteed", [[0, 1], [2, 3]], 0), id="all free"),
+        pytest.param(
+            ("--allocator", "any"),
+            [0],
+            ("possible", [[1, 2], [1, 3], [2, 3]], 1),
+            id="a plugin that is not modelled",
+        ),
+        pytest.param(
+            ("--allocator", "best-effort"), [0], ("guaranteed", [[2, 3]], 0), id="said so"
+        ),
+    ],
+)
+def test_import_then_check_gives_what_the_readme_promises(
+    tmp_path: Path, words: tuple[str, ...], held: list[int], expected: object
+) -> None:
+    record, _ = imported(*words)
+    assert verdict(record, held, tmp_path / "train-01.yaml") == expected
+
+
+@pytest.mark.parametrize("policy", ["best-effort", "distributed", "packed", "any"])
+def test_the_allocator_is_written(policy: str) -> None:
+    record, said = imported("--allocator", policy)
+    assert record["spec"]["allocator"]["policy"] == policy  # type: ignore[index]
+    assert "allocator taken as" not in said
+
+
+def test_the_default_allocator_is_said_aloud() -> None:
+    record, said = imported()
+    assert record["spec"]["allocator"]["policy"] == "best-effort"  # type: ignore[index]
+    assert "-: allocator taken as best-effort, NVIDIA's unmodified plugin" in said
+    assert "--allocator" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--allocator", "exact"], "--allocator: allowed are best-effort, distributed, packed, "),
+        (["--memory=-5"], "--memory: allowed are 1 to 2^63 - 1 bytes, not -5"),
+        (["--memory", "0"], "--memory: allowed are 1 to 2^63 - 1 bytes, not 0"),
+        (["--memory", "8Ei"], "--memory: allowed are 1 to 2^63 - 1 bytes"),
+        (["--node", "../x"], "--node: a node's name is of a-z, 0-9, - and ., at most 253"),
+        (["--node", "a" * 254], "--node: a node's name is of a-z, 0-9, - and ., at most 253"),
+        (["--product", "A100\x07"], "product 'A100\\x07': allowed are 253 printable characters"),
+        (["--product", "A" * 254], "allowed are 253 printable characters"),
+    ],
+)
+def test_bad_arguments_are_one_line(words: list[str], said: str) -> None:
+    done = run("import", "-", "--node", "train-01", *words, given=BRIDGED.encode())
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_that_powershell_wrote() -> None:
+    for text in (BRIDGED.encode("utf-16"), BRIDGED.encode("utf-8-sig")):
+        done = run("import", "-", "--node", "train-01", *PRODUCT, given=text)
+        assert done.returncode == 0, done.stderr
+        assert len(yaml.safe_load(done.stdout)["spec"]["devices"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("/dev/zero", "/dev/zero: larger than 4,194,304 bytes"),
+        ("/nope", "/nope: No such file or directory"),
+        ("/", "/: Is a directory"),
+    ],
+)
+def test_files_that_cannot_be_read(file: str, said: str) -> None:
+    done = run("import", file, "--node", "train-01")
+    assert (done.returncode, done.stderr) == (2, f"error: {said}\n")
+
+
+def test_bytes_that_are_no_text() -> None:
+    done = run("import", "-", "--node", "train-01", given=b"GPU0 \xff\x00\x81")
+    assert done.returncode == 2
+    assert "not UTF-8 text" in done.stderr

@@ -1,0 +1,86 @@
+"""Pods out of files: which object is the pod, and what is written that does not count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scheduler_extender.files.podfile import PodFileError, read
+
+PAIR = Path(__file__).parents[3] / "manifests" / "samples" / "pair-nvlink.yaml"
+
+
+def _deployment(kind: str = "Deployment", **more: object) -> dict[str, object]:
+    pod = yaml.safe_load(PAIR.read_text())
+    template = {"metadata": pod["metadata"], "spec": pod["spec"]}
+    spec: dict[str, object] = {"template": template}
+    if kind == "CronJob":
+        spec = {"jobTemplate": {"spec": spec}}
+    return {"kind": kind, "metadata": {"name": "train", **more}, "spec": spec}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "Job", "CronJob", "DaemonSet"])
+def test_the_template_is_used_of_what_makes_pods(kind: str) -> None:
+    asked = read(yaml.safe_dump(_deployment(kind)))
+    assert asked.name == "pair-nvlink"
+    assert asked.request.text == "2 GPUs link=nvlink"
+    assert asked.notes == ()
+
+
+def test_the_pod_is_found_among_other_objects() -> None:
+    service = {"kind": "Service", "metadata": {"name": "train"}}
+    text = yaml.safe_dump_all([service, None, _deployment()])
+    assert read(text).request.text == "2 GPUs link=nvlink"
+    items = {"kind": "List", "items": [service, _deployment()]}
+    assert read(yaml.safe_dump(items)).request.text == "2 GPUs link=nvlink"
+    both = yaml.safe_dump_all([_deployment(), service, _deployment("Job")])
+    said = "one Pod is needed, there are 2: Deployment train, Job train"
+    with pytest.raises(PodFileError, match=said):
+        read(both)
+
+
+OURS = {"gpu-topology.io/gpu-model": "B200*"}
+
+
+@pytest.mark.parametrize(
+    ("item", "warned"),
+    [
+        pytest.param(
+            _deployment(annotations=OURS),
+            "annotation gpu-topology.io/gpu-model stands on the Deployment and counts for nothing",
+            id="on the Deployment itself",
+        ),
+        pytest.param(
+            _deployment("CronJob", annotations=OURS),
+            "annotation gpu-topology.io/gpu-model stands on the CronJob and counts for nothing",
+            id="on the CronJob itself",
+        ),
+        *(
+            pytest.param(
+                {**yaml.safe_load(PAIR.read_text()), "metadata": {"name": "x", field: {key: "b"}}},
+                f"{word} {key} counts for nothing: {remedy}",
+                id=key,
+            )
+            for field, word, key, remedy in (
+                ("annotations", "annotation", "gpu-topology.com/link", "did you mean gpu-topo"),
+                ("annotations", "annotation", "gputopology.io/link", "did you mean gpu-topo"),
+                ("annotations", "annotation", "gpu-topolgy.io/nic", "did you mean gpu-topology.io"),
+                ("annotations", "annotation", "GPU-Topology.io/link", "did you mean gpu-topo"),
+                ("annotations", "annotation", "gpu-model", "did you mean gpu-topology.io/gpu-m"),
+                ("labels", "label", "gpu-topology.io/link", "write it as an annotation"),
+            )
+        ),
+    ],
+)
+def test_it_is_said_of_what_counts_for_nothing(item: dict[str, object], warned: str) -> None:
+    (note,) = read(yaml.safe_dump(item)).notes
+    assert note.startswith(warned)
+
+
+@pytest.mark.parametrize("key", ["example.com/link", "nvidia.com/gpu.present", "policy"])
+def test_nothing_is_said_of_what_others_write(key: str) -> None:
+    item = yaml.safe_load(PAIR.read_text())
+    item["metadata"]["annotations"][key] = "x"
+    assert read(yaml.safe_dump(item)).notes == ()

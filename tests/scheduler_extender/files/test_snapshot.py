@@ -1,0 +1,212 @@
+"""/v1/snapshot is a cluster file that gives the same answers as the cluster it was taken of."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.files.clusterfile import ClusterFileError, feed, load, parse
+from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.enquiry import answer_of
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import pod
+from tests.scheduler_extender.serving import running
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.links import GBps, LinkKind
+from topology.core.report import Health, Report
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
+from topology.emulation import EmulatedKubelet, Refused
+from topology.machines import machine
+
+PLACED = '{"verdict":"guaranteed"}'
+NVLINK = Constraints(link=LinkKind.NVLINK)
+REQUESTS = (
+    gpu_request(1),
+    gpu_request(2),
+    gpu_request(2, NVLINK),
+    gpu_request(4, NVLINK),
+    gpu_request(3, replace(NVLINK, pattern=Pattern.RING)),
+    gpu_request(2, NVLINK, Policy.PREFERRED),
+)
+
+
+def record(name: str, count: int, **more: object) -> PodRecord:
+    annotations = {"link": "nvlink", "placement": PLACED} if count > 1 else {}
+    manifest = pod(count, annotations, name=name, uid=f"uid-{name}", **more)  # type: ignore[arg-type]
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED, trusted=True)
+    assert found is not None
+    return found
+
+
+def lived_in(seed: int) -> Cluster:
+    """A cluster after a while: held, sick, unreported, in flight, leaving, waiting."""
+    rng = random.Random(seed)
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    names = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8", "l40s-8")
+    for i, kind in enumerate(names * 3):
+        topology = machine(kind).topology(f"node-{i:02}")
+        kubelet = EmulatedKubelet(topology, rng)
+        for j in range(rng.randint(0, 4)):
+            known = record(f"p{i}-{j}", rng.choice((1, 1, 2)), node=topology.name)
+            assert isinstance(known.request, GpuRequest)
+            fate = rng.choice(("shown", "shown", "bound", "leaving", "in flight", "unknown"))
+            if fate in ("shown", "leaving", "unknown"):
+                try:
+                    kubelet.admit(known.uid, known.namespace, known.name, known.request)
+                except Refused:
+                    continue
+            if fate == "in flight":
+                cluster.reserve(topology.name, replace(known, node=None))
+            elif fate != "unknown":
+                cluster.put_pod(replace(known, deleting=fate == "leaving"))
+        report = kubelet.report()
+        if rng.random() < 0.3:
+            report = replace(report, health=(Health(topology.gpus[1].uuid, False, "Xid79"),))
+        cluster.put_record(topology, report)
+    cluster.put_pod(replace(record("waits", 4), called_unschedulable=True))
+    return cluster
+
+
+def answers(cluster: Cluster) -> dict[str, list[object]]:
+    return {
+        name: [
+            (d.verdict, d.rejection, d.assessment.sets if d.assessment else None)
+            for d in (answer_of(cluster, cluster.facts(name), request) for request in REQUESTS)
+        ]
+        for name in cluster.names()
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_file_replays_the_state(seed: int) -> None:
+    cluster = lived_in(seed)
+    text = b"".join(cluster_file(cluster)).decode()
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, parse(text))
+    assert answers(again) == answers(cluster)
+    # And once more: nothing is lost on the way.
+    assert b"".join(cluster_file(again)).decode().splitlines()[1:] == text.splitlines()[1:]
+
+
+def test_it_is_yaml_for_everybody() -> None:
+    text = b"".join(cluster_file(lived_in(1))).decode()
+    documents = list(yaml.safe_load_all(text))
+    assert {d["kind"] for d in documents} == {"GPUTopology", "Pod"}
+    # Read as YAML (a comment between documents) or as JSON, it is the same.
+    mixed = parse(text.replace("---\n", "--- # a document\n"))
+    assert mixed == parse(text)
+
+
+def test_over_http_and_into_check(tmp_path: Path) -> None:
+    node = machine("dgx1-v100").topology("n0")
+    with running(node) as service:
+        service.cluster.put_pod(record("bound", 2, node="n0"))
+        answer = service.admin.get("/v1/snapshot")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("application/yaml")
+    path = tmp_path / "now.yaml"
+    path.write_bytes(answer.content)
+    content = load(path)
+    assert [r.topology for r in content.records] == [node]
+    assert [(p.name, p.node) for p in content.pods] == [("bound", "n0")]
+
+
+def test_what_cannot_be_replayed_is_said() -> None:
+    clock = [0.0]
+    cluster = Cluster(lambda: clock[0], Settings(stale_after=10))
+    node: NodeTopology = machine("l40s-4").topology("old")
+    cluster.put_record(node, Report())
+    cluster.put_problem(NodeName("bad"), "spec.devices: two\nlines")
+    cluster.put_node(NodeName("bare"), advertises=True)
+    clock[0] = 11
+    cluster.put_record(machine("l40s-4").topology("new"), None)
+    cluster.put_record(machine("l40s-4").topology("dra"), Report())
+    cluster.put_node(NodeName("dra"), advertises=False)
+    text = b"".join(cluster_file(cluster)).decode()
+    comments = [line for line in text.splitlines() if line.startswith("#")][1:]
+    assert comments == [
+        "# bad: left out, spec.devices: two lines",
+        "# bare: left out, no topology report",
+        "# dra: left out, its GPUs are served by DRA only",
+        "# new: left out, no topology report",
+        "# old: its report was stale",
+    ]
+    assert [r.topology.name for r in parse(text).records] == ["old"]
+
+
+def test_a_pod_in_flight_is_written_once() -> None:
+    cluster = lived_in(0)
+    known = record("twice", 1)
+    cluster.put_pod(known)
+    cluster.reserve(NodeName("node-00"), known)
+    text = b"".join(cluster_file(cluster)).decode()
+    assert text.count(f'"uid":"{PodUid("uid-twice")}"') == 1
+
+
+def test_allocatable_of_nodes_and_groups() -> None:
+    text = """
+kind: MachineGroup
+machine: l40s-4
+count: 1
+namePrefix: g-
+cpu: 96
+memory: 720Gi
+---
+kind: MachineGroup
+machine: l40s-4
+count: 1
+namePrefix: h-
+---
+kind: Node
+apiVersion: v1
+metadata: {name: h-00}
+status: {allocatable: {cpu: 3500m, memory: 1Gi, pods: "30", nvidia.com/gpu: "4"}}
+"""
+    found = parse(text).allocatable
+    assert (found[NodeName("g-00")].cpu, found[NodeName("g-00")].memory) == (96_000, 720 * 2**30)
+    assert (found[NodeName("h-00")].cpu, found[NodeName("h-00")].pods) == (3500, 30)
+    with pytest.raises(ClusterFileError, match=r"document 1: cpu: \"many\" is not a quantity"):
+        parse(text.replace("cpu: 96", "cpu: many"))
+
+
+def test_pods_come_back_as_they_were() -> None:
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    node = machine("dgx1-v100").topology("n")
+    kubelet = EmulatedKubelet(node, random.Random(1))
+    seen = record("seen", 2, node="n")
+    assert isinstance(seen.request, GpuRequest)
+    kubelet.admit(seen.uid, "default", "seen", seen.request)
+    fast = Constraints(min_bandwidth=GBps(1234.5678))
+    slow = Constraints(min_bandwidth=GBps(0.00001))
+    pods = [
+        replace(
+            record("alone", 1, node="n"), request=replace(gpu_request(1), only_gpu_plugin=False)
+        ),
+        replace(record("waits", 1), called_unschedulable=True),
+        replace(record("fast", 1), request=gpu_request(2, fast)),
+        replace(record("slow", 1), request=gpu_request(2, slow)),
+        seen,
+    ]
+    for known in pods:
+        cluster.put_pod(known)
+    cluster.put_record(node, kubelet.report())
+    # A kubelet that has just been restarted shows nobody: the pod is known to run all the same.
+    cluster.put_record(node, replace(kubelet.report(), allocations=()))
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, parse(b"".join(cluster_file(cluster)).decode()))
+    assert answers(again) == answers(cluster)
+    assert [p.name for p in again.unschedulable_pods()] == ["waits"]
+    for known in pods[:4]:
+        back = again.pod(known.uid)
+        assert back is not None
+        assert back.request == known.request

@@ -1,0 +1,154 @@
+"""The event loop: it answers what is remembered, waits for no lock and works nothing out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from scheduler_extender.limits import AT_ONCE_BODY
+from scheduler_extender.state import enquiry
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision, Settings, decide
+from scheduler_extender.state.enquiry import enquire
+from scheduler_extender.state.lookup import Look, NotRememberedError, Size
+from tests.nodes import pod, switched
+from tests.scheduler_extender.serving import Clock, Running, running
+from topology.core.devices import NodeName
+from topology.core.report import Health, Report
+from topology.core.requests import GpuRequest, gpu_request
+
+NODES = tuple(switched(4, f"node-{i}") for i in range(3))
+NAMES = [node.name for node in NODES]
+PAIR = pod(2, {"link": "nvlink"})
+
+
+class Watched(Cluster):
+    """Notes in which thread answers are worked out and given."""
+
+    def __init__(self) -> None:
+        super().__init__(Clock(), Settings(stale_after=None))
+        self.worked_out: list[str] = []
+        self.given: list[str] = []
+
+    def look(self, request: GpuRequest, names: Sequence[str], **how: bool) -> Look:
+        found = super().look(request, names, **how)
+        self.given.append(threading.current_thread().name)
+        return found
+
+    def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
+        self.worked_out.append(threading.current_thread().name)
+        super().remember(request, state, decision)
+
+
+def _worker(name: str) -> bool:
+    return name.startswith("AnyIO")
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_what_is_remembered_is_answered_on_the_loop_and_the_rest_in_threads(verb: str) -> None:
+    cluster = Watched()
+    with running(*NODES, cluster=cluster) as service:
+        ask = getattr(service, verb)
+        first = ask(PAIR, *NAMES)
+        assert cluster.worked_out
+        assert all(map(_worker, cluster.worked_out))
+        cluster.worked_out.clear()
+        cluster.given.clear()
+        assert ask(PAIR, *NAMES) == first
+        assert not cluster.worked_out
+        assert cluster.given
+        assert not any(map(_worker, cluster.given))
+        # One node in a new state: only that one is worked out, and not on the loop.
+        health = (Health(NODES[0].gpus[0].uuid, False, "Xid79"),)
+        cluster.put_report(NodeName(NAMES[0]), Report("boot", 2, health=health))
+        ask(PAIR, *NAMES)
+        assert len(cluster.worked_out) == 1
+        assert all(map(_worker, cluster.worked_out))
+
+
+def test_preempt_is_worked_out_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def noted(*args: Any) -> Decision:
+        threads.append(threading.current_thread().name)
+        return decide(*args)
+
+    monkeypatch.setattr(enquiry, "decide", noted)
+    with running(*NODES) as service:
+        victims = {NAMES[0]: {"Pods": [{"UID": "u"}], "NumPDBViolations": 0}}
+        body = {"Pod": PAIR, "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+        answer = service.http.post("/scheduler/preempt", json=body)
+        assert answer.json()["NodeNameToMetaVictims"].keys() == {NAMES[0]}
+        assert threads
+        assert all(map(_worker, threads))
+
+
+def test_a_large_body_is_decoded_in_a_thread() -> None:
+    cluster = Watched()
+    with running(*NODES, cluster=cluster) as service:
+        names = [*NAMES, *("x" * 250 + str(i) for i in range(AT_ONCE_BODY // 250))]
+        for _ in range(2):
+            assert service.filter(PAIR, *names)["NodeNames"] == NAMES
+        assert all(map(_worker, cluster.given))
+
+
+def _post(service: Running, path: str, body: Any) -> httpx.Response:
+    url = f"http://127.0.0.1:{service.ports[0]}{path}"
+    return httpx.post(url, content=json.dumps(body), timeout=20, trust_env=False)
+
+
+def test_the_loop_waits_for_no_lock() -> None:
+    ask = {"Pod": PAIR, "Nodes": None, "NodeNames": NAMES}
+    report = {"node": NAMES[0], "status": {"bootID": "boot", "sequence": 2, "allocations": []}}
+    with running(*NODES) as service, ThreadPoolExecutor(4) as pool:
+        service.filter(PAIR, *NAMES)
+        with service.cluster.locked():
+            waiting = [
+                pool.submit(_post, service, "/scheduler/filter", ask),
+                pool.submit(_post, service, "/scheduler/prioritize", ask),
+                pool.submit(service.admin.post, "/v1/reports", json=report),
+            ]
+            for _ in range(3):
+                assert service.http.get("/healthz").status_code == 200
+                assert service.http.get("/readyz").status_code == 200
+            assert not any(one.done() for one in waiting)
+        assert [one.result().status_code for one in waiting] == [200, 200, 204]
+
+
+def test_what_was_worked_out_in_time_stays() -> None:
+    clock = Clock()
+    cluster = Cluster(clock, Settings(stale_after=None))
+    for i, node in enumerate(NODES):
+        health = tuple(Health(gpu.uuid, False, "sick") for gpu in node.gpus[:i])
+        cluster.put_record(node, Report("boot", 1, health=health))
+    request = gpu_request(2)
+    for already in range(3):
+        with pytest.raises(NotRememberedError):
+            cluster.look(request, NAMES, at_once=True)
+        none = enquire(cluster, request, NAMES, seconds=0.0)
+        assert len(none.late) == 3 - already
+        assert cluster.remembered() == Size(states=3, requests=1, answers=already)
+        enquire(cluster, request, [NAMES[already]], seconds=1.0)
+    assert cluster.look(request, NAMES, at_once=True).complete
+
+
+def test_a_held_lock_is_not_waited_for() -> None:
+    cluster = Cluster(lambda: 0.0)
+
+    def attempt() -> bool:
+        try:
+            with cluster.locked_if_free():
+                return True
+        except NotRememberedError:
+            return False
+
+    with ThreadPoolExecutor(1) as pool:
+        with cluster.locked():
+            assert not pool.submit(attempt).result()
+        assert pool.submit(attempt).result()

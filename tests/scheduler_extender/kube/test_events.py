@@ -1,0 +1,147 @@
+"""Events are written in a thread of their own, and never more than a few."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from scheduler_extender.http.metrics import LOG_BURST, Metrics
+from scheduler_extender.kube.events import BURST, MOST_WAITING, PAUSE, EventWriter
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
+from tests.scheduler_extender.serving import wait_for
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import gpu_request
+from topology.kubeapi.apiserver import ApiUnreachable
+
+
+def surprise(name: str, kind: str = BROKEN) -> Surprise:
+    pod = PodRecord(PodUid(f"uid-{name}"), "default", name, NodeName("node"), gpu_request(1))
+    return Surprise(kind, pod, "node", (0,), (), "state")
+
+
+class Api:
+    def __init__(self) -> None:
+        self.written: list[dict[str, Any]] = []
+
+    def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        self.written.append(json.loads(body))
+        return b""
+
+
+class Time:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 11, 21, tzinfo=UTC) + timedelta(seconds=self.seconds)
+
+    def clock(self) -> float:
+        return self.seconds
+
+
+def make(api: Any) -> tuple[EventWriter, Time]:
+    time = Time()
+    return EventWriter(api, time.now, time.clock), time
+
+
+def test_what_happens_to_one_pod_again_is_one_event_with_a_count() -> None:
+    api = Api()
+    writer, time = make(api)
+    for second in range(int(PAUSE)):
+        time.seconds = second
+        writer.note(surprise("a"))
+        writer.note(surprise("a", OUTSIDE))
+        writer.round()
+    assert [event["count"] for event in api.written] == [1, 1]
+    time.seconds = PAUSE
+    writer.round()
+    assert [event["count"] for event in api.written[2:]] == [PAUSE - 1, PAUSE - 1]
+    first, last = (api.written[2][key] for key in ("firstTimestamp", "lastTimestamp"))
+    assert (first, last) == ("2026-11-21T00:00:01Z", "2026-11-21T00:00:59Z")
+
+
+def test_events_are_bounded_in_all_and_drops_are_counted() -> None:
+    api = Api()
+    writer, time = make(api)
+    for i in range(3 * MOST_WAITING):
+        writer.note(surprise(f"p{i}"))
+    assert writer.dropped == 2 * MOST_WAITING
+    writer.round()
+    assert len(api.written) == BURST
+    for second in range(10):
+        time.seconds = second
+        writer.round()
+    assert len(api.written) <= BURST + 20
+    time.seconds = 1e6
+    for _ in range(MOST_WAITING):
+        time.seconds += 10
+        writer.round()
+    assert len(api.written) == MOST_WAITING
+
+
+def test_what_cannot_be_written_is_counted() -> None:
+    class Down:
+        def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+            raise ApiUnreachable("down")
+
+    writer, _ = make(Down())
+    for _ in range(3):
+        writer.note(surprise("a"))
+    writer.round()
+    assert writer.dropped == 3
+
+
+def test_a_pod_named_like_a_path_is_asked_nowhere() -> None:
+    api = Api()
+    writer, _ = make(api)
+    odd = surprise("a")
+    writer.note(replace(odd, pod=replace(odd.pod, namespace="../nodes")))
+    writer.round()
+    assert writer.dropped == 1
+    assert not api.written
+
+
+def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(Api):
+        def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
+            entered.set()
+            assert go.wait(10)
+            return super().create(path, body, timeout=timeout)
+
+    api = Slow()
+    writer, _ = make(api)
+    writer.start()
+    try:
+        writer.note(surprise("a"))
+        assert entered.wait(10)
+        writer.note(surprise("b"))  # while the first is being written
+        go.set()
+        wait_for(lambda: len(api.written) == 2)
+    finally:
+        go.set()
+        writer.stop()
+
+
+def test_every_surprise_is_counted_and_few_are_logged() -> None:
+    metrics, cluster = Metrics(), Cluster(lambda: 0.0)
+    metrics.watch(cluster)
+    (note,) = cluster._on_surprise
+    with capture_logs() as logs:
+        for i in range(100):
+            note(surprise("same"))
+            note(surprise(f"other-{i}"))
+    assert (
+        metrics.registry.get_sample_value("gpu_topology_surprises_total", {"kind": BROKEN}) == 200
+    )
+    assert 1 < len(logs) <= LOG_BURST + 5
+    assert sum(entry["pod"] == "default/same" for entry in logs) == 1
+    assert sum(entry["untold"] for entry in logs) > 0

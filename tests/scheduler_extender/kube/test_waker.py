@@ -1,0 +1,219 @@
+"""The waker: a bounded amount of work a round, however many pods wait and nodes change."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision, Settings
+from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.lookup import Look
+from scheduler_extender.state.pods import PodRecord
+from tests.nodes import switched
+from topology.core.devices import NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.report import Health, Report
+from topology.core.requests import Constraints, GpuRequest, gpu_request
+from topology.kubeapi.apiserver import ApiError, ApiUnreachable
+
+NVLINK = Constraints(link=LinkKind.NVLINK)
+PAIR = gpu_request(2, NVLINK)
+HUGE = gpu_request(64, NVLINK)
+
+
+class Counting(Cluster):
+    """Counts what is worked out; a request in ``broken`` cannot be."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0, Settings(stale_after=None))
+        self.asked: Counter[GpuRequest] = Counter()
+        self.broken: set[GpuRequest] = set()
+
+    def remember(self, request: GpuRequest, state: int, decision: Decision) -> None:
+        self.asked[request] += 1
+        super().remember(request, state, decision)
+
+    def look(self, request: GpuRequest, names: Sequence[str], **how: bool) -> Look:
+        if request in self.broken:
+            raise AssertionError("cannot be worked out")
+        return super().look(request, names, **how)
+
+
+class Api:
+    def __init__(self) -> None:
+        self.woken: list[str] = []
+        self.fails: Exception | None = None
+        self.calls = 0
+
+    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        self.calls += 1
+        if self.fails:
+            raise self.fails
+        self.woken.append(json.loads(body)["metadata"]["uid"])
+        return b"{}"
+
+
+def waiting(uid: str, request: GpuRequest) -> PodRecord:
+    return PodRecord(PodUid(uid), "default", uid, None, request, called_unschedulable=True)
+
+
+def change(cluster: Cluster, nodes: int, sequence: int = 1, states: int = 1) -> None:
+    for i in range(nodes):
+        node = switched(8, f"node-{i:04}")
+        held = tuple(
+            Health(gpu.uuid, not i % states >> bit & 1, "") for bit, gpu in enumerate(node.gpus)
+        )
+        cluster.put_record(node, Report("boot", sequence, health=held))
+
+
+def make() -> tuple[Counting, Api, Waker]:
+    cluster, api = Counting(), Api()
+    return cluster, api, Waker(cluster, api, breathe=lambda: None, clock=lambda: 0.0)
+
+
+def test_equal_requests_share_one_look_and_equal_nodes_one_evaluation() -> None:
+    cluster, api, waker = make()
+    for i in range(5_000):
+        cluster.put_pod(waiting(f"p{i}", HUGE))
+    change(cluster, 2_000)
+    waker.round(0.0)
+    assert cluster.asked[HUGE] == 1
+    assert waker.looks <= 2_000 / Waker.SLICE + 1
+    before = waker.looks
+    for step in range(1, 5):
+        waker.round(0.25 * step)
+    assert waker.looks == before  # nothing has changed since
+    assert api.calls == 0
+
+
+def test_a_round_is_bounded_and_the_next_goes_on() -> None:
+    cluster, api, waker = make()
+    requests = [gpu_request(64 + i, NVLINK) for i in range(30)]
+    for i in range(300):
+        cluster.put_pod(waiting(f"p{i}", requests[i % 30]))
+    change(cluster, 200, states=64)
+    looks = work = rounds = 0
+    while sum(cluster.asked.values()) < 30 * 64:
+        waker.round(0.25 * rounds)
+        done = sum(cluster.asked.values())
+        assert 0 < done - work <= Waker.EVALUATIONS
+        assert waker.looks - looks <= Waker.LOOKS
+        looks, work, rounds = waker.looks, done, rounds + 1
+    for _ in range(30):
+        waker.round(0.25 * rounds)
+    assert set(cluster.asked.values()) == {64}  # each state once for each request
+    assert api.calls == 0
+
+
+def test_a_crowd_that_fits_nowhere_keeps_nobody_waiting_for_ever() -> None:
+    cluster, api, waker = make()
+    for i in range(200):  # more requests than the cluster remembers
+        cluster.put_pod(waiting(f"huge-{i}", gpu_request(64 + i, NVLINK)))
+    cluster.put_pod(waiting("fits", PAIR))
+    for step in range(60):
+        change(cluster, 50, step + 1, states=4 + step % 3)
+        waker.round(0.25 * step)
+        if api.woken:
+            break
+    assert api.woken == ["fits"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_request_that_cannot_be_worked_out_does_not_stop_the_others(*, first: bool) -> None:
+    cluster, api, waker = make()
+    cluster.broken = {HUGE}
+    for name, request in [("bad", HUGE), ("good", PAIR)][:: 1 if first else -1]:
+        cluster.put_pod(waiting(name, request))
+    change(cluster, 3)
+    with capture_logs() as logs:
+        for step in range(4):
+            waker.round(0.25 * step)
+        assert api.woken == ["good"]
+        change(cluster, 3, 2, states=2)
+        waker.round(10.0)
+    assert waker.failed == 2
+    assert [entry["log_level"] for entry in logs] == ["error"]
+
+
+def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
+    cluster, api, waker = make()
+    for i in range(100):
+        cluster.put_pod(waiting(f"p{i}", PAIR))
+    change(cluster, 3, states=2)
+    api.fails = ApiUnreachable("timed out")
+    for step in range(4):
+        waker.round(0.25 * step)
+    assert api.calls == 4
+    api.fails = None
+    for step in range(4):
+        waker.round(100.0 + step)  # the change is forgotten by then
+    assert not api.woken
+    change(cluster, 3, 2)
+    for step in range(4):
+        waker.round(200.0 + step)
+    assert len(set(api.woken)) == 100
+
+
+def test_one_refused_patch_holds_up_nobody() -> None:
+    cluster, api, waker = make()
+    for i in range(10):
+        cluster.put_pod(waiting(f"p{i}", PAIR))
+    change(cluster, 3)
+    api.fails = ApiError(422, "Invalid", "no")
+    waker.round(0.0)
+    assert api.calls == 10
+
+
+def test_those_woken_least_often_come_first() -> None:
+    cluster, api, waker = make()
+    for i in range(120):
+        cluster.put_pod(waiting(f"p{i:03}", PAIR))
+    change(cluster, 3, states=2)
+    waker.round(0.0)
+    assert len(api.woken) == Waker.AT_ONCE
+    change(cluster, 3, 2)
+    waker.round(5.0)
+    waker.round(5.25)
+    assert len(set(api.woken)) == 120
+
+
+def test_a_node_that_is_gone_is_not_asked() -> None:
+    cluster, api, waker = make()
+    cluster.put_pod(waiting("p", HUGE))
+    change(cluster, 300)
+    for i in range(300):
+        cluster.drop_record(NodeName(f"node-{i:04}"))
+    waker.round(0.0)
+    assert waker.looks == 0
+    assert api.calls == 0
+
+
+def test_a_round_ends_when_its_time_is_over() -> None:
+    cluster, api, _ = make()
+    time = iter(range(1000))
+    waker = Waker(cluster, api, breathe=lambda: None, clock=lambda: float(next(time)))
+    for i in range(10):
+        cluster.put_pod(waiting(f"p{i}", gpu_request(64 + i, NVLINK)))
+    change(cluster, 1)
+    waker.round(0.0)
+    assert waker.looks <= 1
+
+
+def test_nobody_is_woken_who_would_be_refused_for_a_blind_watch() -> None:
+    cluster, api, waker = make()
+    watches = [Watch("pods", None)]
+    cluster.watches = lambda: watches
+    change(cluster, 1)
+    cluster.put_pod(waiting("required", PAIR))
+    cluster.put_pod(waiting("plain", gpu_request(2)))
+    waker.round(0.0)
+    assert api.woken == ["plain"]
+    watches.clear()
+    waker.round(1.0)
+    assert api.woken == ["plain", "required"]

@@ -1,0 +1,145 @@
+"""The filter table of the design, row by row: a pure function of facts and request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.decision import UNDECIDED, decide, undecided
+from scheduler_extender.state.node import NodeFacts, with_pod, with_record, without_record
+from scheduler_extender.state.pods import PodRecord
+from tests.nodes import bridged, pcie, switched
+from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import LinkKind
+from topology.core.placement import (
+    BUSY,
+    DRA_ONLY,
+    IN_PROGRESS,
+    NO_REPORT,
+    NOT_READY,
+    NOT_SERVED,
+    SPLIT,
+    STALE,
+    TOO_FEW,
+    UNUSABLE,
+    Verdict,
+)
+from topology.core.report import Allocation, Condition, Report
+from topology.core.requests import Constraints, Policy, gpu_request
+
+NVLINK = Constraints(link=LinkKind.NVLINK)
+REQUESTS = {
+    "plain": gpu_request(2),
+    "preferred": gpu_request(2, NVLINK, Policy.PREFERRED),
+    "required": gpu_request(2, NVLINK),
+}
+NOT_SURE = "not guaranteed: the node may hand out GPUs without link=nvlink"
+NO_LINKS = "hardware has no 2 GPUs with link=nvlink"
+
+
+def node(topology: NodeTopology, held: int = 0, **how: object) -> NodeFacts:
+    ids = tuple(DeviceId(gpu.uuid) for gpu in topology.gpus[:held])
+    found = Allocation(PodUid("other"), "d", "other", "main", "nvidia.com/gpu", ids)
+    report = replace(Report("boot", 1, allocations=(found,) if held else ()), **how)  # type: ignore[arg-type]
+    other = PodRecord(PodUid("other"), "d", "other", topology.name, gpu_request(max(held, 1)))
+    empty = NodeFacts(topology.name)
+    known = with_pod(empty, replace(other, phase="Running")) if held else empty
+    return with_record(known, topology, report, "")
+
+
+def promised(topology: NodeTopology) -> NodeFacts:
+    """A pair was promised its links here, and no report has shown it."""
+    pair = PodRecord(PodUid("pair"), "d", "pair", topology.name, REQUESTS["required"])
+    return with_pod(node(topology), replace(pair, promised=NVLINK))
+
+
+GOOD = node(switched())
+ROWS = {
+    # Facts; then why it refuses plain, preferred and required; "" where it passes.
+    "guaranteed": (GOOD, "", "", ""),
+    "could break a promise": (promised(bridged(6)), "", "", NOT_SURE),
+    "possible": (node(bridged()), "", "", NOT_SURE),
+    "busy": (node(switched(), 3), BUSY.reason, BUSY.reason, BUSY.reason),
+    "too small": (node(switched(1)), TOO_FEW.reason, TOO_FEW.reason, TOO_FEW.reason),
+    "never": (node(pcie()), "", "", NO_LINKS),
+    "nothing known": (NodeFacts(NodeName("n")), "", "", NO_REPORT.reason),
+    "no report": (without_record(GOOD), "", "", NO_REPORT.reason),
+    "stale": (replace(GOOD, stale=True), "", "", STALE.reason),
+    "DRA only": (replace(GOOD, dra_only=True), "", "", DRA_ONLY.reason),
+    "no resources": (
+        node(replace(switched(), resources=())),
+        "",
+        "",
+        DRA_ONLY.reason,
+    ),
+    "not ready": (
+        node(switched(), conditions=(Condition("Ready", False, "Starting", "x"),)),
+        "",
+        "",
+        NOT_READY.reason,
+    ),
+    "unusable": (without_record(GOOD, "spec.links: bad"), "", "", UNUSABLE.reason),
+    "contradicts itself": (
+        node(switched(), allocatable=frozenset({DeviceId("GPU-99")})),
+        "",
+        "",
+        UNUSABLE.reason,
+    ),
+    "another resource": (
+        node(replace(switched(), resources=(GpuResource("nvidia.com/gpu.shared"),))),
+        "",
+        "",
+        NOT_SERVED.reason,
+    ),
+    "split by MIG": (
+        node(replace(switched(), resources=(GpuResource("nvidia.com/gpu", "mig"),))),
+        "",
+        "",
+        SPLIT.reason,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_of_the_table(row: str, kind: str) -> None:
+    facts, *reasons = ROWS[row]
+    found = decide(facts, REQUESTS[kind], Verdict.EXPECTED)
+    expected = reasons[list(REQUESTS).index(kind)]
+    assert (found.rejection.reason if found.rejection else "") == expected
+
+
+@pytest.mark.parametrize("policy", [None, Policy.PREFERRED, Policy.REQUIRED])
+def test_every_pod_that_could_break_a_promise_waits_for_the_next_report(
+    policy: Policy | None,
+) -> None:
+    """Of three GPUs two are bridged: a single that comes first may take one of them."""
+    topology = replace(bridged(3), allocator=AllocatorFacts("best-effort"))
+    memory = Constraints(min_gpu_memory=Bytes(1))
+    single = gpu_request(1) if policy is None else gpu_request(1, memory, policy)
+    assert decide(node(topology), single, Verdict.EXPECTED).rejection is None
+    assert decide(promised(topology), single, Verdict.EXPECTED).rejection is IN_PROGRESS
+
+
+def test_what_an_operator_requires() -> None:
+    """Of a bridged pair beside a running single the promise holds unless the single ends."""
+    topology = bridged(3)
+    facts = node(topology, 0)
+    one = PodRecord(PodUid("one"), "d", "one", topology.name, gpu_request(1), phase="Running")
+    held = Allocation(PodUid("one"), "d", "one", "main", MANAGED[0], (DeviceId("GPU-2"),))
+    facts = with_record(with_pod(facts, one), topology, Report("boot", 2, None, (held,)), "")
+    pair = REQUESTS["required"]
+    assert decide(facts, pair, Verdict.EXPECTED).verdict == "expected"
+    assert decide(facts, pair, Verdict.EXPECTED).rejection is None
+    strict = decide(facts, pair, Verdict.GUARANTEED).rejection
+    assert strict is not None
+    assert strict.reason == "not guaranteed if a running GPU pod ends: link=nvlink"
+
+
+def test_the_undecided() -> None:
+    assert undecided(GOOD, REQUESTS["required"]).rejection is UNDECIDED
+    assert undecided(GOOD, REQUESTS["plain"]).rejection is None
+    assert undecided(promised(switched()), REQUESTS["plain"]).rejection is IN_PROGRESS

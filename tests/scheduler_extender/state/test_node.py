@@ -1,0 +1,252 @@
+"""The facts of a node and their transitions, as tables: before, what happens, after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender.state.ledger import Departed
+from scheduler_extender.state.node import (
+    MOST_DEPARTED,
+    NodeFacts,
+    Unusable,
+    note_departure,
+    with_leaving,
+    with_pod,
+    with_record,
+    with_reservation,
+    without_pod,
+    without_record,
+    without_reservation,
+)
+from scheduler_extender.state.pods import PodRecord
+from tests.nodes import switched
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.report import Allocation, Condition, Report
+from topology.core.requests import Constraints, GpuRequest, gpu_request
+
+NODE = switched(4, "node")
+GPU = "nvidia.com/gpu"
+EMPTY = NodeFacts(NODE.name)
+Step = Callable[[NodeFacts], NodeFacts]
+
+
+def record(uid: str, count: int = 1, **how: object) -> PodRecord:
+    pod = PodRecord(PodUid(uid), "default", uid, NODE.name, gpu_request(count))
+    return replace(pod, **how)  # type: ignore[arg-type]
+
+
+def shows(uid: str, *gpus: int) -> Allocation:
+    ids = tuple(DeviceId(NODE.gpus[p].uuid) for p in gpus)
+    return Allocation(PodUid(uid), "default", uid, "main", GPU, ids)
+
+
+def report(sequence: int, *allocations: Allocation, **how: object) -> Report:
+    return replace(Report("boot", sequence, allocations=allocations), **how)  # type: ignore[arg-type]
+
+
+def comes(found: Report, uid: str = "") -> Step:
+    return lambda facts: with_record(facts, NODE, found, uid)
+
+
+def bound(uid: str, **how: object) -> Step:
+    return lambda facts: with_pod(facts, record(uid, **how))  # type: ignore[arg-type]
+
+
+def deleted(uid: str, version: int) -> Step:
+    def step(facts: NodeFacts) -> NodeFacts:
+        pod = facts.pods[PodUid(uid)]
+        return with_leaving(without_pod(facts, pod.uid), pod, version)
+
+    return step
+
+
+def ends(uid: str) -> Step:
+    def step(facts: NodeFacts) -> NodeFacts:
+        pod = replace(facts.pods[PodUid(uid)], phase="Succeeded")
+        return with_pod(note_departure(facts, pod), pod)
+
+    return step
+
+
+CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
+    # Steps; what is left for others then; who counts as leaving or departed.
+    "nothing but a record": ([comes(report(1))], 4, ()),
+    "a pod is bound": ([comes(report(1)), bound("a", count=2)], 2, ()),
+    "a bind is in flight": (
+        [comes(report(1)), lambda facts: with_reservation(facts, record("a", 3))],
+        1,
+        (),
+    ),
+    "a bind in flight ends": (
+        [
+            comes(report(1)),
+            lambda facts: with_reservation(facts, record("a", 3)),
+            lambda facts: without_reservation(facts, PodUid("a")),
+        ],
+        4,
+        (),
+    ),
+    "a report shows the pod": (
+        [comes(report(1)), bound("a"), comes(report(2, shows("a", 0)))],
+        3,
+        (),
+    ),
+    "a pod is deleted, and nobody knows what its kubelet does": (
+        [comes(report(1)), bound("a"), deleted("a", 20)],
+        3,
+        ("a leaving",),
+    ),
+    "its agent did not know of the deletion": (
+        [comes(report(1)), bound("a"), deleted("a", 20), comes(report(2, pods_version="19"))],
+        3,
+        ("a leaving",),
+    ),
+    "its agent knew of the deletion": (
+        [comes(report(1)), bound("a"), deleted("a", 20), comes(report(2, pods_version="20"))],
+        4,
+        (),
+    ),
+    "its agent knew and shows it still": (
+        [
+            comes(report(1)),
+            bound("a"),
+            deleted("a", 20),
+            comes(report(2, shows("a", 0), pods_version="20")),
+        ],
+        3,
+        ("a leaving",),
+    ),
+    "a report that nobody vouches for proves nothing": (
+        [
+            comes(report(1)),
+            bound("a"),
+            deleted("a", 20),
+            comes(report(2, pods_version="20", conditions=(Condition("Ready", False, "x", "y"),))),
+        ],
+        3,
+        ("a leaving",),
+    ),
+    "an agent that does not say what it knew: the second report counts": (
+        [comes(report(1)), bound("a"), deleted("a", 20), comes(report(2)), comes(report(3))],
+        4,
+        (),
+    ),
+    "a record made anew starts its numbers again": (
+        [
+            comes(report(7), "first"),
+            bound("a"),
+            deleted("a", 20),
+            comes(report(1), "second"),
+            comes(report(3), "second"),
+        ],
+        4,
+        (),
+    ),
+    "after a reboot nobody is leaving": (
+        [comes(report(1)), bound("a"), deleted("a", 20), comes(report(1, boot_id="another"))],
+        4,
+        (),
+    ),
+    "a pod ends unseen while nobody else is unreported": (
+        [comes(report(1)), bound("a"), ends("a")],
+        4,
+        (),
+    ),
+    "a pod ends unseen beside one that is unreported": (
+        [comes(report(1)), bound("a"), bound("b"), ends("a")],
+        3,
+        ("a departed",),
+    ),
+    "until that one is reported": (
+        [comes(report(1)), bound("a"), bound("b"), ends("a"), comes(report(2, shows("b", 1)))],
+        3,
+        (),
+    ),
+    "or is gone": (
+        [
+            comes(report(1)),
+            bound("a"),
+            bound("b"),
+            ends("a"),
+            lambda facts: without_pod(facts, PodUid("b")),
+        ],
+        4,
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "left", "gone"), CASES.values(), ids=CASES.keys())
+def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> None:
+    facts = EMPTY
+    for step in steps:
+        before, known = facts, repr(facts)
+        facts = step(facts)
+        assert repr(before) == known, "a transition changes nothing of what was"
+    available = facts.availability(GPU)
+    assert not isinstance(available, Unusable)
+    assert available.devices_left == left
+    leaving = [f"{uid} leaving" for uid in facts.leaving]
+    assert (*leaving, *(f"{uid} departed" for uid in facts.departed)) == gone
+
+
+def test_reserving_and_releasing_is_no_change() -> None:
+    facts = with_record(EMPTY, NODE, report(1), "")
+    again = without_reservation(with_reservation(facts, record("a")), PodUid("a"))
+    assert again.key(GPU) == facts.key(GPU)
+
+
+def test_asking_changes_nothing() -> None:
+    facts = EMPTY
+    for step in (comes(report(1)), bound("a"), bound("b"), ends("a")):
+        facts = step(facts)
+    before = repr(facts)
+    facts.key(GPU)
+    facts.ledger(GPU)
+    facts.without(frozenset({PodUid("b")})).key(GPU)
+    assert repr(facts) == before
+
+
+def test_those_who_departed_are_bounded_and_nothing_is_promised_beyond() -> None:
+    facts = with_pod(with_record(EMPTY, NODE, report(1), ""), record("stays"))
+    for i in range(MOST_DEPARTED):
+        facts = ends(f"u{i}")(with_pod(facts, record(f"u{i}")))
+        facts = without_pod(facts, PodUid(f"u{i}"))
+    assert not facts.too_many_departed
+    facts = ends("one more")(with_pod(facts, record("one more")))
+    assert facts.too_many_departed
+    assert len(facts.departed) == MOST_DEPARTED
+
+
+def test_a_record_that_contradicts_itself_is_unusable_and_forgets_nobody() -> None:
+    twice = report(2, shows("x", 0), shows("y", 0))
+    facts = with_record(with_pod(EMPTY, record("a")), NODE, report(1), "")
+    departed = {PodUid("d"): Departed(record("d"), frozenset({PodUid("a")}))}
+    facts = with_record(replace(facts, departed=departed), NODE, twice, "")
+    found = facts.availability(GPU)
+    assert isinstance(found, Unusable)
+    assert "is held by default/x and by default/y" in found.why
+    assert facts.departed == departed
+
+
+def test_a_node_of_which_nothing_is_left_is_not_known() -> None:
+    assert not EMPTY.known
+    facts = with_record(EMPTY, NODE, report(1), "")
+    assert facts.known
+    assert not without_record(facts).known
+    assert without_record(facts, "bad").known
+    assert without_record(with_pod(facts, record("a"))).known
+
+
+def test_promises_are_those_that_no_report_has_shown_kept() -> None:
+    wanted = Constraints(min_nvlinks=1)
+    pod = record("a", 2, promised=wanted)
+    assert isinstance(pod.request, GpuRequest)
+    facts = with_pod(with_record(EMPTY, NODE, report(1), ""), pod)
+    assert facts.promises
+    assert not with_record(facts, NODE, report(2, shows("a", 0, 1)), "").promises
+    assert not with_pod(facts, replace(pod, phase="Failed")).promises
+    assert EMPTY.name == NodeName("node")

@@ -1,0 +1,177 @@
+"""What a verb does when there is no time to work every node out."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state import decision as decisions
+from scheduler_extender.state import enquiry
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import UNDECIDED
+from scheduler_extender.state.pods import pod_record
+from scheduler_extender.verbs import STILL_WORKING, preemption
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
+from tests.nodes import pcie, pod, switched
+from tests.scheduler_extender.serving import Clock
+from topology.core import placement, scoring
+from topology.core.links import LinkKind
+from topology.core.placement import IN_PROGRESS
+from topology.core.report import Report
+from topology.core.requests import Constraints, GpuRequest, gpu_request
+
+NVLINK = {"link": "nvlink"}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cluster(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Ten nodes in as many states; working one out takes a second."""
+    found = Cluster(clock)
+    for i in range(10):
+        node = pcie(2 + i, f"n{i}") if i < 5 else switched(2 + i, f"n{i}")
+        found.put_record(node, Report("boot", 1))
+    assess, prospect = placement.assess, scoring.prospect
+
+    def slow_assess(*args: Any) -> Any:
+        answer = assess(*args)
+        clock.now += 1
+        return answer
+
+    def slow_prospect(*args: Any) -> Any:
+        answer = prospect(*args)
+        clock.now += 1
+        return answer
+
+    monkeypatch.setattr(decisions, "assess", slow_assess)
+    monkeypatch.setattr(scoring, "prospect", slow_prospect)
+    return found
+
+
+NAMES = [f"n{i}" for i in range(10)]
+
+
+def asked(count: int, annotations: dict[str, str]) -> Pod:
+    return msgspec.convert(pod(count, annotations, uid="next"), Pod)
+
+
+def test_a_required_pod_gets_an_error_until_some_node_takes_it(
+    cluster: Cluster, clock: Clock
+) -> None:
+    pair = asked(2, NVLINK)
+    first = verbs.filter_nodes(cluster, pair, NAMES, 3.5)
+    assert first.error == STILL_WORKING
+    assert not first.failed
+    assert not first.unresolvable, "nobody is evicted, and no reason is written"
+    second = verbs.filter_nodes(cluster, pair, NAMES, 3.5)
+    assert second.error == ""
+    assert second.node_names
+    assert set(second.failed.values()) == {UNDECIDED.reason}
+    answered = {*second.node_names, *second.failed, *second.unresolvable}
+    assert answered == set(NAMES), "each node stands in the answer once"
+    while verbs.filter_nodes(cluster, pair, NAMES, 3.5).node_names != NAMES[5:]:
+        assert clock.now < 60
+    assert clock.now <= 14, "what was done is not done again, but for one interrupted in each call"
+
+
+def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cluster) -> None:
+    bound = pod_record(msgspec.convert(pod(2, NVLINK, node="n9"), Pod), MANAGED)
+    assert bound is not None
+    assert isinstance(bound.request, GpuRequest)
+    cluster.put_pod(replace(bound, promised=bound.request.constraints))
+    found = verbs.filter_nodes(cluster, asked(1, {}), NAMES, 2.5)
+    assert found.error == ""
+    assert found.node_names == NAMES[:9]
+    assert found.failed == {"n9": IN_PROGRESS.reason}
+
+
+def test_nodes_that_nobody_knows_are_told_apart(cluster: Cluster) -> None:
+    found = verbs.filter_nodes(cluster, asked(1, {}), [*NAMES, "stranger"], 2.5)
+    assert found.node_names == [*NAMES, "stranger"]
+    required = verbs.filter_nodes(cluster, asked(2, NVLINK), ["n9", "n8", "n7", "stranger"], 1.5)
+    assert required.node_names == ["n9", "n8"]
+    assert required.failed == {"n7": UNDECIDED.reason}
+    assert "stranger" in required.unresolvable
+
+
+def test_scores_that_were_not_worked_out_are_neutral(cluster: Cluster, clock: Clock) -> None:
+    single = asked(1, {})
+    verbs.filter_nodes(cluster, single, NAMES)
+    some = {str(row["Host"]): row["Score"] for row in verbs.prioritize(cluster, single, NAMES, 3.5)}
+    assert list(some) == NAMES
+    assert some["n9"] == 5
+    began = clock.now
+    while verbs.prioritize(cluster, single, NAMES, 3.5) != verbs.prioritize(cluster, single, NAMES):
+        assert clock.now < began + 60
+    assert clock.now - began <= 14, "each state is worked out once, or interrupted once"
+
+
+def test_preempt_evicts_nobody_for_what_it_did_not_look_at(cluster: Cluster, clock: Clock) -> None:
+    victims = {name: MetaVictims([MetaPod("v")]) for name in NAMES[5:]}
+    args = PreemptionArgs(asked(2, NVLINK), None, dict(victims))
+    assert set(preemption.preempt(cluster, args).meta_victims) == set(NAMES[5:])
+    cluster.forget_answers()
+    began = clock.now
+    kept = preemption.preempt(cluster, args, lambda: clock.now - began > 1).meta_victims
+    assert set(kept) == set(NAMES[5:7])
+
+
+@pytest.mark.parametrize("scores", [False, True])
+def test_nothing_is_worked_out_under_the_lock(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, scores: bool
+) -> None:
+    """A report that comes in while a filter is at work waits for none of it."""
+    free: list[bool] = []
+
+    def watched(what: str) -> None:
+        real = getattr(enquiry, what)
+
+        def asked(*args: Any) -> Any:
+            with ThreadPoolExecutor(1) as other:
+                free.append(other.submit(lambda: cluster.names() != []).result(timeout=10))
+            return real(*args)
+
+        monkeypatch.setattr(enquiry, what, asked)
+
+    watched("decide")
+    watched("prospect")
+    request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+    enquiry.enquire(cluster, request, NAMES, scores=scores)
+    assert len(free) >= len(NAMES)
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+def test_nodes_that_fail_are_tried_once_in_each_call(
+    cluster: Cluster, clock: Clock, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """A fault is tried again by the next call: within one it must not eat up the time."""
+    tried: list[int] = []
+
+    def broken(kubelet: Any, *_: Any) -> Any:
+        tried.append(kubelet.shape.size)
+        raise OverflowError("a fault of ours")
+
+    pair = asked(2, NVLINK)
+    if verb == "filter":
+        monkeypatch.setattr(decisions, "assess", broken)
+        found = verbs.filter_nodes(cluster, pair, NAMES, 60.0)
+        assert found.error == ""
+        assert found.failed == dict.fromkeys(NAMES, UNDECIDED.reason)
+        assert verbs.filter_nodes(cluster, pair, NAMES, 60.0) == found
+    else:
+        monkeypatch.setattr(scoring, "prospect", broken)
+        verbs.filter_nodes(cluster, pair, NAMES)
+        verbs.prioritize(cluster, pair, NAMES[5:], 60.0)
+        verbs.prioritize(cluster, pair, NAMES[5:], 60.0)
+    assert len(tried) <= 2 * len(NAMES)
+    assert clock.now <= 10

@@ -1,0 +1,419 @@
+"""A bind whose end nobody can tell, one that comes too late, and those that are refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.state import enquiry
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.verbs import (
+    IN_FLIGHT,
+    TOO_LATE,
+    BindError,
+    Binding,
+    BindUnknownError,
+    binding,
+)
+from scheduler_extender.wire import BindingArgs, Pod
+from tests.nodes import bridged, pod, switched
+from tests.scheduler_extender.conftest import Kube
+from tests.scheduler_extender.serving import Running, running
+from topology.core.devices import GpuUuid, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.report import Health, Report
+from topology.core.requests import Constraints
+from topology.kubeapi.apiserver import ApiNotSent
+
+NVLINK = {"link": "nvlink"}
+PATH = "/api/v1/namespaces/default/pods/train"
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.2)
+    monkeypatch.setattr("scheduler_extender.kube.binder.READ_TIMEOUT", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running) -> None:
+    """The write is under way when we give up; a GET says unbound; then it is committed."""
+    train = kube.create(pod(4, NVLINK))
+    kube.sees(train)
+    kube.fake.delay("/binding$", 1.0)
+    assert "may be yet" in bound.bind(train, "switched")
+    assert "nodeName" not in kube.fake.read(PATH)["spec"], "the test is of a commit to come"
+    rival = pod(4, NVLINK, name="rival", uid="uid-2")
+    assert bound.filter(rival, "switched")["FailedNodes"] == {"switched": "not enough free GPUs"}
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    settler.round(0)
+    settler.round(9)
+    assert len(kube.cluster.in_flight()) == 1
+    eventually(lambda: kube.fake.read(PATH)["spec"].get("nodeName") == "switched")
+    assert bound.filter(rival, "switched")["NodeNames"] == []
+    settler.round(11)
+    assert kube.cluster.in_flight() == []
+    (found,) = kube.cluster.facts(NodeName("switched")).all_pods
+    assert found.name == "train"
+    assert found.promised == Constraints(link=LinkKind.NVLINK), "the promise is kept in mind"
+    assert bound.filter(rival, "switched")["NodeNames"] == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
+    kube: Kube, bound: Running
+) -> None:
+    train = kube.create(pod(2, NVLINK))
+    kube.sees(train)
+    kube.fake.refuse(503, path="/binding$")
+    assert bound.bind(train, "switched") != ""
+    answer = bound.filter(train, "switched", "bridged")
+    assert answer["NodeNames"] == ["switched"]
+    assert answer["FailedAndUnresolvableNodes"] == {"bridged": IN_FLIGHT.reason}
+    assert "still in flight" in bound.bind(train, "bridged")
+    assert bound.bind(train, "switched") == ""
+    assert kube.fake.read(PATH)["spec"]["nodeName"] == "switched"
+
+
+@pytest.mark.parametrize("status", [500, 503, 504])
+def test_unbound_has_to_be_read_twice(kube: Kube, bound: Running, status: int) -> None:
+    """A server that stood still handles what waited in its socket once it runs again."""
+    train = kube.create(pod(4, NVLINK))
+    kube.sees(train)
+    kube.fake.refuse(status, path="/binding$")
+    assert bound.bind(train, "switched") != ""
+    assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == []
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    for now, flying in ((0, 1), (9, 1), (10, 1), (19, 1), (20, 0)):
+        settler.round(now)
+        assert len(kube.cluster.in_flight()) == flying, now
+    assert bound.filter(pod(1, uid="next"), "switched")["NodeNames"] == ["switched"]
+
+
+def test_a_read_that_fails_settles_nothing(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(4, NVLINK))
+    kube.sees(train)
+    kube.fake.refuse(503, times=None, path="/pods/train")
+    assert bound.bind(train, "switched") != ""
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    for now in (0, 10, 20, 30):
+        settler.round(now)
+    assert len(kube.cluster.in_flight()) == 1
+
+
+def test_the_second_reading_is_late_also_where_the_first_was(kube: Kube) -> None:
+    """One slow reading after the other: a bind may be read long after its round began."""
+    now, slow = [0.0], True
+    kube.cluster.put_record(switched(), Report("boot", 1))
+    for i in range(2):
+        manifest = kube.create(pod(1, name=f"p{i}", uid=f"u{i}"))
+        found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+        assert found is not None
+        kube.cluster.reserve(NodeName("switched"), found)
+
+    class Slow(KubeBinder):
+        def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+            now[0] += 30 * slow
+            return super().find(namespace, name, uid)
+
+    settler = Settler(kube.cluster, Slow(kube.api, kube.cluster), patience=10, clock=lambda: now[0])
+    settler.round(now[0])
+    now[0] = 10
+    settler.round(now[0])
+    assert now[0] == 70
+    slow = False
+    settler.round(now[0])
+    assert [p.uid for p in kube.cluster.in_flight()] == ["u1"], "u1 was read just now"
+    now[0] += 10
+    settler.round(now[0])
+    assert kube.cluster.in_flight() == []
+
+
+def test_a_bind_that_is_refused_again_and_again_ends(kube: Kube, bound: Running) -> None:
+    """The first may be written yet; those after it are surely not, and prolong nothing."""
+    train = kube.create(pod(2, NVLINK))
+    kube.sees(train)
+    kube.fake.refuse(503, path="/binding$")
+    assert bound.bind(train, "switched") != ""
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    settler.round(0)
+    create = kube.api.create
+
+    def looked_at(*args: Any, **more: Any) -> bytes:
+        settler.round(now)  # a round while the write is under way
+        return create(*args, **more)
+
+    kube.binder._api.create = looked_at  # type: ignore[method-assign]
+    for now in (4, 8, 12, 16, 20):
+        kube.fake.refuse(403, path="/binding$")
+        assert "refused the bind" in bound.bind(train, "switched")
+        settler.round(now)
+        assert len(kube.cluster.in_flight()) == 1, now
+    settler.round(22)
+    assert kube.cluster.in_flight() == []
+
+
+def test_a_failed_bind_does_not_undo_the_one_after_it(kube: Kube) -> None:
+    """Two schedulers for a moment: the older bind is refused while the newer one is open."""
+    kube.cluster.put_record(switched(), Report("boot", 1))
+    kube.sees(pod(2, NVLINK))
+
+    class Twice(Writes):
+        def write(self, binding: Binding) -> None:
+            super().write(binding)
+            if len(self.written) == 1:
+                with pytest.raises(BindError, match="no answer"):
+                    verbs.bind(kube.cluster, self, ARGS, lambda: "now")
+                raise BindError("refused")
+            raise BindUnknownError("no answer")
+
+    binder = Twice()
+    with pytest.raises(BindError, match="refused"):
+        verbs.bind(kube.cluster, binder, ARGS, lambda: "now")
+    assert len(binder.written) == 2
+    assert [p.uid for p in kube.cluster.in_flight()] == ["uid-1"]
+
+
+def test_once_a_bind_is_settled_every_node_is_news_to_its_pod(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(2))
+    kube.sees(train)
+    kube.fake.refuse(503, path="/binding$")
+    assert bound.bind(train, "switched") != ""
+    assert bound.filter(train, "bridged")["NodeNames"] == []
+    changed: list[NodeName] = []
+    kube.cluster.on_change(changed.append)
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    for now in (0, 10, 20):
+        settler.round(now)
+    assert bound.filter(train, "bridged")["NodeNames"] == ["bridged"]
+    assert "bridged" in changed
+
+
+def test_the_server_is_told_how_long_it_may_take(kube: Kube, bound: Running) -> None:
+    train = kube.create(pod(2, NVLINK))
+    assert bound.bind(train, "switched") == ""
+    (write,) = [r for r in kube.fake.requests if r.path.endswith("/binding")]
+    assert write.query == {"timeout": "3s"}
+
+
+def test_what_was_never_sent_is_released(kube: Kube, bound: Running) -> None:
+    """Nobody listens: the API server cannot have heard of it."""
+    train = kube.create(pod(2, NVLINK))
+    kube.sees(train)
+
+    def down(*_: object, **__: object) -> bytes:
+        raise ApiNotSent("connection refused")
+
+    kube.binder._api.create = down  # type: ignore[method-assign]
+    assert "could not be sent" in bound.bind(train, "switched")
+    assert kube.cluster.in_flight() == []
+
+
+def test_a_refused_connection_is_told_apart(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube.api._configuration, "host", "http://127.0.0.1:1")
+    with pytest.raises(ApiNotSent):
+        kube.api.create("/api/v1/pods", b"{}", timeout=1)
+
+
+class Writes:
+    """Counts what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[Binding] = []
+
+    def find(self, namespace: str, name: str, uid: str) -> None:
+        return None
+
+    def write(self, binding: Binding) -> None:
+        self.written.append(binding)
+
+
+ARGS = BindingArgs("train", "default", "uid-1", "switched")
+
+
+@pytest.mark.parametrize("answers", [(True,), (False, True)], ids=["queued", "while-deciding"])
+def test_a_bind_that_the_scheduler_has_given_up_is_not_written(
+    kube: Kube, answers: tuple[bool, ...]
+) -> None:
+    kube.cluster.put_record(switched(), Report("boot", 1))
+    kube.sees(pod(2, NVLINK))
+    left, binder = list(answers), Writes()
+    with pytest.raises(BindError, match=TOO_LATE):
+        verbs.bind(kube.cluster, binder, ARGS, lambda: "now", lambda: left.pop(0))
+    assert binder.written == []
+    assert kube.cluster.in_flight() == []
+    assert left == []
+
+
+def test_binds_that_waited_behind_slow_writes_are_refused(
+    kube: Kube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP: one thread writes slowly, three binds wait behind it for too long."""
+    monkeypatch.setattr("scheduler_extender.http.app.BIND_THREADS", 1)
+    monkeypatch.setattr("scheduler_extender.http.app.BIND_STARTS_WITHIN", 0.5)
+    pods = [kube.create(pod(1, name=f"p{i}", uid=f"u{i}")) for i in range(4)]
+    for manifest in pods:
+        kube.sees(manifest)
+    kube.fake.delay("/binding$", 1.0)
+    with (
+        running(switched(), binder=kube.binder, cluster=kube.cluster, clock=kube.clock) as service,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        answers = list(pool.map(lambda manifest: service.bind(manifest, "switched"), pods))
+    assert sorted(answers) == sorted(["", TOO_LATE, TOO_LATE, TOO_LATE])
+    assert kube.bindings() == 1
+    assert len(kube.cluster.in_flight()) == 1
+
+
+def test_a_pod_without_gpus_is_not_ours_to_bind(kube: Kube, bound: Running) -> None:
+    plain = kube.create(pod(None))
+    assert "asks for none of nvidia.com/gpu" in bound.bind(plain, "switched")
+    assert kube.bindings() == 0
+
+
+def test_a_pod_that_dra_serves_is_bound(kube: Kube, bound: Running) -> None:
+    claim = {
+        "resourceClaimName": "c",
+        "requestMappings": [
+            {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+        ],
+    }
+    served = kube.create(pod(2, extendedResourceClaimStatus=claim))
+    assert bound.bind(served, "switched") == ""
+    assert kube.bindings() == 1
+
+
+@pytest.mark.parametrize("annotations", [{}, NVLINK], ids=["plain", "required"])
+def test_a_node_that_does_not_exist_gets_no_pod(
+    kube: Kube, bound: Running, annotations: dict[str, str]
+) -> None:
+    kube.cluster.put_node(NodeName("switched"), advertises=True)
+    train = kube.create(pod(2, annotations))
+    assert "does not exist" in bound.bind(train, "nowhere")
+    assert "does not exist" in bound.bind(train, "bridged"), "a record alone is no node"
+    assert kube.bindings() == 0
+    assert bound.bind(train, "switched") == ""
+
+
+def test_a_node_without_an_agent_gets_plain_pods(kube: Kube, bound: Running) -> None:
+    kube.cluster.put_node(NodeName("bare"), advertises=True)
+    assert bound.bind(kube.create(pod(2)), "bare") == ""
+
+
+# A bind is decided with no lock held, and holds only for the state that was decided about.
+
+
+def _bind(running: Running, uid: str = "uid-1") -> str:
+    args = BindingArgs("train", "default", PodUid(uid), "bridged")
+    try:
+        verbs.bind(running.cluster, running.service.binder, args, lambda: "now")
+    except BindError as error:
+        return str(error)
+    return ""
+
+
+class Meanwhile:
+    """Lets something happen while a bind is being decided."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+        self.decided = 0
+        real = enquiry.answer_of
+
+        def answer_of(*args: Any) -> Any:
+            found = real(*args)
+            self.decided += 1
+            happens()
+            return found
+
+        monkeypatch.setattr(binding, "answer_of", answer_of)
+
+
+def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else is bound in between and takes what was free."""
+    kube.sees(kube.create(pod(2)))
+    others = iter([pod(4, name="other", uid="uid-2", node="bridged")])
+
+    def happens() -> None:
+        for other in others:
+            kube.sees(other)
+
+    meanwhile = Meanwhile(monkeypatch, happens)
+    assert _bind(bound) == "not enough free GPUs"
+    assert meanwhile.decided == 2
+    assert kube.cluster.in_flight() == []
+    assert kube.bindings() == 0
+
+
+def test_a_heartbeat_meanwhile_changes_nothing(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.sees(kube.create(pod(1)))
+    sequences = iter(range(2, 100))
+    meanwhile = Meanwhile(
+        monkeypatch,
+        lambda: kube.cluster.put_record(bridged(), Report("boot", next(sequences))),
+    )
+    assert _bind(bound) == ""
+    assert meanwhile.decided == 1
+
+
+def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.sees(kube.create(pod(1)))
+    numbers = iter(range(10, 100))
+
+    others: list[threading.Thread] = []
+
+    def happens() -> None:
+        """Every report is news. One cannot come in while somebody else holds the lock."""
+        number = next(numbers)
+        sick = (Health(GpuUuid(f"GPU-{number % 4}"), False, "x"),)
+        report = Report("boot", number, health=sick)
+        others.append(
+            threading.Thread(target=kube.cluster.put_record, args=(bridged(), report), daemon=True)
+        )
+        others[-1].start()
+        others[-1].join(0.3)
+
+    meanwhile = Meanwhile(monkeypatch, happens)
+    assert _bind(bound) == ""
+    assert meanwhile.decided == binding.TRIES + 1
+    for thread in others:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_pod_that_is_reserved_elsewhere_meanwhile_is_not_reserved_twice(
+    kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = kube.create(pod(1))
+    kube.sees(manifest)
+    known = kube.cluster.pod(PodUid("uid-1"))
+    assert known is not None
+    Meanwhile(monkeypatch, lambda: void(kube.cluster.reserve(NodeName("switched"), known)))
+    assert "still in flight" in _bind(bound)
+    assert [p.node for p in kube.cluster.in_flight()] == ["switched"]
+
+
+def void(_: object) -> None:
+    """Nothing is done with it."""

@@ -1,0 +1,184 @@
+"""preempt drops the evictions that would not help, and never answers with a null."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state import decision, enquiry
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision, Settings
+from scheduler_extender.state.enquiry import answer_of
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.verbs.preemption import preempt
+from scheduler_extender.wire import Pod, PreemptionArgs, encode
+from tests.nodes import bridged, pcie, pod, switched
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.report import Allocation, Report
+from topology.core.requests import Constraints, gpu_request
+from topology.machines import machine
+
+NVLINK = {"link": "nvlink"}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Three nodes whose GPUs are all held: 0 by a, 1 by b, and so on."""
+    found = Cluster(lambda: 0.0, Settings(stale_after=None))
+    for node in (bridged(), switched(), pcie()):
+        held = []
+        for i, holder in enumerate("abcd"):
+            uid = PodUid(f"{node.name}-{holder}")
+            ids = (DeviceId(f"GPU-{i}"),)
+            held.append(Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids))
+            manifest = pod(1, name=str(uid), uid=uid, node=node.name, phase="Running")
+            record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+            assert record is not None
+            found.put_pod(record)
+        found.put_record(node, Report(allocations=tuple(held)))
+    return found
+
+
+def ask(cluster: Cluster, wanted: dict[str, Any], victims: dict[str, str | None]) -> dict[str, Any]:
+    offered = {
+        node: None
+        if holders is None
+        else {"Pods": [{"UID": f"{node}-{h}"} for h in holders], "NumPDBViolations": len(holders)}
+        for node, holders in victims.items()
+    }
+    body = {"Pod": wanted, "NodeNameToVictims": None, "NodeNameToMetaVictims": offered}
+    args = msgspec.json.decode(msgspec.json.encode(body), type=PreemptionArgs)
+    answer = encode(preempt(cluster, args))
+    assert b"null" not in answer
+    found: dict[str, Any] = msgspec.json.decode(answer)["NodeNameToMetaVictims"]
+    for node, kept in found.items():
+        assert kept == offered[node]
+    return found
+
+
+def test_only_evictions_that_help_are_kept(cluster: Cluster) -> None:
+    wanted = pod(2, NVLINK)
+    # 0 and 1 are a pair, 1 and 2 are not; on a switch any two are; no PCIe box ever helps.
+    offered: dict[str, str | None] = {"bridged": "bc", "switched": "bc", "pcie": "ab"}
+    assert ask(cluster, wanted, offered).keys() == {"switched"}
+
+
+def test_nobody_is_evicted_elsewhere_for_a_pod_whose_bind_is_open(cluster: Cluster) -> None:
+    wanted = pod(2, NVLINK)
+    record = pod_record(msgspec.convert(wanted, Pod), MANAGED)
+    assert record is not None
+    offered: dict[str, str | None] = {"bridged": "ab", "switched": "bc"}
+    assert ask(cluster, wanted, offered).keys() == {"bridged", "switched"}
+    cluster.reserve(NodeName("switched"), record)
+    assert ask(cluster, wanted, offered).keys() == {"switched"}
+
+
+def test_a_bridged_pair_that_comes_free_is_promised(cluster: Cluster) -> None:
+    bridge = cluster.facts(NodeName("bridged")).topology
+    assert bridge is not None
+    # Under `any` the pair is all there is to hand out; were a third free it would be no promise.
+    assert ask(cluster, pod(2, NVLINK), {"bridged": "ab"}).keys() == {"bridged"}
+    assert ask(cluster, pod(2, NVLINK), {"bridged": "abc"}) == {}
+
+
+def test_plain_and_preferred_pods_need_the_count(cluster: Cluster) -> None:
+    assert ask(cluster, pod(2), {"pcie": "ab"}).keys() == {"pcie"}
+    assert ask(cluster, pod(3), {"pcie": "ab"}) == {}
+    preferred = pod(2, {**NVLINK, "policy": "preferred"})
+    assert ask(cluster, preferred, {"pcie": "ab"}).keys() == {"pcie"}
+
+
+def test_nothing_to_evict_is_no_answer(cluster: Cluster) -> None:
+    assert ask(cluster, pod(2), {"pcie": "", "switched": None}) == {}
+    assert ask(cluster, pod(2), {}) == {}
+
+
+def test_a_pod_without_gpus_is_none_of_ours(cluster: Cluster) -> None:
+    assert ask(cluster, pod(None), {"pcie": "a", "unknown": "x"}).keys() == {"pcie", "unknown"}
+
+
+def test_a_pod_that_cannot_be_read_evicts_nobody(cluster: Cluster) -> None:
+    assert ask(cluster, pod(2, {"link": "nvlnk"}), {"switched": "ab"}) == {}
+
+
+def test_a_node_that_nobody_told_us_of(cluster: Cluster) -> None:
+    assert ask(cluster, pod(1, NVLINK), {"unknown": "x"}) == {}
+
+
+def test_whole_pods_are_read_too(cluster: Cluster) -> None:
+    victims = [pod(1, uid="switched-a"), pod(1, uid="switched-b")]
+    body = {
+        "Pod": pod(2, NVLINK),
+        "NodeNameToVictims": {"switched": {"Pods": victims, "NumPDBViolations": 1}},
+        "NodeNameToMetaVictims": None,
+    }
+    args = msgspec.json.decode(msgspec.json.encode(body), type=PreemptionArgs)
+    assert msgspec.json.decode(encode(preempt(cluster, args))) == {
+        "NodeNameToMetaVictims": {
+            "switched": {
+                "Pods": [{"UID": "switched-a"}, {"UID": "switched-b"}],
+                "NumPDBViolations": 1,
+            }
+        }
+    }
+
+
+def test_what_is_supposed_changes_nothing_that_is_known() -> None:
+    """A pod that ended unseen stays in the belief, whatever preempt was asked in between."""
+    node = machine("dgx1-v100").topology("n")
+    wanted = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+    name = NodeName("n")
+    found = []
+    for asked in (False, True):
+        cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        held = []
+        for p in (0, 2, 3):
+            uid = PodUid(f"h{p}")
+            cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(1), phase="Running"))
+            ids = (DeviceId(node.gpus[p].uuid),)
+            held.append(Allocation(uid, "d", uid, "main", "nvidia.com/gpu", ids))
+        cluster.put_record(node, Report("b", 1, allocations=tuple(held)))
+        bound = PodRecord(PodUid("a"), "d", "a", name, gpu_request(3))
+        brief = PodRecord(PodUid("b"), "d", "b", name, gpu_request(1))
+        cluster.put_pod(bound)
+        cluster.put_pod(brief)
+        cluster.put_pod(replace(brief, phase="Succeeded"))
+        cluster.drop_pod(brief.uid)
+        if asked:
+            ask(cluster, pod(2, NVLINK), {name: bound.uid})
+        cluster.put_pod(replace(bound, called_unschedulable=True))  # anything that touches the node
+        found.append(answer_of(cluster, cluster.facts(name), wanted).verdict)
+    assert found == ["possible", "possible"]
+
+
+def test_nodes_that_would_be_in_one_state_are_worked_out_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worked_out, decide = [], decision.decide
+
+    def counted(*args: Any) -> Decision:
+        worked_out.append(args)
+        return decide(*args)
+
+    monkeypatch.setattr(enquiry, "decide", counted)
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    names = [NodeName(f"n{i:03}") for i in range(100)]
+    for name in names:
+        node, uid = machine("dgx1-v100").topology(name), PodUid(f"{name}-a")
+        cluster.put_pod(PodRecord(uid, "d", uid, name, gpu_request(8), phase="Running"))
+        held = Allocation(
+            uid, "d", uid, "main", "nvidia.com/gpu", tuple(DeviceId(g.uuid) for g in node.gpus)
+        )
+        cluster.put_record(node, Report("b", 1, allocations=(held,)))
+    offered: dict[str, str | None] = dict.fromkeys(names, "a")
+    assert ask(cluster, pod(2, NVLINK), offered).keys() == set(names)
+    assert len(worked_out) == 1
+    request = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+    assert (
+        answer_of(cluster, cluster.facts(names[0]), request).rejection is not None
+    )  # as it is, it is full

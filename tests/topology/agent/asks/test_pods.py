@@ -1,0 +1,156 @@
+"""The pods of a node as the API server tells of them: what matters here, and what is news."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from topology.agent.asks.pods import NodePods
+from topology.agent.decides.allocation import Plugin
+from topology.core.devices import PodUid
+
+GPU = "nvidia.com/gpu"
+
+
+def container(name: str, count: int = 0, **facts: Any) -> dict[str, Any]:
+    limits = {"limits": {GPU: str(count), "cpu": "2"}} if count else {}
+    return {"name": name, "image": "example/work", "resources": limits, **facts}
+
+
+def manifest(
+    name: str, *containers: dict[str, Any], version: str = "1", **facts: Any
+) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": version,
+            **facts.get("metadata", {}),
+        },
+        "spec": {"containers": list(containers), **facts.get("spec", {})},
+        "status": facts.get("status", {"phase": "Pending"}),
+    }  # fmt: skip
+
+
+def raw(found: dict[str, Any]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(found))
+
+
+class Sink:
+    """The pods, and how often they were news."""
+
+    def __init__(self) -> None:
+        self.news = 0
+        self.pods = NodePods(self._note)
+
+    def _note(self) -> None:
+        self.news += 1
+
+
+@pytest.fixture
+def sink() -> Sink:
+    return Sink()
+
+
+def test_what_a_pod_asks_for(sink: Sink) -> None:
+    side = container("side", 1, restartPolicy="Always")
+    spec = {"initContainers": [container("warm", 4), side]}
+    sink.pods.apply(raw(manifest("a", container("main", 2), container("log"), spec=spec)))
+    pod = sink.pods.snapshot()[0][PodUid("uid-a")]
+    assert pod.wants == {("main", GPU): 2, ("side", GPU): 1}, "no init container is ever shown"
+    assert (pod.acknowledged, pod.deleting, pod.ended) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param({"status": {"phase": "Running", "startTime": "noon"}}, (True, False, False),
+                     id="acknowledged"),
+        pytest.param({"metadata": {"deletionTimestamp": "noon"}}, (False, True, False),
+                     id="deleting"),
+        pytest.param({"status": {"phase": "Succeeded"}}, (False, False, True), id="succeeded"),
+        pytest.param({"status": {"phase": "Failed"}}, (False, False, True), id="failed"),
+    ],
+)  # fmt: skip
+def test_how_far_a_pod_is(
+    sink: Sink, facts: dict[str, Any], expected: tuple[bool, bool, bool]
+) -> None:
+    sink.pods.apply(raw(manifest("a", container("main", 1), **facts)))
+    pod = sink.pods.snapshot()[0][PodUid("uid-a")]
+    assert (pod.acknowledged, pod.deleting, pod.ended) == expected
+
+
+def test_a_change_that_cannot_change_who_holds_a_gpu_is_no_news(sink: Sink) -> None:
+    told = []
+    for found in (
+        manifest("plain", container("main")),
+        manifest("a", container("main", 1)),
+        manifest("a", container("main", 1), version="2"),
+        manifest("a", container("main", 1), status={"phase": "Running", "startTime": "noon"}),
+    ):
+        sink.pods.apply(raw(found))
+        told.append(sink.news)
+    assert told == [0, 1, 1, 2]
+
+
+def test_who_asked_for_gpus_and_has_left_is_counted(sink: Sink) -> None:
+    warm = {"initContainers": [container("warm", 1)]}
+    everybody = [
+        manifest("plain", container("main")),
+        manifest("app", container("main", 1)),
+        manifest("init", container("main"), spec=warm),
+        manifest("other", container("main", 1)),
+    ]
+    sink.pods.replace([raw(found) for found in everybody], "10")
+    assert sink.pods.departures() == (0, "10")
+    counted = []
+    for name, version in (("plain", "11"), ("app", "12"), ("init", "13"), ("app", "14")):
+        sink.pods.delete(raw(manifest(name, version=version)))
+        counted.append(sink.pods.departures())
+    assert counted == [(0, "11"), (1, "12"), (2, "13"), (2, "14")]
+    sink.pods.replace([], "20")  # a list in which one is missing
+    assert sink.pods.departures() == (3, "20")
+    assert sink.pods.snapshot()[0] == {}
+
+
+IMAGE = "example/k8s-device-plugin:v0.17.1"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param([manifest("p", container("p", image=IMAGE))], Plugin("v0.17.1", {}), id="one"),
+        pytest.param(
+            [manifest("p", container("p", image=IMAGE, command=["gpu-feature-discovery"]))], None,
+            id="feature discovery runs the same image",
+        ),
+        pytest.param(
+            [manifest("p", container("p", image=IMAGE, args=["--allocation-policy=packed"],
+                                     env=[{"name": "A", "value": "b"}, {"name": "C"}]))],
+            Plugin("v0.17.1", {"allocation-policy": "packed", "A": "b"}),
+            id="its options",
+        ),
+        pytest.param(
+            [manifest("p", container("p", image=IMAGE)),
+             manifest("q", container("p", image="k8s-device-plugin:v0.20.0"))],
+            None, id="two that disagree",
+        ),
+        pytest.param(
+            [manifest("p", container("p", image=IMAGE), status={"phase": "Failed"}),
+             manifest("q", container("p", image="k8s-device-plugin:v0.20.0"))],
+            Plugin("v0.20.0", {}), id="one that has ended does not count",
+        ),
+    ],
+)  # fmt: skip
+def test_the_device_plugin_among_them(
+    sink: Sink, found: list[dict[str, Any]], expected: Plugin | None
+) -> None:
+    for each in found:
+        sink.pods.apply(raw(each))
+    assert sink.pods.snapshot()[1] == expected
+
+
+def test_a_pod_that_cannot_be_read_costs_nobody_else(sink: Sink) -> None:
+    broken = {"metadata": {"uid": "uid-x"}, "spec": {"containers": "none"}}
+    sink.pods.replace([raw(broken), raw(manifest("a", container("main", 1)))], "10")
+    assert list(sink.pods.snapshot()[0]) == ["uid-a"]

@@ -1,0 +1,133 @@
+"""What of the kubelet's lists is taken for true: tables of moments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.topology.agent.entries import entry, pod, pods
+from topology.agent.decides.holders import HoldersBook
+from topology.agent.decides.holdings import Entry, NodePod
+from topology.agent.decides.polling import PollIntervals
+from topology.agent.decides.surroundings import Surroundings
+from topology.core.devices import PodUid
+
+A, B = pod("1", "a", acknowledged=True), pod("2", "b", acknowledged=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The kubelet's list at a time, the pods of the API server then, and who holds what by it.
+
+    "?" is of nobody that is known. ``missing``: pods are missing for too long.
+    """
+
+    at: float
+    entries: Sequence[Entry]
+    known: Sequence[NodePod]
+    expected: dict[str, str]
+    watchful: bool = False
+    doubtful: bool = False
+    missing: bool = False
+    facts: dict[str, bool] = field(default_factory=dict)
+
+
+TABLES: dict[str, Sequence[Moment]] = {
+    "lists are taken for true": [
+        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
+        Moment(1, [entry("a", "G1"), entry("b", "G2")], [A, B], {"1": "G1", "2": "G2"}),
+        Moment(2, [entry("b", "G2")], [A, B], {"2": "G2"}),
+    ],
+    "none before the pods of the node are known": [
+        Moment(0, [entry("a", "G1")], [], {}, facts={"synced": False}),
+        Moment(1, [entry("a", "G1")], [A], {"1": "G1"}),
+    ],
+    "after a restart who is alive goes on holding": [
+        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
+        Moment(1, [], [A], {"1": "G1"}, watchful=True, doubtful=True),
+        Moment(11, [], [A], {"1": "G1"}, doubtful=True),
+        Moment(11.1, [], [A], {"1": "G1"}, doubtful=True, missing=True),
+        Moment(12, [entry("a", "G1")], [A], {"1": "G1"}),
+    ],
+    "and lets go when it ends": [
+        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
+        Moment(1, [], [A], {"1": "G1"}, watchful=True, doubtful=True),
+        Moment(2, [], [pod("1", "a", acknowledged=True, ended=True)], {}, watchful=True),
+    ],
+    "or when somebody else is shown with its devices": [
+        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
+        Moment(1, [], [A, B], {"1": "G1"}, watchful=True, doubtful=True),
+        Moment(2, [entry("b", "G1")], [A, B], {"2": "G1"}, watchful=True),
+    ],
+    "devices of a pod that is not known are kept back for a second": [
+        Moment(0, [entry("a", "G1")], [A], {"1": "G1"}),
+        Moment(1, [entry("a", "G1"), entry("b", "G2")], [A], {"1": "G1"}, doubtful=True),
+        Moment(1.9, [entry("b", "G2")], [A], {"1": "G1"}, doubtful=True),
+        Moment(2, [entry("b", "G2")], [A], {"?": "G2"}, doubtful=True),
+        Moment(2.1, [entry("b", "G2")], [A], {"?": "G2"}, doubtful=True),
+        Moment(2.2, [entry("b", "G2")], [A, B], {"2": "G2"}),
+    ],
+    "each such entry has a second of its own": [
+        Moment(0, [], [A], {}),
+        Moment(1, [entry("b", "G2")], [A], {}, doubtful=True),
+        Moment(2, [entry("b", "G2"), entry("c", "G3")], [A], {}, doubtful=True),
+        Moment(3, [entry("b", "G2"), entry("c", "G3")], [A], {"?": "G2 G3"}, doubtful=True),
+    ],
+    "without an API server nobody is waited for": [
+        Moment(0, [entry("b", "G2")], [], {"?": "G2"}, facts={"has_api_server": False}),
+    ],
+}
+
+
+def shown(book: HoldersBook) -> dict[str, str]:
+    found = {uid: [i for h in e.held for i in h.device_ids]
+             for uid, e in book.holders.by_uid.items()}  # fmt: skip
+    unknown = [i for e in book.holders.unidentified for h in e.held for i in h.device_ids]
+    return {str(uid): " ".join(ids) for uid, ids in [*found.items(), ("?", unknown)] if ids}
+
+
+@pytest.mark.parametrize("table", [pytest.param(t, id=name) for name, t in TABLES.items()])
+def test_who_holds_what(table: Sequence[Moment]) -> None:
+    book = HoldersBook(PollIntervals())
+    for moment in table:
+        around = Surroundings(pods(*moment.known), **moment.facts)  # type: ignore[arg-type]
+        text = f"at {moment.at}"
+        book.take(list(moment.entries), around, moment.at, text, watchful=moment.watchful)
+        found = (shown(book), book.doubtful, book.pods_missing(moment.at))
+        assert found == (moment.expected, moment.doubtful, moment.missing), text
+
+
+def test_a_list_that_is_kept_back_says_nothing_of_when_and_what_was_known() -> None:
+    book = HoldersBook(PollIntervals())
+    first = Surroundings({}, pods_version="7", departures=1)
+    book.take([], first, 0, "noon", watchful=False)
+    later = Surroundings({}, pods_version="8", departures=2)
+    book.take([entry("b", "G2")], later, 1, "later", watchful=False)
+    holders = book.holders
+    assert (holders.observed_at, holders.pods_version, holders.departures) == ("noon", "7", 1)
+    book.take([entry("b", "G2")], later, 2, "later", watchful=False)
+    holders = book.holders
+    assert (holders.observed_at, holders.pods_version, holders.departures) == ("later", "8", 2)
+
+
+def test_what_the_former_agent_said_tells_an_old_pod_from_its_successor() -> None:
+    """The old pod was deleted by force, and the kubelet has not admitted the new one yet."""
+    entries, around = [entry("a", "G1")], Surroundings(pods(pod("new", "a")))
+    book = HoldersBook(PollIntervals())
+    book.remember({PodUid("old"): entry("a", "G1")})
+    assert (shown(book), book.accepted) == ({"old": "G1"}, False)
+    book.take(entries, around, 0, "", watchful=True)
+    assert (shown(book), book.accepted) == ({"old": "G1"}, True)
+    without = HoldersBook(PollIntervals())
+    without.take(entries, around, 0, "", watchful=True)
+    assert (shown(without), without.doubtful) == ({}, True)
+
+
+def test_somebody_holds_something() -> None:
+    book = HoldersBook(PollIntervals())
+    book.take([entry("a")], Surroundings(pods(A)), 0, "", watchful=False)
+    assert (book.holders.anybody, book.holders.device_ids) == (False, set())
+    book.take([entry("a", "G1")], Surroundings(pods(A)), 0, "", watchful=False)
+    assert (book.holders.anybody, book.holders.device_ids) == (True, {"G1"})

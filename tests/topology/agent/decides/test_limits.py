@@ -1,0 +1,463 @@
+"""A node that has more than a record may hold: a valid record is published, and it says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.enquiry import answer_of
+from tests.crd import faults, nodes_of, schema
+from tests.fakes.kubelet import GPU
+from topology import codec
+from topology.agent.decides import limits
+from topology.agent.decides.allocation import KubeletFacts, plugin_of
+from topology.agent.decides.holdings import Entry, Held
+from topology.agent.decides.observed import NvmlState, SeenGpu, SeenNode, Unseen, Vitals, Xid
+from topology.agent.decides.pcitree import PciTree
+from topology.agent.decides.surroundings import Surroundings
+from topology.agent.loop import Asks, Clock, NodeAgent
+from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind
+from topology.core.placement import NOT_READY
+from topology.core.requests import Constraints, gpu_request
+
+ETCD_LIMIT = 3 * 2**19
+"""Bytes of one object."""
+NOON = "2026-01-01T12:00:00Z"
+
+# --- every limit of the schema ----------------------------------------------------------------
+
+
+def gpus(count: int, **more: Any) -> tuple[SeenGpu, ...]:
+    return tuple(
+        SeenGpu(
+            i, GpuUuid(f"GPU-{i}"), "Tesla V100", Bytes(16384 * MIB), f"0000:{i:02x}:00.0", **more
+        )
+        for i in range(count)
+    )
+
+
+def named(*devices: str) -> tuple[DeviceId, ...]:
+    return tuple(map(DeviceId, devices))
+
+
+def ids(count: int, of: str = "GPU-0") -> tuple[DeviceId, ...]:
+    return tuple(DeviceId(f"{of}::{n}") for n in range(count))
+
+
+@dataclass
+class Machine:
+    """A node as driver, kubelet and sysfs show it, as values."""
+
+    seen: SeenNode = field(default_factory=lambda: SeenNode(gpus(2)))
+    vitals: tuple[Vitals, ...] = ()
+    xids_: tuple[Xid, ...] = ()
+    entries_: Sequence[Entry] = ()
+    served: Mapping[str, Sequence[DeviceId]] = field(
+        default_factory=lambda: {GPU: named("GPU-0", "GPU-1")}
+    )
+    pci: PciTree = field(default_factory=PciTree)
+    image: str = "example/k8s-device-plugin:v0.17.1"
+    restarts: int = 0
+
+    def state(self) -> NvmlState:
+        return NvmlState(self.seen, self.vitals, 1, "", True)
+
+    def xids(self) -> list[Xid]:
+        return list(self.xids_)
+
+    def entries(self) -> list[Entry]:
+        return list(self.entries_)
+
+    def allocatable(self) -> dict[str, frozenset[DeviceId]]:
+        return {name: frozenset(found) for name, found in self.served.items()}
+
+    def record(self) -> dict[str, Any]:
+        """The object that an agent on this node would write."""
+        around = Surroundings(
+            {}, plugin_of(self.image, (), {}), kubelet=KubeletFacts("none"), has_api_server=False
+        )
+        agent = NodeAgent(
+            NodeName("n"),
+            "boot",
+            Asks(self, self, lambda: self.pci, lambda: around),
+            Clock(lambda: 0.0, lambda: NOON),
+        )
+        picture = agent.turn().picture
+        return codec.encode(picture.topology or NodeTopology(NodeName("n"), ()), picture.report)
+
+
+def holding(*held: tuple[str, Sequence[str]]) -> list[Entry]:
+    """A pod for each, with one container."""
+    return [Entry("default", name, (Held("main", GPU, named(*devices)),)) for name, devices in held]
+
+
+NICS = {f"mlx5_{i}": (("pci0000:00", f"port{i % 4}", f"vf{i}"), 0) for i in range(100)}
+PLACES = {"0000:00:00.0": ("pci0000:00", "port3", "gpu"), "0000:01:00.0": ("pci0000:01", "gpu")}
+
+Said = Callable[[dict[str, Any]], bool]
+
+
+def condition(record: dict[str, Any], kind: str) -> dict[str, Any]:
+    (found,) = [c for c in record["status"]["conditions"] if c["type"] == kind]
+    return found  # type: ignore[no-any-return]
+
+
+def not_ready(reason: str, *words: str) -> Said:
+    def said(record: dict[str, Any]) -> bool:
+        ready = condition(record, "Ready")
+        return (
+            ready["status"] == "False"
+            and ready["reason"] == reason
+            and all(word in ready["message"] for word in words)
+        )
+
+    return said
+
+
+def incomplete(*words: str) -> Said:
+    def said(record: dict[str, Any]) -> bool:
+        complete = condition(record, "Complete")
+        said_so = all(w in complete["message"] for w in words)
+        return bool(complete["status"] == "False" and said_so)
+
+    return said
+
+
+def nothing_lost(record: dict[str, Any]) -> bool:
+    return bool(condition(record, "Ready")["status"] == "True")
+
+
+EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
+    "twenty kinds of MIG devices": (
+        (".spec.resources",),
+        Machine(served={f"nvidia.com/mig-{i}g": (DeviceId(f"MIG-{i}"),) for i in range(20)}),
+        incomplete("resources: 20 are served, a record holds 16"),
+    ),
+    "two thousand shares of a GPU": (
+        (".spec.resources[].replicas",),
+        Machine(served={GPU: ids(2000)}),
+        not_ready("TooManyDevices", "2000", "1024"),
+    ),
+    "more shares than a list holds": (
+        (".status.allocatable",),
+        Machine(served={GPU: [i for gpu in range(6) for i in ids(1000, f"GPU-{gpu}")]},
+                seen=SeenNode(gpus(6))),
+        not_ready("TooManyDevices", "6000 of 6000", "4096"),
+    ),
+    "an id that is too long": (
+        (".status.allocatable[]",),
+        Machine(served={GPU: (DeviceId("GPU-0"), DeviceId("x" * 300))}),
+        not_ready("UnknownDevices", "1 device id is"),
+    ),
+    "an id of other letters": (
+        (".status.allocatable[]", ".status.allocations[].deviceIds[]"),
+        Machine(
+            served={GPU: (DeviceId("GPU-0"), DeviceId("größe 1"))},
+            entries_=holding(("a", ["größe 1"]), ("b", ["GPU-0"])),
+        ),
+        not_ready("UnknownDevices", "1 device id is", "größe 1"),
+    ),
+    "more holders than a list holds": (
+        (".status.allocations",),
+        Machine(entries_=holding(*((f"p{i}", [DeviceId(f"GPU-0::{i}")]) for i in range(5000)))),
+        not_ready("TooManyDevices"),
+    ),
+    "a container with more shares than a list holds": (
+        (".status.allocations[].deviceIds",),
+        Machine(entries_=holding(("a", ids(5000)), ("b", ids(3, "GPU-1")))),
+        not_ready("TooManyDevices", "5000 of 5005"),
+    ),
+    "long names and many of them": (
+        (),
+        Machine(entries_=holding(*((f"{i:x>250}", ids(2500)[i : i + 1]) for i in range(2500)))),
+        not_ready("TooManyDevices", "600 kB"),
+    ),
+    "two pods of one name that nobody knows": (
+        (".status.allocations[].podUID",),
+        Machine(entries_=holding(("a", ["GPU-0"]), ("a", ["GPU-1"]))),
+        nothing_lost,
+    ),
+    "a claim of a DRA driver": (
+        (".status.allocations[].resource",),
+        Machine(entries_=[Entry("default", "a", (Held("m", "gpu.nvidia.com", named("n/gpu-0")),))]),
+        nothing_lost,
+    ),
+    "seventy GPUs": (
+        (".spec.devices", ".spec.links", ".status.summary.gpus", ".status.summary.free"),
+        Machine(SeenNode(gpus(70))),
+        not_ready("HardwareContradictory", "70 GPUs, at most 64"),
+    ),
+    "sixty-four GPUs": (
+        (),
+        Machine(SeenNode(gpus(64)), served={GPU: [DeviceId(f"GPU-{i}") for i in range(64)]}),
+        nothing_lost,
+    ),
+    "a NUMA node of a high number": (
+        (".spec.devices[].numaNode", ".spec.nics[].numaNode"),
+        Machine(
+            SeenNode(gpus(1, numa_node=5000)),
+            served={GPU: named("GPU-0")},
+            pci=PciTree(nics={"mlx5_0": (("pci0000:00", "a", "b"), 5001)}),
+        ),
+        incomplete("NUMA node of GPU 0", "5000", "NUMA node of mlx5_0", "5001"),
+    ),
+    "a GPU whose PCI address nobody tells": (
+        (".spec.devices[].pciBusId",),
+        Machine(SeenNode(tuple(replace(g, pci_bus_id="") for g in gpus(2)))),
+        nothing_lost,
+    ),
+    "a product's name without an end": (
+        (".spec.devices[].product",),
+        Machine(SeenNode(tuple(replace(g, product="V" * 400) for g in gpus(2)))),
+        nothing_lost,
+    ),
+    "twenty MIG devices of a GPU": (
+        (".spec.devices[].migInstances",),
+        Machine(SeenNode(gpus(2, mig_mode="enabled", mig_instances=tuple(
+            MigInstance(f"MIG-{i}", "1g.5gb", Bytes(1)) for i in range(20))))),
+        incomplete("MIG instances of GPU 0: 20"),
+    ),
+    "a hundred NICs": (
+        (".spec.nics", ".spec.nics[].distances"),
+        Machine(pci=PciTree(PLACES, nics=NICS)),
+        incomplete("RDMA NICs: 100 are there, a record holds 64"),
+    ),
+    "a plugin's version without an end": (
+        (".spec.allocator.pluginVersion",),
+        Machine(image="example/k8s-device-plugin:v0.17" + ".1" * 60),
+        nothing_lost,
+    ),
+    "every fault that there is": (
+        (".status.health[].reason",),
+        Machine(xids_=tuple(Xid(GpuUuid("GPU-0"), 79 + n) for n in range(0, 400, 4))),
+        lambda r: "Xid79, Xid83, " in r["status"]["health"][0]["reason"],
+    ),
+    "more sick GPUs than fit into a node": (
+        (".status.health",),
+        Machine(xids_=tuple(Xid(GpuUuid(f"GPU-{n}"), 79) for n in range(90))),
+        lambda r: len(r["status"]["health"]) == 64,
+    ),
+    "a thousand facts that nobody tells": (
+        (".status.conditions[].message",),
+        Machine(SeenNode(gpus(2), unseen=tuple(Unseen(f"fact {i}", "x" * 99) for i in range(999)))),
+        incomplete("fact 0"),
+    ),
+}  # fmt: skip
+
+CANNOT = {
+    # Where a machine cannot exceed a limit: why not.
+    ".spec.resources[].name": "the kubelet's own rule for an extended resource is as narrow",
+    ".spec.devices[].index": "numbers are given in order, to 64 GPUs",
+    ".spec.devices[].vendor": "ours",
+    ".spec.devices[].uuid": "NVML's has 96 bytes at most",
+    ".spec.devices[].memoryBytes": "of a memory of eight exabytes",
+    ".spec.devices[].migInstances[].uuid": "NVML's has 96 bytes at most",
+    ".spec.devices[].migInstances[].profile": "the end of NVML's name, or three numbers",
+    ".spec.devices[].migInstances[].memoryBytes": "of a memory of eight exabytes",
+    ".spec.links[].a": "an index",
+    ".spec.links[].b": "an index",
+    ".spec.links[].nvlinks": "NVML knows 36 links of a GPU at most",
+    ".spec.links[].nvlinkGBps": "from our own table",
+    ".spec.nics[].name": "the kernel's has 64 bytes at most",
+    ".spec.nics[].distances[].index": "an index",
+    ".spec.fabric.clusterUUID": "a UUID",
+    ".spec.fabric.cliqueId": "32 bits",
+    ".status.bootID": "the kernel's is a UUID",
+    ".status.sequence": "of 2^63 writes",
+    ".status.observedAt": "our own clock",
+    ".status.podsResourceVersion": "the API server's own number",
+    ".status.allocations[].namespace": "the API server's own rule",
+    ".status.allocations[].pod": "the API server's own rule",
+    ".status.allocations[].container": "the API server's own rule",
+    ".status.health[].uuid": "NVML's has 96 bytes at most",
+    ".status.health[].since": "our own clock",
+    ".status.health[].energyMillijoules": "300,000 years at a megawatt",
+    ".status.health[].linksDown": "NVML knows 36 links of a GPU at most",
+    ".status.health[].linksDown[]": "NVML knows 36 links of a GPU at most",
+    ".status.summary.links": "a word of each PCIe class at most",
+    ".status.conditions": "three",
+    ".status.conditions[].type": "ours",
+    ".status.conditions[].reason": "ours",
+    ".status.conditions[].lastTransitionTime": "our own clock",
+    ".status.conditions[].observedGeneration": "not written",
+}
+
+BOUNDS = {"maxItems", "maxLength", "maximum", "pattern", "format"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"), [pytest.param(m, s, id=name) for name, (_, m, s) in EXCEEDING.items()]
+)
+def test_what_does_not_fit_is_left_out_and_said(machine: Machine, said: Said) -> None:
+    record = machine.record()
+    assert faults(record) == []
+    assert len(json.dumps(record)) <= limits.LARGEST_RECORD
+    assert said(record), record["status"]["conditions"]
+    codec.decode(record)  # and the extender reads it
+
+
+def test_every_limit_of_the_schema_has_a_machine_that_exceeds_it() -> None:
+    limited = {path for path, found in nodes_of(schema()) if BOUNDS & found.keys()}
+    exceeded = {path for paths, _, _ in EXCEEDING.values() for path in paths}
+    assert exceeded.isdisjoint(CANNOT)
+    assert limited == exceeded | CANNOT.keys()
+
+
+def test_the_limits_are_the_schemas() -> None:
+    of = dict(nodes_of(schema()))
+    assert of[".status.allocatable"]["maxItems"] == limits.MOST_DEVICE_IDS
+    assert of[".status.allocations[].deviceIds"]["maxItems"] == limits.MOST_DEVICE_IDS
+    assert of[".status.allocations"]["maxItems"] == limits.MOST_ALLOCATIONS
+    assert of[".spec.resources"]["maxItems"] == limits.MOST_RESOURCES
+    assert of[".spec.resources[].replicas"]["maximum"] == limits.MOST_REPLICAS
+    assert of[".spec.nics"]["maxItems"] == limits.MOST_NICS
+    assert of[".spec.devices[].migInstances"]["maxItems"] == limits.MOST_MIG_INSTANCES
+    assert of[".status.health"]["maxItems"] == limits.MOST_HEALTH
+    assert of[".status.health[].reason"]["maxLength"] == limits.LONGEST_REASON
+    assert of[".status.allocatable[]"]["maxLength"] == limits.LONGEST_NAME
+    assert of[".status.conditions[].message"]["maxLength"] >= limits.LONGEST_MESSAGE
+    assert of[".spec.devices[].numaNode"]["maximum"] == limits.HIGHEST_NUMA_NODE
+
+
+def test_the_agents_resources_are_the_extenders() -> None:
+    assert limits.GPU_RESOURCES == MANAGED
+
+
+def test_a_record_that_just_fits_is_whole() -> None:
+    shares = [i for gpu in range(4) for i in ids(1024, f"GPU-{gpu}")]
+    record = Machine(
+        SeenNode(gpus(4)), served={GPU: shares}, entries_=holding(("a", shares))
+    ).record()
+    assert nothing_lost(record)
+    assert sorted(record["status"]["allocatable"]) == sorted(shares)
+    assert record["status"]["allocations"][0]["deviceIds"] == shares
+    assert faults(record) == []
+
+
+def test_the_estimate_of_a_records_size_is_no_less_than_its_size() -> None:
+    """So that what is counted as fitting fits."""
+    machine = EXCEEDING["long names and many of them"][1]
+    record = machine.record()
+    assert len(json.dumps(record)) > limits.LARGEST_RECORD * 0.8  # and it is not far off
+    whole = Machine(
+        SeenNode(gpus(64)), served={GPU: [DeviceId(f"GPU-{i}") for i in range(64)]}, pci=PciTree(
+            {f"0000:{i:02x}:00.0": ("pci0000:00", f"{i}", "gpu") for i in range(64)}, nics=NICS)
+    ).record()  # fmt: skip
+    topology = codec.decode(whole).topology
+    assert len(topology.links) == 2016
+    spec = limits.LARGEST_RECORD - limits.room_beside(topology)
+    assert len(json.dumps(whole["spec"], separators=(",", ":"))) <= spec
+
+
+def owned(found: Any, value: Any) -> Any:
+    """How the API server notes in ``managedFields`` who owns the fields of a value."""
+    if isinstance(value, dict):
+        parts = found.get("properties", {})
+        return {".": {}} | {f"f:{k}": owned(parts.get(k, {}), v) for k, v in value.items()}
+    if isinstance(value, list) and found.get("x-kubernetes-list-type") == "set":
+        return {".": {}} | {f"v:{json.dumps(v)}": {} for v in value}
+    if isinstance(value, list):
+        keys = found["x-kubernetes-list-map-keys"]
+        return {".": {}} | {
+            f"k:{json.dumps({k: item.get(k) for k in keys}, separators=(',', ':'))}": owned(
+                found["items"], item
+            )
+            for item in value
+        }
+    return {}
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(EXCEEDING["more holders than a list holds"][1], id="many"),
+        pytest.param(EXCEEDING["long names and many of them"][1], id="long"),
+        pytest.param(
+            Machine(
+                SeenNode(gpus(64)),
+                served={GPU: named(*(f"GPU-{i}" for i in range(64)))},
+                entries_=holding(*((f"p{i}", [f"GPU-0::{i}"]) for i in range(4096))),
+                pci=PciTree({f"0000:{i:02x}:00.0": ("pci", f"{i}") for i in range(64)}, nics=NICS),
+            ),
+            id="of all",
+        ),
+    ],
+)
+def test_the_largest_record_fits_into_etcd_with_who_owns_its_fields(machine: Machine) -> None:
+    record = machine.record()
+    body = {part: record[part] for part in ("spec", "status")}
+    notes = {part: owned(schema()["properties"][part], body[part]) for part in body}
+    size = sum(len(json.dumps(each, separators=(",", ":"))) for each in (body, notes))
+    assert 0.6 * ETCD_LIMIT < size < 0.95 * ETCD_LIMIT
+
+
+def test_the_nearest_nic_of_each_gpu_is_kept() -> None:
+    nics = tuple(
+        Nic(f"n{i}", ((0, LinkKind.PIX if i == 90 else LinkKind.SYS), (1, LinkKind.NODE)))
+        for i in range(100)
+    )
+    pair = tuple(Gpu(i, GpuUuid(f"GPU-{i}"), "V100", Bytes(1)) for i in range(2))
+    whole = NodeTopology(NodeName("n"), pair, nics=nics)
+    found, unseen = limits.hardware(whole)
+    assert len(found.nics) == 64
+    assert found.shape.nic == whole.shape.nic == (LinkKind.PIX, LinkKind.NODE)
+    assert len(unseen) == 1
+
+
+# --- device ids that are not ours -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("served", "held", "count", "example"),
+    [
+        pytest.param({GPU: ["nvidia0", "nvidia1"]}, [], 2, "nvidia0", id="numbered"),
+        pytest.param({GPU: ["nvidia0/vgpu0"]}, [], 1, "nvidia0/vgpu0", id="numbered shares"),
+        pytest.param({GPU: ["GPU-0", "GPU-77"]}, [], 1, "GPU-77", id="a GPU of another node"),
+        pytest.param({GPU: ["GPU-0", "GPU-1", "nvidia9"]}, [], 1, "nvidia9", id="one of them"),
+        pytest.param({GPU: ["GPU-0"]}, ["nvidia1"], 1, "nvidia1", id="held since before"),
+        pytest.param({"example.com/gpu": ["GPU-0", "x1"]}, [], 1, "x1", id="a resource renamed"),
+        pytest.param({"nvidia.com/gpu.shared": ["a"]}, [], 1, "a", id="the other resource"),
+    ],
+)
+def test_unknown_ids_are_counted_and_one_is_named(
+    served: dict[str, list[DeviceId]], held: list[DeviceId], count: int, example: str
+) -> None:
+    entries = holding(("a", held)) if held else []
+    record = Machine(served=served, entries_=entries).record()
+    assert not_ready("UnknownDevices", f"{count} device id", repr(example))(record)
+    assert "allocatable" not in record["status"]
+    assert faults(record) == []
+
+
+@pytest.mark.parametrize(
+    "served",
+    [{GPU: ["GPU-0::0", "GPU-1::4"]}, {"nvidia.com/mig-1g.5gb": ["MIG-GPU-0/1/0"]}, {}],
+    ids=["shares", "MIG", "nothing"],
+)
+def test_ids_that_are_ours_are_known(served: dict[str, list[DeviceId]]) -> None:
+    assert nothing_lost(Machine(served=served).record())
+
+
+def test_a_node_with_numbered_devices_takes_plain_pods() -> None:
+    served = {GPU: named(*(f"nvidia{i}" for i in range(8)))}
+    record = Machine(
+        SeenNode(gpus(8)), served=served, entries_=holding(("a", ["nvidia3"]))
+    ).record()
+    # What is held is counted once.
+    assert not_ready("UnknownDevices", "8 device ids", "nvidia0")(record)
+    assert record["status"]["allocations"][0]["deviceIds"] == ["nvidia3"]
+    cluster = Cluster(lambda: 0.0)
+    decoded = codec.decode(record)
+    cluster.put_record(decoded.topology, decoded.report)
+    name = NodeName("n")
+    assert answer_of(cluster, cluster.facts(name), gpu_request(1)).rejection is None
+    pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+    assert answer_of(cluster, cluster.facts(name), pair).rejection is NOT_READY

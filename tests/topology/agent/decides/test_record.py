@@ -1,0 +1,229 @@
+"""The record of given facts: what it says, and whether it can be relied on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.topology.agent.entries import GPU, entry
+from topology.agent.decides.allocation import KubeletFacts, Plugin
+from topology.agent.decides.hardwarebook import Hardware
+from topology.agent.decides.holders import Holders
+from topology.agent.decides.limits import LONGEST_MESSAGE
+from topology.agent.decides.observed import Unseen
+from topology.agent.decides.record import (
+    ConditionBook,
+    Facts,
+    KubeletState,
+    Picture,
+    compose,
+)
+from topology.agent.decides.surroundings import Surroundings
+from topology.core.devices import DeviceId, GpuUuid, PodUid
+from topology.core.report import Condition, Health
+from topology.machines import machine
+
+NOON, LATER = "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"
+TOPOLOGY = machine("dgx1-v100").topology("n")
+UUIDS = [gpu.uuid for gpu in TOPOLOGY.gpus]
+IDS = [DeviceId(uuid) for uuid in UUIDS]
+SEEN = Hardware(topology=TOPOLOGY, looked=True)
+AROUND = Surroundings({}, Plugin("v0.20.0", {}), kubelet=KubeletFacts("none"))
+WELL = Facts(
+    boot_id="boot-1",
+    hardware=SEEN,
+    surroundings=AROUND,
+    allocatable={GPU: frozenset(IDS)},
+)
+LOST = (Health(UUIDS[0], False, "Lost, Xid79", NOON),)
+SHARES = frozenset(DeviceId(f"{uuid}::{n}") for uuid in UUIDS for n in range(2))
+MPS = replace(AROUND, labels={"nvidia.com/gpu.sharing-strategy": "mps"})
+
+
+def said(picture: Picture, kind: str) -> Condition:
+    return next(c for c in picture.report.conditions if c.type == kind)
+
+
+def composed(**facts: Any) -> Picture:
+    return compose(replace(WELL, **facts), ConditionBook(), NOON)
+
+
+READY: list[tuple[str, dict[str, Any], str]] = [
+    # name, what is different from a node where all is well, reason; the first that applies is said
+    ("all is well", {}, "Watching"),
+    ("NVML does not answer", {"nvml_problem": "a call hangs"}, "NvmlUnavailable"),
+    (
+        "the driver contradicts itself",
+        {"hardware": replace(SEEN, contradiction="it does")},
+        "HardwareContradictory",
+    ),
+    ("a kubelet that is silent for a moment", {"kubelet": KubeletState(silent=True)}, "Watching"),
+    (
+        "a kubelet that is silent for long",
+        {"kubelet": KubeletState(silent=True, too_long=True)},
+        "KubeletUnavailable",
+    ),
+    (
+        "a kubelet that has never answered",
+        {"kubelet": KubeletState(silent=True, accepted=False)},
+        "KubeletUnavailable",
+    ),
+    (
+        "pods that are not known yet",
+        {"kubelet": KubeletState(accepted=False)},
+        "Starting",
+    ),
+    ("unknown ids", {"allocatable": {GPU: frozenset({DeviceId("nvidia0")})}}, "UnknownDevices"),
+    ("missing pods", {"kubelet": KubeletState(pods_missing=True)}, "PodsMissing"),
+    ("a lost GPU", {"health": LOST}, "GpuLost"),
+    (
+        "a lost GPU of shared ones, which the plugin gets over",
+        {"health": LOST, "allocatable": {GPU: SHARES}},
+        "Watching",
+    ),
+    (
+        "several reasons",
+        {"nvml_problem": "down", "health": LOST, "kubelet": KubeletState(pods_missing=True)},
+        "NvmlUnavailable",
+    ),
+    (
+        "what does not fit is said before missing pods",
+        {
+            "allocatable": {GPU: frozenset({DeviceId("nvidia0")})},
+            "kubelet": KubeletState(pods_missing=True),
+        },
+        "UnknownDevices",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"), [pytest.param(facts, reason, id=name) for name, facts, reason in READY]
+)
+def test_whether_it_can_be_relied_on(facts: dict[str, Any], reason: str) -> None:
+    ready = said(composed(**facts), "Ready")
+    assert (ready.reason, ready.status) == (reason, reason == "Watching")
+
+
+def test_unready_is_explained() -> None:
+    silent = KubeletState(cause="kubelet.sock: gone", silent=True, too_long=True)
+    assert said(composed(kubelet=silent), "Ready").message == "kubelet.sock: gone"
+    hanging = composed(nvml_problem="a call hangs")
+    assert said(hanging, "Ready").message == "NVML: a call hangs"
+    assert Unseen("GPUs and links", "NVML: a call hangs") in hanging.unseen
+    assert said(hanging, "Complete").status, "what was seen before stays"
+    unfit = composed(allocatable={GPU: frozenset({DeviceId("nvidia0")})}).unfit
+    assert unfit is not None
+    assert unfit.reason == "UnknownDevices"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "published"),
+    [
+        pytest.param(SEEN, True, id="looked at"),
+        pytest.param(replace(SEEN, looked=False), False, id="only remembered"),
+        pytest.param(Hardware(), False, id="unknown"),
+    ],
+)
+def test_hardware_that_nobody_has_looked_at_is_not_written(
+    hardware: Hardware, published: bool
+) -> None:
+    assert (composed(hardware=hardware).topology is not None) is published
+
+
+def test_the_spec_says_how_devices_are_chosen() -> None:
+    topology = composed(allocatable={GPU: SHARES}).topology
+    assert topology is not None
+    assert [(r.strategy, r.replicas) for r in topology.resources] == [("time-slicing", 2)]
+    assert topology.allocator.policy == "distributed"
+    lost = composed(health=LOST).topology
+    assert lost is not None
+    assert lost.allocator.policy == "any"
+    doubtful = composed(hardware=replace(SEEN, doubt="it sees more")).topology
+    assert doubtful is not None
+    assert doubtful.allocator.policy == "any"
+    told = composed(policy="packed").topology
+    assert told is not None
+    assert told.allocator.policy == "packed"
+
+
+def test_what_could_not_be_had_is_named() -> None:
+    picture = composed(
+        hardware=replace(SEEN, unseen=(Unseen("fabric", "denied", "GPU 1"),)),
+        surroundings=Surroundings({}, None, unseen=(Unseen("Node", "403 Forbidden"),)),
+    )
+    complete = said(picture, "Complete")
+    assert (complete.status, complete.reason) == (False, "SomeUnseen")
+    assert complete.message.split("; ") == [
+        "Node: 403 Forbidden",
+        "Topology Manager's policy: the kubelet's configuration could not be read",
+        "device plugin's policy: no container of NVIDIA's device plugin on this node: "
+        "it may pick anything",
+        "fabric of GPU 1: denied",
+    ]
+    assert picture.topology is not None
+    assert picture.topology.allocator.topology_manager_policy == "unknown"
+
+
+UNACCOUNTED: list[tuple[str, dict[str, Any], str]] = [
+    ("nobody", {}, ""),
+    ("two GPUs", {"unaccounted": {UUIDS[6], UUIDS[2]}}, "GPU 2, GPU 6"),
+    ("a GPU that is not of this node", {"unaccounted": {GpuUuid("GPU-x")}}, ""),
+    (
+        "the MPS server computes on every GPU",
+        {"unaccounted": {UUIDS[6]}, "surroundings": MPS, "allocatable": {GPU: SHARES}},
+        "",
+    ),
+    (
+        "where nobody can tell who holds which GPU",
+        {"unaccounted": {UUIDS[6]}, "allocatable": {GPU: frozenset({DeviceId("nvidia0")})}},
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"), [pytest.param(facts, text, id=name) for name, facts, text in UNACCOUNTED]
+)
+def test_use_of_a_gpu_that_no_pod_holds(facts: dict[str, Any], message: str) -> None:
+    found = said(composed(**facts), "UnaccountedUse")
+    assert (found.status, found.message) == (bool(message), message)
+
+
+def test_the_report_says_who_holds_what_and_what_was_known_then() -> None:
+    holders = Holders(
+        {PodUid("1"): entry("a", UUIDS[1])}, (entry("b", UUIDS[2]),), NOON, "17", departures=4
+    )
+    picture = composed(holders=holders, due=frozenset({PodUid("2")}))
+    report = picture.report
+    assert [(str(a.pod_uid), a.pod, a.device_ids) for a in report.allocations] == [
+        ("1", "a", (IDS[1],)), ("", "b", (IDS[2],)),
+    ]  # fmt: skip
+    assert (report.observed_at, report.pods_version, report.sequence) == (NOON, "17", 0)
+    assert report.allocatable == frozenset(IDS)
+    assert picture.departures == 4
+    assert (picture.shown, picture.due) == (frozenset({PodUid("1")}), frozenset({PodUid("2")}))
+
+
+SINCE = [
+    # now, whether it is so, since when that is said
+    ("12:00", True, "12:00"),
+    ("12:01", True, "12:00"),
+    ("12:02", False, "12:02"),
+    ("12:03", False, "12:02"),
+    ("12:04", True, "12:04"),
+]
+
+
+def test_since_when_a_condition_is_as_it_is() -> None:
+    book = ConditionBook()
+    found = [(now, so, book.say("Ready", so, f"at {now}", "", now).since) for now, so, _ in SINCE]
+    assert found == SINCE
+    former = book.say("Ready", True, "", "", "12:05")
+    assert ConditionBook([former]).say("Ready", True, "", "", "13:00").since == "12:04"
+
+
+def test_a_message_without_an_end_is_cut() -> None:
+    assert len(ConditionBook().say("Ready", False, "", "x" * 9999, NOON).message) == LONGEST_MESSAGE

@@ -1,0 +1,150 @@
+"""``gpu-topology agent`` as a user types it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.kubelet import GPU, FakeKubelet
+from tests.fakes.nvml.testing import fake_nvml
+from topology.codec import decode
+from topology.machines import machine
+
+ROOT = Path(__file__).parents[3]
+AGENT = [sys.executable, "-m", "scheduler_extender", "agent"]
+RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+
+
+def run(
+    *words: str | Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    # Outside a cluster, whatever this machine is.
+    surroundings = {k: v for k, v in os.environ.items() if not k.startswith("KUBERNETES_")}
+    return subprocess.run(
+        [*AGENT, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        timeout=120,
+        env={**surroundings, **(environment or {})},
+    )
+
+
+def test_a_box_with_nothing_says_what_it_cannot_see(tmp_path: Path) -> None:
+    done = run("--once", "--print", "--node-name=box", f"--pod-resources={tmp_path}/none.sock")
+    assert done.returncode == 0, done.stderr
+    record = decode(yaml.safe_load(done.stdout), strict=True)
+    assert record.topology.name == "box"
+    assert record.report is not None
+    assert "none.sock: No such file or directory" in done.stderr
+    assert "not seen: Topology Manager's policy" in done.stderr
+    assert not [line for line in done.stderr.splitlines() if not line.startswith("not seen: ")]
+
+
+def test_a_gpu_box_prints_its_machine_and_who_holds_it(tmp_path: Path) -> None:
+    played = machine("dgx1-v100").topology("box")
+    fake = fake_nvml(tmp_path, played)
+    with tempfile.TemporaryDirectory(prefix="agent-") as folder, FakeKubelet(Path(folder)) as node:
+        uuids = [str(gpu.uuid) for gpu in played.gpus]
+        node.allocatable(*uuids)
+        node.show("team-a", "train-0", {"main": {GPU: uuids[:2]}})
+        done = run(
+            "--once", "--print", "--node-name=box", "--topology-manager-policy=none",
+            "--allocator-policy=best-effort", f"--pod-resources={node.socket}",
+            f"--sysfs={tmp_path}", environment=fake.environment,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    wire = yaml.safe_load(done.stdout)
+    record = decode(wire, strict=True)
+    assert record.topology.gpus == played.gpus
+    assert record.topology.links == played.links
+    assert record.report is not None
+    assert not record.report.not_ready
+    (allocation,) = record.report.allocations
+    assert (allocation.namespace, allocation.pod, allocation.pod_uid) == ("team-a", "train-0", "")
+    assert list(allocation.device_ids) == sorted(uuids[:2])
+    assert wire["status"]["summary"] == {"gpus": 8, "free": 6, "links": "NVLink 1-2"}
+    assert done.stderr.strip() == "not seen: PCI tree: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["--print"], "--print goes with --once", id="print without once"),
+        pytest.param([], "outside a cluster give --kubeconfig", id="outside a cluster"),
+        pytest.param(["--once"], "outside a cluster give --kubeconfig", id="once, outside"),
+        pytest.param(["--allocator-policy=x"], "allowed are auto, best-effort", id="policy"),
+        pytest.param(["--topology-manager-policy=x"], "allowed are auto, none", id="manager"),
+        pytest.param(["--topology-manager-scope=x"], "allowed are auto, container", id="scope"),
+        pytest.param(["--metrics-port=70000"], "allowed are 0 to 65535", id="port"),
+        pytest.param(["--once", "--print", "--node-name=../x"], "--node-name: a node's", id="name"),
+        pytest.param(["--host="], "--host: give an address", id="host"),
+        pytest.param(["--once", "--print", "--boot-id=/none"], "--boot-id: /none", id="boot id"),
+        pytest.param(["--kubeconfig=/none"], "kubeconfig /none", id="kubeconfig"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], message: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_it_runs_serves_and_stops(tmp_path: Path) -> None:
+    played = machine("dgx1-v100").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with (
+        tempfile.TemporaryDirectory(prefix="agent-") as folder,
+        FakeKubelet(Path(folder)) as node,
+        FakeApiServer() as api,
+    ):
+        node.allocatable(*(str(gpu.uuid) for gpu in played.gpus))
+        api.put("/api/v1/nodes", {"kind": "Node", "metadata": {"name": "n", "uid": "node-1"}})
+        kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+        words = [
+            "--node-name=n", f"--kubeconfig={kubeconfig}", f"--pod-resources={node.socket}",
+            f"--metrics-port={port}", "--topology-manager-policy=none",
+        ]  # fmt: skip
+        child = subprocess.Popen(
+            [*AGENT, *words],
+            cwd=ROOT,
+            env={**os.environ, **fake.environment},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            deadline = time.monotonic() + 60
+            while not api.items(RECORDS) or "status" not in api.items(RECORDS)[0]:
+                assert child.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            url = f"http://127.0.0.1:{port}"
+            metrics = httpx.get(f"{url}/metrics").text
+            health = httpx.get(f"{url}/healthz")
+            lost = httpx.get(f"{url}/else")
+        finally:
+            child.send_signal(signal.SIGTERM)
+            assert child.wait(20) == 0
+    assert (health.status_code, health.text) == (200, "ok\n")
+    assert lost.status_code == 404
+    assert "gpu_topology_agent_gpus 8.0" in metrics
+    assert "gpu_topology_agent_nvml_up 1.0" in metrics
+    assert 'gpu_topology_agent_writes_total{what="status"} 1.0' in metrics
+    uuid = played.gpus[3].uuid
+    assert f'gpu_topology_agent_nvlinks_active{{gpu="3",uuid="{uuid}"}} 6.0' in metrics
+    assert f'gpu_topology_agent_nvlinks_expected{{gpu="3",uuid="{uuid}"}} 6.0' in metrics

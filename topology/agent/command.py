@@ -1,0 +1,134 @@
+"""``gpu-topology agent``: the options of the command, and what is printed of a picture."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import yaml
+
+from topology import codec
+from topology.agent.asks.node import KubeletSources
+from topology.agent.decides.allocation import KubeletFacts
+from topology.agent.decides.record import Picture
+from topology.agent.metrics import PortError
+from topology.agent.service import AgentService, BootIdError, Settings
+from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
+from topology.kubeapi.apiserver import ApiFailure, ApiServer
+
+log = structlog.get_logger(__name__)
+
+
+class OptionError(Exception):
+    """An option cannot be used; the message is the one line that the user sees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command's options; None is "find out yourself"."""
+
+    node_name: str | None
+    kubeconfig: Path | None
+    context: str | None
+    pod_resources: Path
+    sysfs: Path
+    boot_id: Path
+    kubelet_config: tuple[Path, ...]
+    kubelet_address: str | None
+    kubelet_insecure_tls: bool
+    allocator_policy: str | None
+    topology_manager_policy: str | None
+    topology_manager_scope: str | None
+    heartbeat: float
+    host: str
+    metrics_port: int
+
+    @property
+    def node(self) -> NodeName:
+        """The node's name; a kubelet's default is the host's in lower case."""
+        return NodeName(self.node_name or socket.gethostname().lower())
+
+    def settings(self) -> Settings:
+        """The agent's settings."""
+        told = KubeletFacts(self.topology_manager_policy, self.topology_manager_scope)
+        sources = KubeletSources(
+            told, self.kubelet_config, self.kubelet_address, self.kubelet_insecure_tls
+        )
+        return Settings(
+            self.node,
+            self.pod_resources,
+            self.sysfs,
+            self.boot_id,
+            sources,
+            self.allocator_policy,
+            self.heartbeat,
+        )
+
+
+def once(options: Options, *, show: bool) -> int:
+    """Look once, then print or publish; the exit code."""
+    try:
+        api = _api(options)
+    except ApiFailure as error:
+        if not show or options.kubeconfig is not None:
+            raise OptionError(f"{error}; outside a cluster give --kubeconfig or --print") from error
+        api = None
+    service = _service(options, api)
+    try:
+        picture = service.once(write=not show)
+    except TimeoutError as error:
+        sys.stderr.write(f"gpu-topology: not published: {error}\n")
+        return 1
+    if show:
+        sys.stdout.write(text(options.node, picture))
+    for unseen in picture.unseen:
+        sys.stderr.write(f"not seen: {unseen}\n")
+    return 0
+
+
+def run(options: Options, *, show: bool) -> int:
+    """Run until a signal; the exit code."""
+    if show:
+        raise OptionError("--print goes with --once")
+    try:
+        api = _api(options)
+    except ApiFailure as error:
+        raise OptionError(f"{error}; outside a cluster give --kubeconfig PATH") from error
+    service = _service(options, api)
+    try:
+        metrics = service.serve(options.host, options.metrics_port)
+    except PortError as error:
+        raise OptionError(f"--metrics-port: {error}") from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop())
+    metrics.start()
+    log.info("watching", node=options.node, metrics=f"http://{options.host}:{metrics.port}/metrics")
+    try:
+        service.run()
+    finally:
+        metrics.stop()
+    return 0
+
+
+def text(node: NodeName, picture: Picture) -> str:
+    """The object as YAML; a node that nobody could look into has no devices."""
+    topology = picture.topology or NodeTopology(node, ())
+    return yaml.safe_dump(codec.encode(topology, picture.report), sort_keys=False)
+
+
+def _api(options: Options) -> ApiServer:
+    if options.kubeconfig is not None:
+        return ApiServer.from_kubeconfig(options.kubeconfig, options.context)
+    return ApiServer.in_cluster()
+
+
+def _service(options: Options, api: ApiServer | None) -> AgentService:
+    try:
+        return AgentService(options.settings(), api)
+    except BootIdError as error:
+        raise OptionError(f"--boot-id: {error}") from error

@@ -1,0 +1,129 @@
+"""What of the kubelet's list of pods is taken for true, and what is kept back.
+
+Three things can be wrong with a list:
+
+* **It shows nobody.** A kubelet lists no pods for a moment after its start, with all devices free.
+  So after a restart, living pods that held devices and show none go on holding them. If that lasts,
+  the record says that it cannot be relied on.
+* **Nobody can tell whose devices these are**: the kubelet shows a pod of which the API server has
+  not told us yet. Its word may be on its way, so such a list is kept back for a moment.
+* **The node's pods are not known yet.** Then no list says anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from topology.agent.decides.holdings import Entry, Holdings, device_ids, vanished
+from topology.agent.decides.joining import Joined, join
+from topology.agent.decides.polling import PollIntervals
+from topology.agent.decides.surroundings import Surroundings
+from topology.core.devices import DeviceId, PodUid
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who holds what, by the last list that was taken for true.
+
+    ``unidentified`` are entries with devices of which nobody can tell whose they are.
+    ``observed_at`` is when the kubelet was asked, as RFC 3339. ``pods_version`` and ``departures``
+    say what was known of the node's pods then (see :class:`Surroundings`).
+    """
+
+    by_uid: Holdings = field(default_factory=dict)
+    unidentified: tuple[Entry, ...] = ()
+    observed_at: str = ""
+    pods_version: str = ""
+    departures: int = 0
+
+    @property
+    def device_ids(self) -> set[DeviceId]:
+        """The devices that somebody holds."""
+        return device_ids([*self.by_uid.values(), *self.unidentified])
+
+    @property
+    def anybody(self) -> bool:
+        """Whether somebody holds a device."""
+        entries = (*self.by_uid.values(), *self.unidentified)
+        return any(held.device_ids for entry in entries for held in entry.held)
+
+
+class HoldersBook:
+    """Takes in one list of the kubelet after the other. Times are in seconds of one clock."""
+
+    def __init__(self, intervals: PollIntervals) -> None:
+        self._intervals = intervals
+        self._remembered = False
+        self._vanished: Mapping[PodUid, Entry] = {}
+        self._vanished_since: float | None = None
+        self._unidentified_since: Mapping[Entry, float] = {}
+        self.holders = Holders()
+        self.accepted = False
+        """Whether a list has been taken for true."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether part of the last list is not taken for true, or nobody can tell whose it is."""
+        return bool(self._vanished or self._unidentified_since)
+
+    def pods_missing(self, now: float) -> bool:
+        """Whether pods that are alive have not been shown for longer than a restart takes."""
+        since = self._vanished_since
+        return since is not None and now - since > self._intervals.restart
+
+    def remember(self, by_uid: Holdings) -> None:
+        """Take over what the agent before this one has published."""
+        self.holders = Holders(by_uid)
+        self._remembered = True
+
+    def take(
+        self,
+        entries: list[Entry],
+        around: Surroundings,
+        now: float,
+        observed_at: str,
+        *,
+        watchful: bool,
+    ) -> None:
+        """Take in a list. ``watchful``: the kubelet has restarted a short time ago."""
+        if not around.synced:
+            return
+        before = self.holders.by_uid if self._remembered or self.accepted else None
+        joined = join(entries, around.pods, before)
+        self._keep_vanished(joined, around, now, watchful=watchful)
+        if self._keep_back(joined.unidentified if around.has_api_server else (), now):
+            return
+        self.holders = Holders(
+            {**joined.by_uid, **self._vanished},
+            joined.unidentified,
+            observed_at,
+            around.pods_version,
+            around.departures,
+        )
+        self.accepted = True
+
+    def _keep_vanished(
+        self, joined: Joined, around: Surroundings, now: float, *, watchful: bool
+    ) -> None:
+        """Find who is alive and shown no more; such pods go on holding their devices."""
+        known = self.holders.by_uid
+        missing: frozenset[PodUid] = frozenset()
+        if watchful or self._vanished:
+            missing = vanished(joined.by_uid, known, around.pods)
+        kept = {uid: known[uid] for uid in missing}
+        shown = device_ids([*joined.by_uid.values(), *joined.unidentified])
+        if not device_ids(kept.values()).isdisjoint(shown):
+            kept = {}  # somebody else has their devices: they are gone indeed
+        self._vanished = kept
+        if not kept:
+            self._vanished_since = None
+        elif self._vanished_since is None:
+            self._vanished_since = now
+
+    def _keep_back(self, unidentified: tuple[Entry, ...], now: float) -> bool:
+        """Whether to wait for the API server's word on one of these entries."""
+        since = self._unidentified_since
+        self._unidentified_since = {entry: since.get(entry, now) for entry in unidentified}
+        waited = [now - at for at in self._unidentified_since.values()]
+        return any(each < self._intervals.unidentified for each in waited)

@@ -1,0 +1,204 @@
+"""When the kubelet is asked next, and what of.
+
+The kubelet tells nobody when something changes: the agent has to ask it. News of a pod is *due*
+from the moment it is bound here and wants GPUs until the kubelet shows it with all of them, and
+again from its end until the kubelet shows it no more. While news is due, the agent asks often; else
+rarely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from topology.agent.decides.holdings import Entry, NodePod
+from topology.core.devices import DeviceId, PodUid
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class PollIntervals:
+    """Seconds between two questions to the kubelet, and how long doubtful answers are kept back.
+
+    While news is due: ``soon`` for the first ``hasty`` seconds, then ``later``, and ``seldom`` for
+    who is still not shown after ``patient`` seconds. With none due: ``held`` while somebody holds
+    devices, since a kubelet may let go seconds before the API server hears of it, else ``idle``.
+    """
+
+    soon: float = 0.1
+    hasty: float = 5.0
+    later: float = 0.3
+    patient: float = 60.0
+    seldom: float = 2.0
+    held: float = 2.0
+    idle: float = 10.0
+    watchful: float = 1.0
+    """At most so long between two questions after a kubelet's restart or a GPU's fault."""
+    restart: float = 10.0
+    """For so long after a restart. A pod that is alive and still not shown after that time makes
+    the record say that it cannot be relied on."""
+    unidentified: float = 1.0
+    """How long a list is kept back for devices of which nobody can tell whose they are."""
+    silence: float = 10.0
+    """How long the kubelet may be silent before the record says so."""
+
+
+USUAL_INTERVALS = PollIntervals()
+
+
+class KubeletPolling:
+    """When the list of pods is asked for next, by how the questions so far have ended.
+
+    Every time is in seconds of one clock that only runs forward; ``now`` at the start.
+    """
+
+    def __init__(self, intervals: PollIntervals, now: float) -> None:
+        self._intervals = intervals
+        self._asked = NEVER
+        self._not_before = NEVER
+        self._at_once = False
+        self._watchful_until = now + intervals.restart
+        self._due_since = now
+        self._silent_since: float | None = None
+        self._was_down = False
+        self._sockets = 0
+        self.due: frozenset[PodUid] = frozenset()
+        """The pods of which news is due."""
+        self.cause = "the kubelet has not answered yet"
+        """Why the kubelet is silent; empty where it answers."""
+        self.restarts = 0
+        """How often the kubelet has come back: its socket was away, or has become another one."""
+        self.failures = 0
+        """How many questions have failed; to be told "later" is no failure."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether the last question was not answered. False before the first one."""
+        return self._silent_since is not None
+
+    def silent_too_long(self, now: float) -> bool:
+        """Whether the record has to say that the kubelet does not answer."""
+        since = self._silent_since
+        return since is not None and now - since > self._intervals.silence
+
+    def watchful(self, now: float) -> bool:
+        """Whether the kubelet has restarted, or a GPU has fallen sick, a short time ago."""
+        return now < self._watchful_until
+
+    def next_question(self, now: float, *, doubtful: bool, holders: bool) -> float:
+        """When the next question is due.
+
+        ``doubtful``: part of the last list is not taken for true yet. ``holders``: somebody holds
+        devices.
+        """
+        pause = self._pause(now, doubtful=doubtful, holders=holders)
+        return max(self._asked + pause, self._not_before)
+
+    def _pause(self, now: float, *, doubtful: bool, holders: bool) -> float:
+        wait = self._intervals
+        if self._at_once:
+            return wait.soon / 2
+        if self.silent:
+            return wait.later
+        if self.due or doubtful:
+            waited = now - self._due_since
+            if waited < wait.hasty:
+                return wait.soon
+            return wait.later if waited < wait.patient else wait.seldom
+        calm = wait.held if holders else wait.idle
+        return min(wait.watchful, calm) if self.watchful(now) else calm
+
+    def news(self, now: float) -> None:
+        """Something has happened that the kubelet may know of: ask it soon."""
+        self._due_since = now
+        self._at_once = True
+
+    def fault(self, now: float) -> None:
+        """A GPU has fallen sick. The plugin hears of it, too; the kubelet then hands out less."""
+        self._watchful_until = max(self._watchful_until, now + self._intervals.restart)
+        self.news(now)
+
+    def wait_for(self, due: frozenset[PodUid], now: float) -> None:
+        """News of these pods is due from now on; one that is new among them starts the haste."""
+        if due - self.due:
+            self._due_since = now
+        self.due = due
+
+    def ask(self, now: float) -> None:
+        """A question begins. One of the next three tells how it has ended."""
+        self._asked = now
+
+    def answered(self, sockets: int) -> None:
+        """The kubelet has answered. ``sockets`` counts how often its socket became another one."""
+        self._at_once = False
+        if self._was_down or sockets != self._sockets:
+            self._was_down, self._sockets = False, sockets
+            self._watchful_until = self._asked + self._intervals.restart
+            self.restarts += 1
+        self._silent_since, self.cause = None, ""
+
+    def busy(self, cause: str) -> bool:
+        """The kubelet asks to be left alone for a moment; whether its silence begins here."""
+        self._not_before = self._asked + self._intervals.later
+        return self._fall_silent(cause)
+
+    def down(self, cause: str) -> bool:
+        """The kubelet did not answer; whether its silence begins here."""
+        self._at_once = False
+        self.failures += 1
+        self._was_down = True
+        return self._fall_silent(cause)
+
+    def _fall_silent(self, cause: str) -> bool:
+        first = self._silent_since is None
+        if first:
+            self._silent_since = self._asked
+        self.cause = cause
+        return first
+
+
+class AllocatablePolling:
+    """What the kubelet hands out from, and when it is asked for that anew.
+
+    A second question after the list of pods: it is asked where it may have another answer.
+    """
+
+    def __init__(self, intervals: PollIntervals) -> None:
+        self._intervals = intervals
+        self._asked = NEVER
+        self._wanted = False
+        self._entries: list[Entry] = []
+        self.allocatable: Mapping[str, frozenset[DeviceId]] | None = None
+        """Device ids by resource, the held ones included; None before the first answer."""
+
+    def want(self) -> None:
+        """Ask with the next list, whatever it says."""
+        self._wanted = True
+
+    def is_due(
+        self, now: float, entries: list[Entry], waited_for: Iterable[NodePod], *, watchful: bool
+    ) -> bool:
+        """Whether to ask after this list of pods.
+
+        ``waited_for`` are the pods of which news is due: one that wants a resource which nobody
+        hands out waits for a plugin that has not registered yet.
+        """
+        since, allocatable = now - self._asked, self.allocatable
+        if entries != self._entries or allocatable is None or self._wanted:
+            return True
+        if since >= self._intervals.idle:
+            return True
+        unserved = any(
+            resource not in allocatable for pod in waited_for for _, resource in pod.wants
+        )
+        return (unserved or watchful) and since >= self._intervals.watchful
+
+    def answered(self, now: float, allocatable: Mapping[str, frozenset[DeviceId]]) -> None:
+        """The question that was asked at ``now`` was answered."""
+        self.allocatable = allocatable
+        self._asked, self._wanted = now, False
+
+    def listed(self, entries: list[Entry]) -> None:
+        """All that was asked together with this list of pods was answered."""
+        self._entries = entries

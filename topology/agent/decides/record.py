@@ -1,0 +1,226 @@
+"""The record as the agent would write it now, and the conditions in it.
+
+What cannot be vouched for is not published as if it could: the record says that it is not Ready,
+and the extender promises nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from topology.agent.decides import limits
+from topology.agent.decides.allocation import allocator_of, resources_of
+from topology.agent.decides.hardwarebook import Hardware
+from topology.agent.decides.health import LOST
+from topology.agent.decides.holders import Holders
+from topology.agent.decides.holdings import allocations
+from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
+from topology.agent.decides.observed import Unseen
+from topology.agent.decides.surroundings import Surroundings
+from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.report import READY, UNACCOUNTED_USE, Condition, Health, Report
+
+COMPLETE = "Complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The record as it should stand now; ``topology`` is None where nobody could look."""
+
+    topology: NodeTopology | None
+    report: Report
+    unseen: tuple[Unseen, ...] = ()
+    due: frozenset[PodUid] = frozenset()
+    """Pods of which news from the kubelet is due."""
+    shown: frozenset[PodUid] = frozenset()
+    """Pods that the report shows."""
+    departures: int = 0
+    """How many pods had left when the kubelet was asked. The extender holds a pod's GPUs until a
+    report says that its agent knew of the departure, so each one is worth a write."""
+    unknown: int = 0
+    """Device ids of which nobody can tell which GPU they are."""
+    left_out: int = 0
+    """Device ids that the report does not show."""
+    unfit: Problem | None = None
+    """Why part of what is known cannot be published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletState:
+    """How the kubelet answers.
+
+    ``cause`` says why it does not, empty where it does. ``silent`` says that it has been asked in
+    vain; ``too_long`` that it has been silent for longer than a record may pass over. ``accepted``
+    says that a list of its pods has been taken for true; ``pods_missing`` that it does not show
+    pods that are alive.
+    """
+
+    cause: str = ""
+    silent: bool = False
+    too_long: bool = False
+    accepted: bool = True
+    pods_missing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that a record is made of, at one moment.
+
+    ``nvml_problem`` is empty where NVML answers. ``allocatable`` are device ids by resource, None
+    before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds.
+    ``policy`` is an operator's word for the plugin's policy.
+    """
+
+    boot_id: str
+    hardware: Hardware
+    surroundings: Surroundings
+    kubelet: KubeletState = KubeletState()
+    nvml_problem: str = ""
+    allocatable: Mapping[str, frozenset[DeviceId]] | None = None
+    holders: Holders = field(default_factory=Holders)
+    health: tuple[Health, ...] = ()
+    unaccounted: Collection[GpuUuid] = ()
+    due: frozenset[PodUid] = frozenset()
+    policy: str | None = None
+
+
+class ConditionBook:
+    """Remembers since when each condition has been as it is."""
+
+    def __init__(self, former: Collection[Condition] = ()) -> None:
+        self._last = {condition.type: condition for condition in former}
+
+    def say(self, kind: str, status: bool, reason: str, message: str, now: str) -> Condition:
+        """The condition as it is from ``now`` on, or since when it was so before."""
+        last = self._last.get(kind)
+        since = last.since if last is not None and last.status == status else now
+        condition = Condition(kind, status, reason, message[:LONGEST_MESSAGE], since)
+        self._last[kind] = condition
+        return condition
+
+
+def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
+    """The record of these facts; ``now`` is the time of day as RFC 3339.
+
+    The report comes without a sequence: that is the writer's.
+    """
+    hardware, holders = facts.hardware, facts.holders
+    allocatable = facts.allocatable or {}
+    resources, too_many, unfit = limits.resources(
+        resources_of(allocatable, facts.surroundings.labels)
+    )
+    allocator, untold = _allocator(facts, resources)
+    unseen = tuple(sorted({*hardware.unseen, *untold, *facts.surroundings.unseen, *too_many}))
+    topology = None
+    if hardware.topology is not None and hardware.looked:
+        topology = replace(hardware.topology, resources=resources, allocator=allocator)
+    held = allocations(holders.by_uid, holders.unidentified)
+    gpus = None if topology is None else [gpu.uuid for gpu in topology.gpus]
+    unknown = limits.unknown_devices(allocatable, held, gpus)
+    room = limits.room_beside(hardware.topology)
+    shown = limits.publishable_holdings(facts.allocatable, held, unknown, room)
+    unfit = shown.problem or unfit
+    report = Report(
+        facts.boot_id,
+        0,
+        shown.allocatable,
+        shown.allocations,
+        facts.health,
+        (
+            _ready(_not_ready(facts, unfit, resources), conditions, now),
+            _unaccounted(facts, resources, conditions, now, known=not unknown),
+            _complete(unseen, conditions, now),
+        ),
+        observed_at=holders.observed_at,
+        pods_version=holders.pods_version,
+    )
+    return Picture(
+        topology,
+        report,
+        (*_unanswered(facts), *unseen),
+        facts.due,
+        frozenset(holders.by_uid),
+        holders.departures,
+        len(unknown),
+        shown.left_out,
+        unfit,
+    )
+
+
+def _allocator(
+    facts: Facts, resources: tuple[GpuResource, ...]
+) -> tuple[AllocatorFacts, tuple[Unseen, ...]]:
+    """How devices are chosen; a plugin that trips over a lost GPU prefers nothing."""
+    around = facts.surroundings
+    doubt = "it fails over a GPU that is lost" if _gpu_lost(facts) else facts.hardware.doubt
+    return allocator_of(resources, around.plugin, around.kubelet, facts.policy, doubt)
+
+
+def _gpu_lost(facts: Facts) -> bool:
+    return any(LOST in health.reason for health in facts.health)
+
+
+def _unanswered(facts: Facts) -> list[Unseen]:
+    """Whoever does not answer at all: said on stderr, but no part of the conditions' list."""
+    found = []
+    if facts.nvml_problem:
+        found.append(Unseen("GPUs and links", f"NVML: {facts.nvml_problem}"))
+    if facts.kubelet.cause:
+        found.append(Unseen("who holds what", facts.kubelet.cause))
+    return found
+
+
+def _not_ready(
+    facts: Facts, unfit: Problem | None, resources: tuple[GpuResource, ...]
+) -> Problem | None:
+    """Why the record cannot be relied on, None where it can: the first reason that applies."""
+    kubelet = facts.kubelet
+    if facts.nvml_problem:
+        return Problem("NvmlUnavailable", f"NVML: {facts.nvml_problem}")
+    if facts.hardware.contradiction:
+        return Problem("HardwareContradictory", facts.hardware.contradiction)
+    if kubelet.silent and (not kubelet.accepted or kubelet.too_long):
+        return Problem("KubeletUnavailable", kubelet.cause)
+    if not kubelet.accepted:
+        return Problem("Starting", "the node's pods are not known yet")
+    if unfit is not None:
+        return unfit
+    if kubelet.pods_missing:
+        return Problem("PodsMissing", "the kubelet does not show pods that are alive")
+    if _gpu_lost(facts) and all(resource.strategy == "none" for resource in resources):
+        return Problem("GpuLost", "a GPU is lost: the device plugin may refuse every pod")
+    return None
+
+
+def _ready(problem: Problem | None, conditions: ConditionBook, now: str) -> Condition:
+    if problem is not None:
+        return conditions.say(READY, False, problem.reason, problem.message, now)
+    return conditions.say(READY, True, "Watching", "", now)
+
+
+def _unaccounted(
+    facts: Facts,
+    resources: tuple[GpuResource, ...],
+    conditions: ConditionBook,
+    now: str,
+    *,
+    known: bool,
+) -> Condition:
+    """Which GPUs somebody uses whom no pod accounts for; ``known``: it is known who holds which.
+
+    Process ids are left out: they change at each look, and each change would be a write. Nor is the
+    MPS server said, which computes on every GPU.
+    """
+    found = []
+    if known and not any(resource.strategy == "mps" for resource in resources):
+        gpus = facts.hardware.topology.gpus if facts.hardware.topology else ()
+        found = [f"GPU {gpu.index}" for gpu in gpus if gpu.uuid in facts.unaccounted]
+    reason = "HeldByNoPod" if found else "AllAccountedFor"
+    return conditions.say(UNACCOUNTED_USE, bool(found), reason, ", ".join(found), now)
+
+
+def _complete(unseen: tuple[Unseen, ...], conditions: ConditionBook, now: str) -> Condition:
+    reason = "SomeUnseen" if unseen else "AllSeen"
+    return conditions.say(COMPLETE, not unseen, reason, "; ".join(map(str, unseen)), now)

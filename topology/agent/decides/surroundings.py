@@ -1,0 +1,32 @@
+"""What the API server and the kubelet's configuration say of the node, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from topology.agent.decides.allocation import NOTHING_KNOWN, KubeletFacts, Plugin
+from topology.agent.decides.holdings import NodePod
+from topology.agent.decides.observed import Unseen
+from topology.core.devices import PodUid
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the API server and the kubelet's configuration say, at one moment.
+
+    ``synced`` says whether ``pods`` are all pods of the node. ``has_api_server`` is false where the
+    agent runs without one: then no pod's UID will ever be known. The node's pods are known at least
+    up to the resourceVersion ``pods_version``. ``departures`` counts the pods that asked for GPUs
+    and have left the API server.
+    """
+
+    pods: Mapping[PodUid, NodePod]
+    plugin: Plugin | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    kubelet: KubeletFacts = NOTHING_KNOWN
+    synced: bool = True
+    has_api_server: bool = True
+    unseen: tuple[Unseen, ...] = ()
+    pods_version: str = ""
+    departures: int = 0
