@@ -1,6 +1,21 @@
-"""Measurements: how fast the service answers, beside a route that does nothing.
+"""Measurements of the service, and simulations of what it is worth.
 
 Each command prints a table and, with ``--json FILE``, writes its figures with every parameter.
+
+``promises``
+    A closed loop in virtual time, with every fault: are promises kept?
+``speed``
+    How long verbs, single decisions, waiting pods and the agent take.
+``shipped``
+    Weeks of jobs under several policies, with the shipping verbs.
+``protocol``
+    The node model of published papers, to compare with their figures.
+``report``
+    A page of tables and plots out of the files that ``simulate`` and ``compare`` write.
+``figures``
+    What stands in the files: one schema for who writes them and who reads them.
+``commands``
+    The command line.
 """
 
 import sys

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.figures.schema import Figures
 from scheduler_extender.cli import terminal
 
 STDOUT = Path("-")
@@ -46,9 +47,9 @@ def writable(**files: Path | None) -> None:
             raise typer.BadParameter(f"--{option}: {path}: Permission denied")
 
 
-def write_json(path: Path | None, figures: object) -> None:
+def write_json(path: Path | None, figures: Figures) -> None:
     """Write figures as JSON, unless there is no path."""
-    write_text(path, json.dumps(figures, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(figures.as_json(), indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path | None, text: str) -> None:

@@ -1,5 +1,7 @@
 """Promises in virtual time: emulated nodes, every fault we know of, and what was kept.
 
-``closed_loop`` is the cluster that the extender is played against, ``policies`` are the extender
-and what it is compared with, ``plays`` runs them.
+:mod:`closed_loop` is the cluster that the extender is played against; its docstring names the
+actors, a file each. :mod:`extender` is the real extender, :mod:`rivals` are what it is compared
+with. :mod:`workloads` draws pods and nodes, :mod:`plays` runs closed loops, and
+:mod:`comparisons` makes figures of them.
 """

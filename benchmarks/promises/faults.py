@@ -1,8 +1,15 @@
-"""What goes wrong in a world: how long things take, and which faults there are, each by itself."""
+"""What goes wrong in a closed loop: how long things take, and each fault by itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+HEARTBEAT = 60.0
+"""Seconds after which an agent looks at its node without a cause."""
+STALE_AFTER = 180.0
+"""Seconds after which a record is stale that has not changed."""
+SLACK = 15.0
+"""Seconds that it may take until a fault is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class Faults:
 
     Agents: with ``dies_every`` some agent dies about so often and stays dead for ``dead_for`` (both
     means). A share ``recreated`` of the reports comes in a record made anew, whose numbers start
-    again. An extender that is killed reads dead agents' records as everybody's.
+    again. An extender that starts anew reads the records of dead agents like all others.
     """
 
     forced: float = 0.0

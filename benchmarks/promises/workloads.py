@@ -1,63 +1,74 @@
-"""Fleets and jobs for the worlds: what runs where, drawn by a seed."""
+"""Fleets and jobs of closed loops: which pods come, drawn by a seed, and on which nodes."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from benchmarks.promises.closed_loop import Job, manifest
+from benchmarks.promises.pods import GpuContainer, Job, app, init, manifest, sidecar
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.machines import machine
 
-Kind = tuple[float, str, dict[str, str], tuple[tuple[str, int], ...]]
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """A kind of pod of a workload: how often it comes beside the others, and what it asks.
+
+    ``annotations`` are without our prefix.
+    """
+
+    weight: float
+    name: str
+    annotations: dict[str, str]
+    containers: tuple[GpuContainer, ...]
+
 
 NVLINK = {"link": "nvlink"}
-EVERYTHING: tuple[Kind, ...] = (
-    # weight, name, annotations, containers
-    (30, "single", {}, (("app", 1),)),
-    (6, "double", {}, (("app", 2),)),
-    (20, "pair", NVLINK, (("app", 2),)),
-    (8, "triple", NVLINK, (("app", 3),)),
-    (10, "quad", NVLINK, (("app", 4),)),
-    (3, "octet", {"link": "nvlink", "shape": "connected"}, (("app", 8),)),
-    (4, "two-containers", NVLINK, (("app", 1), ("app", 1))),
-    (3, "init", NVLINK, (("init", 1), ("app", 2))),
-    (2, "init-more", {}, (("init", 3), ("app", 1))),
-    (3, "sidecar", NVLINK, (("sidecar", 1), ("app", 1))),
-    (4, "preferred", {"link": "nvlink", "policy": "preferred"}, (("app", 2),)),
-    (4, "numa", {"same-numa": "true"}, (("app", 2),)),
+EVERYTHING: tuple[PodTemplate, ...] = (
+    PodTemplate(30, "single", {}, (app(1),)),
+    PodTemplate(6, "double", {}, (app(2),)),
+    PodTemplate(20, "pair", NVLINK, (app(2),)),
+    PodTemplate(8, "triple", NVLINK, (app(3),)),
+    PodTemplate(10, "quad", NVLINK, (app(4),)),
+    PodTemplate(3, "octet", {"link": "nvlink", "shape": "connected"}, (app(8),)),
+    PodTemplate(4, "two-containers", NVLINK, (app(1), app(1))),
+    PodTemplate(3, "init", NVLINK, (init(1), app(2))),
+    PodTemplate(2, "init-more", {}, (init(3), app(1))),
+    PodTemplate(3, "sidecar", NVLINK, (sidecar(1), app(1))),
+    PodTemplate(4, "preferred", {"link": "nvlink", "policy": "preferred"}, (app(2),)),
+    PodTemplate(4, "numa", {"same-numa": "true"}, (app(2),)),
 )
 """Every kind of request and container there is."""
 
-CONTAINERS: tuple[Kind, ...] = (
-    (24, "single", {}, (("app", 1),)),
-    (10, "pair", NVLINK, (("app", 2),)),
-    (6, "quad", NVLINK, (("app", 4),)),
-    (10, "three", NVLINK, (("app", 1), ("app", 1), ("app", 1))),
-    (6, "three-plain", {}, (("app", 1), ("app", 1), ("app", 1))),
-    (6, "one-two-one", NVLINK, (("app", 1), ("app", 2), ("app", 1))),
-    (6, "four", NVLINK, (("app", 1), ("app", 1), ("app", 1), ("app", 1))),
-    (3, "four-plain", {}, (("app", 1), ("app", 1), ("app", 1), ("app", 1))),
-    (2, "five", {}, (("app", 1),) * 5),
-    (5, "sidecar-init-app", NVLINK, (("sidecar", 1), ("init", 1), ("app", 1))),
-    (5, "init-two-apps", NVLINK, (("init", 2), ("app", 1), ("app", 1))),
-    (3, "two-inits", NVLINK, (("init", 1), ("init", 2), ("app", 2))),
-    (3, "init-more", {}, (("init", 3), ("app", 1), ("app", 1))),
-    (4, "sidecars", NVLINK, (("sidecar", 1), ("sidecar", 1), ("app", 1))),
-    (3, "all-roles", {}, (("init", 1), ("sidecar", 1), ("app", 1), ("app", 1))),
-    (4, "numa-three", {"same-numa": "true"}, (("app", 1), ("app", 1), ("app", 1))),
+CONTAINERS: tuple[PodTemplate, ...] = (
+    PodTemplate(24, "single", {}, (app(1),)),
+    PodTemplate(10, "pair", NVLINK, (app(2),)),
+    PodTemplate(6, "quad", NVLINK, (app(4),)),
+    PodTemplate(10, "three", NVLINK, (app(1), app(1), app(1))),
+    PodTemplate(6, "three-plain", {}, (app(1), app(1), app(1))),
+    PodTemplate(6, "one-two-one", NVLINK, (app(1), app(2), app(1))),
+    PodTemplate(6, "four", NVLINK, (app(1), app(1), app(1), app(1))),
+    PodTemplate(3, "four-plain", {}, (app(1), app(1), app(1), app(1))),
+    PodTemplate(2, "five", {}, (app(1),) * 5),
+    PodTemplate(5, "sidecar-init-app", NVLINK, (sidecar(1), init(1), app(1))),
+    PodTemplate(5, "init-two-apps", NVLINK, (init(2), app(1), app(1))),
+    PodTemplate(3, "two-inits", NVLINK, (init(1), init(2), app(2))),
+    PodTemplate(3, "init-more", {}, (init(3), app(1), app(1))),
+    PodTemplate(4, "sidecars", NVLINK, (sidecar(1), sidecar(1), app(1))),
+    PodTemplate(3, "all-roles", {}, (init(1), sidecar(1), app(1), app(1))),
+    PodTemplate(4, "numa-three", {"same-numa": "true"}, (app(1), app(1), app(1))),
 )
 """Pods with three, four and five GPU containers of every role, among pods with one."""
 
-SINGLES: tuple[Kind, ...] = (
-    (60, "single", {}, (("app", 1),)),
-    (25, "pair", NVLINK, (("app", 2),)),
-    (15, "quad", NVLINK, (("app", 4),)),
+SINGLES: tuple[PodTemplate, ...] = (
+    PodTemplate(60, "single", {}, (app(1),)),
+    PodTemplate(25, "pair", NVLINK, (app(2),)),
+    PodTemplate(15, "quad", NVLINK, (app(4),)),
 )
 """Single-GPU pods among pairs and quads that need their links."""
 
-FOREIGN: Kind = (1, "foreign", {}, (("app", 1),))
+FOREIGN = PodTemplate(1, "foreign", {}, (app(1),))
 
 
 def jobs(
@@ -65,7 +76,7 @@ def jobs(
     seed: int,
     *,
     rate: float,
-    kinds: tuple[Kind, ...] = EVERYTHING,
+    templates: tuple[PodTemplate, ...] = EVERYTHING,
     runs: float = 60.0,
     foreign: float = 0.0,
     patience: float = 60.0,
@@ -78,15 +89,15 @@ def jobs(
     now, found = 0.0, []
     for number in range(count):
         now += rng.expovariate(rate)
-        _, name, annotations, containers = rng.choices(kinds, [kind[0] for kind in kinds])[0]
+        template = rng.choices(templates, [one.weight for one in templates])[0]
         stranger = rng.random() < foreign
         if stranger:
-            _, name, annotations, containers = FOREIGN
+            template = FOREIGN
         found.append(
             Job(
                 now,
                 1 + rng.expovariate(1 / runs),
-                manifest(name, number, annotations, *containers),
+                manifest(template.name, number, template.annotations, *template.containers),
                 patience=patience,
                 deleted=rng.random() < 0.3,
                 foreign=stranger,
@@ -98,11 +109,11 @@ def jobs(
 def mixed_allocators() -> list[NodeTopology]:
     """A fleet whose nodes choose in different ways, on machines of different shapes."""
     found: list[NodeTopology] = []
-    for number, (name, facts, replicas) in enumerate(ALLOCATORS):
-        node = machine(name).topology(f"{name}-{number}")
-        strategy = "none" if replicas == 1 else "time-slicing"
-        served = (GpuResource("nvidia.com/gpu", strategy, replicas),)
-        found.append(replace(node, allocator=facts, resources=served))
+    for number, one in enumerate(ALLOCATORS):
+        node = machine(one.machine).topology(f"{one.machine}-{number}")
+        strategy = "none" if one.replicas == 1 else "time-slicing"
+        served = (GpuResource("nvidia.com/gpu", strategy, one.replicas),)
+        found.append(replace(node, allocator=one.facts, resources=served))
     return found
 
 
@@ -113,21 +124,30 @@ def _facts(
     return AllocatorFacts(policy, "v0.20.0", manager, scope, *hints)
 
 
-ALLOCATORS: tuple[tuple[str, AllocatorFacts, int], ...] = (
-    ("dgx1-v100", _facts("best-effort"), 1),
-    ("dgx1-v100", _facts("any"), 1),
-    ("dgx1-v100", _facts("best-effort", "best-effort"), 1),
-    ("dgx1-v100", _facts("best-effort", "single-numa-node"), 1),
-    ("dgx1-p100", _facts("best-effort", "restricted", "pod"), 1),
-    ("dgx1-p100", _facts("best-effort", "best-effort", known=False), 1),
-    ("a100-pcie-4-bridged", _facts("best-effort", "restricted"), 1),
-    ("a100-pcie-4-bridged", _facts("packed"), 2),
-    ("a100-pcie-4-bridged", _facts("distributed"), 3),
-    ("l40s-8", _facts("best-effort", "single-numa-node", "pod"), 1),
-    ("l40s-4", _facts("any", "single-numa-node", "pod"), 1),
-    ("hgx-h100-8", _facts("distributed", "restricted"), 1),
-    ("hgx-h100-8", _facts("best-effort", "best-effort", "pod"), 1),
-    ("dgx-a100", _facts("packed", "best-effort"), 2),
+@dataclass(frozen=True, slots=True)
+class AllocatorCase:
+    """A machine, how it chooses GPUs, and how many devices one GPU is served as."""
+
+    machine: str
+    facts: AllocatorFacts
+    replicas: int = 1
+
+
+ALLOCATORS = (
+    AllocatorCase("dgx1-v100", _facts("best-effort")),
+    AllocatorCase("dgx1-v100", _facts("any")),
+    AllocatorCase("dgx1-v100", _facts("best-effort", "best-effort")),
+    AllocatorCase("dgx1-v100", _facts("best-effort", "single-numa-node")),
+    AllocatorCase("dgx1-p100", _facts("best-effort", "restricted", "pod")),
+    AllocatorCase("dgx1-p100", _facts("best-effort", "best-effort", known=False)),
+    AllocatorCase("a100-pcie-4-bridged", _facts("best-effort", "restricted")),
+    AllocatorCase("a100-pcie-4-bridged", _facts("packed"), 2),
+    AllocatorCase("a100-pcie-4-bridged", _facts("distributed"), 3),
+    AllocatorCase("l40s-8", _facts("best-effort", "single-numa-node", "pod")),
+    AllocatorCase("l40s-4", _facts("any", "single-numa-node", "pod")),
+    AllocatorCase("hgx-h100-8", _facts("distributed", "restricted")),
+    AllocatorCase("hgx-h100-8", _facts("best-effort", "best-effort", "pod")),
+    AllocatorCase("dgx-a100", _facts("packed", "best-effort"), 2),
 )
 """Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU."""
 

@@ -7,11 +7,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from statistics import mean
-from typing import Any
 
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.figures.compared import (
+    Compared,
+    ComparisonParameters,
+    ComparisonRow,
+    Experiment,
+)
 from benchmarks.ownpolicy import find_policy, label
 from benchmarks.protocol import openb
 from benchmarks.protocol.bound import upper_bound
@@ -25,107 +30,97 @@ BOUND = "upper bound"
 """Stands in place of a policy where no policy can give out more."""
 
 
-def experiment(workload: str, policy: str, seed: int) -> dict[str, Any]:
+def experiment(workload: str, policy: str, seed: int) -> Experiment:
     """One arrival sequence under one policy, or what no policy exceeds."""
     nodes, pods, order = openb.nodes(), openb.pods(workload), openb.order(workload, seed)
-    found = {
-        "workload": workload,
-        "policy": label(policy),
-        "seed": seed,
-        "published": openb.published_by_seed(130).get((workload, policy, seed)),
-    }
+    published = openb.published_by_seed(130).get((workload, policy, seed))
     started = time.process_time()
     if policy == BOUND:
-        return found | {
-            "allocation_at_130": upper_bound(nodes, [pods[i] for i in order], 130),
-            "cpu_seconds": time.process_time() - started,
-        }
+        bound = upper_bound(nodes, [pods[i] for i in order], 130)
+        return Experiment(
+            workload=workload,
+            policy=label(policy),
+            seed=seed,
+            published=published,
+            allocation_at_130=bound,
+            cpu_seconds=time.process_time() - started,
+        )
     outcome = simulate(nodes, pods, order, find_policy(policy, POLICIES), seed)
-    return found | {
-        "pods": len(outcome.curve),
-        "placed": outcome.placed,
-        "allocation_at_100": outcome.allocated(100),
-        "allocation_at_130": outcome.allocated(130),
-        "fragmented_at_130": outcome.fragmented,
-        "cpu_seconds": time.process_time() - started,
-    }
+    return Experiment(
+        workload=workload,
+        policy=label(policy),
+        seed=seed,
+        published=published,
+        pods=len(outcome.curve),
+        placed=outcome.placed,
+        allocation_at_100=outcome.allocated(100),
+        allocation_at_130=outcome.allocated(130),
+        fragmented_at_130=outcome.fragmented,
+        cpu_seconds=time.process_time() - started,
+    )
 
 
 def compare(
     workloads: Sequence[str], policies: Sequence[str], seeds: Sequence[int], bound: bool = False
-) -> dict[str, Any]:
+) -> Compared:
     """Every experiment of the three, on the cores there are; rows with the published figures."""
     rows = [*policies, *([BOUND] if bound else [])]
     jobs = [(w, p, s) for w in workloads for p in rows for s in seeds]
-    found: list[dict[str, Any]] = []
+    found: list[Experiment] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool, Progress(transient=True) as progress:
         task = progress.add_task("experiments", total=len(jobs))
         for future in as_completed([pool.submit(experiment, *job) for job in jobs]):
             found.append(future.result())
             progress.advance(task)
     order = [(w, label(p), s) for w, p, s in jobs]
-    found.sort(key=lambda r: order.index((r["workload"], r["policy"], r["seed"])))
-    return {
-        "benchmark": "compare",
-        "parameters": {
-            "trace": "openb",
-            "workloads": list(workloads),
-            "policies": list(policies),
-            "seeds": list(seeds),
-            "bound": bound,
-        },
-        "experiments": found,
-        "rows": list(_rows(found)),
-    }
+    found.sort(key=lambda one: order.index((one.workload, one.policy, one.seed)))
+    given = ComparisonParameters(
+        trace="openb",
+        workloads=tuple(workloads),
+        policies=tuple(policies),
+        seeds=tuple(seeds),
+        bound=bound,
+    )
+    return Compared(parameters=given, experiments=tuple(found), rows=tuple(_rows(found)))
 
 
-def _rows(experiments: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _rows(experiments: Sequence[Experiment]) -> Iterator[ComparisonRow]:
     published = openb.published(130)
-    for workload, policy in dict.fromkeys((e["workload"], e["policy"]) for e in experiments):
+    for workload, policy in dict.fromkeys((e.workload, e.policy) for e in experiments):
         ours = [
-            e["allocation_at_130"]
-            for e in experiments
-            if (e["workload"], e["policy"]) == (workload, policy)
+            e.allocation_at_130 for e in experiments if (e.workload, e.policy) == (workload, policy)
         ]
         theirs = published.get((workload, policy))
-        yield {
-            "workload": workload,
-            "policy": policy,
-            "seeds": len(ours),
-            "published": theirs,
-            "ours": mean(ours),
-            "difference": None if theirs is None else mean(ours) - theirs,
-        }
+        yield ComparisonRow(
+            workload=workload,
+            policy=policy,
+            seeds=len(ours),
+            published=theirs,
+            ours=mean(ours),
+            difference=None if theirs is None else mean(ours) - theirs,
+        )
 
 
-def table(figures: dict[str, Any]) -> Table:
+def table(found: Compared) -> Table:
     """The rows for a terminal: GPU allocation in percent when 130 % has arrived."""
-    return _table(
-        "seeds",
-        ((r, str(r["seeds"]), r["published"], r["ours"]) for r in figures["rows"]),
-    )
+    return _table("seeds", ((row, str(row.seeds)) for row in found.rows))
 
 
-def table_by_seed(figures: dict[str, Any]) -> Table:
+def table_by_seed(found: Compared) -> Table:
     """Every experiment beside what was published for its very order."""
-    return _table(
-        "seed",
-        (
-            (e, str(e["seed"]), e["published"], e["allocation_at_130"])
-            for e in figures["experiments"]
-        ),
-    )
+    return _table("seed", ((one, str(one.seed)) for one in found.experiments))
 
 
-def _table(third: str, rows: Iterable[tuple[dict[str, Any], str, float | None, float]]) -> Table:
+def _table(third: str, rows: Iterable[tuple[ComparisonRow | Experiment, str]]) -> Table:
     columns = ("workload", "policy", third, "published", "ours", "difference")
     found = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row, cell, published, ours in rows:
+    for row, cell in rows:
+        published, ours = row.published, row.ours
         difference = None if published is None else ours - published
         far = difference is not None and abs(difference) > TOLERANCE
         found.add_row(
-            row["workload"],
-            row["policy"],
+            row.workload,
+            row.policy,
             cell,
             "–" if published is None else f"{published:.2f}",
             f"{ours:.2f}",
@@ -135,11 +130,12 @@ def _table(third: str, rows: Iterable[tuple[dict[str, Any], str, float | None, f
     return found
 
 
-def tsv(figures: dict[str, Any]) -> str:
+def tsv(found: Compared) -> str:
     """Every experiment as tab-separated values, with a line of names; empty where there is none."""
-    names = list(dict.fromkeys(name for row in figures["experiments"] for name in row))
+    rows = [one.as_json() for one in found.experiments]
+    names = list(dict.fromkeys(name for row in rows for name in row))
     lines = ["\t".join(names)]
-    for row in figures["experiments"]:
+    for row in rows:
         lines.append("\t".join(_cell(row.get(name)) for name in names))
     return "\n".join(lines) + "\n"
 

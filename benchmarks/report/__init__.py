@@ -1,21 +1,20 @@
 """One HTML page out of the files that ``simulate --json`` and ``compare --json`` write.
 
-:mod:`reading` takes files apart and together, :mod:`shipped` and :mod:`protocol` make a section of
-each sweep and comparison out of :mod:`parts`, with :mod:`wording`, :mod:`plots` and :mod:`maps`;
-:mod:`colours` has the colours of all of them.
+:mod:`reading` checks files and puts shards together. :mod:`sweep` makes a section of each sweep and
+:mod:`protocol` one of each comparison, both out of :mod:`parts` and with the words of
+:mod:`wording`, the drawings of :mod:`plots` and :mod:`maps`, and the colours of :mod:`colours`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from benchmarks.report.reading import ReportError
+from benchmarks.report.reading import FileFigures, ReportError
 
 __all__ = ["ReportError", "page"]
 
 
-def page(files: Sequence[dict[str, Any]]) -> str:
+def page(files: Sequence[FileFigures]) -> str:
     """The page, complete in itself: no script, nothing to load. One section per sweep.
 
     Shards of one sweep, that is files with equal parameters, are put together. Raises

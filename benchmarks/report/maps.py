@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 from markupsafe import Markup
 
+from benchmarks.figures.simulated import MapNode, Maps
 from benchmarks.report.colours import Palette, variables
 from benchmarks.report.wording import duration
 
@@ -25,9 +25,9 @@ _LABEL = Markup('<text x="{x}" y="{y:g}" text-anchor="end">{text}<title>{name}</
 _TIME = Markup('<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{text}</text>')
 
 
-def strip(maps: dict[str, Any], policy: str, palette: Palette) -> Markup:
+def strip(maps: Maps, policy: str, palette: Palette) -> Markup:
     """A map: a row per node, in it a line per GPU, a column per moment; held GPUs are coloured."""
-    nodes, moments = maps["nodes"], maps["moments"]
+    nodes, moments = maps.nodes, maps.moments
     bottom = len(nodes) * (NODE + GAP)
     labels = (
         _LABEL.format(x=LABELS - 5, y=row * (NODE + GAP) + 11.5, text=short(name), name=name)
@@ -40,14 +40,14 @@ def strip(maps: dict[str, Any], policy: str, palette: Palette) -> Markup:
         width=LABELS + MAP,
         height=bottom + 14,
         free=free,
-        held="".join(_held(nodes, [moment["free"] for moment in moments])),
+        held="".join(_held(nodes, [moment.free for moment in moments])),
         colour=variables(palette.paint(policy)),
         labels=Markup("").join(labels),
-        times=Markup("").join(_times([moment["time"] for moment in moments], bottom + 11)),
+        times=Markup("").join(_times([moment.time for moment in moments], bottom + 11)),
     )
 
 
-def _held(nodes: Sequence[tuple[str, int]], free: Sequence[Sequence[int]]) -> Iterator[str]:
+def _held(nodes: Sequence[MapNode], free: Sequence[Sequence[int]]) -> Iterator[str]:
     """Rectangles, one for each GPU and each while it was held."""
     column = MAP / max(1, len(free))
     for row, (_, gpus) in enumerate(nodes):

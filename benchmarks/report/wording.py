@@ -6,6 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.figures.compared import ComparisonParameters
+from benchmarks.figures.simulated import Parameters
+
 UNITS = ((1.0, "s", 120.0), (60.0, "min", 7200.0), (3600.0, "h", 4 * 86400.0), (86400.0, "d", 0.0))
 """Seconds of a unit, its name, and where the next one is better."""
 
@@ -110,30 +113,30 @@ def seeds(given: Sequence[int]) -> str:
     return ", ".join(map(str, given))
 
 
-def simulate(given: Mapping[str, Any]) -> str:
+def simulate(given: Parameters) -> str:
     """The command that plays a sweep again, every option said. Seeds are counted from 1."""
-    workload, rules = given["workload"], given["rules"]
-    speed = rules["speed"]
+    workload, rules = given.workload, given.rules
+    speed = rules.speed
     words = ["simulate"]
-    words += _each("--cluster", given["clusters"])
-    words += _each("--add", given["adds"])
-    words += ["--jobs", workload["source"], "--count", str(workload["count"] or 0)]
-    words += _each("--load", [repr(load or 0) for load in given["loads"]])
-    words += _each("--policy", given["policies"])
-    words += ["--seeds", str(len(given["seeds"])), "--queue", rules["queue"]]
-    words += ["--gang" if rules["gang"] else "--no-gang", "--demand", workload["demand"]]
-    if workload["pod_gpus"] is not None:
-        words += ["--pod-gpus", str(workload["pod_gpus"])]
-    words += ["--communication", repr(speed["communication"]), "--full-speed", repr(speed["full"])]
-    words += ["--network", repr(speed["network"])]
+    words += _each("--cluster", given.clusters)
+    words += _each("--add", given.adds)
+    words += ["--jobs", workload.source, "--count", str(workload.count or 0)]
+    words += _each("--load", [repr(load or 0) for load in given.loads])
+    words += _each("--policy", given.policies)
+    words += ["--seeds", str(len(given.seeds)), "--queue", rules.queue]
+    words += ["--gang" if rules.gang else "--no-gang", "--demand", workload.demand]
+    if workload.pod_gpus is not None:
+        words += ["--pod-gpus", str(workload.pod_gpus)]
+    words += ["--communication", repr(speed.communication), "--full-speed", repr(speed.full)]
+    words += ["--network", repr(speed.network)]
     return _command(words)
 
 
-def compare(given: Mapping[str, Any]) -> str:
+def compare(given: ComparisonParameters) -> str:
     """The command that compares again."""
-    words = ["compare", *_each("--workload", given["workloads"])]
-    words += _each("--policy", given["policies"])
-    return _command([*words, "--seeds", str(len(given["seeds"]))])
+    words = ["compare", *_each("--workload", given.workloads)]
+    words += _each("--policy", given.policies)
+    return _command([*words, "--seeds", str(len(given.seeds))])
 
 
 def _each(flag: str, values: Sequence[str]) -> list[str]:

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from benchmarks.report import protocol, shipped
+from benchmarks.figures.compared import Compared
+from benchmarks.report import protocol
 from benchmarks.report.colours import Palette
 from benchmarks.report.parts import Figure, Section
-from benchmarks.report.reading import together
+from benchmarks.report.reading import FileFigures, together
+from benchmarks.report.sweep.section import section as sweep_section
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -26,13 +27,14 @@ _TEMPLATES = Environment(
 )
 
 
-def write(files: Sequence[dict[str, Any]]) -> str:
+def write(files: Sequence[FileFigures]) -> str:
     """The page (:func:`benchmarks.report.page`)."""
     all_figures = together(files)
-    rows = [row for found in all_figures for row in found["rows"]]
-    palette = Palette(row["policy"] for row in rows)
+    palette = Palette(row.policy for found in all_figures for row in found.rows)
     sections = [
-        (shipped if found["benchmark"] == "simulate" else protocol).section(found, palette)
+        protocol.section(found, palette)
+        if isinstance(found, Compared)
+        else sweep_section(found, palette)
         for found in all_figures
     ]
     numbers = count(1)

@@ -16,7 +16,7 @@ from benchmarks.protocol.model import WHOLE, Nodes, PodKind
 from benchmarks.shipped.buddy import cells, free_cell
 from benchmarks.shipped.fleet import Fleet, Ints, SimPod, State
 from benchmarks.shipped.jobs import Job
-from benchmarks.shipped.policy import Base, ByState, Choice
+from benchmarks.shipped.policy import Base, ByState, Choice, Wait
 from benchmarks.shipped.scheduler import WITH_GPUS
 from topology.core.devices import Mask, positions
 from topology.core.graph import Shape, best_ring, subsets
@@ -28,7 +28,7 @@ class Stock(Base):
     def __init__(self, *, most: bool) -> None:
         self._most = most
 
-    def among(self, pod: SimPod, rows: Ints) -> Choice | str:
+    def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
         """By NodeResourcesFit over CPU, memory and GPUs, and NodeResourcesBalancedAllocation."""
         scores = self.in_tree.scores(pod, rows, WITH_GPUS, most=self._most)
         return Choice(self.in_tree.best(rows, scores))
@@ -57,7 +57,7 @@ class Published(Base):
         self._width = width
         self._there: list[list[int]] = [[0] * (width + 1) for _ in range(len(fleet))]
 
-    def among(self, pod: SimPod, rows: Ints) -> Choice | str:
+    def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
         """By the policy's score."""
         fleet = self.fleet
         nodes = Nodes(

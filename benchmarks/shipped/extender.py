@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.shipped.fleet import Fleet, Ints, SimPod
 from benchmarks.shipped.jobs import Job
-from benchmarks.shipped.policy import Base, Choice, ForGood
+from benchmarks.shipped.policy import Base, Choice, Wait
 from benchmarks.shipped.scheduler import DEFAULT
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
@@ -48,7 +48,7 @@ class Extender(Base):
                 self._cluster.put_pod(pod)
             self._cluster.put_record(node.topology, fleet.report(row))
 
-    def among(self, pod: SimPod, rows: Ints) -> Choice | str:
+    def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
         """A node that keeps the pod's promise, by the scores of both; bound, and reserved.
 
         Of the nodes that the cluster calls one state only one is named to the verbs, which answer
@@ -66,7 +66,7 @@ class Extender(Base):
         if not passing:
             reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
             reason = reasons.most_common(1)[0][0]
-            return reason if answer.failed else ForGood(reason)
+            return Wait(reason, for_good=not answer.failed)
         score_of = dict.fromkeys(names, REFUSED)
         for found in verbs.prioritize(self._cluster, manifest, passing):
             score_of[str(found["Host"])] = int(str(found["Score"]))
@@ -85,7 +85,7 @@ class Extender(Base):
             verbs.bind(self._cluster, self, args, lambda: "")
         except BindError as error:
             self._pods.pop(pod.uid, None)
-            return str(error)
+            return Wait(str(error))
         return Choice(row)
 
     def _refresh(self) -> None:

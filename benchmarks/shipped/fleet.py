@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.shipped.clusters import ClusterError, Node
+from benchmarks.shipped.holders import restore, withhold
 from benchmarks.shipped.jobs import SHARED_GPU, WHOLE_GPU, Ask
 from scheduler_extender.state.decision import kubelet_of
 from topology.core.admission import Kubelet
-from topology.core.devices import GpuResource, GpuUuid, Mask, PodUid, base_uuid
+from topology.core.devices import GpuResource, Mask, PodUid
 from topology.core.graph import Shape
 from topology.core.hashing import hashed_once
 from topology.core.placement import satisfies
 from topology.core.report import Report
-from topology.core.requests import Constraints, ContainerRequest, GpuRequest, Role
-from topology.emulation import EmulatedKubelet, Refused
+from topology.core.requests import Constraints, GpuRequest
+from topology.emulation import EmulatedKubelet
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -86,7 +86,7 @@ class Fleet:
         self._shapes: dict[Kubelet, int] = {}
         self.states: list[State] = []
         self.state: Ints = np.zeros(len(nodes), dtype=np.int64)
-        self._kind = [self._kind_of(i) for i in range(len(nodes))]
+        self._kubelet_numbers = [self._kubelet_number(i) for i in range(len(nodes))]
         for row, node in enumerate(nodes):
             self._restore(row, node)
             self._refresh(row)
@@ -198,7 +198,8 @@ class Fleet:
         self.memory[row] += sign * pod.ask.memory
         self.slots[row] += sign
 
-    def _kind_of(self, row: int) -> int:
+    def _kubelet_number(self, row: int) -> int:
+        """A number for the node's hardware and allocator, the same for nodes that are alike."""
         kubelet = kubelet_of(self.nodes[row].topology, self.served[row])
         return self._shapes.setdefault(kubelet, len(self._shapes))
 
@@ -208,69 +209,20 @@ class Fleet:
         for p, _ in self.kubelets[row].free():
             left[p] += 1
         free = sum(1 << p for p, n in enumerate(left) if n == replicas)
-        key = (self._kind[row], free, sum(left))
+        key = (self._kubelet_numbers[row], free, sum(left))
         if key not in self._states:
-            kubelet = list(self._shapes)[self._kind[row]]
+            kubelet = list(self._shapes)[self._kubelet_numbers[row]]
             self._states[key] = len(self.states)
             self.states.append(State(kubelet.shape, free, sum(left), replicas, kubelet))
         self.state[row] = self._states[key]
 
     def _restore(self, row: int, node: Node) -> None:
         """Whoever held GPUs when the cluster was written down holds them to the end."""
-        at, served = node.topology.position_of_uuid, self.served[row]
-        kubelet = self.kubelets[row]
-        if node.report.allocatable is not None:
-            kept = {at.get(base_uuid(device)) for device in node.report.allocatable}
-            gone = [p for p in range(len(node.topology.gpus)) if p not in kept]
-            kubelet.withhold(gone)
-            self.devices_total[row] -= len(gone) * served.replicas
-        given: dict[PodUid, dict[str, list[tuple[int, int]]]] = {}
-        names: dict[PodUid, tuple[str, str]] = {}
-        # An agent that could not find a pod's UID tells its name.
-        uids = {(pod.namespace, pod.name): pod.uid for pod in node.pods}
-        for a in node.report.allocations:
-            if a.resource == served.name:
-                nameless = uids.get((a.namespace, a.pod), PodUid(f"{a.namespace}/{a.pod}"))
-                uid = a.pod_uid or nameless
-                # The node may have lost a GPU that a pod still holds.
-                devices = [d for d in map(partial(_device, at), a.device_ids) if d is not None]
-                given.setdefault(uid, {}).setdefault(a.container, []).extend(devices)
-                names[uid] = (a.namespace, a.pod)
-        requests = {p.uid: p.request for p in node.pods if isinstance(p.request, GpuRequest)}
-        for uid, containers in given.items():
-            request = requests.get(uid)
-            if request is None:
-                held = tuple(ContainerRequest(c, len(d)) for c, d in containers.items())
-                request = GpuRequest(served.name, held)
-            kubelet.restore(uid, *names[uid], request, containers)
-        for uid, containers in given.items():
-            self._hide(row, uid, requests.get(uid), containers, names[uid])
-        for pod in node.pods:
-            request = requests.get(pod.uid)
-            if request is not None and request.resource == served.name and pod.uid not in given:
-                try:
-                    kubelet.admit(pod.uid, pod.namespace, pod.name, request)
-                except Refused as refusal:
-                    raise ClusterError(
-                        f"{node.topology.name}: its pods hold more GPUs than it has: {refusal}"
-                    ) from refusal
-            self.slots[row] -= 1
+        kubelet, served = self.kubelets[row], self.served[row]
+        self.devices_total[row] -= withhold(node, kubelet) * served.replicas
+        restore(node, served.name, kubelet)
+        self.slots[row] -= len(node.pods)
         self.devices[row] = len(kubelet.free())
-
-    def _hide(
-        self,
-        row: int,
-        uid: PodUid,
-        request: GpuRequest | None,
-        containers: dict[str, list[tuple[int, int]]],
-        name: tuple[str, str],
-    ) -> None:
-        """Give a pod what its init containers hold, which no report shows."""
-        init = [c.name for c in request.containers if c.role is Role.INIT] if request else []
-        shown = sum(len(devices) for devices in containers.values())
-        if request is not None and init and request.effective_count > shown:
-            more = self.kubelets[row].free()[: request.effective_count - shown]
-            self.kubelets[row].restore(uid, *name, request, {**containers, init[0]: more})
 
 
 def _served(node: Node) -> GpuResource:
@@ -282,13 +234,6 @@ def _served(node: Node) -> GpuResource:
             f"not {', '.join(by_name) or 'none'}"
         )
     return by_name.get(WHOLE_GPU) or by_name[SHARED_GPU]
-
-
-def _device(at: Mapping[GpuUuid, int], device: str) -> tuple[int, int] | None:
-    """A device's GPU and replica; None where the node has no such GPU (any more)."""
-    position = at.get(base_uuid(device))
-    replica = device.partition("::")[2]
-    return None if position is None else (position, int(replica) if replica.isdigit() else 0)
 
 
 def _ints(values: Iterable[int]) -> Ints:

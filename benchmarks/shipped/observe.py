@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.figures.simulated import CurvePoint, MapNode, Moment
 from benchmarks.shipped.fleet import Fleet, State
 from benchmarks.shipped.jobs import WHOLE_GPU, Job
 from topology.core import scoring
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.shipped.simulation import Simulation
 
 POINTS = 120
-STRIPS = 24
+MOMENTS = 24
 NODES = 12
 MOST_KINDS = 8
 
@@ -31,12 +32,12 @@ class Observer:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._every = max(1, len(jobs) // POINTS)
-        self._strip_every = max(1, len(jobs) // STRIPS)
+        self._map_every = max(1, len(jobs) // MOMENTS)
         self._mix = mix_of(jobs)
         self._worth: dict[State, float] = {}
         self._arrived = 0.0
-        self.curve: list[dict[str, float]] = []
-        self.strip: list[dict[str, Any]] = []
+        self.curve: list[CurvePoint] = []
+        self.moments: list[Moment] = []
 
     def arrived(self, simulation: Simulation, number: int, job: Job) -> None:
         """A job has arrived, and whoever could start has."""
@@ -44,16 +45,16 @@ class Observer:
         self._arrived += job.gpus
         if number % self._every == self._every - 1:
             self.curve.append(
-                {
-                    "time": simulation.now,
-                    "arrived": 100 * self._arrived / fleet.gpus,
-                    "allocated": 100 * fleet.used / fleet.gpus,
-                    "fragmented": 100 * self.fragmentation(fleet),
-                    "waiting": simulation.waiting,
-                }
+                CurvePoint(
+                    time=simulation.now,
+                    arrived=100 * self._arrived / fleet.gpus,
+                    allocated=100 * fleet.used / fleet.gpus,
+                    fragmented=100 * self.fragmentation(fleet),
+                    waiting=simulation.waiting,
+                )
             )
-        if number % self._strip_every == self._strip_every - 1:
-            self.strip.append({"time": simulation.now, "free": self._maps(fleet)})
+        if number % self._map_every == self._map_every - 1:
+            self.moments.append(Moment(time=simulation.now, free=self._free(fleet)))
 
     def fragmentation(self, fleet: Fleet) -> float:
         """The share of free GPUs that are of no use to the usual requests; 0 where none is free."""
@@ -76,18 +77,18 @@ class Observer:
         )
 
     @staticmethod
-    def _maps(fleet: Fleet) -> list[int]:
+    def _free(fleet: Fleet) -> tuple[int, ...]:
         step = max(1, len(fleet) // NODES)
-        return [fleet.states[i].free for i in fleet.state[::step][:NODES]]
+        return tuple(fleet.states[i].free for i in fleet.state[::step][:NODES])
 
 
-def mapped(fleet: Fleet) -> list[tuple[str, int]]:
-    """Names and GPUs of the nodes whose maps are kept."""
+def mapped(fleet: Fleet) -> tuple[MapNode, ...]:
+    """The nodes whose maps are kept."""
     step = max(1, len(fleet) // NODES)
-    return [
-        (fleet.names[r], fleet.states[fleet.state[r]].shape.size)
-        for r in range(0, len(fleet), step)
-    ][:NODES]
+    rows = range(0, len(fleet), step)[:NODES]
+    return tuple(
+        MapNode(fleet.names[row], fleet.states[fleet.state[row]].shape.size) for row in rows
+    )
 
 
 def mix_of(jobs: Sequence[Job]) -> Mix:

@@ -33,7 +33,7 @@ class Policy(Protocol):
         """The simulation starts; the jobs are there for what a policy would know of the past."""
         ...
 
-    def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | str:
+    def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | Wait:
         """Where the pod goes, or why it waits.
 
         ``only`` are the nodes that have changed since a pod that asks the same was refused by all.
@@ -53,13 +53,18 @@ class Policy(Protocol):
         ...
 
 
-class ForGood(str):
-    """A reason that no coming or going of other pods changes, where no other pod is there."""
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a pod gets no node now.
 
-    __slots__ = ()
+    ``for_good``: on a cluster without other pods, whoever comes or goes changes nothing about it.
+    """
+
+    reason: str
+    for_good: bool = False
 
 
-NO_ROOM = ForGood("no node has room")
+NO_ROOM = Wait("no node has room", for_good=True)
 
 
 class Base:
@@ -73,9 +78,9 @@ class Base:
         self.rng = rng
         self.in_tree = InTree(fleet, rng)
 
-    def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | str:
+    def choose(self, pod: SimPod, only: Ints | None = None) -> Choice | Wait:
         """The best of the nodes offered; pods without GPUs are kube-scheduler's."""
-        why: str = NO_ROOM
+        wait = NO_ROOM
         for rows in self.in_tree.samples(pod, only):
             if not pod.ask.gpus:
                 scores = self.in_tree.scores(pod, rows, DEFAULT, most=False)
@@ -83,11 +88,11 @@ class Base:
             found = self.among(pod, rows)
             if isinstance(found, Choice):
                 return found
-            if isinstance(why, ForGood):  # where one sample may change its mind, the pod waits
-                why = found
-        return why
+            if wait.for_good:  # where one sample may change its mind, the pod waits
+                wait = found
+        return wait
 
-    def among(self, pod: SimPod, rows: Ints) -> Choice | str:
+    def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
         """The choice among nodes on which the pod fits by count."""
         raise NotImplementedError
 
@@ -120,7 +125,7 @@ class ByState(Base):
         super().begin(fleet, jobs, rng)
         self._seen: dict[tuple[object, int], Any] = {}
 
-    def among(self, pod: SimPod, rows: Ints) -> Choice | str:
+    def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
         """The best state; any node in it."""
         states = self.fleet.state[rows]
         best: Any = None
@@ -136,6 +141,6 @@ class ByState(Base):
                 best, chosen = score, []
             chosen.append(int(i))
         if not chosen:
-            return f"{type(self).__name__} refuses every node"
+            return Wait(f"{type(self).__name__} refuses every node")
         row = int(self.rng.choice(rows[np.isin(states, chosen)]))
         return Choice(row, self.gpus(pod, self.fleet.states[self.fleet.state[row]]))

@@ -21,14 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.figures.schema import Machine
+from benchmarks.figures.speed import AgentCost, AgentFigures, AgentParameters, AgentWrites
 from topology.agent.publisher import Publisher
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.report import Allocation, Report
@@ -45,13 +47,17 @@ RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 SETTLE = 15.0
 """Seconds until an agent has done with its start."""
 REPLICAS = 14
+WARM_UP = 180.0
+"""Simulated seconds until writes are counted."""
+POD_SECONDS = 1800.0
+"""How long a pod runs."""
 
 
 class SourceTreeMissingError(Exception):
     """The fakes that the agent runs beside are not here; the message is one line."""
 
 
-def cost(pods: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
+def cost(pods: tuple[int, ...], seconds: float) -> tuple[AgentCost, ...]:
     """CPU and memory of an agent with so many GPU pods on its node, one row each."""
     rows = []
     with Progress(transient=True) as progress:
@@ -59,24 +65,23 @@ def cost(pods: tuple[int, ...], seconds: float) -> list[dict[str, Any]]:
         for count in pods:
             rows.append(_one(count, seconds))
             progress.advance(task)
-    return rows
+    return tuple(rows)
 
 
-def _one(pods: int, seconds: float) -> dict[str, Any]:
+def _one(pods: int, seconds: float) -> AgentCost:
     with _agent(pods) as (pid, kubelet, api):
         time.sleep(SETTLE)
         before, calls, writes = _cpu(pid), dict(kubelet.calls), len(api.requests)
         time.sleep(seconds)
         spent = _cpu(pid) - before
-        return {
-            "pods": pods,
-            "cpu_percent": 100 * spent / seconds,
-            "memory_mib": _memory(pid) / 1024,
-            "kubelet_calls_per_minute": 60
-            * sum(kubelet.calls[m] - calls[m] for m in calls)
-            / seconds,
-            "api_requests_per_minute": 60 * (len(api.requests) - writes) / seconds,
-        }
+        called = sum(kubelet.calls[m] - calls[m] for m in calls)
+        return AgentCost(
+            pods=pods,
+            cpu_percent=100 * spent / seconds,
+            memory_mib=_memory(pid) / 1024,
+            kubelet_calls_per_minute=60 * called / seconds,
+            api_requests_per_minute=60 * (len(api.requests) - writes) / seconds,
+        )
 
 
 @contextmanager
@@ -102,20 +107,8 @@ def _agent(pods: int) -> Iterator[tuple[int, FakeKubelet, FakeApiServer]]:
         kubelet = stack.enter_context(FakeKubelet(folder))
         api = stack.enter_context(FakeApiServer())
         nvml = FakeNvml(folder, topology)
-        api.put("/api/v1/nodes", {"kind": "Node", "metadata": {"name": "n", "uid": "node"}})
         kubelet.allocatable(*ids)
-        for i, device in zip(range(pods), ids, strict=False):
-            limits = {"limits": {GPU: "1"}}
-            containers = [{"name": "main", "image": "example/work", "resources": limits}]
-            api.put(
-                "/api/v1/namespaces/default/pods",
-                {
-                    "metadata": {"name": f"p{i}", "namespace": "default"},
-                    "spec": {"nodeName": "n", "containers": containers},
-                    "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
-                },
-            )
-            kubelet.show("default", f"p{i}", {"main": {GPU: [device]}})
+        _fill(api, kubelet, ids[:pods])
         command = [
             *(sys.executable, "-m", "scheduler_extender", "agent", "--node-name=n"),
             f"--kubeconfig={api.write_kubeconfig(folder / 'kubeconfig')}",
@@ -126,12 +119,33 @@ def _agent(pods: int) -> Iterator[tuple[int, FakeKubelet, FakeApiServer]]:
         environment = {**os.environ, **nvml.environment}
         child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         stack.callback(_end, child)
-        deadline = time.monotonic() + 60
-        while not any("status" in found for found in api.items(RECORDS)):
-            if child.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the agent did not publish")
-            time.sleep(0.1)
+        _wait_for_report(child, api)
         yield child.pid, kubelet, api
+
+
+def _fill(api: FakeApiServer, kubelet: FakeKubelet, devices: Sequence[str]) -> None:
+    """A node object, and on the node a running pod for each of the devices."""
+    api.put("/api/v1/nodes", {"kind": "Node", "metadata": {"name": "n", "uid": "node"}})
+    for i, device in enumerate(devices):
+        limits = {"limits": {GPU: "1"}}
+        containers = [{"name": "main", "image": "example/work", "resources": limits}]
+        api.put(
+            "/api/v1/namespaces/default/pods",
+            {
+                "metadata": {"name": f"p{i}", "namespace": "default"},
+                "spec": {"nodeName": "n", "containers": containers},
+                "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
+            },
+        )
+        kubelet.show("default", f"p{i}", {"main": {GPU: [device]}})
+
+
+def _wait_for_report(child: subprocess.Popen[bytes], api: FakeApiServer) -> None:
+    deadline = time.monotonic() + 60
+    while not any("status" in found for found in api.items(RECORDS)):
+        if child.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("the agent did not publish")
+        time.sleep(0.1)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -181,91 +195,114 @@ class _CountingServer:
         return body
 
 
-def writes(agents: int, minutes: float, pods_per_hour: float, seed: int) -> dict[str, Any]:
-    """Writes a second of ``agents`` agents together, once their start is over.
+class _Writers:
+    """So many real publishers on one simulated clock, each with pods that come and go on its node.
 
-    On each node a pod starts so often an hour and ends half an hour later.
+    On each node a pod starts ``pods_per_hour`` times an hour and ends half an hour later.
     """
-    rng = random.Random(seed)
-    now = 0.0
-    topology = machine(MACHINE).topology("n")
-    servers = [_CountingServer() for _ in range(agents)]
-    publishers = [
-        Publisher(server, NodeName("n"), lambda: now, random.Random(rng.random()))
-        for server in servers
-    ]
-    held: list[tuple[Allocation, ...]] = [()] * agents
-    queue: list[tuple[float, int, bool]] = []
-    for i in range(agents):
-        heapq.heappush(queue, (rng.uniform(0, 60), i, False))  # agents start one by one
-        if pods_per_hour:
-            heapq.heappush(queue, (rng.expovariate(pods_per_hour / 3600), i, True))
-    warm_up = 180.0
-    end = warm_up + minutes * 60
-    counted: int | None = None
-    bytes_before = 0
-    while queue and queue[0][0] < end:
-        now, i, arrival = heapq.heappop(queue)
-        if counted is None and now >= warm_up:
-            counted = sum(server.writes for server in servers)
-            bytes_before = sum(server.bytes for server in servers)
-        if arrival:
-            uid = PodUid(f"{i}-{now}")
-            ids = (DeviceId(topology.gpus[int(now) % 8].uuid),)
-            held[i] = (*held[i][-7:], Allocation(uid, "ns", uid, "main", GPU, ids))
-            heapq.heappush(queue, (now + rng.expovariate(pods_per_hour / 3600), i, True))
-            heapq.heappush(queue, (now + 1800, i, False))
-        elif held[i] and now > 1800:
-            held[i] = held[i][1:]
-        publishers[i].write(topology, Report("boot", 0, None, held[i]))
-        heapq.heappush(queue, (publishers[i].next_write() + 1e-6, i, False))
-    total = sum(server.writes for server in servers) - (counted or 0)
-    size = sum(server.bytes for server in servers) - bytes_before
-    return {
-        "agents": agents,
-        "pods_per_node_and_hour": pods_per_hour,
-        "writes_per_second": total / (minutes * 60),
-        "writes_per_agent_and_minute": total / minutes / agents,
-        "kib_per_write": size / max(1, total) / 1024,
-    }
+
+    def __init__(self, agents: int, pods_per_hour: float, seed: int) -> None:
+        rng = self._rng = random.Random(seed)
+        self._now = 0.0
+        self._topology = machine(MACHINE).topology("n")
+        self._servers = [_CountingServer() for _ in range(agents)]
+        self._publishers = [
+            Publisher(server, NodeName("n"), lambda: self._now, random.Random(rng.random()))
+            for server in self._servers
+        ]
+        self._pods_per_hour = pods_per_hour
+        self._held: list[tuple[Allocation, ...]] = [()] * agents
+        self._queue: list[tuple[float, int, bool]] = []
+        for i in range(agents):
+            self._at(rng.uniform(0, 60), i)  # agents start one by one
+            if pods_per_hour:
+                self._at(rng.expovariate(pods_per_hour / 3600), i, arrival=True)
+
+    @property
+    def writes(self) -> int:
+        """Writes of all agents so far."""
+        return sum(server.writes for server in self._servers)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that they have written."""
+        return sum(server.bytes for server in self._servers)
+
+    def run(self, until: float) -> None:
+        """Let everything happen that is due before this time, in seconds."""
+        while self._queue and self._queue[0][0] < until:
+            self._now, i, arrival = heapq.heappop(self._queue)
+            if arrival:
+                self._arrive(i)
+            elif self._held[i] and self._now > POD_SECONDS:
+                self._held[i] = self._held[i][1:]
+            self._publishers[i].write(self._topology, Report("boot", 0, None, self._held[i]))
+            self._at(self._publishers[i].next_write() + 1e-6, i)
+
+    def _arrive(self, i: int) -> None:
+        """A pod starts on a node; another will, and this one ends."""
+        uid = PodUid(f"{i}-{self._now}")
+        ids = (DeviceId(self._topology.gpus[int(self._now) % 8].uuid),)
+        self._held[i] = (*self._held[i][-7:], Allocation(uid, "ns", uid, "main", GPU, ids))
+        following = self._now + self._rng.expovariate(self._pods_per_hour / 3600)
+        self._at(following, i, arrival=True)
+        self._at(self._now + POD_SECONDS, i)
+
+    def _at(self, when: float, agent: int, *, arrival: bool = False) -> None:
+        heapq.heappush(self._queue, (when, agent, arrival))
 
 
-def measure(seconds: float, agents: int, seed: int) -> dict[str, Any]:
+def writes(agents: int, minutes: float, pods_per_hour: float, seed: int) -> AgentWrites:
+    """Writes a second of ``agents`` agents together, once their start is over."""
+    writers = _Writers(agents, pods_per_hour, seed)
+    writers.run(WARM_UP)
+    writes_before, bytes_before = writers.writes, writers.bytes
+    writers.run(WARM_UP + minutes * 60)
+    total, size = writers.writes - writes_before, writers.bytes - bytes_before
+    return AgentWrites(
+        agents=agents,
+        pods_per_node_and_hour=pods_per_hour,
+        writes_per_second=total / (minutes * 60),
+        writes_per_agent_and_minute=total / minutes / agents,
+        kib_per_write=size / max(1, total) / 1024,
+    )
+
+
+def measure(seconds: float, agents: int, seed: int) -> AgentFigures:
     """Both tables, with the parameters. Raises :class:`SourceTreeMissingError`."""
-    return {
-        "benchmark": "agent",
-        "parameters": {"seconds": seconds, "agents": agents, "seed": seed, "machine": MACHINE},
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
-        "cost": cost((0, 8, 110), seconds),
-        "writes": [writes(agents, 5, rate, seed) for rate in (0.0, 4.0, 30.0)],
-    }
+    return AgentFigures(
+        parameters=AgentParameters(seconds=seconds, agents=agents, seed=seed, machine=MACHINE),
+        machine=Machine(cpus=os.cpu_count(), python=platform.python_version()),
+        cost=cost((0, 8, 110), seconds),
+        writes=tuple(writes(agents, 5, rate, seed) for rate in (0.0, 4.0, 30.0)),
+    )
 
 
-def cost_table(figures: dict[str, Any]) -> Table:
+def cost_table(figures: AgentFigures) -> Table:
     """The process, for a terminal."""
     columns = ("GPU pods", "CPU %", "memory MiB", "kubelet calls/min", "API requests/min")
     found = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in figures["cost"]:
+    for row in figures.cost:
         found.add_row(
-            str(row["pods"]),
-            f"{row['cpu_percent']:.2f}",
-            f"{row['memory_mib']:.0f}",
-            f"{row['kubelet_calls_per_minute']:.0f}",
-            f"{row['api_requests_per_minute']:.1f}",
+            str(row.pods),
+            f"{row.cpu_percent:.2f}",
+            f"{row.memory_mib:.0f}",
+            f"{row.kubelet_calls_per_minute:.0f}",
+            f"{row.api_requests_per_minute:.1f}",
         )
     return found
 
 
-def writes_table(figures: dict[str, Any]) -> Table:
+def writes_table(figures: AgentFigures) -> Table:
     """The writes, for a terminal."""
     columns = ("agents", "pods/node/hour", "writes/s", "writes/agent/min", "KiB a write")
     found = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in figures["writes"]:
+    for row in figures.writes:
         found.add_row(
-            f"{row['agents']:,}",
-            f"{row['pods_per_node_and_hour']:g}",
-            f"{row['writes_per_second']:.1f}",
-            f"{row['writes_per_agent_and_minute']:.2f}",
-            f"{row['kib_per_write']:.1f}",
+            f"{row.agents:,}",
+            f"{row.pods_per_node_and_hour:g}",
+            f"{row.writes_per_second:.1f}",
+            f"{row.writes_per_agent_and_minute:.2f}",
+            f"{row.kib_per_write:.1f}",
         )
     return found

@@ -24,13 +24,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.figures.schema import Machine
+from benchmarks.figures.speed import Latency, LatencyParameters, LatencyRow
 from topology.codec import encode_report
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, Report
@@ -40,57 +41,57 @@ MACHINES = ("dgx1-v100", "hgx-h100-8", "a100-pcie-4-bridged", "l40s-4")
 STATES_PER_MACHINE = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """What a run is made of: cluster sizes, requests per route and size, seed."""
+ASKED = (
+    ("filter", "warm"),
+    ("filter", "changed"),
+    ("filter", "cold"),
+    ("prioritize", "warm"),
+    ("prioritize", "changed"),
+)
+"""Verbs and the states that they are asked in."""
 
-    nodes: tuple[int, ...]
-    requests: int
-    seed: int
 
-
-def measure(parameters: Parameters) -> dict[str, Any]:
-    """Run it all; figures in milliseconds, with parameters and machine."""
-    rows: list[dict[str, Any]] = []
+def measure(nodes: tuple[int, ...], requests: int, seed: int) -> Latency:
+    """The figures at each size of a cluster, in milliseconds, so many requests per route."""
+    rows: list[LatencyRow] = []
     with Progress(transient=True) as progress:
-        task = progress.add_task("measuring", total=5 * len(parameters.nodes))
-        for size in parameters.nodes:
-            with _services(size, parameters.seed) as (ours, nothing, names):
-                bench = _Bench(ours, nothing, names, parameters)
-                for verb, kind in (
-                    ("filter", "warm"),
-                    ("filter", "changed"),
-                    ("filter", "cold"),
-                    ("prioritize", "warm"),
-                    ("prioritize", "changed"),
-                ):
-                    rows.append(bench.run(verb, kind))
+        task = progress.add_task("measuring", total=len(ASKED) * len(nodes))
+        for size in nodes:
+            with _services(size, seed) as (ours, nothing, names):
+                bench = _Bench(ours, nothing, names, requests, seed)
+                for verb, state in ASKED:
+                    rows.append(bench.run(verb, state))
                     progress.advance(task)
-    return {
-        "benchmark": "latency",
-        "parameters": asdict(parameters) | {"machines": MACHINES, "states": STATES_PER_MACHINE},
-        "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
-        "rows": rows,
-    }
+    return Latency(
+        parameters=LatencyParameters(
+            nodes=nodes,
+            requests=requests,
+            seed=seed,
+            machines=MACHINES,
+            states=STATES_PER_MACHINE,
+        ),
+        machine=Machine(cpus=os.cpu_count(), python=platform.python_version()),
+        rows=tuple(rows),
+    )
 
 
-def table(figures: dict[str, Any]) -> Table:
+def table(figures: Latency) -> Table:
     """The figures for a terminal."""
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for column in ("verb", "state"):
         found.add_column(column)
     for column in ("nodes", "p50 ms", "p99 ms", "nothing p50", "nothing p99", "ratio p50"):
         found.add_column(column, justify="right")
-    for row in figures["rows"]:
+    for row in figures.rows:
         found.add_row(
-            row["verb"],
-            row["state"],
-            f"{row['nodes']:,}",
-            f"{row['p50_ms']:.2f}",
-            f"{row['p99_ms']:.2f}",
-            f"{row['nothing_p50_ms']:.2f}",
-            f"{row['nothing_p99_ms']:.2f}",
-            f"{row['ratio_p50']:.2f}",
+            row.verb,
+            row.state,
+            f"{row.nodes:,}",
+            f"{row.p50_ms:.2f}",
+            f"{row.p99_ms:.2f}",
+            f"{row.nothing_p50_ms:.2f}",
+            f"{row.nothing_p99_ms:.2f}",
+            f"{row.ratio_p50:.2f}",
         )
     return found
 
@@ -99,28 +100,28 @@ class _Bench:
     """The client of one cluster size."""
 
     def __init__(
-        self, ours: Ports, nothing: Ports, names: list[str], parameters: Parameters
+        self, ours: Ports, nothing: Ports, names: list[str], requests: int, seed: int
     ) -> None:
         self._ours = http.client.HTTPConnection("127.0.0.1", ours.scheduler)
         self._admin = http.client.HTTPConnection("127.0.0.1", ours.admin)
         self._nothing = http.client.HTTPConnection("127.0.0.1", nothing.scheduler)
         self._names = names
-        self._count = parameters.requests
-        self._rng = random.Random(parameters.seed)
+        self._count = requests
+        self._rng = random.Random(seed)
         self._fresh = 0
         self._sequence = 10
 
-    def run(self, verb: str, kind: str) -> dict[str, Any]:
+    def run(self, verb: str, state: str) -> LatencyRow:
         """One row: both services asked in turn."""
-        before: Callable[[], None] = self._change_one if kind == "changed" else lambda: None
+        before: Callable[[], None] = self._change_one if state == "changed" else lambda: None
         # A cold request costs an evaluation per state; a few dozen tell enough.
-        count = min(self._count, 50) if kind == "cold" else self._count
+        count = min(self._count, 50) if state == "cold" else self._count
         ours: list[float] = []
         nothing: list[float] = []
         path = f"/scheduler/{verb}"
         for i in range(-5, count):
             before()
-            body = self._body(fresh=kind == "cold")
+            body = self._body(fresh=state == "cold")
             spent = _timed(self._ours, path, body)
             idle = _timed(self._nothing, path, body)
             if i >= 0:
@@ -128,17 +129,17 @@ class _Bench:
                 nothing.append(idle)
         p50, p99 = _percentile(ours, 50), _percentile(ours, 99)
         idle50, idle99 = _percentile(nothing, 50), _percentile(nothing, 99)
-        return {
-            "verb": verb,
-            "state": kind,
-            "nodes": len(self._names),
-            "requests": count,
-            "p50_ms": 1000 * p50,
-            "p99_ms": 1000 * p99,
-            "nothing_p50_ms": 1000 * idle50,
-            "nothing_p99_ms": 1000 * idle99,
-            "ratio_p50": p50 / idle50,
-        }
+        return LatencyRow(
+            verb=verb,
+            state=state,
+            nodes=len(self._names),
+            requests=count,
+            p50_ms=1000 * p50,
+            p99_ms=1000 * p99,
+            nothing_p50_ms=1000 * idle50,
+            nothing_p99_ms=1000 * idle99,
+            ratio_p50=p50 / idle50,
+        )
 
     def _body(self, *, fresh: bool) -> bytes:
         annotations = {"gpu-topology.io/link": "nvlink"}

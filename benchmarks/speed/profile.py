@@ -7,22 +7,21 @@ shape that hold the same GPUs share their answers.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
-from typing import Any
 
 import msgspec
 from rich.table import Table
 
-from benchmarks.promises.closed_loop import manifest
-from benchmarks.promises.workloads import EVERYTHING
+from benchmarks.figures.speed import ClusterCost, Cost, Parts, Profile, VerbCost
+from benchmarks.promises.pods import app, manifest
+from benchmarks.speed import rounds
+from benchmarks.speed.histories import cluster_of
 from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.mix import REFRESH
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
@@ -35,29 +34,29 @@ from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.placement import assess
 from topology.core.remembering import forget
-from topology.core.report import Report
 from topology.core.requests import Constraints, GpuRequest, gpu_request
-from topology.emulation import EmulatedKubelet
 from topology.machines import machine
 
 MACHINES = ("a100-pcie-4-bridged", "dgx1-v100", "hgx-h100-8", "dgx2")
+Ask = Callable[[], object]
 NVLINK = Constraints(link=LinkKind.NVLINK)
 ROUNDS = 5
 
 
-def measure(nodes: int, states: int, seed: int) -> dict[str, Any]:
+def measure(nodes: int, states: int, seed: int) -> Profile:
     """The figures, in milliseconds, with every parameter."""
-    parts = {name: _parts(name) for name in MACHINES}
-    return {
-        "nodes": nodes,
-        "states": states,
-        "seed": seed,
-        "parts": parts,
-        "cluster": _cluster(nodes, states, seed),
-    }
+    return Profile(
+        nodes=nodes,
+        states=states,
+        seed=seed,
+        parts={name: _parts(name) for name in MACHINES},
+        cluster=_cluster(nodes, states, seed),
+        waker=rounds.waker(states, seed),
+        preempt=rounds.preempt(seed),
+    )
 
 
-def _parts(name: str) -> dict[str, dict[str, float]]:
+def _parts(name: str) -> Parts:
     """Cold and warm cost of the parts on one machine, wholly free."""
     node = Kubelet(machine(name).topology("n").shape, AllocatorFacts("best-effort"))
     full = node.shape.all_gpus
@@ -65,83 +64,84 @@ def _parts(name: str) -> dict[str, dict[str, float]]:
     pair = gpu_request(2, NVLINK)
     counts = pair.counts
 
-    def worth() -> object:
+    def score() -> object:
         assessed = assess(node, now, pair)
         return scoring.merit(node, now, pair, assessed, scoring.PRIOR)
 
-    questions: dict[str, Callable[[], object]] = {
-        "outcomes": lambda: kubelet.admissions(node, full, counts),
-        "verdict": lambda: assess(node, now, pair),
-        "score": worth,
-    }
-    return {what: _cold_and_warm(ask) for what, ask in questions.items()}
+    return Parts(
+        outcomes=_cold_and_warm(lambda: kubelet.admissions(node, full, counts)),
+        verdict=_cold_and_warm(lambda: assess(node, now, pair)),
+        score=_cold_and_warm(score),
+    )
 
 
-def _cold_and_warm(ask: Callable[[], object]) -> dict[str, float]:
+def _cold_and_warm(ask: Ask) -> Cost:
     cold, warm = [], []
     for _ in range(ROUNDS):
         forget()
         cold.append(_timed(ask))
         warm.append(min(_timed(ask) for _ in range(20)))
-    return {"cold": median(cold), "warm": median(warm)}
+    return Cost(cold=median(cold), warm=median(warm))
 
 
-def _timed(ask: Callable[[], object]) -> float:
+def _timed(ask: Ask) -> float:
     started = time.perf_counter()
     ask()
     return 1000 * (time.perf_counter() - started)
 
 
-def cluster_of(count: int, states: int, seed: int) -> tuple[Cluster, list[NodeName]]:
-    """Nodes with so many different histories of pods, and their names."""
-    rng = random.Random(seed)
-    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
-    kinds = ("dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8")
-    patterns = [_history(rng.choice(kinds), rng) for _ in range(states)]
-    names = [NodeName(f"node-{i}") for i in range(count)]
-    for i, name in enumerate(names):
-        _play(cluster, name, *patterns[i % states])
-    return cluster, names
-
-
-def _cluster(count: int, states: int, seed: int) -> dict[str, Any]:
+def _cluster(count: int, states: int, seed: int) -> ClusterCost:
     """filter and prioritize of a pair over ``count`` nodes in ``states`` distinct states."""
     cluster, names = cluster_of(count, states, seed)
-    found: dict[str, Any] = {}
-    pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, ("app", 2)), Pod)
-    request = parse(pod)
+    pair = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, app(2)), Pod)
+    double = msgspec.convert(manifest("double", 2, {"min-nvlinks": "2"}, app(2)), Pod)
+    request = parse(pair)
     assert isinstance(request, GpuRequest)
-    asks: dict[str, Callable[[], object]] = {
-        "filter": lambda: verbs.filter_nodes(cluster, pod, names),
-        "prioritize": lambda: verbs.prioritize(cluster, pod, names),
-    }
-    double = msgspec.convert(manifest("double", 2, {"min-nvlinks": "2"}, ("app", 2)), Pod)
-    others: dict[str, Callable[[], object]] = {
-        "filter": lambda: verbs.filter_nodes(cluster, double, names),
-        "prioritize": lambda: verbs.prioritize(cluster, double, names),
-    }
-    for verb, ask in asks.items():
-        forget()
-        cluster.forget_answers()
-        cold = _timed(ask)
-        warm = min(_timed(ask) for _ in range(5))
-        _ask_for_more(cluster, request, verb)
-        weights = _timed(ask)
-        # Other constraints over the same states: what may be handed out is known already.
-        new = _timed(others[verb])
-        found[verb] = {"cold": cold, "warm": warm, "weights": weights, "new": new}
-    views = {cluster.facts(name).availability("nvidia.com/gpu") for name in names}
+    filtering = _verb_cost(
+        cluster,
+        request,
+        lambda: verbs.filter_nodes(cluster, pair, names),
+        lambda: verbs.filter_nodes(cluster, double, names),
+        "filter",
+    )
+    prioritizing = _verb_cost(
+        cluster,
+        request,
+        lambda: verbs.prioritize(cluster, pair, names),
+        lambda: verbs.prioritize(cluster, double, names),
+        "prioritize",
+    )
+    distinct = {cluster.facts(name).availability("nvidia.com/gpu") for name in names}
     forget()
-    worst = 0.0
-    for name in names[:states]:
-        topology = cluster.facts(name).topology
-        view = cluster.facts(name).availability("nvidia.com/gpu")
-        if topology is not None and isinstance(view, Availability):
-            node = Kubelet(topology.shape, topology.allocator)
-            worst = max(worst, _timed(partial(assess, node, view, request)))
-    found["distinct views"] = len(views)
-    found["worst verdict"] = worst
-    return found
+    return ClusterCost(
+        filter=filtering,
+        prioritize=prioritizing,
+        distinct_states=len(distinct),
+        worst_verdict=max(_verdict_cost(cluster, name, request) for name in names[:states]),
+    )
+
+
+def _verb_cost(
+    cluster: Cluster, request: GpuRequest, ask: Ask, ask_other: Ask, verb: str
+) -> VerbCost:
+    """A verb over all nodes; ``ask_other`` is the same verb for a pod with other constraints."""
+    forget()
+    cluster.forget_answers()
+    cold = _timed(ask)
+    warm = min(_timed(ask) for _ in range(5))
+    _ask_for_more(cluster, request, verb)
+    weights = _timed(ask)
+    # Other constraints over the same states: what may be handed out is known already.
+    return VerbCost(cold=cold, warm=warm, weights=weights, new=_timed(ask_other))
+
+
+def _verdict_cost(cluster: Cluster, name: NodeName, request: GpuRequest) -> float:
+    topology = cluster.facts(name).topology
+    now = cluster.facts(name).availability("nvidia.com/gpu")
+    if topology is None or not isinstance(now, Availability):
+        return 0.0
+    node = Kubelet(topology.shape, topology.allocator)
+    return _timed(partial(assess, node, now, request))
 
 
 def _ask_for_more(cluster: Cluster, request: GpuRequest, name: str) -> None:
@@ -150,63 +150,34 @@ def _ask_for_more(cluster: Cluster, request: GpuRequest, name: str) -> None:
         cluster.put_pod(PodRecord(PodUid(f"{name}-{i}"), "default", f"{name}-{i}", None, request))
 
 
-def _history(kind: str, rng: random.Random) -> tuple[str, list[tuple[tuple[str, int], ...]], int]:
-    """A machine, the pods that came to it, and how many of the last are not reported yet."""
-    came = []
-    for _ in range(rng.randint(0, 5)):
-        weights = [k[0] for k in EVERYTHING]
-        came.append(rng.choices(EVERYTHING, weights)[0][3])
-    return kind, came, rng.choice((0, 0, 0, 1, 2))
-
-
-def _play(
-    cluster: Cluster,
-    name: str,
-    kind: str,
-    came: list[tuple[tuple[str, int], ...]],
-    unreported: int,
-) -> None:
-    node = machine(kind).topology(name)
-    emulated = EmulatedKubelet(node, random.Random(repr((kind, came))))
-    report: Report | None = None
-    for i, containers in enumerate(came):
-        pod = msgspec.convert(manifest(name, i, {}, *containers), Pod)
-        request = parse(pod)
-        uid = PodUid(f"{name}-{i}")
-        assert isinstance(request, GpuRequest)
-        if request.effective_count > len(emulated.free()):
-            continue
-        if i >= len(came) - unreported:
-            report = report or emulated.report()
-        emulated.admit(uid, "default", f"{name}-{i}", request)
-        cluster.put_pod(PodRecord(uid, "default", f"{name}-{i}", NodeName(name), request))
-    cluster.put_record(node, report or emulated.report())
-
-
-def parts_table(found: dict[str, Any]) -> Table:
+def parts_table(found: Profile) -> Table:
     """The parts for a terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     table.title = "one question on a free machine, ms cold (warm)"
     table.add_column("machine")
     for what in ("outcomes", "verdict", "score"):
         table.add_column(what, justify="right")
-    for name, parts in found["parts"].items():
-        cells = [f"{parts[w]['cold']:.2f} ({parts[w]['warm']:.4f})" for w in parts]
-        table.add_row(name, *cells)
+    for name, parts in found.parts.items():
+        costs = (parts.outcomes, parts.verdict, parts.score)
+        table.add_row(name, *(f"{cost.cold:.2f} ({cost.warm:.4f})" for cost in costs))
     return table
 
 
-def cluster_table(found: dict[str, Any]) -> Table:
+def cluster_table(found: Profile) -> Table:
     """The cluster for a terminal."""
-    cluster = found["cluster"]
+    cluster = found.cluster
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"{found['nodes']} nodes in {cluster['distinct views']} distinct states, ms"
+    table.title = f"{found.nodes} nodes in {cluster.distinct_states} distinct states, ms"
     for column in ("verb", "cold", "new constraints", "new weights", "warm", "cold / warm"):
         table.add_column(column, justify="left" if column == "verb" else "right")
-    for verb in ("filter", "prioritize"):
-        cold, warm = cluster[verb]["cold"], cluster[verb]["warm"]
-        new, weights = cluster[verb]["new"], cluster[verb]["weights"]
-        cells = (f"{cold:.1f}", f"{new:.1f}", f"{weights:.2f}", f"{warm:.2f}")
-        table.add_row(verb, *cells, f"{cold / warm:.0f}")
-    table.add_row("slowest single verdict", f"{cluster['worst verdict']:.1f}")
+    for verb, cost in (("filter", cluster.filter), ("prioritize", cluster.prioritize)):
+        cells = (
+            f"{cost.cold:.1f}",
+            f"{cost.new:.1f}",
+            f"{cost.weights:.2f}",
+            f"{cost.warm:.2f}",
+            f"{cost.cold / cost.warm:.0f}",
+        )
+        table.add_row(verb, *cells)
+    table.add_row("slowest single verdict", f"{cluster.worst_verdict:.1f}")
     return table

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
 
 import msgspec
 from rich.table import Table
 
-from benchmarks.promises.closed_loop import manifest
-from benchmarks.speed.profile import cluster_of
+from benchmarks.figures.speed import PreemptCost, Profile, WakerCost
+from benchmarks.promises.pods import app, manifest
+from benchmarks.speed.histories import cluster_of
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord
@@ -37,19 +37,11 @@ class _Nobody:
         return b""
 
 
-def measure(states: int, seed: int) -> dict[str, Any]:
-    """The figures, in milliseconds, with every parameter."""
-    return {
-        "waker": _waker(states, seed),
-        "preempt": [_preempt(known, seed) for known in (100, VICTIM_NODES)],
-    }
-
-
-def _waker(states: int, seed: int) -> dict[str, Any]:
+def waker(states: int, seed: int) -> WakerCost:
     """Rounds over pods that fit nowhere: nobody is woken, so all of them stay to be looked at."""
     cluster, names = cluster_of(CHANGED, states, seed)
     rng = random.Random(seed)
-    waker = Waker(cluster, _Nobody())
+    waking = Waker(cluster, _Nobody())
     for i in range(WAITING):
         wanted = _unmet(i % REQUESTS)
         cluster.put_pod(
@@ -61,17 +53,17 @@ def _waker(states: int, seed: int) -> dict[str, Any]:
         for name in names if n == 0 else rng.sample(names, CHANGES):
             cluster.drop_node(name)  # a node without a Node object: only listeners hear of it
         started = time.perf_counter()
-        waker.round(n * 0.25)
+        waking.round(n * 0.25)
         spent.append(1000 * (time.perf_counter() - started))
-    return {
-        "waiting": WAITING,
-        "changed": CHANGED,
-        "requests": REQUESTS,
-        "changes": CHANGES,
-        "first": spent[0],
-        "longest": max(spent),
-        "last": spent[-1],
-    }
+    return WakerCost(
+        waiting=WAITING,
+        changed=CHANGED,
+        requests=REQUESTS,
+        changes=CHANGES,
+        first=spent[0],
+        longest=max(spent),
+        last=spent[-1],
+    )
 
 
 def _unmet(kind: int) -> GpuRequest:
@@ -80,9 +72,14 @@ def _unmet(kind: int) -> GpuRequest:
     return gpu_request(2 + kind % 3, links)
 
 
-def _preempt(states: int, seed: int) -> dict[str, Any]:
+def preempt(seed: int) -> tuple[PreemptCost, ...]:
+    """preempt over nodes in a hundred states, and in as many states as there are nodes."""
+    return tuple(_preempt(states, seed) for states in (100, VICTIM_NODES))
+
+
+def _preempt(states: int, seed: int) -> PreemptCost:
     cluster, names = cluster_of(VICTIM_NODES, states, seed)
-    pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, ("app", 2)), Pod)
+    pod = msgspec.convert(manifest("pair", 1, {"link": "nvlink"}, app(2)), Pod)
     victims: dict[str, MetaVictims | None] = {
         name: MetaVictims([MetaPod(pods[0].uid)])
         for name in names
@@ -92,7 +89,8 @@ def _preempt(states: int, seed: int) -> dict[str, Any]:
     forget()
     cluster.forget_answers()
     cold = _timed(cluster, args)
-    return {"states": states, "nodes": len(victims), "cold": cold, "again": _timed(cluster, args)}
+    again = _timed(cluster, args)
+    return PreemptCost(states=states, nodes=len(victims), cold=cold, again=again)
 
 
 def _timed(cluster: Cluster, args: PreemptionArgs) -> float:
@@ -101,23 +99,23 @@ def _timed(cluster: Cluster, args: PreemptionArgs) -> float:
     return 1000 * (time.perf_counter() - started)
 
 
-def table(found: dict[str, Any]) -> Table:
+def table(found: Profile) -> Table:
     """The figures for a terminal."""
-    waker = found["waker"]
     rows = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     rows.title = "waiting pods, ms"
     rows.add_column("what")
     for column in ("cold", "again"):
         rows.add_column(column, justify="right")
+    cost = found.waker
     rows.add_row(
-        f"a round of the waker, {waker['waiting']:,} pods, {waker['changed']:,} changed nodes",
-        f"{waker['longest']:.0f}",
-        f"{waker['last']:.0f}",
+        f"a round of the waker, {cost.waiting:,} pods, {cost.changed:,} changed nodes",
+        f"{cost.longest:.0f}",
+        f"{cost.last:.0f}",
     )
-    for row in found["preempt"]:
+    for row in found.preempt:
         rows.add_row(
-            f"preempt over {row['nodes']:,} nodes in {row['states']:,} histories",
-            f"{row['cold']:.0f}",
-            f"{row['again']:.0f}",
+            f"preempt over {row.nodes:,} nodes in {row.states:,} histories",
+            f"{row.cold:.0f}",
+            f"{row.again:.0f}",
         )
     return rows

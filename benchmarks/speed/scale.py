@@ -12,13 +12,19 @@ import random
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from rich.table import Table
 
 from benchmarks.collector import no_collector
+from benchmarks.figures.speed import (
+    LargeFigures,
+    LargeRun,
+    Scale,
+    ScaleParameters,
+    ScaleRow,
+)
 from benchmarks.protocol import policies as protocol
 from benchmarks.protocol.model import NodeKind, PodKind
 from benchmarks.protocol.simulation import simulate as arrive
@@ -34,49 +40,60 @@ from topology.core.report import Allocation, Report
 from topology.core.requests import gpu_request
 from topology.machines import machine
 
-KINDS = ("dgx1-v100", "hgx-h100-8", "a100-pcie-4-bridged", "l40s-8")
+MACHINES = ("dgx1-v100", "hgx-h100-8", "a100-pcie-4-bridged", "l40s-8")
 OURS, STOCK = "gpu-topology", "MostAllocated"
 PAPERS = ("FGD", "Damage")
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """Cluster sizes, pods to measure at each, and the large run (nodes and pods, or None)."""
-
-    nodes: tuple[int, ...] = (100, 1_000, 5_000, 20_000, 65_000)
-    pods: int = 2_000
-    seed: int = 1
-    large: tuple[int, int] | None = (5_000, 100_000)
+CLUSTER_SIZES = (100, 1_000, 5_000, 20_000, 65_000)
+LARGE = LargeRun(nodes=5_000, pods=100_000)
 
 
-def measure(what: Parameters, begin: Callable[[str], None] = lambda words: None) -> dict[str, Any]:
-    """The figures, with every parameter. ``begin`` hears what is measured next."""
-    large = None
-    if what.large is not None:  # first, while the process has never been larger
-        begin(f"{what.large[1]:,} pods on {what.large[0]:,} nodes")
-        large = _large(*what.large, what.seed)
+def measure(
+    sizes: tuple[int, ...],
+    pods: int,
+    seed: int,
+    large: LargeRun | None,
+    begin: Callable[[str], None] = lambda words: None,
+) -> Scale:
+    """The figures of so many pods at each cluster size, and of the large run.
+
+    ``begin`` hears what is measured next.
+    """
+    played = None
+    if large is not None:  # first, while the process has never been larger
+        begin(f"{large.pods:,} pods on {large.nodes:,} nodes")
+        played = _large(large.nodes, large.pods, seed)
     rows = []
-    for size in what.nodes:
-        begin(f"{what.pods:,} pods on {size:,} nodes")
-        rows.append(_row(size, what))
-    given = {"nodes": what.nodes, "pods": what.pods, "seed": what.seed, "large": what.large}
-    return {"benchmark": "scale", "parameters": given, "rows": rows, "large": large}
+    for size in sizes:
+        begin(f"{pods:,} pods on {size:,} nodes")
+        rows.append(_row(size, pods, seed))
+    given = ScaleParameters(nodes=sizes, pods=pods, seed=seed, large=large)
+    return Scale(parameters=given, rows=tuple(rows), large=played)
 
 
-def _row(size: int, what: Parameters) -> dict[str, Any]:
-    nodes = half_full(size, random.Random(what.seed))
-    jobs = sources.jobs(Workload("synthetic", what.pods), nodes, what.seed)
-    row: dict[str, Any] = {"nodes": size}
+def _row(size: int, pods: int, seed: int) -> ScaleRow:
+    nodes = half_full(size, random.Random(seed))
+    jobs = sources.jobs(Workload("synthetic", pods), nodes, seed)
+    took: dict[str, float] = {}
+    states = 0
     for name in (STOCK, OURS):
-        simulation = Simulation(nodes, jobs, lambda name=name: policy(name), what.seed)  # type: ignore[misc]
-        row["states"] = len(simulation.fleet.states)
+        simulation = Simulation(nodes, jobs, partial(policy, name), seed)
+        states = len(simulation.fleet.states)
         with no_collector():
             started = time.process_time()
             simulation.run()
-            row[f"{name}_ms"] = 1000 * (time.process_time() - started) / len(jobs)
+            took[name] = 1000 * (time.process_time() - started) / len(jobs)
     for name in PAPERS:
-        row[f"{name}_ms"] = 1000 * _protocol(size, what.pods, name, what.seed) / what.pods
-    return row
+        took[name] = 1000 * _protocol(size, pods, name, seed) / pods
+    return ScaleRow(
+        nodes=size,
+        states=states,
+        stock_ms=took[STOCK],
+        ours_ms=took[OURS],
+        fgd_ms=took["FGD"],
+        damage_ms=took["Damage"],
+    )
 
 
 def _protocol(nodes: int, pods: int, name: str, seed: int) -> float:
@@ -93,31 +110,31 @@ def _protocol(nodes: int, pods: int, name: str, seed: int) -> float:
     return time.process_time() - started
 
 
-def _large(nodes: int, pods: int, seed: int) -> dict[str, Any]:
+def _large(nodes: int, pods: int, seed: int) -> LargeFigures:
     machines = [Node(machine("dgx1-v100").topology(f"node-{i:05}")) for i in range(nodes)]
     jobs = sources.jobs(Workload("synthetic", pods, 0.9), machines, seed)
     started, wall = time.process_time(), time.perf_counter()
     with no_collector():
         result = Simulation(machines, jobs, lambda: policy(OURS), seed).run()
     asking = [o for o in result.outcomes if o.kept is not None]
-    return {
-        "nodes": nodes,
-        "pods": sum(job.pods for job in jobs),
-        "placed": sum(o.placed for o in result.outcomes),
-        "promises": len(asking),
-        "kept": sum(bool(o.kept) for o in asking),
-        "cpu_seconds": time.process_time() - started,
-        "wall_seconds": time.perf_counter() - wall,
-        "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "protocol_seconds": {name: _protocol(nodes, pods, name, seed) for name in PAPERS},
-    }
+    return LargeFigures(
+        nodes=nodes,
+        pods=sum(job.pods for job in jobs),
+        placed=sum(o.placed for o in result.outcomes),
+        promises=len(asking),
+        kept=sum(bool(o.kept) for o in asking),
+        cpu_seconds=time.process_time() - started,
+        wall_seconds=time.perf_counter() - wall,
+        memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        protocol_seconds={name: _protocol(nodes, pods, name, seed) for name in PAPERS},
+    )
 
 
 def half_full(size: int, rng: random.Random) -> list[Node]:
     """So many nodes of four kinds, half of whose GPUs running pods hold."""
     found = []
     for i in range(size):
-        topology = machine(KINDS[i % len(KINDS)]).topology(f"node-{i:05}")
+        topology = machine(MACHINES[i % len(MACHINES)]).topology(f"node-{i:05}")
         found.append(_half_full(topology, rng))
     return found
 
@@ -138,41 +155,40 @@ def _half_full(topology: NodeTopology, rng: random.Random) -> Node:
     return Node(topology, ENDLESS, Report("boot", 1, allocations=tuple(held)), tuple(pods))
 
 
-def table(found: dict[str, Any]) -> Table:
+def table(found: Scale) -> Table:
     """Milliseconds of CPU per pod, and how they grow between one size and the next."""
     result = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     columns = ("nodes", "states", "stock ms", "ours ms", "ours / stock", "FGD ms", "Damage ms")
     for name in columns:
         result.add_column(name, justify="right")
-    for row in found["rows"]:
+    for row in found.rows:
         result.add_row(
-            f"{row['nodes']:,}",
-            str(row["states"]),
-            f"{row[f'{STOCK}_ms']:.2f}",
-            f"{row[f'{OURS}_ms']:.2f}",
-            f"{row[f'{OURS}_ms'] / row[f'{STOCK}_ms']:.1f}",
-            f"{row['FGD_ms']:.2f}",
-            f"{row['Damage_ms']:.2f}",
+            f"{row.nodes:,}",
+            str(row.states),
+            f"{row.stock_ms:.2f}",
+            f"{row.ours_ms:.2f}",
+            f"{row.ours_ms / row.stock_ms:.1f}",
+            f"{row.fgd_ms:.2f}",
+            f"{row.damage_ms:.2f}",
         )
     return result
 
 
-def growth(rows: Sequence[dict[str, Any]]) -> list[str]:
+def growth(rows: Sequence[ScaleRow]) -> list[str]:
     """How the cost per pod grows where nodes grow; under 1.00 is sub-linear."""
     lines = []
     for a, b in pairwise(rows):
-        times = b["nodes"] / a["nodes"]
-        cost = b[f"{OURS}_ms"] / a[f"{OURS}_ms"]
-        lines.append(f"{a['nodes']:,} → {b['nodes']:,}: nodes × {times:g}, cost × {cost:.2f}")
+        times, cost = b.nodes / a.nodes, b.ours_ms / a.ours_ms
+        lines.append(f"{a.nodes:,} → {b.nodes:,}: nodes × {times:g}, cost × {cost:.2f}")
     return lines
 
 
-def large_lines(large: dict[str, Any]) -> list[str]:
+def large_lines(large: LargeFigures) -> list[str]:
     """The large run in a sentence for each mode."""
-    papers = ", ".join(f"{name} {took:.0f} s" for name, took in large["protocol_seconds"].items())
+    papers = ", ".join(f"{name} {took:.0f} s" for name, took in large.protocol_seconds.items())
     return [
-        f"{large['pods']:,} pods on {large['nodes']:,} nodes as shipped: "
-        f"{large['cpu_seconds']:.0f} s of CPU, {large['memory_mib']} MiB, "
-        f"{large['kept']:,} of {large['promises']:,} promises kept",
+        f"{large.pods:,} pods on {large.nodes:,} nodes as shipped: "
+        f"{large.cpu_seconds:.0f} s of CPU, {large.memory_mib} MiB, "
+        f"{large.kept:,} of {large.promises:,} promises kept",
         f"the same numbers in the papers' model: {papers}",
     ]

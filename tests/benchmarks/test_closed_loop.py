@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.promises.closed_loop import Tally
 from benchmarks.promises.faults import Faults
 from benchmarks.promises.plays import Play, play_all
+from benchmarks.promises.tally import Tally
 
 TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))
 """How many times as long to play."""

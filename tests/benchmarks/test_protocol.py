@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.figures.compared import Compared, ComparisonParameters, ComparisonRow
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy, label
 from benchmarks.protocol import comparison, openb
 from benchmarks.protocol.fragmentation import Typical
@@ -199,12 +200,16 @@ def test_a_published_figure_comes_out(policy: str) -> None:
 @needs_trace
 def test_a_row_per_seed_and_the_bound_in_every_form() -> None:
     found = [comparison.experiment("default", name, 42) for name in ("DotProd", comparison.BOUND)]
-    figures = {"experiments": found}
-    assert [row["published"] for row in found] == [90.54, None]
-    assert found[0]["allocation_at_130"] < found[1]["allocation_at_130"] < 100
+    given = ComparisonParameters(
+        workloads=("default",), policies=("DotProd",), seeds=(42,), bound=True
+    )
+    row = ComparisonRow(workload="default", policy="DotProd", ours=found[0].ours)
+    figures = Compared(parameters=given, experiments=tuple(found), rows=(row,))
+    assert [one.published for one in found] == [90.54, None]
+    assert found[0].allocation_at_130 < found[1].allocation_at_130 < 100
     lines = [line.split("\t") for line in comparison.tsv(figures).splitlines()]
     assert [line[1] for line in lines[1:]] == ["DotProd", "upper bound"]
-    assert {len(line) for line in lines} == {len(found[0])}
+    assert {len(line) for line in lines} == {len(found[0].as_json())}
     assert comparison.table_by_seed(figures).row_count == 2
 
 

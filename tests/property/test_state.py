@@ -49,7 +49,7 @@ class Node:
     reports: deque[tuple[int, Report]] = field(default_factory=deque)
 
 
-class World:
+class Driver:
     """The API server, the nodes, and the extender that is judged."""
 
     def __init__(self, seed: int) -> None:
@@ -269,22 +269,22 @@ class World:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_is_given_twice_lost_or_left_over(seed: int) -> None:
-    world = World(seed)
+    driver = Driver(seed)
     for _ in range(600):
-        world.step()
-    assert world.seen["bound"] + world.seen["not bound"] > 0
-    world.settle()
-    assert world.cluster.in_flight() == []
-    for name, node in world.nodes.items():
+        driver.step()
+    assert driver.seen["bound"] + driver.seen["not bound"] > 0
+    driver.settle()
+    assert driver.cluster.in_flight() == []
+    for name, node in driver.nodes.items():
         bound = {
-            p["metadata"]["uid"] for p in world.pods.values() if p["spec"].get("nodeName") == name
+            p["metadata"]["uid"] for p in driver.pods.values() if p["spec"].get("nodeName") == name
         }
         assert (
-            {p.uid for p in world.cluster.facts(NodeName(name)).all_pods}
+            {p.uid for p in driver.cluster.facts(NodeName(name)).all_pods}
             == bound
             == node.held.keys()
         )
-        available = world.cluster.facts(NodeName(name)).availability("nvidia.com/gpu")
+        available = driver.cluster.facts(NodeName(name)).availability("nvidia.com/gpu")
         assert not isinstance(available, Unusable)
         assert (
             available.free.bit_count() == available.devices_left == GPUS - sum(node.held.values())

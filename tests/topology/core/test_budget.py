@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.speed.worst import sparse
+from benchmarks.speed.worst_nodes import sparse
 from tests.topology import answers
 from topology.core import remembering
 from topology.core.admission import Kubelet, admissions, container_sets

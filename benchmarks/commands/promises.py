@@ -1,0 +1,37 @@
+"""``python -m benchmarks promises`` and ``singles``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from benchmarks.commands.options import JsonFile
+from benchmarks.output import show, writable, write_json
+from benchmarks.promises import comparisons
+
+
+def promises(
+    pods: Annotated[int, typer.Option(help="Pods to place.", min=10)] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed of jobs, delays and ties.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """Promises kept and broken: the extender, the rule "a good set is free", and an oracle."""
+    writable(json=json_file)
+    found = comparisons.promises(pods, seed)
+    show(comparisons.promises_table(found))
+    print()
+    show(comparisons.reasons_table(found))
+    write_json(json_file, found)
+
+
+def singles(
+    pods: Annotated[int, typer.Option(help="Pods to place, for each seed.", min=10)] = 4_000,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 1.", min=1)] = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
+    writable(json=json_file)
+    found = comparisons.singles(pods, range(1, seeds + 1))
+    show(comparisons.singles_table(found))
+    write_json(json_file, found)

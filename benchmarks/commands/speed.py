@@ -1,0 +1,104 @@
+"""``python -m benchmarks latency``, ``profile``, ``scale``, ``worst`` and ``agent``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.commands.options import JsonFile
+from benchmarks.output import console, show, writable, write_json
+from benchmarks.speed import agent as agent_
+from benchmarks.speed import latency as latency_
+from benchmarks.speed import profile as profile_
+from benchmarks.speed import rounds as rounds_
+from benchmarks.speed import scale as scale_
+from benchmarks.speed import worst as worst_
+
+
+def latency(
+    nodes: Annotated[
+        list[int] | None, typer.Option(help="Cluster sizes; repeatable.", min=1, max=65_000)
+    ] = None,
+    requests: Annotated[int, typer.Option(help="Requests per route and size.", min=10)] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of the nodes' states.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """Filter and prioritize over HTTP, beside a route that decodes and encodes without thinking."""
+    writable(json=json_file)
+    found = latency_.measure(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
+    show(latency_.table(found), keys=3)
+    write_json(json_file, found)
+
+
+def agent(
+    seconds: Annotated[float, typer.Option(help="Seconds to watch each agent for.", min=5)] = 60,
+    agents: Annotated[int, typer.Option(help="Agents whose writes to count.", min=1)] = 5_000,
+    seed: Annotated[int, typer.Option(help="Seed of heartbeats and pods.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """What a node agent costs its node, and what all of them cost the API server."""
+    writable(json=json_file)
+    try:
+        found = agent_.measure(seconds, agents, seed)
+    except agent_.SourceTreeMissingError as error:
+        raise typer.BadParameter(str(error)) from error
+    show(agent_.cost_table(found))
+    print()
+    show(agent_.writes_table(found))
+    write_json(json_file, found)
+
+
+def profile(
+    nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1)] = 5_000,
+    states: Annotated[int, typer.Option(help="Distinct states they are in.", min=1)] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the states.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """What outcomes, verdicts, scores and waiting pods cost, cold and warm."""
+    writable(json=json_file)
+    found = profile_.measure(nodes, states, seed)
+    show(profile_.parts_table(found))
+    print()
+    show(profile_.cluster_table(found))
+    print()
+    show(rounds_.table(found))
+    write_json(json_file, found)
+
+
+def scale(
+    nodes: Annotated[
+        list[int] | None, typer.Option(help="Cluster sizes; repeatable.", min=1, max=100_000)
+    ] = None,
+    pods: Annotated[int, typer.Option(help="Pods at each size.", min=10)] = 2_000,
+    large: Annotated[
+        bool, typer.Option(help="Then 100,000 pods on 5,000 nodes, as shipped.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of states, jobs and ties.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """What a pod costs the simulation as the cluster grows from 100 to 65,000 nodes."""
+    writable(json=json_file)
+    sizes = tuple(nodes or scale_.CLUSTER_SIZES)
+    with Console(stderr=True).status("") as status:
+        found = scale_.measure(sizes, pods, seed, scale_.LARGE if large else None, status.update)
+    show(scale_.table(found))
+    for line in scale_.growth(found.rows):
+        console().print(line, highlight=False)
+    if found.large is not None:
+        for line in scale_.large_lines(found.large):
+            console().print(line, highlight=False)
+    write_json(json_file, found)
+
+
+def worst(
+    seed: Annotated[int, typer.Option(help="Seed of the nodes' states.")] = 1,
+    json_file: JsonFile = None,
+) -> None:
+    """The worst legal pods on the worst legal nodes: how long verbs take, and whom they hold up."""
+    writable(json=json_file)
+    with Console(stderr=True).status("") as status:
+        found = worst_.measure(seed, status.update)
+    show(worst_.table(found))
+    write_json(json_file, found)

@@ -1,0 +1,211 @@
+"""What ``simulate --json`` writes: parameters of a sweep, its simulations, a row for each policy.
+
+Times are in seconds, bandwidth in GB/s, both ways.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+
+from benchmarks.figures.schema import Count, Figures, Interval, Number
+
+MODE = "as shipped"
+QUANTILES = tuple(q / 50 for q in range(51))
+"""Of waiting times: 0 to 1 in steps of 0.02."""
+
+NumberText = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?(e[+-]?\d+)?$")]
+
+
+class WorkloadParameters(Figures):
+    """Which jobs were played; see :class:`benchmarks.shipped.sources.Workload`."""
+
+    model_config = ConfigDict(extra="forbid")
+    source: str
+    count: int | None
+    demand: str
+    pod_gpus: int | None
+
+
+class SpeedParameters(Figures):
+    """What slow links cost; see :class:`benchmarks.shipped.speed.Speed`."""
+
+    model_config = ConfigDict(extra="allow")
+    communication: Number
+    full: Number
+    network: Number
+
+
+class RuleParameters(Figures):
+    """How jobs queue, start and run; see :class:`benchmarks.shipped.simulation.Rules`."""
+
+    model_config = ConfigDict(extra="allow")
+    queue: str
+    gang: bool
+    speed: SpeedParameters
+
+
+class Parameters(Figures):
+    """Every parameter of a sweep, its shard aside: shards of one sweep have equal ones.
+
+    A load of None leaves arrivals as they are.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    clusters: Annotated[tuple[str, ...], Field(min_length=1)]
+    workload: WorkloadParameters
+    loads: Annotated[tuple[Number | None, ...], Field(min_length=1)]
+    policies: Annotated[tuple[str, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)]
+    rules: RuleParameters
+    adds: tuple[str, ...]
+
+
+class CurvePoint(Figures):
+    """The cluster at one arrival, in percent of its GPUs; of the free ones for ``fragmented``.
+
+    ``arrived`` is what has been asked for so far; ``waiting`` counts jobs.
+    """
+
+    time: Number | None = None
+    arrived: Number
+    allocated: Number
+    fragmented: Number
+    waiting: Count | None = None
+
+
+class Moment(Figures):
+    """Each node's free GPUs as bits, at one time."""
+
+    time: Number
+    free: tuple[Count, ...]
+
+
+class MapNode(NamedTuple):
+    """A node whose GPUs are drawn, and how many it has."""
+
+    name: str
+    gpus: Annotated[int, Field(ge=0, le=4096)]
+
+
+class Maps(Figures):
+    """Which GPUs of some nodes were free, moment after moment."""
+
+    nodes: tuple[MapNode, ...]
+    moments: tuple[Moment, ...]
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Maps:
+        for moment in self.moments:
+            if len(moment.free) != len(self.nodes):
+                raise ValueError(f"free: {len(self.nodes)} masks are needed, one per node")
+        return self
+
+
+class Demand(Figures):
+    """What jobs asked for, in words, and how much GPU time that was."""
+
+    ask: str
+    jobs: Count
+    gpu_hours: Number
+
+
+class Run(Figures):
+    """One simulation.
+
+    ``impossible`` jobs fit on no node even when it is empty, ``stuck`` ones waited to the end, and
+    ``asking`` ones have annotations. ``kept`` is the share of those placed among them whose GPUs
+    satisfy the annotations. ``hop`` is the mean weakest hop of jobs with more than one GPU;
+    ``hops`` counts these jobs by GPUs and hop. ``waits`` are :data:`QUANTILES`. ``allocated`` is
+    the share of GPU time given out until the last arrival, ``fragmented`` the mean over arrivals,
+    both in percent. The runs of the first seed have curves, maps and demands as well.
+    """
+
+    left_out = frozenset({"curve", "maps", "asks"})
+
+    cluster: str
+    load: Number | None
+    policy: str
+    seed: int
+    nodes: Count
+    gpus: Count
+    cpu_seconds: Number
+    jobs: Count
+    placed: Count
+    impossible: Count
+    stuck: Count
+    asking: Count
+    kept: Number | None
+    hop: Number | None
+    hop_least_tenth: Number | None
+    hops: dict[NumberText, dict[NumberText, Count]]
+    wait: Number | None
+    wait_asking: Number | None
+    waits: Annotated[tuple[Number, ...], Field(max_length=len(QUANTILES))]
+    completion: Number | None
+    completion_several: Number | None
+    allocated: Number | None
+    fragmented: Number | None
+    ended: Number | None = None
+    reasons: dict[str, Count] = Field(default_factory=dict)
+    refused_by_kubelet: dict[str, Count] = Field(default_factory=dict)
+    curve: tuple[CurvePoint, ...] | None = None
+    maps: Maps | None = None
+    asks: tuple[Demand, ...] | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Run:
+        if self.waits and len(self.waits) != len(QUANTILES):
+            raise ValueError(f"waits: {len(QUANTILES)} quantiles are needed, or none")
+        return self
+
+
+class PolicyRow(Figures):
+    """One policy on one cluster under one load, over the seeds.
+
+    Jobs are counted over all seeds. The ratios ``…_against_ours`` are taken seed by seed.
+    """
+
+    cluster: str
+    load: Number | None
+    policy: str
+    seeds: Count
+    jobs: Count
+    placed: Count
+    impossible: Count
+    stuck: Count
+    asking: Count
+    kept: Interval | None
+    hop: Interval | None
+    hop_least_tenth: Interval | None
+    wait: Interval | None
+    wait_asking: Interval | None
+    completion: Interval | None
+    completion_several: Interval | None
+    allocated: Interval | None
+    fragmented: Interval | None
+    cpu_seconds: Interval | None
+    completion_against_ours: Interval | None
+    completion_several_against_ours: Interval | None
+    wait_against_ours: Interval | None
+
+    @property
+    def never_placed(self) -> int:
+        """Jobs that never ran."""
+        return self.jobs - self.placed
+
+    def interval(self, name: str) -> Interval | None:
+        """One of the intervals by its name."""
+        found: Interval | None = getattr(self, name)
+        return found
+
+
+class Simulated(Figures):
+    """The whole file."""
+
+    benchmark: Literal["simulate"] = "simulate"
+    mode: Literal["as shipped"] = "as shipped"
+    parameters: Parameters
+    runs: tuple[Run, ...]
+    rows: tuple[PolicyRow, ...] = ()

@@ -1,0 +1,252 @@
+"""What the commands that measure time and memory write: latency, profile, scale, worst, agent."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from benchmarks.figures.schema import Count, Figures, Machine, Number
+
+# latency
+
+
+class LatencyParameters(Figures):
+    """Cluster sizes, requests per route and size, and the states the nodes are in."""
+
+    nodes: tuple[Count, ...]
+    requests: Count
+    seed: int
+    machines: tuple[str, ...]
+    states: Count
+
+
+class LatencyRow(Figures):
+    """One verb in one state, beside the route that does nothing; ``ratio_p50`` is ours to its."""
+
+    verb: str
+    state: str
+    nodes: Count
+    requests: Count
+    p50_ms: Number
+    p99_ms: Number
+    nothing_p50_ms: Number
+    nothing_p99_ms: Number
+    ratio_p50: Number
+
+
+class Latency(Figures):
+    """The whole file of ``latency``."""
+
+    benchmark: Literal["latency"] = "latency"
+    parameters: LatencyParameters
+    machine: Machine
+    rows: tuple[LatencyRow, ...]
+
+
+# profile, in milliseconds
+
+
+class Cost(Figures):
+    """A question with every cache empty, and asked again."""
+
+    cold: Number
+    warm: Number
+
+
+class Parts(Figures):
+    """The parts of a decision on one machine."""
+
+    outcomes: Cost
+    verdict: Cost
+    score: Cost
+
+
+class VerbCost(Figures):
+    """A verb over all nodes: caches empty, asked again, weights changed, and a new request."""
+
+    cold: Number
+    warm: Number
+    weights: Number
+    new: Number
+
+
+class ClusterCost(Figures):
+    """Verbs over a cluster, how many states its nodes are in, and the slowest single verdict."""
+
+    filter: VerbCost
+    prioritize: VerbCost
+    distinct_states: Count = Field(serialization_alias="distinct views")
+    worst_verdict: Number = Field(serialization_alias="worst verdict")
+
+
+class WakerCost(Figures):
+    """Rounds of the waker over so many pods that wait with so many different requests.
+
+    ``changed`` nodes change before the first round, ``changes`` before each round after it.
+    """
+
+    waiting: Count
+    changed: Count
+    requests: Count
+    changes: Count
+    first: Number
+    longest: Number
+    last: Number
+
+
+class PreemptCost(Figures):
+    """preempt over so many nodes with victims, in so many states."""
+
+    states: Count
+    nodes: Count
+    cold: Number
+    again: Number
+
+
+class Profile(Figures):
+    """The whole file of ``profile``."""
+
+    nodes: Count
+    states: Count
+    seed: int
+    parts: dict[str, Parts]
+    cluster: ClusterCost
+    waker: WakerCost
+    preempt: tuple[PreemptCost, ...]
+
+
+# scale
+
+
+class LargeRun(NamedTuple):
+    """How large the one large run is."""
+
+    nodes: int
+    pods: int
+
+
+class ScaleParameters(Figures):
+    """Cluster sizes, pods at each, and the large run, if there is one."""
+
+    nodes: tuple[Count, ...]
+    pods: Count
+    seed: int
+    large: LargeRun | None
+
+
+class ScaleRow(Figures):
+    """Milliseconds of CPU per pod: as shipped under two policies, and in the papers' model."""
+
+    nodes: Count
+    states: Count
+    stock_ms: Number = Field(serialization_alias="MostAllocated_ms")
+    ours_ms: Number = Field(serialization_alias="gpu-topology_ms")
+    fgd_ms: Number = Field(serialization_alias="FGD_ms")
+    damage_ms: Number = Field(serialization_alias="Damage_ms")
+
+
+class LargeFigures(Figures):
+    """The large run as shipped, and the same numbers in the papers' model."""
+
+    nodes: Count
+    pods: Count
+    placed: Count
+    promises: Count
+    kept: Count
+    cpu_seconds: Number
+    wall_seconds: Number
+    memory_mib: Count
+    protocol_seconds: dict[str, Number]
+
+
+class Scale(Figures):
+    """The whole file of ``scale``."""
+
+    benchmark: Literal["scale"] = "scale"
+    parameters: ScaleParameters
+    rows: tuple[ScaleRow, ...]
+    large: LargeFigures | None
+
+
+# worst
+
+
+class WorstTargets(Figures):
+    """What is aimed at, in milliseconds."""
+
+    verb_ms: Number
+    loop_ms: Number
+    healthz_ms: Number
+
+
+class WorstRow(Figures):
+    """One pod: how long each verb took, how large its answer was, and whom the verbs held up.
+
+    ``passed`` is how many nodes filter left; ``loop_ms`` for how long the event loop was held.
+    """
+
+    case: str
+    filter_ms: Number
+    filter_bytes: Count
+    passed: Count
+    prioritize_ms: Number
+    prioritize_bytes: Count
+    preempt_ms: Number
+    preempt_bytes: Count
+    bind_ms: Number
+    bind_bytes: Count
+    healthz_ms: Number
+    loop_ms: Number
+
+
+class Worst(Figures):
+    """The whole file of ``worst``."""
+
+    benchmark: Literal["worst"] = "worst"
+    nodes: Count
+    seed: int
+    targets: WorstTargets
+    rows: tuple[WorstRow, ...]
+
+
+# agent
+
+
+class AgentParameters(Figures):
+    """How long each agent was watched, how many agents' writes were counted, and the machine."""
+
+    seconds: Number
+    agents: Count
+    seed: int
+    machine: str
+
+
+class AgentCost(Figures):
+    """An agent's process with so many GPU pods on its node."""
+
+    pods: Count
+    cpu_percent: Number
+    memory_mib: Number
+    kubelet_calls_per_minute: Number
+    api_requests_per_minute: Number
+
+
+class AgentWrites(Figures):
+    """What all agents together write."""
+
+    agents: Count
+    pods_per_node_and_hour: Number
+    writes_per_second: Number
+    writes_per_agent_and_minute: Number
+    kib_per_write: Number
+
+
+class AgentFigures(Figures):
+    """The whole file of ``agent``."""
+
+    benchmark: Literal["agent"] = "agent"
+    parameters: AgentParameters
+    machine: Machine
+    cost: tuple[AgentCost, ...]
+    writes: tuple[AgentWrites, ...]

@@ -1,0 +1,106 @@
+"""The node agents: they look at their nodes when something happens, and publish late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from benchmarks.promises.policy import PublishedReport
+from benchmarks.promises.stage import Stage
+from benchmarks.promises.watches import ExtenderWatches, Watches
+from topology.core.devices import NodeName
+
+
+class Agents:
+    """One agent on each node: what it has heard, when it looks, and what it published last."""
+
+    def __init__(self, stage: Stage, watches: Watches, extender: ExtenderWatches) -> None:
+        self._stage = stage
+        self._timeline = stage.timeline
+        self._watches = watches
+        self._extender = extender
+        self._looking: set[NodeName] = set()
+        self._dead: set[NodeName] = set()
+        self._heard_version: dict[NodeName, int] = dict.fromkeys(stage.nodes, 0)
+        self._records: Counter[NodeName] = Counter()
+        self.published: dict[NodeName, PublishedReport] = {}
+        """What stands in each node's record now."""
+
+    def start(self) -> None:
+        """Every agent publishes its node as it is."""
+        for name in self._stage.nodes:
+            self._publish(name)
+
+    def looked(self, node: NodeName) -> float:
+        """When the node's agent looked for the report that stands in the record now."""
+        return self.published[node].looked
+
+    def tell(self, node: NodeName, version: int, *, left: bool) -> None:
+        """The agent hears in time of a pod's change, and looks where the pod has ``left``."""
+
+        def learn() -> None:
+            self._heard_version[node] = version
+            if left:
+                self.look(node)
+
+        self._watches.deliver(f"agent of {node}", learn)
+
+    def look(self, node: NodeName) -> None:
+        """Something has changed on a node: its agent will look, unless it is about to."""
+        if node not in self._looking:
+            self._looking.add(node)
+            late = self._timeline.happens(self._stage.delays.late_share)
+            mean = self._stage.delays.late if late else self._stage.delays.look
+            self._timeline.about(mean, lambda: self._publish(node))
+
+    def is_dead(self, node: NodeName) -> bool:
+        """Whether the node's agent publishes nothing for now."""
+        return node in self._dead
+
+    def die(self, node: NodeName) -> None:
+        """The node's agent publishes nothing until it is revived."""
+        self._stage.tally.deaths += 1
+        self._dead.add(node)
+
+    def revive(self, node: NodeName) -> None:
+        """The node's agent starts again, and looks."""
+        self._dead.discard(node)
+        self.look(node)
+
+    def _publish(self, node: NodeName) -> None:
+        self._looking.discard(node)
+        if node in self._dead:
+            return
+        before = self.published.get(node)
+        recreated = before is not None and self._timeline.happens(self._stage.faults.recreated)
+        if recreated:
+            self._recreate(node)
+        forget = self._timeline.happens(0.5)
+        report = self._stage.kubelets[node].report(forget_ended=forget)
+        report = replace(report, pods_version=str(self._heard_version[node]))
+        if not forget and self._stage.delays.look:
+            # The report may still show pods that have ended: the agent looks again soon.
+            self._timeline.about(1.0, lambda: self.look(node))
+        published = PublishedReport(report, str(self._records[node]), self._timeline.now)
+        self.published[node] = published
+        self._send(node, published)
+        if (
+            before is not None
+            and not recreated
+            and self._timeline.happens(self._stage.delays.repeated)
+        ):
+            # The report before this one comes once more, as after a broken watch.
+            self._send(node, before)
+
+    def _recreate(self, node: NodeName) -> None:
+        """Somebody deletes the node's record, and the agent makes a new one."""
+        self._stage.tally.recreated += 1
+        self._records[node] += 1
+        self._stage.kubelets[node].forget_sequence()
+        # The extender may miss the deletion: then a list shows it the new record.
+        if self._timeline.happens(0.5):
+            self._extender.tell("records", lambda: self._stage.policy.drop_record(node))
+
+    def _send(self, node: NodeName, published: PublishedReport) -> None:
+        topology = self._stage.nodes[node]
+        self._extender.tell("records", lambda: self._stage.policy.put_report(topology, published))

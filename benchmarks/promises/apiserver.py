@@ -1,0 +1,157 @@
+"""The API server: which pods there are, who is told of them, and what it accepts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from benchmarks.promises.agents import Agents
+from benchmarks.promises.extender import record_of
+from benchmarks.promises.judge import Judge
+from benchmarks.promises.pods import PodEntry
+from benchmarks.promises.stage import Stage
+from benchmarks.promises.watches import ExtenderWatches, Watches
+from scheduler_extender.annotations import PLACEMENT
+from scheduler_extender.verbs import Binding
+from topology.core.devices import NodeName, PodUid
+
+DELETED_AFTER = 5.0
+"""Seconds, on average, until somebody deletes a pod that has ended."""
+
+
+class PodListener(Protocol):
+    """The kubelets, as far as the API server tells them anything."""
+
+    def bound(self, entry: PodEntry) -> None:
+        """A pod was bound to the kubelet's node."""
+        ...
+
+    def force_deleted(self, entry: PodEntry) -> None:
+        """A pod of the kubelet's node is gone from the API server, without a grace period."""
+        ...
+
+
+class ApiServer:
+    """Keeps the pods, and tells the extender, the kubelets and the agents of every change."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        watches: Watches,
+        extender: ExtenderWatches,
+        agents: Agents,
+        judge: Judge,
+    ) -> None:
+        self._stage = stage
+        self._timeline = stage.timeline
+        self._watches = watches
+        self._extender = extender
+        self._agents = agents
+        self._judge = judge
+        self._listeners: list[PodListener] = []
+        self._named: dict[str, PodEntry] = {}
+        self.pods: dict[PodUid, PodEntry] = {}
+        self.version = 0
+
+    def tell(self, listener: PodListener) -> None:
+        """Tell a listener of bound pods from now on, over the watch of each pod's node."""
+        self._listeners.append(listener)
+
+    def find(self, name: str) -> PodEntry | None:
+        """The pod of this name, if there is one."""
+        return self._named.get(name)
+
+    def create(self, entry: PodEntry) -> None:
+        """Somebody creates a pod. Nobody is told yet; see :meth:`changed`."""
+        self.pods[entry.record.uid] = self._named[entry.record.name] = entry
+
+    def changed(self, entry: PodEntry) -> None:
+        """Tell the node's agent and the extender what the pod is now."""
+        record = entry.record
+        self._next_version(record.node)
+
+        def tell() -> None:
+            if record.node is not None:
+                entry.seen = min(entry.seen, self._timeline.now)
+            self._stage.policy.put_pod(record)
+
+        self._extender.tell("pods", tell)
+
+    def commit(self, entry: PodEntry, binding: Binding) -> bool:
+        """Write a Binding: nodeName and annotations at once. False where it cannot be any more."""
+        if entry.gone or entry.record.node is not None:
+            return False
+        self.bind(entry, binding.node, {PLACEMENT: binding.placement})
+        self._stage.tally.placed += 1
+        self._stage.tally.placed_by_kind[entry.kind] += 1
+        if entry.request.required:
+            verdict = json.loads(binding.placement)["verdict"]
+            self._judge.placed(entry, verdict, self._agents.looked(binding.node))
+        return True
+
+    def write_bind(self, entry: PodEntry, node: str, promise: str) -> None:
+        """Bind without any fault; ``promise`` is what a pod with constraints was promised."""
+        placement = json.dumps({"verdict": promise})
+        meta = entry.pod.metadata
+        binding = Binding(meta.namespace, meta.name, entry.record.uid, NodeName(node), placement)
+        assert self.commit(entry, binding)
+
+    def bind(self, entry: PodEntry, node: NodeName, annotations: dict[str, str]) -> None:
+        """The pod has a node from now on, and everybody is told."""
+        manifest = dict(entry.manifest)
+        meta = manifest["metadata"]
+        notes = {**meta.get("annotations", {}), **annotations}
+        manifest["metadata"] = {**meta, "annotations": notes}
+        manifest["spec"] = {**manifest["spec"], "nodeName": node}
+        entry.record, entry.manifest = record_of(manifest), manifest
+        entry.bound = self._timeline.now
+        self._stage.capacity.take(node, entry.request.effective_count)
+        self.changed(entry)
+        for listener in self._listeners:
+            self._watches.deliver(node, partial(listener.bound, entry))
+        if self._timeline.happens(self._stage.faults.forced):
+            mean = 1.0 if self._timeline.happens(0.5) else entry.job.runs
+            self._timeline.about(mean, lambda: self._force_delete(entry))
+
+    def finish(self, entry: PodEntry, phase: str) -> None:
+        """The kubelet reports the pod's end, and soon somebody deletes it."""
+        if entry.ended:
+            return
+        self._ends(entry)
+        entry.record = replace(entry.record, phase=phase)
+        self.changed(entry)
+        self._timeline.about(DELETED_AFTER, lambda: self.delete(entry))
+
+    def delete(self, entry: PodEntry) -> None:
+        """The API server forgets a pod; the extender hears of it later."""
+        entry.gone = True
+        uid = entry.record.uid
+        del self.pods[uid], self._named[entry.record.name]
+        version = self._next_version(entry.record.node, left=True)
+        self._extender.tell("pods", lambda: self._stage.policy.drop_pod(uid, version))
+
+    def _force_delete(self, entry: PodEntry) -> None:
+        """Somebody deletes a bound pod with a grace period of 0."""
+        if entry.ended:
+            return
+        node = self._ends(entry)
+        self._stage.tally.forced += 1
+        self.delete(entry)
+        for listener in self._listeners:
+            self._watches.deliver(node, partial(listener.force_deleted, entry))
+
+    def _ends(self, entry: PodEntry) -> NodeName:
+        node = entry.record.node
+        assert node is not None
+        entry.ended = True
+        self._stage.capacity.give_back(node, entry.request.effective_count)
+        return node
+
+    def _next_version(self, node: NodeName | None, *, left: bool = False) -> int:
+        """The next resourceVersion, of which the node's agent hears in time."""
+        self.version += 1
+        if node is not None:
+            self._agents.tell(node, self.version, left=left)
+        return self.version

@@ -1,0 +1,38 @@
+"""How many GPUs of each node are given out, as kube-scheduler counts them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from topology.core.graph import NodeTopology
+
+
+class Capacity:
+    """Devices taken and there, node by node; a GPU that is shared counts once for each share."""
+
+    def __init__(self, nodes: Iterable[NodeTopology]) -> None:
+        self._there = {
+            str(node.name): len(node.gpus) * node.resources[0].replicas for node in nodes
+        }
+        self._taken: Counter[str] = Counter()
+
+    def take(self, node: str, count: int) -> None:
+        """A pod counts on a node from now on."""
+        self._taken[node] += count
+
+    def give_back(self, node: str, count: int) -> None:
+        """A pod counts there no more."""
+        self._taken[node] -= count
+
+    def fits(self, node: str, count: int) -> bool:
+        """Whether so many devices are left."""
+        return self._taken[node] + count <= self._there[node]
+
+    def fitting(self, count: int) -> list[str]:
+        """The nodes that have so many devices left, in the order of the fleet."""
+        return [node for node in self._there if self.fits(node, count)]
+
+    def used_share(self, node: str) -> float:
+        """The share of a node's devices that is taken, 0 to 1."""
+        return self._taken[node] / self._there[node]

@@ -1,0 +1,146 @@
+"""Are promises kept, what does keeping them cost, and what does placing well gain?
+
+Two comparisons over the same jobs on the same emulated nodes:
+
+*promises*: the extender, with everything that goes wrong; the rule "a good set is free" in its
+place; and an oracle that uses the same outcome rules, knows every node at every moment, and meets
+no delay at all. The oracle bounds what a promise-keeping scheduler can place.
+
+*singles*: single-GPU pods among pairs and quads that need their links. The extender filters for
+all, and who scores differs: it, or kube-scheduler's LeastAllocated or MostAllocated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.table import Table
+
+from benchmarks.figures.promised import PromiseRow, Promises, Shares, Singles
+from benchmarks.promises.plays import Play, play_all
+from benchmarks.promises.tally import Tally
+from benchmarks.promises.workloads import MIXED
+
+MOST_REASONS = 12
+
+
+def promises(pods: int, seed: int) -> Promises:
+    """The figures of the first comparison, with every parameter."""
+    plays = [
+        Play("extender", pods, seed, restarts=max(1, pods // 2000)),
+        Play("good set free", pods, seed),
+        Play("oracle", pods, seed),
+    ]
+    tallies = play_all(plays)
+    rows = {p.policy: _row(t) for p, t in zip(plays, tallies, strict=True)}
+    return Promises(pods=pods, seed=seed, fleet=dict(MIXED), policies=rows)
+
+
+def singles(pods: int, seeds: Iterable[int]) -> Singles:
+    """The figures of the second comparison, with every parameter."""
+    seeds = tuple(seeds)
+    names = ("extender", "LeastAllocated", "MostAllocated")
+    plays = [
+        Play(name, pods, seed, workload="singles", foreign=0.0, rate=0.75)
+        for name in names
+        for seed in seeds
+    ]
+    tallies: dict[str, list[Tally]] = {name: [] for name in names}
+    for what, tally in zip(plays, play_all(plays), strict=True):
+        tallies[what.policy].append(tally)
+    shares = {name: _shares(found) for name, found in tallies.items()}
+    return Singles(pods=pods, seeds=seeds, fleet=dict(MIXED), shares=shares)
+
+
+def _shares(tallies: Sequence[Tally]) -> Shares:
+    def share(*kinds: str) -> tuple[float, ...]:
+        return tuple(
+            sum(tally.placed_by_kind[kind] for kind in kinds)
+            / max(1, sum(tally.asked_by_kind[kind] for kind in kinds))
+            for tally in tallies
+        )
+
+    return Shares(
+        single=share("single"),
+        pair=share("pair"),
+        quad=share("quad"),
+        pair_or_quad=share("pair", "quad"),
+    )
+
+
+def _row(tally: Tally) -> PromiseRow:
+    return PromiseRow(
+        placed=tally.placed,
+        required=tally.required,
+        required_placed=tally.required_placed,
+        promised=dict(tally.promised),
+        broken=dict(tally.broken),
+        excused=dict(tally.excused),
+        kubelet_refusals=dict(tally.kubelet_refusals),
+        refused_by_bind=tally.refused_by_bind,
+        gave_up=tally.gave_up,
+        unseen=dict(tally.unseen),
+        stale=tally.stale,
+        blind=tally.blind,
+        faults=len(tally.faults),
+        forced=tally.forced,
+        late_commits=tally.late_commits,
+        blindings=tally.blindings,
+        deaths=tally.deaths,
+        recreated=tally.recreated,
+        foreign=tally.foreign,
+        restarts=tally.restarts,
+        reasons=dict(tally.reasons.most_common(MOST_REASONS)),
+    )
+
+
+def promises_table(found: Promises) -> Table:
+    """The first comparison for a terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.title = f"{found.pods} pods on {sum(found.fleet.values())} nodes"
+    table.add_column("who chooses nodes")
+    for column in ("placed", "with links required", "promises", "broken", "excused", "refused"):
+        table.add_column(column, justify="right")
+    for name, row in found.policies.items():
+        table.add_row(
+            name,
+            f"{row.placed}",
+            f"{row.required_placed} of {row.required}",
+            _counts(row.promised),
+            _counts(row.broken),
+            _counts(row.excused),
+            _counts(row.kubelet_refusals),
+        )
+    return table
+
+
+def reasons_table(found: Promises) -> Table:
+    """Why the extender let pods wait."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("why the extender let a pod wait")
+    table.add_column("tries", justify="right")
+    for reason, count in Counter(found.policies["extender"].reasons).most_common():
+        table.add_row(reason, str(count))
+    return table
+
+
+def singles_table(found: Singles) -> Table:
+    """The second comparison for a terminal: mean over seeds, and the range."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.title = f"{found.pods} pods, {len(found.seeds)} seeds: placed at once"
+    table.add_column("who scores")
+    for column in ("single", "pair", "quad", "pair or quad"):
+        table.add_column(column, justify="right")
+    for name, row in found.shares.items():
+        table.add_row(name, *map(_mean, (row.single, row.pair, row.quad, row.pair_or_quad)))
+    return table
+
+
+def _mean(shares: Sequence[float]) -> str:
+    mean = sum(shares) / len(shares)
+    return f"{mean:.1%} ({min(shares):.1%} … {max(shares):.1%})"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "0"

@@ -1,0 +1,168 @@
+"""The real extender in a closed loop. Everything that a closed loop asks of it goes through here.
+
+That is: its verbs over its cluster, its binder and its settler, and how it reads a pod. The binder
+talks to the emulated API server through :class:`~benchmarks.promises.podapi.PodApi`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from benchmarks.promises.faults import STALE_AFTER
+from benchmarks.promises.podapi import PodApi
+from benchmarks.promises.policy import Pick, PublishedReport
+from scheduler_extender import verbs
+from scheduler_extender.annotations import parse
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.ledger import availability
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.verification import Surprise
+from scheduler_extender.verbs import BindError
+from scheduler_extender.wire import BindingArgs, Pod
+from topology.core.belief import Availability
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.requests import GpuRequest
+
+if TYPE_CHECKING:
+    from benchmarks.promises.apiserver import ApiServer
+    from benchmarks.promises.pods import PodEntry
+    from benchmarks.promises.stage import Stage
+
+GPU = "nvidia.com/gpu"
+MANAGED = Settings().managed
+ROUND = 1.0
+"""Seconds between two rounds of the settler."""
+
+Score = Callable[["Stage", list[str]], dict[str, float]]
+"""The score of each node."""
+
+
+def record_of(manifest: dict[str, Any]) -> PodRecord:
+    """What the extender keeps of a Pod that asks for GPUs."""
+    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert record is not None
+    return record
+
+
+def read_pod(manifest: dict[str, Any]) -> tuple[Pod, PodRecord, GpuRequest]:
+    """A Pod as the extender reads it: the wire's form, its record, and its request."""
+    pod = msgspec.convert(manifest, Pod)
+    request = parse(pod, MANAGED)
+    assert isinstance(request, GpuRequest)
+    return pod, record_of(manifest), request
+
+
+class Extender:
+    """The shipping verbs over the shipping cluster; ``score`` replaces prioritize where given."""
+
+    def __init__(self, seed: int, *, score: Score | None = None) -> None:
+        self._rng = random.Random(seed)
+        self._score = score
+        self.surprises: list[Surprise] = []
+        self.faults: list[str] = []
+
+    def start(self, stage: Stage, api: ApiServer) -> None:
+        """A closed loop begins."""
+        self._stage = stage
+        self._api = api
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything."""
+        timeline, faults = self._stage.timeline, self._stage.faults
+        stale_after = STALE_AFTER if faults.dies_every else None
+        self._heard: dict[str, float] = {}
+        self._failing: dict[str, float] = {}
+        self._cluster = Cluster(
+            lambda: timeline.now, Settings(stale_after=stale_after), self._watches
+        )
+        self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
+        self._cluster.on_surprise(self.surprises.append)
+        self._binder = KubeBinder(PodApi(self._stage, self._api), self._cluster)
+        self._settler = Settler(self._cluster, self._binder, clock=lambda: timeline.now)
+        self._in_rounds = False
+
+    def pick(self, pod: Pod, offered: list[str]) -> Pick:
+        """filter, then prioritize; ties are broken at random, as in kube-scheduler."""
+        answer = verbs.filter_nodes(self._cluster, pod, offered)
+        reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
+        passed = answer.node_names or []
+        if not passed:
+            return Pick(None, reasons)
+        if self._score is not None:
+            scores = self._score(self._stage, passed)
+        else:
+            rows = verbs.prioritize(self._cluster, pod, passed)
+            scores = {str(row["Host"]): float(str(row["Score"])) for row in rows}
+        best = max(scores.values())
+        return Pick(self._rng.choice([n for n in passed if scores[n] == best]), reasons)
+
+    def bind(self, entry: PodEntry, node: str) -> str | None:
+        """bind, which decides anew."""
+        meta = entry.pod.metadata
+        args = BindingArgs(meta.name, meta.namespace, meta.uid, node)
+        try:
+            verbs.bind(self._cluster, self._binder, args, lambda: "")
+        except BindError as error:
+            return str(error)
+        finally:
+            if not self._in_rounds:
+                self._in_rounds = True
+                self._round(self._settler)
+        return None
+
+    def availability(self, node: NodeName) -> Availability | None:
+        """What the extender knows of a node, reservations counted; None where it knows nothing."""
+        facts = self._cluster.facts(node)
+        if facts.topology is None:
+            return None
+        return availability(facts.topology, facts.report, facts.all_pods, GPU)
+
+    def _watches(self) -> list[Watch]:
+        return [Watch(name, at, self._failing.get(name)) for name, at in self._heard.items()]
+
+    def _round(self, settler: Settler) -> None:
+        """The settler's rounds, as long as there is something to settle."""
+        if settler is not self._settler:
+            return  # the extender of this settler was killed
+        settler.round(self._stage.timeline.now)
+        self._in_rounds = bool(self._cluster.in_flight())
+        if self._in_rounds:
+            self._stage.timeline.after(ROUND, lambda: self._round(settler))
+
+    def put_pod(self, record: PodRecord) -> None:
+        """News of a pod."""
+        self._cluster.put_pod(record)
+
+    def drop_pod(self, uid: PodUid, version: int) -> None:
+        """A pod is gone."""
+        self._cluster.drop_pod(uid, version)
+
+    def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
+        """News of a node."""
+        age = self._stage.timeline.now - published.looked
+        self._cluster.put_record(topology, published.report, uid=published.record, age=age)
+
+    def drop_record(self, name: NodeName) -> None:
+        """A node's record is gone."""
+        self._cluster.drop_record(name)
+
+    def watch_heard(self, watch: str) -> None:
+        """A watch has brought something."""
+        self._heard[watch] = self._stage.timeline.now
+
+    def watch_failing(self, watch: str, *, failing: bool) -> None:
+        """A watch is broken, or works again."""
+        self._failing.pop(watch, None)
+        if failing:
+            self._failing[watch] = self._stage.timeline.now

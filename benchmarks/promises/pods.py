@@ -1,0 +1,118 @@
+"""Pods of a closed loop: what a workload asks for, and what becomes of each pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from benchmarks.promises.extender import read_pod
+from scheduler_extender.annotations import PREFIX
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.wire import Pod
+from topology.core.requests import GpuRequest
+
+Manifest: TypeAlias = dict[str, Any]
+"""A Pod as JSON has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuContainer:
+    """A container of a pod: its role, and how many GPUs it asks for."""
+
+    role: Literal["app", "sidecar", "init"]
+    gpus: int
+
+
+def app(gpus: int) -> GpuContainer:
+    """A container of the pod's own work."""
+    return GpuContainer("app", gpus)
+
+
+def sidecar(gpus: int) -> GpuContainer:
+    """An init container that goes on running beside the app containers."""
+    return GpuContainer("sidecar", gpus)
+
+
+def init(gpus: int) -> GpuContainer:
+    """An init container that ends before the app containers start."""
+    return GpuContainer("init", gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One pod of a workload: when it comes, how long it runs, and what it asks.
+
+    Times are in seconds. A pod that kube-scheduler cannot place is given up after ``patience``.
+    ``deleted``: somebody deletes the pod before it ends by itself. ``foreign``: others bind it,
+    behind the extender's back.
+    """
+
+    arrives: float
+    runs: float
+    manifest: Manifest
+    patience: float = 60.0
+    deleted: bool = False
+    foreign: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class PodEntry:
+    """A pod at the API server, and what the closed loop knows about it.
+
+    ``promise`` is the verdict that the pod was bound with, ``decided`` when that was decided, and
+    ``blind_for`` for how many seconds a watch of the extender had been failing by then. ``seen`` is
+    when the extender heard that the pod is bound. ``gone``: the API server has forgotten the pod.
+    """
+
+    job: Job
+    pod: Pod
+    manifest: Manifest
+    record: PodRecord
+    request: GpuRequest
+    created: float
+    kind: str
+    promise: str | None = None
+    decided: float = 0.0
+    blind_for: float = 0.0
+    bound: float = float("inf")
+    seen: float = float("inf")
+    ended: bool = False
+    gone: bool = False
+    admitted: bool = False
+
+    @classmethod
+    def of(cls, job: Job, now: float) -> PodEntry:
+        """The entry of a job's pod, created now. Its ``kind`` is the name without the number."""
+        pod, record, request = read_pod(job.manifest)
+        assert isinstance(request, GpuRequest)
+        kind = record.name.rpartition("-")[0]
+        return cls(job, pod, job.manifest, record, request, now, kind)
+
+
+def manifest(
+    name: str, number: int, annotations: dict[str, str], *containers: GpuContainer
+) -> Manifest:
+    """A Pod with these GPU containers, in order; ``annotations`` are without our prefix."""
+    first: list[dict[str, Any]] = []
+    apps: list[dict[str, Any]] = []
+    for i, container in enumerate(containers):
+        found: dict[str, Any] = {
+            "name": f"c{i}",
+            "resources": {"limits": {"nvidia.com/gpu": str(container.gpus)}},
+        }
+        if container.role == "sidecar":
+            found["restartPolicy"] = "Always"
+        (apps if container.role == "app" else first).append(found)
+    spec: dict[str, Any] = {"containers": apps}
+    if first:
+        spec["initContainers"] = first
+    return {
+        "metadata": {
+            "name": f"{name}-{number}",
+            "namespace": "default",
+            "uid": f"{number:032x}",
+            "annotations": {PREFIX + key: value for key, value in annotations.items()},
+        },
+        "spec": spec,
+        "status": {"phase": "Pending"},
+    }

@@ -1,0 +1,44 @@
+"""What happened in a closed loop, counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often what happened.
+
+    ``excused`` promises were broken by a pod that others bound and that nobody had seen yet.
+    ``unseen`` ones were broken by such a pod, too, but the watch had been failing for so long that
+    the extender should have stopped promising. ``faults`` are nodes about which deciding failed.
+    ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed
+    while a watch had been failing for long.
+    """
+
+    placed: int = 0
+    foreign: int = 0
+    required: int = 0
+    required_placed: int = 0
+    refused_by_bind: int = 0
+    gave_up: int = 0
+    promised: Counter[str] = field(default_factory=Counter)
+    broken: Counter[str] = field(default_factory=Counter)
+    excused: Counter[str] = field(default_factory=Counter)
+    kubelet_refusals: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    placed_by_kind: Counter[str] = field(default_factory=Counter)
+    asked_by_kind: Counter[str] = field(default_factory=Counter)
+    unseen: Counter[str] = field(default_factory=Counter)
+    stale: int = 0
+    blind: int = 0
+    restarts: int = 0
+    forced: int = 0
+    late_commits: int = 0
+    blindings: int = 0
+    deaths: int = 0
+    recreated: int = 0
+    faults: list[str] = field(default_factory=list)
+    surprises: Counter[str] = field(default_factory=Counter)
+    broken_jobs: list[str] = field(default_factory=list)

@@ -1,0 +1,89 @@
+"""Watches on the API server: news comes late but in order, and the extender's two may fail."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.promises.stage import Stage
+from benchmarks.promises.timeline import Event, Timeline
+
+WATCHES = ("pods", "records")
+"""What the extender watches."""
+
+
+class Watches:
+    """Delivers news to whoever watches: each watcher by itself, late by ``delay`` on average."""
+
+    def __init__(self, timeline: Timeline, delay: float) -> None:
+        self._timeline = timeline
+        self._delay = delay
+        self._latest: dict[str, float] = {}
+
+    def deliver(self, watcher: str, event: Event) -> None:
+        """Let a watcher hear of something, after everything that it was told before."""
+        timeline = self._timeline
+        due = timeline.now + timeline.drawn(self._delay)
+        when = max(self._latest.get(watcher, 0.0), due)
+        self._latest[watcher] = when
+        timeline.at(when, event)
+
+    def hold(self, watcher: str, until: float) -> None:
+        """Bring a watcher nothing before this time."""
+        self._latest[watcher] = max(self._latest.get(watcher, 0.0), until)
+
+    def reopen(self, watcher: str) -> None:
+        """Begin anew: a watcher that has just listed waits for no older news."""
+        self._latest.pop(watcher, None)
+
+
+class ExtenderWatches:
+    """The extender's watches on pods and on records.
+
+    What was on its way to an extender that was killed is lost; the next one lists instead.
+    """
+
+    def __init__(self, stage: Stage, watches: Watches) -> None:
+        self._timeline = stage.timeline
+        self._policy = stage.policy
+        self._watches = watches
+        self._lives = 0
+        self._failing_since: dict[str, float] = {}
+
+    def tell(self, watch: str, event: Event) -> None:
+        """Deliver to the extender that runs now, unless it is killed in the meantime."""
+        life = self._lives
+
+        def deliver() -> None:
+            if life == self._lives:
+                self._policy.watch_heard(watch)
+                event()
+
+        self._watches.deliver(watch, deliver)
+
+    def silence(self, watch: str, until: float, *, fails: bool) -> None:
+        """Bring nothing until then. Where the watch ``fails``, the extender is told so."""
+        self._watches.hold(watch, until)
+        if fails:
+            self._failing_since[watch] = self._timeline.now
+            self._policy.watch_failing(watch, failing=True)
+            self._timeline.at(until, partial(self._restore, watch))
+
+    def failing_for(self) -> float:
+        """For how many seconds some watch has been failing; 0 where none does."""
+        now = self._timeline.now
+        return now - min(self._failing_since.values(), default=now)
+
+    def drop_undelivered(self) -> None:
+        """The extender is killed: what is on its way reaches nobody."""
+        self._lives += 1
+
+    def reopen(self) -> None:
+        """A new extender opens both watches."""
+        for watch in WATCHES:
+            self._watches.reopen(watch)
+            self._failing_since.pop(watch, None)
+            self._policy.watch_heard(watch)
+
+    def _restore(self, watch: str) -> None:
+        self._failing_since.pop(watch, None)
+        self._policy.watch_failing(watch, failing=False)

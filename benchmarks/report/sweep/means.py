@@ -1,0 +1,139 @@
+"""Drawings of what the rows of a sweep say: promises, completion, load, waiting, weakest hop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from benchmarks.figures.schema import Interval
+from benchmarks.figures.simulated import QUANTILES, PolicyRow
+from benchmarks.report import plots, wording
+from benchmarks.report.colours import Palette
+from benchmarks.report.parts import Figure, Panel
+from benchmarks.report.sweep.cases import Case, caption, known, longest
+from benchmarks.report.sweep.hops import hops
+from benchmarks.shipped.tables import spread
+
+
+def figures(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:
+    """The drawings; one without panels has nothing to show."""
+    yield _promises(found, palette)
+    yield _completions(found, palette)
+    yield _loads(found, palette)
+    yield _waits(found, palette)
+    yield hops(found)
+
+
+def _intervals(found: Sequence[Case]) -> str:
+    if all(row.seeds < 2 for case in found for row in case.rows):
+        return "One seed."
+    return "Means over seeds and 95 %; where an arrow is, it goes on."
+
+
+def _promises(found: Sequence[Case], palette: Palette) -> Figure:
+    given = {case.name: _dots(case, "kept", 0.01) for case in found}
+    text = f"Of the placed jobs that asked for anything. {_intervals(found)}"
+    axis = plots.Axis("promises kept, %", 0, 100)
+    return Figure("Promises kept", text, _dotted(given, axis, palette))
+
+
+def _completions(found: Sequence[Case], palette: Palette) -> Figure:
+    if any(case.ours is not None for case in found):
+        given = {case.name: _dots(case, "completion_against_ours", 1.0) for case in found}
+        axis = plots.Axis("completion, × ours", 0, at=1.0)
+    else:
+        size, unit = wording.unit(longest(found, "completion"))
+        given = {case.name: _dots(case, "completion", size) for case in found}
+        axis = plots.Axis(f"completion, {unit}", 0)
+    text = f"From arrival to end, left is faster. {_intervals(found)}"
+    return Figure("Completion", text, _dotted(given, axis, palette))
+
+
+def _dots(case: Case, name: str, size: float) -> list[plots.Dot]:
+    return [
+        plots.Dot(one.row.policy, one.mean / size, one.value.half / size)
+        for one in known(case.rows, name)
+    ]
+
+
+def _dotted(given: dict[str, list[plots.Dot]], axis: plots.Axis, palette: Palette) -> list[Panel]:
+    """A panel per case, all on one axis."""
+    axis = axis.around([dot for dots in given.values() for dot in dots])
+    return [
+        Panel(
+            name if len(given) > 1 else "",
+            plots.dots(dots, axis, palette),
+            "; ".join(f"{d.policy} {spread(Interval(d.mean, d.half), '.3g')}" for d in dots),
+        )
+        for name, dots in given.items()
+        if dots
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _AgainstLoad:
+    """A figure that is drawn against the load: its name, how large its unit is, and the unit."""
+
+    title: str
+    figure: str
+    size: float
+    unit: str
+
+
+def _loads(found: Sequence[Case], palette: Palette) -> Figure:
+    """Promises, waiting and completion against the load, for each cluster with several loads."""
+    wait, wait_unit = wording.unit(longest(found, "wait"))
+    completion, completion_unit = wording.unit(longest(found, "completion"))
+    drawn = (
+        _AgainstLoad("Promises kept", "kept", 0.01, "%"),
+        _AgainstLoad("Wait", "wait", wait, wait_unit),
+        _AgainstLoad("Completion", "completion", completion, completion_unit),
+    )
+    panels = []
+    clusters = dict.fromkeys(case.cluster for case in found)
+    for cluster in clusters:
+        rows = [row for case in found for row in case.rows if case.cluster == cluster]
+        for one in drawn:
+            given = list(_against_load(rows, one.figure, one.size))
+            several = len({load for line in given for load in line.x}) > 1
+            if several and any(any(line.y) for line in given):
+                named = f"{one.title}, {cluster}" if len(clusters) > 1 else one.title
+                axis = f"{one.title.lower()}, {one.unit}"
+                drawing = plots.against(given, "load", axis, palette)
+                panels.append(Panel(named, drawing, "The means stand in the table."))
+    text = "Means over seeds. How far they differ from seed to seed stands in the table."
+    return Figure("Against load", text, panels, lined=True)
+
+
+def _against_load(rows: Sequence[PolicyRow], name: str, size: float) -> Iterator[plots.Line]:
+    for policy in dict.fromkeys(row.policy for row in rows):
+        points = sorted(
+            (one.row.load, one.mean / size)
+            for one in known(rows, name)
+            if one.row.policy == policy and one.row.load is not None
+        )
+        if points:
+            yield plots.Line(policy, [x for x, _ in points], [y for _, y in points])
+
+
+def _waits(found: Sequence[Case], palette: Palette) -> Figure:
+    panels = []
+    for case in found:
+        given = list(_quantiles(case))
+        if any(line.x[-1] >= 1 for line in given):
+            drawing = plots.waits(given, palette)
+            half = "; ".join(
+                f"{line.policy} {wording.duration(line.x[45])} at 90 %" for line in given
+            )
+            panels.append(Panel(caption(case, found), drawing, half))
+    text = "Share of the placed jobs that had started by then. Quantiles, averaged over seeds."
+    return Figure("Waiting", text, panels, lined=True)
+
+
+def _quantiles(case: Case) -> Iterator[plots.Line]:
+    for row in case.rows:
+        runs = [r.waits for r in case.runs if r.policy == row.policy and r.waits]
+        if runs:
+            x = [mean(values) for values in zip(*runs, strict=True)]
+            yield plots.Line(row.policy, x, [100 * q for q in QUANTILES])

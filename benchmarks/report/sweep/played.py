@@ -1,0 +1,68 @@
+"""What was played, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.figures.simulated import Demand, Parameters
+from benchmarks.report import wording
+from benchmarks.report.sweep.cases import Case
+
+ASKS = 6
+"""How many demands are written out."""
+
+
+def played(given: Parameters, found: Sequence[Case]) -> Iterator[tuple[str, list[str]]]:
+    """Headings and what stands under each: clusters, jobs, demands, queue and seeds."""
+    rules = given.rules
+    size = {case.cluster: case.runs[0] for case in found}
+    beside = f" and {', '.join(given.adds)} beside" if given.adds else ""
+    yield (
+        "Cluster" if len(size) == 1 else "Clusters",
+        [
+            f"{name}{beside}: {wording.several(run.nodes, 'node')}, "
+            f"{wording.several(run.gpus, 'GPU')}"
+            for name, run in size.items()
+        ],
+    )
+    jobs = found[0].runs[0].jobs
+    loads = ", ".join(wording.load(load) for load in given.loads)
+    scaled = any(load is not None for load in given.loads)
+    meant = " (GPU time asked / there until the last job has come)" if scaled else ""
+    yield "Jobs", [f"{jobs_of(jobs, given)}; {loads}{meant}"]
+    asks = {cluster: _asked(found, cluster) for cluster in size}
+    if len(set(asks.values())) == 1:
+        yield "Asked, by GPU time", list(next(iter(asks.values())))
+    else:
+        words = [f"{cluster}: {'; '.join(asked)}" for cluster, asked in asks.items() if asked]
+        yield "Asked, by GPU time", words
+    rule = "all pods of a job start or none" if rules.gang else "pods start one by one"
+    yield "Queue", [f"{rules.queue}; {rule}"]
+    every = "all policies play the same jobs under one seed" if len(given.policies) > 1 else ""
+    yield "Seeds", ["; ".join(filter(None, [wording.seeds(given.seeds), every]))]
+
+
+def _asked(found: Sequence[Case], cluster: str) -> tuple[str, ...]:
+    """What was asked on a cluster, as the first run that was noted has it."""
+    runs = (run for case in found if case.cluster == cluster for run in case.runs)
+    asks: tuple[Demand, ...] = next((run.asks for run in runs if run.asks), ())
+    whole = sum(ask.gpu_hours for ask in asks) or 1.0
+    words = []
+    for ask in asks[:ASKS]:
+        share = wording.percent(ask.gpu_hours / whole)
+        words.append(f"{share}: {ask.ask} ({wording.several(ask.jobs, 'job')})")
+    if rest := asks[ASKS:]:
+        share = wording.percent(sum(ask.gpu_hours for ask in rest) / whole)
+        jobs = sum(ask.jobs for ask in rest)
+        words.append(
+            f"{share}: {wording.several(len(rest), 'other kind')} ({wording.several(jobs, 'job')})"
+        )
+    return tuple(words)
+
+
+def jobs_of(count: int, given: Parameters) -> str:
+    """So many jobs of the sweep's source, in words."""
+    source = given.workload.source
+    if source == "synthetic":
+        return wording.several(count, "synthetic job")
+    return f"{wording.several(count, 'job')} of {source}"

@@ -1,0 +1,100 @@
+"""A row for each policy, over the seeds; and the shards of one sweep as one.
+
+All policies meet the same jobs under one seed, so their differences are taken seed by seed. An
+interval is Student's t over the seeds, 95 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from statistics import mean, stdev
+
+from scipy.stats import t as student
+
+from benchmarks.figures.schema import Interval
+from benchmarks.figures.simulated import PolicyRow, Run, Simulated
+from benchmarks.ownpolicy import label
+
+OURS = "gpu-topology"
+MEANS = (
+    *("kept", "hop", "hop_least_tenth", "wait", "wait_asking", "completion"),
+    *("completion_several", "allocated", "fragmented", "cpu_seconds"),
+)
+"""Figures of a run of which a row has the mean."""
+
+
+def rows(runs: Sequence[Run]) -> tuple[PolicyRow, ...]:
+    """One row per cluster, load and policy, in the order of the runs."""
+    groups: dict[tuple[str, float | None, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.cluster, run.load, run.policy), []).append(run)
+    return tuple(
+        _row(group, groups.get((cluster, load, OURS), []))
+        for (cluster, load, _), group in groups.items()
+    )
+
+
+def _row(group: Sequence[Run], ours: Sequence[Run]) -> PolicyRow:
+    first = group[0]
+    means = {name: interval(_known(group, name)) for name in MEANS}
+    ours_by_seed = {run.seed: run for run in ours}
+
+    def against_ours(name: str) -> Interval | None:
+        return interval(list(_ratios(group, ours_by_seed, name)))
+
+    return PolicyRow(
+        cluster=first.cluster,
+        load=first.load,
+        policy=first.policy,
+        seeds=len(group),
+        jobs=sum(run.jobs for run in group),
+        placed=sum(run.placed for run in group),
+        impossible=sum(run.impossible for run in group),
+        stuck=sum(run.stuck for run in group),
+        asking=sum(run.asking for run in group),
+        **means,
+        completion_against_ours=against_ours("completion"),
+        completion_several_against_ours=against_ours("completion_several"),
+        wait_against_ours=against_ours("wait"),
+    )
+
+
+def _known(group: Sequence[Run], name: str) -> list[float]:
+    values: list[float | None] = [getattr(run, name) for run in group]
+    return [value for value in values if value is not None]
+
+
+def _ratios(group: Sequence[Run], ours: Mapping[int, Run], name: str) -> Iterator[float]:
+    for run in group:
+        mine = ours.get(run.seed)
+        value: float | None = getattr(run, name)
+        if mine is not None and value is not None and getattr(mine, name):
+            yield value / getattr(mine, name)
+
+
+def interval(values: Sequence[float]) -> Interval | None:
+    """Mean and half the width of the 95 % interval; 0 for the width of a single value.
+
+    >>> [round(x, 3) for x in interval([1.0, 2.0, 3.0])]
+    [2.0, 2.484]
+    """
+    if not values:
+        return None
+    if len(values) == 1:
+        return Interval(values[0], 0.0)
+    half = student.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
+    return Interval(mean(values), float(half))
+
+
+def merge(shards: Sequence[Simulated]) -> Simulated:
+    """The shards of one sweep as one. Raises ValueError where they are of several."""
+    given = shards[0].parameters
+    if any(other.parameters != given for other in shards[1:]):
+        raise ValueError("shards of different sweeps: their parameters differ")
+    played = {
+        (run.cluster, run.load, run.seed, run.policy): run for shard in shards for run in shard.runs
+    }
+    order = product(given.clusters, given.loads, given.seeds, map(label, given.policies))
+    runs = tuple(played[key] for key in order if key in played)
+    return Simulated(parameters=given, runs=runs, rows=rows(runs))

@@ -1,0 +1,151 @@
+"""The worst legal nodes: a hundred in a hundred states, sparsely linked, shared, or half full."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Literal
+
+from benchmarks.speed.worst_pods import RESOURCE
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.pods import PodRecord
+from topology.core.devices import Bytes, DeviceId, Gpu, GpuResource, GpuUuid, NodeName, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import GBps, Link, LinkKind
+from topology.core.report import Allocation, Report
+from topology.core.requests import ContainerRequest, GpuRequest, Role
+from topology.machines import machine
+
+NODES = 100
+
+
+def name_of(i: int) -> str:
+    """The ``i``-th node."""
+    return f"worst-{i:03}"
+
+
+def _topology(i: int) -> tuple[NodeTopology, GpuResource]:
+    """One of ten kinds of machine, and how its GPUs are served."""
+    name = NodeName(name_of(i))
+    whole = GpuResource()
+    best = AllocatorFacts("best-effort")
+    makers: tuple[Callable[[], tuple[NodeTopology, GpuResource]], ...] = (
+        lambda: (machine("dgx2").topology(name, allocator=AllocatorFacts("any")), whole),
+        lambda: (machine("dgx2").topology(name, allocator=best), whole),
+        lambda: (sparse(name, 16, 8, replace(best, topology_manager_policy="best-effort")), whole),
+        lambda: (machine("dgx1-v100").topology(name, allocator=best), whole),
+        lambda: (
+            machine("dgx-a100").topology(
+                name, allocator=AllocatorFacts("distributed", plugin_version="0.20.0")
+            ),
+            GpuResource(RESOURCE, "time-slicing", 4),
+        ),
+        lambda: (
+            sparse(name, 32, 8, AllocatorFacts("any", topology_manager_policy="unknown")),
+            whole,
+        ),
+        lambda: (
+            sparse(name, 64, 2, AllocatorFacts("packed")),
+            GpuResource(RESOURCE, "mps", 32),
+        ),
+        lambda: (sparse(name, 24, 2, AllocatorFacts("any")), whole),
+        lambda: (sparse(name, 16, 2, best), whole),
+        lambda: (sparse(name, 64, 64, best), whole),
+    )
+    return makers[i % len(makers)]()
+
+
+def sparse(name: NodeName, n: int, numa_nodes: int, facts: AllocatorFacts) -> NodeTopology:
+    """Each GPU has NVLinks to about three others, all of different widths."""
+    rng = random.Random(f"{n} {numa_nodes}")
+    gpus = tuple(
+        Gpu(
+            p,
+            GpuUuid(f"GPU-{name}-{p}"),
+            "NVIDIA A100-SXM4-40GB",
+            Bytes(40 << 30),
+            p * numa_nodes // n,
+        )
+        for p in range(n)
+    )
+    links = []
+    for a, b in combinations(range(n), 2):
+        joined = rng.random() < 3 / n or b == a + 1
+        wide = GBps(float(rng.randint(5, 40)))
+        pcie = rng.choice((LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PIX))
+        links.append(
+            Link(
+                a, b, pcie, rng.randint(1, 4) * joined, nvlink_one_way=wide if joined else GBps(0.0)
+            )
+        )
+    return NodeTopology(name, gpus, tuple(links), allocator=facts)
+
+
+def populate(seed: int) -> Cluster:
+    """All the nodes, with their pods and reports, as an extender knows them."""
+    cluster = Cluster(time.monotonic, Settings(stale_after=None))
+    rng = random.Random(seed)
+    for i in range(NODES):
+        node, served = _topology(i)
+        topology = replace(node, resources=(served,))
+        uuids = [g.uuid for g in topology.gpus]
+        rng.shuffle(uuids)
+        allocations: list[Allocation] = []
+        for number, pod in enumerate(_pods(i, len(uuids), rng)):
+            name = f"{topology.name}-{pod.does}-{number}"
+            cluster.put_pod(_record(name, topology.name, served.name, pod, rng))
+            if pod.does != "waiting":
+                ids = [uuids.pop() for _ in range(pod.gpus)]
+                whole = served.strategy == "none"
+                devices = tuple(DeviceId(u if whole else f"{u}::0") for u in ids)
+                allocations.append(
+                    Allocation(PodUid(name), "default", name, "main", served.name, devices)
+                )
+        cluster.put_record(topology, Report("boot", 1, allocations=tuple(allocations)))
+    return cluster
+
+
+def _record(name: str, node: NodeName, resource: str, pod: _Pod, rng: random.Random) -> PodRecord:
+    main = ContainerRequest("main", pod.gpus)
+    request = GpuRequest(resource, (main,), only_gpu_plugin=bool(rng.randrange(2)))
+    if rng.randrange(4) == 0 and pod.does == "waiting":
+        init = ContainerRequest("init", 1, Role.INIT)
+        request = GpuRequest(resource, (init, main))
+    return PodRecord(
+        PodUid(name),
+        "default",
+        name,
+        node,
+        request,
+        phase="Pending" if pod.does == "waiting" else "Running",
+        deleting=pod.does == "ending",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """What a pod of a node does, and how many GPUs it asks for."""
+
+    does: Literal["running", "ending", "waiting"]
+    gpus: int
+
+
+def _pods(i: int, gpus: int, rng: random.Random) -> Iterator[_Pod]:
+    """The pods of the ``i``-th node, which has so many GPUs."""
+    yield _Pod("running", 1)
+    left = gpus - 1
+    many: tuple[tuple[Literal["running", "ending", "waiting"], int], ...] = (
+        ("running", i // 10 % 5),
+        ("ending", i % 3),
+        ("waiting", i // 3 % 4),
+    )
+    for does, most in many:
+        for _ in range(most):
+            count = rng.choice((1, 1, 2))
+            if count < left // 2:
+                left -= count
+                yield _Pod(does, count)

@@ -1,0 +1,198 @@
+"""A page as a browser would read it, and figures to make one of."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from benchmarks.report import page
+from benchmarks.report.reading import parse
+from benchmarks.shipped import sweep as sweeps
+from benchmarks.shipped.plays import Sweep
+from benchmarks.shipped.sources import Workload
+
+POLICIES = ("gpu-topology", "MostAllocated")
+
+
+CLUSTER = "dgx1-v100=2,l40s-4=1"
+
+
+NASTY = "<script>alert(1)</script>"
+
+
+LOADING = {"src", "srcset", "href", "xlink:href", "action", "data", "poster", "background", "ping"}
+
+
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page, as far as these tests ask."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.sections: list[str] = []
+        self.rows: list[list[str]] = []
+        self.marks: list[list[str]] = []
+        self.sections_of_rows: list[int] = []
+        self.styles = ""
+        self.text = ""
+        self.drawn = ""
+        self.feed(text)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.tags.append((tag, given))
+        self.styles += given.get("style", "") + "\n"
+        if tag == "section":
+            self.sections.append("")
+        elif tag == "tr":
+            self.rows.append([])
+            self.marks.append([])
+            self.sections_of_rows.append(len(self.sections) - 1)
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.marks[-1].append(given.get("class", ""))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> and nothing is open"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "style":
+            self.styles += data
+            return
+        self.text += data
+        if "svg" in self.open:
+            self.drawn += data + "\n"
+        if "section" in self.open:
+            self.sections[-1] += data
+        if "td" in self.open or "th" in self.open:
+            self.rows[-1][-1] += data
+
+    def outside(self) -> list[str]:
+        """Everything that would be loaded from elsewhere, or run."""
+        found = [
+            f"{tag} {name}={value}"
+            for tag, given in self.tags
+            for name, value in given.items()
+            if (name in LOADING and not value.startswith("#")) or name.startswith("on")
+        ]
+        found += [tag for tag, _ in self.tags if tag in ("script", "link", "iframe", "base")]
+        every = [self.styles, *(value for _, given in self.tags for value in given.values())]
+        return found + re.findall(
+            r"@import[^;]*|url\((?!#)[^)]*|https?:[^\s\"]*|//\w[^\s\"]*", "\n".join(every)
+        )
+
+    def figures_of(self, section: int, policy: str) -> list[str]:
+        """The cells of a policy's only row."""
+        rows = zip(self.rows, self.sections_of_rows, strict=True)
+        found = [row for row, place in rows if place == section and row[:1] == [policy]]
+        assert len(found) == 1, found
+        return found[0][1:]
+
+
+def tiny(**changes: Any) -> Sweep:
+    given = {
+        "clusters": (CLUSTER,),
+        "workload": Workload("synthetic", 60),
+        "loads": (0.9,),
+        "policies": POLICIES,
+        "seeds": (1, 2),
+    }
+    return Sweep(**{**given, **changes})
+
+
+def played(sweep: Sweep) -> dict[str, Any]:
+    """As it comes out of a file."""
+    found: dict[str, Any] = json.loads(json.dumps(sweeps.run(sweep, workers=2).as_json()))
+    return found
+
+
+COMPARED: dict[str, Any] = {
+    "benchmark": "compare",
+    "parameters": {
+        "trace": "openb",
+        "workloads": ["default"],
+        "policies": ["FGD", "Damage"],
+        "seeds": [42],
+    },
+    "experiments": [],
+    "rows": [
+        {
+            "workload": "default",
+            "policy": "FGD",
+            "seeds": 1,
+            "published": 95.39,
+            "ours": 94.5,
+            "difference": -0.89,
+        },
+        {
+            "workload": "default",
+            "policy": "Damage",
+            "seeds": 1,
+            "published": None,
+            "ours": 94.0,
+            "difference": None,
+        },
+        {
+            "workload": "default",
+            "policy": "upper bound",
+            "published": None,
+            "ours": 97.25,
+            "difference": None,
+        },
+    ],
+}
+
+
+def page_of(files: list[dict[str, Any]]) -> str:
+    """The page of files with these figures."""
+    return page([parse(json.dumps(found)) for found in files])
+
+
+def changed(found: dict[str, Any], change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    result = copy.deepcopy(found)
+    change(result)
+    return result
+
+
+def rewritten(found: dict[str, Any], policy: str, **figures: object) -> dict[str, Any]:
+    """With other figures in every run of a policy."""
+
+    def change(result: dict[str, Any]) -> None:
+        for run in result["runs"]:
+            if run["policy"] == policy:
+                run.update(figures)
+
+    return changed(found, change)
+
+
+def refused(files: list[Path], out: Path) -> str:
+    """The one line that is said."""
+    result = CliRunner().invoke(app, ["report", *map(str, files), "--out", str(out)])
+    assert result.exit_code == 2, result.output
+    lines = result.output.strip().splitlines()
+    assert [line for line in lines if "Traceback" in line] == []
+    assert lines[-1].startswith("Error: ")
+    assert len([line for line in lines if not re.match("Usage:|Try |$", line)]) == 1, lines
+    return lines[-1]

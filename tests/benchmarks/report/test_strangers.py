@@ -1,0 +1,125 @@
+"""Files of strangers: names that are markup, and files that are no figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from tests.benchmarks.report.pages import COMPARED, NASTY, Page, changed, page_of, refused
+
+
+def test_names_are_escaped_wherever_they_stand(whole: dict[str, Any]) -> None:
+    words = json.dumps(whole).replace("dgx1-v100", NASTY).replace("link=nvlink", NASTY)
+    words = words.replace("MostAllocated", f"{NASTY}$x_1$\u4e2d").replace("synthetic", NASTY)
+    shown = Page(page_of([json.loads(words)]))
+    assert shown.outside() == []
+    assert shown.text.count(NASTY) >= 6
+    assert "</script>$x_1$\u4e2d" in shown.drawn
+    compared = json.loads(json.dumps(COMPARED).replace("default", NASTY).replace("FGD", NASTY))
+    assert Page(page_of([compared])).outside() == []
+
+
+def test_files_with_bad_names_come_out_escaped(tmp_path: Path) -> None:
+    """Through the whole program: a cluster file and a file of jobs with names like that."""
+    folder = tmp_path / "<script>alert(1)<"
+    folder.mkdir()
+    cluster, jobs = folder / "script>.yaml", folder / "script>.jsonl"
+    cluster.write_text("kind: MachineGroup\nmachine: l40s-4\ncount: 2\nnamePrefix: n-\n")
+    lines = [
+        json.dumps({"name": NASTY, "arrival": i, "gpus": 2, "annotations": {"gpu-model": "L40S*"}})
+        for i in range(8)
+    ]
+    jobs.write_text("\n".join(lines))
+    figures, out = tmp_path / "figures.json", tmp_path / "report.html"
+    words = ["simulate", "--cluster", str(cluster), "--jobs", str(jobs), "--seeds", "1"]
+    at_once = tmp_path / "at-once.html"
+    words += ["--policy", "MostAllocated", "--json", str(figures), "--html", str(at_once)]
+    assert (said := CliRunner().invoke(app, words)).exit_code == 0, said.output
+    said = CliRunner().invoke(app, ["report", str(figures), "--out", str(out)])
+    assert said.exit_code == 0, said.output
+    assert out.read_text() == at_once.read_text()
+    shown = Page(out.read_text())
+    assert shown.outside() == []
+    assert str(cluster) in shown.text
+    assert str(jobs) in shown.text
+    assert "gpu-model=L40S*" in shown.text
+
+
+def without(*path: str) -> Callable[[dict[str, Any]], object]:
+    def change(found: Any) -> None:
+        for name in path[:-1]:
+            found = found[0] if isinstance(found, list) else found
+            found = found[name]
+        found = found[0] if isinstance(found, list) else found
+        del found[path[-1]]
+
+    return change
+
+
+def first_run(**figures: object) -> Callable[[dict[str, Any]], object]:
+    return lambda found: found["runs"][0].update(figures)
+
+
+BAD: list[tuple[str, str | bytes | Callable[[dict[str, Any]], object], str]] = [
+    ("empty", "", "not JSON"),
+    ("html", "<html>", "not JSON"),
+    ("bytes", b"\xff\xfe\x00", "not UTF-8"),
+    ("deep", "[" * 100_000, "not JSON"),
+    ("list", "[1]", "not an object"),
+    ("nothing", "{}", "benchmark is 'None'"),
+    ("other", '{"benchmark": "latency", "rows": []}', "benchmark is 'latency'"),
+    ("odd", '{"benchmark": ["simulate"]}', "benchmark is"),
+    ("mode", lambda found: found.update(mode="protocol"), "mode:"),
+    ("no parameters", without("parameters"), "parameters:"),
+    ("no runs", without("runs"), "runs:"),
+    ("no policy", without("runs", "policy"), "runs.0.policy:"),
+    ("no workload", without("parameters", "workload", "source"), "parameters.workload.source:"),
+    ("text", first_run(kept="all"), "runs.0.kept:"),
+    ("infinite", first_run(wait=float("inf")), "runs.0.wait:"),
+    ("negative", first_run(placed=-1), "runs.0.placed:"),
+    ("quantiles", first_run(waits=[1.0, 2.0]), "51 quantiles"),
+    ("hops", first_run(hops={"<b>": {"5": 1}}), "runs.0.hops"),
+    ("curve", first_run(curve=[{"arrived": 1.0}]), "runs.0.curve.0"),
+    (
+        "masks",
+        first_run(maps={"nodes": [["a", 8]], "moments": [{"time": 1.0, "free": []}]}),
+        "1 masks are needed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "said"), [pytest.param(c, s, id=name) for name, c, s in BAD])
+def test_a_bad_file_gives_one_line(
+    content: str | bytes | Callable[[dict[str, Any]], object],
+    said: str,
+    whole: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    file, out = tmp_path / "bad.json", tmp_path / "report.html"
+    if callable(content):
+        content = json.dumps(changed(whole, content))
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    line = refused([file], out)
+    assert str(file) in line
+    assert said in line
+    assert "allowed are files that simulate --json and compare --json write" in line
+    assert not out.exists()
+
+
+def test_a_file_that_is_not_there_and_a_folder(tmp_path: Path) -> None:
+    assert "No such file" in refused([tmp_path / "none.json"], tmp_path / "report.html")
+    assert "Is a directory" in refused([tmp_path], tmp_path / "report.html")
+
+
+def test_the_page_never_replaces_its_figures(whole: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    file.write_text(before := json.dumps(whole))
+    assert "is one of the files" in refused([file], file)
+    assert file.read_text() == before
+    assert "--out" in refused([file], tmp_path)
