@@ -114,8 +114,10 @@ class Cluster:
                 after = replace(after, stale=False) if after.stale else after
                 since = max(0.0, age) if known is None else 0.0
                 self._staleness.heard(topology.name, self.clock() - since)
-            settled = len(after.leaving) + len(after.departed)
-            moved = settled != len(before.leaving) + len(before.departed)
+            moved = (
+                after.leaving.keys() != before.leaving.keys()
+                or after.departed.keys() != before.departed.keys()
+            )
             self._put(after, changed=(heard and not heartbeat) or moved)
         if same and heard and report is not None and known is not None:
             self._verify(before, report)

@@ -194,6 +194,21 @@ def test_one_record_that_cannot_be_taken_in_costs_that_node(
     assert cluster.facts(NodeName("bad")).problem == "internal error: AssertionError"
 
 
+def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
+    cluster: Cluster,
+) -> None:
+    """It leaves, and has departed: two changes at once that are as many pods as before."""
+    PodSink(cluster).apply(raw(bound("uid-1", 1)))
+    PodSink(cluster).apply(raw(bound("stays", 3)))
+    delete(cluster, bound("uid-1", 1), 20)
+    assert not fits(cluster, 1)
+    told: list[str] = []
+    cluster.on_change(told.append)
+    cluster.put_record(NODE, report(2, 20))
+    assert told == [NAME]
+    assert fits(cluster, 1)
+
+
 @pytest.mark.parametrize("agent", ["never", "gone", "there"])
 def test_pods_that_end_unseen_beside_one_that_stays_unseen(agent: str) -> None:
     """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
