@@ -21,7 +21,7 @@ from scheduler_extender.state.faults import Faults
 from scheduler_extender.state.freshness import Staleness, Watch
 from scheduler_extender.state.lookup import Look, Lookup, NotRememberedError, Size
 from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodRecord, with_promise_of
 from scheduler_extender.state.verification import Surprise, verify
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -108,7 +108,7 @@ class Cluster:
                 report = known
             same = before.topology == topology
             heard = report != known or not same or before.problem is not None or anew
-            heartbeat = same and not before.stale and _same_but_sequence(report, known)
+            heartbeat = same and not before.stale and node.is_heartbeat(report, known)
             after = node.with_record(before, topology, report, uid)
             if heard:
                 after = replace(after, stale=False) if after.stale else after
@@ -179,7 +179,7 @@ class Cluster:
         with self._lock:
             earlier = self._pods.get(pod.uid)
             if pod.node is not None:
-                pod = _with_promise_of(pod, earlier, self.reservation(pod.uid))
+                pod = with_promise_of(pod, earlier, self.reservation(pod.uid))
                 self.release(pod.uid)
             if earlier == pod:
                 return
@@ -464,25 +464,3 @@ class Cluster:
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.faults.note(before.name, error)
-
-
-def _with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
-    """A bound pod with the promise that we know of, not the one that its annotation tells now.
-
-    A promise is given by the bind and stays: whoever writes to the pod later changes nothing.
-    """
-    for earlier in known:
-        if earlier is not None and earlier.node == pod.node:
-            return replace(
-                pod, promised=earlier.promised, survives_endings=earlier.survives_endings
-            )
-    return pod
-
-
-def _same_but_sequence(report: Report | None, known: Report | None) -> bool:
-    """Whether a report is a mere heartbeat."""
-    return (
-        report is not None
-        and known is not None
-        and replace(report, sequence=0) == replace(known, sequence=0)
-    )

@@ -183,6 +183,15 @@ def _without(found: Mapping[PodUid, T], gone: frozenset[PodUid]) -> Mapping[PodU
     return {uid: value for uid, value in found.items() if uid not in gone}
 
 
+def is_heartbeat(report: Report | None, known: Report | None) -> bool:
+    """Whether a report says nothing but that its agent lives."""
+    return (
+        report is not None
+        and known is not None
+        and replace(report, sequence=0) == replace(known, sequence=0)
+    )
+
+
 # The transitions.
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -110,6 +110,19 @@ def _promise_of(pod: Pod, *, trusted: bool) -> Verdict | None:
         return None
     promises = {v.value: v for v in Verdict if v.holds}
     return promises.get(placement.verdict)
+
+
+def with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
+    """A bound pod with the promise that we know of, not the one that its annotation tells now.
+
+    A promise is given by the bind and stays: whoever writes to the pod later changes nothing.
+    """
+    for earlier in known:
+        if earlier is not None and earlier.node == pod.node:
+            return replace(
+                pod, promised=earlier.promised, survives_endings=earlier.survives_endings
+            )
+    return pod
 
 
 def manifest_of(pod: PodRecord) -> dict[str, Any]:
