@@ -138,11 +138,11 @@ def test_a_pod_that_ended_unseen_haunts_whoever_was_unreported() -> None:
     cluster.put_pod(pair)
     cluster.put_pod(single)
     cluster.put_pod(replace(single, phase="Succeeded"))
-    ghost = Pending(((Role.APP, 1),), departed=True)
+    departed = Pending(((Role.APP, 1),), departed=True)
     now = cluster.facts(NODE.name).availability(GPU)
-    assert now == Availability(0b1111, pending=(ghost, waiting(2)))
+    assert now == Availability(0b1111, pending=(departed, waiting(2)))
     assert isinstance(now, Availability)
-    assert now.devices_left == 2  # a ghost takes nothing from later pods
+    assert now.devices_left == 2  # a departed pod takes nothing from later ones
     cluster.drop_pod(PodUid("single"))
     assert cluster.facts(NODE.name).availability(GPU) == now
     pair_shown = Allocation(
