@@ -41,7 +41,7 @@ BIND_STARTS_WITHIN = 3.5
 BIND_THREADS = 64
 EVALUATING_THREADS = 2
 """Requests that wait for the API server at one time, and that are worked out at one time. The
-latter share one lock and one interpreter, so more threads would only take turns with the loop."""
+latter share one interpreter with the loop, so more threads would only take turns with it."""
 
 
 @dataclass(frozen=True, slots=True)

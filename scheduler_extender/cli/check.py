@@ -38,7 +38,7 @@ def check(
         answer = {"pod": asked.name, "asks": asked.request.text}
         typer.echo(json.dumps({**answer, "nodes": [row.as_json() for row in rows]}, indent=2))
     else:
-        console.print(Text(asked.name, "bold"), Text(f"asks {asked.request.text}"))
+        console.print(Text(asked.name, "bold"), Text(f"asks for {asked.request.text}"))
         show(console, checktable.table(rows), keys=3)
         told = summary(asked.request, [row.answer for row in rows])
         console.print(told, highlight=False)

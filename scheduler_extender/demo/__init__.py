@@ -103,7 +103,7 @@ def _show(console: Console, outcomes: list[Outcome]) -> None:
     waiting.add_column("why, and on how many nodes", overflow="fold")
     for o in outcomes:
         if o.node is None:
-            why = ", ".join(f"{n} {reason}" for reason, n in o.reasons)
+            why = "; ".join(f"{n} nodes: {reason}" for reason, n in o.reasons)
             waiting.add_row(o.pod, o.asks, why)
     if waiting.row_count:
         show(console, waiting)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -210,10 +211,10 @@ def _node(item: Mapping[str, Any], where: str) -> dict[NodeName, Allocatable]:
 
 def _allocatable(amounts: Mapping[str, str | int], where: str) -> Allocatable:
     """Read quantities; what is absent is no limit."""
-    found = {}
+    found: dict[str, Decimal | int] = {}
     for name, most in (("cpu", 10**9), ("memory", 10**18), ("pods", 10**6)):
         try:
-            found[name] = quantity(str(amounts.get(name, most)))
+            found[name] = quantity(str(amounts[name])) if name in amounts else most
         except ValueError as error:
             raise ClusterFileError(f"{where}: {name}: {error}") from error
         if not 0 <= found[name] <= most:

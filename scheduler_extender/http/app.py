@@ -8,6 +8,7 @@ kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one li
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import anyio
@@ -77,8 +78,7 @@ class _Answers:
 
     def filter_at_once(self, body: wire.Body, arrived: float) -> bytes:
         """The same if it is remembered, and nobody holds the lock."""
-        with self._cluster.locked_if_free():
-            return self._filter(body, at_once=True)
+        return self._filter(body, at_once=True)
 
     def _filter(self, body: wire.Body, *, at_once: bool) -> bytes:
         args = wire.scheduling(body)
@@ -87,7 +87,10 @@ class _Answers:
         self._service.saw(args.pod)
         full = args.full_nodes()
         names = (args.node_names or []) if full is None else [name for name, _ in full]
-        result = verbs.filter_nodes(self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once)
+        with self._cluster.locked_if_free() if at_once else nullcontext():
+            result = verbs.filter_nodes(
+                self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once
+            )
         if full is None:
             return wire.encode(result)
         passed = set(result.node_names or ())
@@ -100,15 +103,15 @@ class _Answers:
 
     def prioritize_at_once(self, body: wire.Body, arrived: float) -> bytes:
         """The same if they are remembered, and nobody holds the lock."""
-        with self._cluster.locked_if_free():
-            return self._prioritize(body, at_once=True)
+        return self._prioritize(body, at_once=True)
 
     def _prioritize(self, body: wire.Body, *, at_once: bool) -> bytes:
         args = wire.scheduling(body)
         self._need_sync()
         full = args.full_nodes()
         names = (args.node_names or []) if full is None else [name for name, _ in full]
-        scores = verbs.prioritize(self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once)
+        with self._cluster.locked_if_free() if at_once else nullcontext():
+            scores = verbs.prioritize(self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once)
         return wire.encode(scores)
 
     def bind(self, body: wire.Body, arrived: float) -> bytes:

@@ -104,4 +104,4 @@ class Settler:
             else:
                 self._cluster.release(pod.uid)
                 # The pod was refused everywhere else, so any node may be news to it.
-                self._cluster.sighted()
+                self._cluster.tell_of_all_nodes()

@@ -126,7 +126,7 @@ class KubeSource:
             log.error("required pods are refused: watches say nothing", watches=names)
         elif was and not self._blind:
             log.info("all watches say something again")
-            self._cluster.sighted()
+            self._cluster.tell_of_all_nodes()
 
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311

@@ -43,8 +43,8 @@ class _PodApi(Protocol):
 
 
 class Waker:
-    """See the module. :meth:`round` is called by one thread; ``breathe`` lets others have the lock,
-    and ``clock`` gives the seconds that a round takes.
+    """See the module. :meth:`round` is called by one thread; ``breathe`` lets other threads run
+    before something is worked out, and ``clock`` gives the seconds that a round takes.
 
     ``woken``, ``failed`` and ``looks`` count wakes, requests whose evaluation failed, and times
     that the cluster was asked.
@@ -60,7 +60,7 @@ class Waker:
     SLICE = 100
     """Times that the cluster is asked in one round, and about how many nodes each time."""
     EVALUATIONS = 50
-    """Answers that are worked out in one round; the lock is held for one at a time."""
+    """Answers that are worked out in one round."""
     SECONDS = 0.15
     """After so long, too, a round works nothing more out."""
 

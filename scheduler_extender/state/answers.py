@@ -30,8 +30,8 @@ requests that were asked longest ago are forgotten first."""
 class Table:
     """The remembered answers to one request, by state.
 
-    ``prospects`` is what speaks for a state, over ``classes`` of requests, and ``merits`` the same
-    under the current weights of the classes.
+    ``prospects`` have what placing the request there would cost each of the ``classes`` of
+    requests, and ``merits`` the same under the current weights of the classes.
     """
 
     decisions: dict[State, Decision] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Table:
         return merit
 
     def put_prospect(self, state: State, prospect: Prospect, classes: RequestClasses) -> None:
-        """Remember what speaks for a state."""
+        """Remember what a placement in this state would cost each class."""
         if self.classes != classes:
             self.classes = classes
             self.prospects.clear()

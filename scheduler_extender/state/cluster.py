@@ -418,8 +418,9 @@ class Cluster:
         """The watches that have been blind for too long to go on answering."""
         return freshness.unready(self.watches(), self.clock())
 
-    def sighted(self) -> None:
-        """Tell the listeners of every node: after a time of blindness anything may have changed."""
+    def tell_of_all_nodes(self) -> None:
+        """Tell the listeners of every node: any of them may be news, as after a time in which a
+        watch was blind."""
         with self._lock:
             for name in self._nodes:
                 self._tell(name)

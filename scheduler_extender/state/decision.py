@@ -107,7 +107,7 @@ def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
 def prospect(
     facts: NodeFacts, request: GpuRequest, decision: Decision, classes: RequestClasses
 ) -> Prospect:
-    """What speaks for placing the request on a node that passes, whatever the weights."""
+    """What placing the request on a node that passes would cost and give, whatever the weights."""
     if decision.assessment is None or facts.topology is None:
         return Prospect(scoring.UNKNOWN)
     served = facts.topology.resource(request.resource)

@@ -103,7 +103,7 @@ class Staleness:
         while self._any(now):
             when, name = heappop(self._queue)
             if self._queued.get(name) != when or self._after is None:
-                continue  # another node of this name has been forgotten since
+                continue  # an old entry: the node was forgotten, and may have come back since
             del self._queued[name]
             deadline = self._heard[name] + self._after
             if deadline > now:

@@ -97,7 +97,7 @@ class NodeFacts:
         """Whether there is anything to know; a node without is forgotten."""
         return bool(
             self.exists or self.topology or self.problem or self.pods or self.reserved
-        )  # what leaves, leaves with the node
+        )  # leaving pods alone do not keep a node known
 
     @property
     def all_pods(self) -> tuple[PodRecord, ...]:
@@ -224,12 +224,12 @@ def without_record(facts: NodeFacts, problem: str | None = None) -> NodeFacts:
 
 def with_pod(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     """A pod is bound here, or has changed."""
-    return _settled(replace(facts, pods={**facts.pods, pod.uid: pod}))
+    return _without_old_departed(replace(facts, pods={**facts.pods, pod.uid: pod}))
 
 
 def without_pod(facts: NodeFacts, uid: PodUid) -> NodeFacts:
     """A pod is bound here no more, and holds nothing here."""
-    return _settled(replace(facts, pods=_without(facts.pods, frozenset({uid}))))
+    return _without_old_departed(replace(facts, pods=_without(facts.pods, frozenset({uid}))))
 
 
 def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
@@ -244,12 +244,14 @@ def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
 
 def with_reservation(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     """A bind of the pod to this node is in flight."""
-    return _settled(replace(facts, reserved={**facts.reserved, pod.uid: pod}))
+    return _without_old_departed(replace(facts, reserved={**facts.reserved, pod.uid: pod}))
 
 
 def without_reservation(facts: NodeFacts, uid: PodUid) -> NodeFacts:
     """A bind in flight has ended, one way or the other."""
-    return _settled(replace(facts, reserved=_without(facts.reserved, frozenset({uid}))))
+    return _without_old_departed(
+        replace(facts, reserved=_without(facts.reserved, frozenset({uid})))
+    )
 
 
 def note_departure(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
@@ -273,7 +275,7 @@ def note_departure(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     else:
         former = departed.pop(alike[-1])
         departed[pod.uid] = Departed(pod, (beside | former.beside) & here, many=True)
-    return _settled(replace(facts, departed=departed))
+    return _without_old_departed(replace(facts, departed=departed))
 
 
 def _unreported(facts: NodeFacts, resource: str, everybody: frozenset[PodUid]) -> frozenset[PodUid]:
@@ -304,7 +306,7 @@ def _let_go(facts: NodeFacts) -> NodeFacts:
     """Let go of leaving pods of which the kubelet, asked since, shows nothing any more."""
     report = facts.report
     if report is None or report.not_ready or not facts.leaving:
-        return _settled(facts)
+        return _without_old_departed(facts)
     shown = {a.pod_uid for a in report.allocations}
     gone = [
         found
@@ -314,10 +316,10 @@ def _let_go(facts: NodeFacts) -> NodeFacts:
     for found in gone:
         facts = replace(facts, leaving=_without(facts.leaving, frozenset({found.pod.uid})))
         facts = note_departure(facts, found.pod)
-    return _settled(facts)
+    return _without_old_departed(facts)
 
 
-def _settled(facts: NodeFacts) -> NodeFacts:
+def _without_old_departed(facts: NodeFacts) -> NodeFacts:
     """Forget departed pods beside whom nobody is unreported any more."""
     if not facts.departed or facts.topology is None or facts.report is None:
         return facts

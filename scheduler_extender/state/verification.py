@@ -1,8 +1,9 @@
 """Was what a report shows foreseen? A difference is a bug to fix, or a pod that nobody told us of.
 
 When a report names the devices of a pod that was bound and unreported until then, they are held
-against what could come of the moment before: every outcome in every moment of the belief, running
-pods that end included. Whatever lies outside, and whatever breaks a promise, is a *surprise*.
+against what could come of the report before: every outcome in every free state of the belief,
+running pods that end included. Whatever lies outside, and whatever breaks a promise, is a
+*surprise*.
 """
 
 from __future__ import annotations

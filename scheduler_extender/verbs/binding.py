@@ -31,7 +31,8 @@ TRIES = 3
 
 
 class BindError(Exception):
-    """A bind did not happen, and nothing was written or what was written is undone."""
+    """A bind did not happen, or nobody can tell yet: then its reservation stays, and the message
+    says so. kube-scheduler forgets the pod and tries again."""
 
 
 class BindUnknownError(Exception):
@@ -74,14 +75,14 @@ def bind(
     args: BindingArgs,
     now: Callable[[], str],
     late: Callable[[], bool] = lambda: False,
-) -> PodRecord | None:
+) -> None:
     """Bind a pod to a node if the node can still keep its request.
 
     The same bind twice is success, once written. ``now`` gives the time for the placement
     annotation. ``late`` says whether it is too late to begin: what kube-scheduler has given up
     waiting for must not be written behind its back, so it is asked at the start and right before
-    the write. Returns the pod as reserved, None where it was bound here before. Raises
-    :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
+    the write. Where the pod is bound here already nothing is done. Raises :class:`BindError` with
+    the reason; kube-scheduler then forgets the pod and tries again.
     """
     if late():
         raise BindError(TOO_LATE)
@@ -101,10 +102,10 @@ def bind(
     if pod.node is not None:
         if pod.node != node:
             raise BindError(f"pod is bound to {pod.node} already")
-        return None
+        return
     reserved = _reserve(cluster, pod, node)
     if reserved is None:
-        return None
+        return
     placement = _placement(reserved.facts, uid, node, reserved.decision, now())
     written = json.dumps(placement, separators=(",", ":"))
     if late():
@@ -117,7 +118,6 @@ def bind(
         raise
     except BindUnknownError as error:
         raise BindError(str(error)) from error
-    return pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +174,11 @@ def _is_bound(cluster: Cluster, uid: PodUid, node: NodeName) -> bool:
 
 
 def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRecord:
-    if not request.required or decision.rejection is not None:
+    """The pod with what this decision promises it: nothing if it requires nothing."""
+    if not request.required or decision.assessment is None:
         return pod
-    verdict = decision.assessment.verdict if decision.assessment else Verdict.EXPECTED
-    steady = verdict is Verdict.GUARANTEED
-    return replace(pod, promised=request.constraints, survives_endings=steady)
+    guaranteed = decision.assessment.verdict is Verdict.GUARANTEED
+    return replace(pod, promised=request.constraints, survives_endings=guaranteed)
 
 
 class _Placement(TypedDict, total=False):

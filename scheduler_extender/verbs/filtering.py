@@ -30,8 +30,10 @@ def filter_nodes(
     """Which of the offered nodes can keep the pod's request; each stands in the answer once.
 
     An annotation that cannot be read refuses every node with the same reason; a pod without GPUs
-    passes everywhere. ``seconds`` is for how long nodes may be worked out; see :func:`_with_late`
-    for those that are left over. With ``at_once`` nothing is worked out, and
+    passes everywhere. ``seconds`` is for how long nodes may be worked out; those that are left over
+    are answered as undecided, and if none of the others takes a pod with required constraints the
+    whole answer is the error :data:`STILL_WORKING`: then kube-scheduler asks again soon, when more
+    is worked out, and evicts nobody meanwhile. With ``at_once`` nothing is worked out, and
     :class:`.NotRememberedError` is raised where something would have to be.
     """
     names = list(dict.fromkeys(names))

@@ -14,11 +14,11 @@ import yaml
 from topology import codec
 from topology.agent.asks.node import KubeletSources
 from topology.agent.decides.allocation import KubeletFacts
+from topology.agent.decides.hardware import nothing_seen
 from topology.agent.decides.record import Picture
 from topology.agent.metrics import PortError
 from topology.agent.service import AgentService, BootIdError, Settings
 from topology.core.devices import NodeName
-from topology.core.graph import NodeTopology
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
 log = structlog.get_logger(__name__)
@@ -117,7 +117,7 @@ def run(options: Options, *, show: bool) -> int:
 
 def text(node: NodeName, picture: Picture) -> str:
     """The object as YAML; a node that nobody could look into has no devices."""
-    topology = picture.topology or NodeTopology(node, ())
+    topology = picture.topology or nothing_seen(node)
     return yaml.safe_dump(codec.encode(topology, picture.report), sort_keys=False)
 
 

@@ -26,6 +26,7 @@ import msgspec
 import structlog
 
 from topology import codec
+from topology.agent.decides.hardware import nothing_seen
 from topology.codec import Record, RecordError
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
@@ -137,7 +138,7 @@ class Publisher:
             return False
         if topology is None and self._boot != report.boot_id:
             # What stands there is another boot's hardware, and nobody may take it for this one's.
-            topology = NodeTopology(self._node, ())
+            topology = nothing_seen(self._node)
         try:
             if topology is not None and topology != self._topology:
                 self._encoded = _spec(topology)

@@ -24,7 +24,7 @@ class UnknownMachine(ValueError):  # noqa: N818 - it is a bad value, and reads a
         self.close = tuple(get_close_matches(name.lower(), MACHINES, n=3, cutoff=0.5))
         hint = f" (close: {', '.join(self.close)})" if self.close else ""
         super().__init__(
-            f"{name!r} is not in the catalogue{hint}; `gpu-topology machines` lists it"
+            f"{name!r} is not in the catalogue{hint}; `gpu-topology machines` lists them"
         )
 
 

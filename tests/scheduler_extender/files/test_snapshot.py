@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.files.clusterfile import ClusterFileError, feed, load, parse
+from scheduler_extender.files.clusterfile import Allocatable, ClusterFileError, feed, load, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
@@ -210,3 +211,18 @@ def test_pods_come_back_as_they_were() -> None:
         back = again.pod(known.uid)
         assert back is not None
         assert back.request == known.request
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"cpu": 4}, Allocatable(4000, 10**18, 10**6)),
+        ({"memory": "4Gi"}, Allocatable(10**12, 4 * 2**30, 10**6)),
+        ({"cpu": "500m", "memory": 1}, Allocatable(500, 1, 10**6)),
+    ],
+)
+def test_what_a_group_does_not_say_is_no_limit(
+    given: dict[str, object], expected: Allocatable
+) -> None:
+    group = {"kind": "MachineGroup", "machine": "l40s-4", "count": 1, "namePrefix": "x-", **given}
+    assert set(parse(json.dumps(group)).allocatable.values()) == {expected}

@@ -95,6 +95,7 @@ def test_a_large_body_is_decoded_in_a_thread() -> None:
         names = [*NAMES, *("x" * 250 + str(i) for i in range(AT_ONCE_BODY // 250))]
         for _ in range(2):
             assert service.filter(PAIR, *names)["NodeNames"] == NAMES
+        assert cluster.given
         assert all(map(_worker, cluster.given))
 
 

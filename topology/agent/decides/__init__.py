@@ -1,4 +1,4 @@
-"""What follows from the answers: pure functions, and what they keep in mind, on a clock that is passed in.
+"""What follows from the answers, on a clock that is passed in: pure functions and books.
 
 A *book* remembers over one boot what it was told; its methods say at what time they are called.
 Nothing here asks anybody. In the order of the work:

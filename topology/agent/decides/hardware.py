@@ -15,7 +15,7 @@ from itertools import combinations
 from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, SeenNode, Unseen
 from topology.agent.decides.pcitree import PciTree, pcie_class
 from topology.core.devices import Fabric, Gpu, GpuUuid, Nic, NodeName
-from topology.core.graph import NodeTopology
+from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 
 NO_LINKS: Mapping[GpuUuid, frozenset[int]] = {}
@@ -202,3 +202,8 @@ def _fabric(gpus: tuple[SeenGpu, ...], unseen: list[Unseen]) -> Fabric | None:
 
 def _lowest_free(taken: set[int]) -> int:
     return next(i for i in range(len(taken) + 1) if i not in taken)
+
+
+def nothing_seen(node: NodeName) -> NodeTopology:
+    """A node into which nobody could look: no devices, and nothing known of how they are chosen."""
+    return NodeTopology(node, (), allocator=AllocatorFacts(topology_manager_policy=UNKNOWN))

@@ -213,10 +213,12 @@ def _unaccounted(
     Process ids are left out: they change at each look, and each change would be a write. Nor is the
     MPS server said, which computes on every GPU.
     """
+    topology = facts.hardware.topology
+    if topology is None:
+        return conditions.say(UNACCOUNTED_USE, False, "NotLooked", "no GPU has been seen", now)
     found = []
     if known and not any(resource.strategy == "mps" for resource in resources):
-        gpus = facts.hardware.topology.gpus if facts.hardware.topology else ()
-        found = [f"GPU {gpu.index}" for gpu in gpus if gpu.uuid in facts.unaccounted]
+        found = [f"GPU {gpu.index}" for gpu in topology.gpus if gpu.uuid in facts.unaccounted]
     reason = "HeldByNoPod" if found else "AllAccountedFor"
     return conditions.say(UNACCOUNTED_USE, bool(found), reason, ", ".join(found), now)
 
