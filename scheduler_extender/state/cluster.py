@@ -19,7 +19,7 @@ from scheduler_extender.state.answers import State
 from scheduler_extender.state.decision import Decision, Settings, undecided
 from scheduler_extender.state.faults import Faults
 from scheduler_extender.state.freshness import Staleness, Watch
-from scheduler_extender.state.lookup import Look, Lookup, NotRememberedError, Size
+from scheduler_extender.state.lookup import SLICE, Look, Lookup, NotRememberedError, Size
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, with_promise_of
 from scheduler_extender.state.verification import Surprise, verify
@@ -101,47 +101,56 @@ class Cluster:
         """
         hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
         with self._lock:
-            before = self._facts(topology.name)
-            known, anew = before.report, uid != before.record_uid
-            if report is not None and known is not None and not anew and not report.follows(known):
-                self.reports_out_of_order += 1
-                report = known
-            same = before.topology == topology
-            heard = report != known or not same or before.problem is not None or anew
-            heartbeat = same and not before.stale and node.is_heartbeat(report, known)
-            after = node.with_record(before, topology, report, uid)
-            if heard:
-                after = replace(after, stale=False) if after.stale else after
-                since = max(0.0, age) if known is None else 0.0
-                self._staleness.heard(topology.name, self.clock() - since)
-            moved = (
-                after.leaving.keys() != before.leaving.keys()
-                or after.departed.keys() != before.departed.keys()
-            )
-            self._put(after, changed=(heard and not heartbeat) or moved)
-        if same and heard and report is not None and known is not None:
-            self._verify(before, report)
+            before, shown = self._take_record(topology, report, uid, age)
+        self._verify(before, shown)
 
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
         with self._lock:
-            facts = self._nodes.get(name)
-        if facts is None or facts.topology is None:
-            return False
-        self.put_record(facts.topology, report, uid=facts.record_uid)
+            facts = self._facts(name)
+            if facts.topology is None:
+                return False
+            before, shown = self._take_record(facts.topology, report, facts.record_uid, 0.0)
+        self._verify(before, shown)
         return True
+
+    def _take_record(
+        self, topology: NodeTopology, report: Report | None, uid: str, age: float
+    ) -> tuple[NodeFacts, Report | None]:
+        """Take a record in; the facts before, and the report if it is to be verified."""
+        before = self._facts(topology.name)
+        known, anew = before.report, uid != before.record_uid
+        if report is not None and known is not None and not anew and not report.follows(known):
+            self.reports_out_of_order += 1
+            report = known
+        same = before.topology == topology
+        heard = report != known or not same or before.problem is not None or anew
+        heartbeat = same and not before.stale and node.is_heartbeat(report, known)
+        after = node.with_record(before, topology, report, uid)
+        if heard:
+            after = replace(after, stale=False) if after.stale else after
+            since = max(0.0, age) if known is None else 0.0
+            self._staleness.heard(topology.name, self.clock() - since)
+        moved = (
+            after.leaving.keys() != before.leaving.keys()
+            or after.departed.keys() != before.departed.keys()
+        )
+        self._put(after, changed=(heard and not heartbeat) or moved)
+        return before, report if same and heard and known is not None else None
 
     def put_problem(self, name: NodeName, problem: str) -> None:
         """Note that a node's record cannot be used, and why."""
         with self._lock:
             facts = self._facts(name)
             if facts.problem != problem:
+                self._staleness.forget(name)
                 self._put(node.without_record(facts, problem))
 
     def drop_record(self, name: NodeName) -> None:
         """Forget a node's record; its pods stay."""
         with self._lock:
             if name in self._nodes:
+                self._staleness.forget(name)
                 self._put(node.without_record(self._nodes[name]))
 
     def keep_records(self, names: set[NodeName]) -> None:
@@ -180,20 +189,24 @@ class Cluster:
             earlier = self._pods.get(pod.uid)
             if pod.node is not None:
                 pod = with_promise_of(pod, earlier, self.reservation(pod.uid))
-                self.release(pod.uid)
-            if earlier == pod:
-                return
-            if earlier is not None and earlier.node is not None and pod.node is None:
-                return  # a nodeName is never taken back: this is older news than ours
-            self._pods[pod.uid] = pod
-            if earlier is None and isinstance(pod.request, GpuRequest):
-                self._lookup.observe(pod.request)
-            if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
-                self._put(node.note_departure(self._facts(pod.node), pod), changed=False)
-            if earlier is not None and earlier.node not in (None, pod.node):
-                self._put(node.without_pod(self._facts(earlier.node), pod.uid))
+            self._take_pod(pod, earlier)
             if pod.node is not None:
-                self._put(node.with_pod(self._facts(pod.node), pod))
+                self.release(pod.uid)  # last: in between it were on no node
+
+    def _take_pod(self, pod: PodRecord, earlier: PodRecord | None) -> None:
+        if earlier == pod:
+            return
+        if earlier is not None and earlier.node is not None and pod.node is None:
+            return  # a nodeName is never taken back: this is older news than ours
+        self._pods[pod.uid] = pod
+        if earlier is None and isinstance(pod.request, GpuRequest):
+            self._lookup.observe(pod.request)
+        if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
+            self._put(node.note_departure(self._facts(pod.node), pod), changed=False)
+        if earlier is not None and earlier.node not in (None, pod.node):
+            self._put(node.without_pod(self._facts(earlier.node), pod.uid))
+        if pod.node is not None:
+            self._put(node.with_pod(self._facts(pod.node), pod))
 
     def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
         """Forget a pod that is gone, and a bind of it in flight.
@@ -232,13 +245,14 @@ class Cluster:
         pod = self._pods.pop(uid, None)
         if pod is None or pod.node is None:
             return
-        facts = node.without_pod(self._facts(pod.node), uid)
-        if not pod.ended:
-            if version is None or not facts.boot_id:
-                # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.
-                facts = node.note_departure(facts, pod)
-            else:
-                facts = node.with_leaving(facts, pod, version)
+        facts = self._facts(pod.node)
+        if pod.ended:
+            facts = node.without_pod(facts, uid)
+        elif version is None or not facts.boot_id:
+            # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.
+            facts = node.note_departure(node.without_pod(facts, uid), pod)
+        else:
+            facts = node.with_leaving(facts, pod, version)
         self._put(facts)
 
     # Binds in flight.
@@ -354,23 +368,38 @@ class Cluster:
         *,
         scores: bool = False,
         at_once: bool = False,
+        late: Callable[[], bool] = lambda: False,
     ) -> Look:
         """The remembered answers about some nodes, and what is missing.
 
-        With ``scores`` the merits, too. With ``at_once`` it raises :class:`NotRememberedError`
+        The states of nodes that have changed are found until it is ``late``. With ``scores`` the
+        look has merits, too. With ``at_once`` it raises :class:`NotRememberedError`
         where something is missing.
         """
         faulted: set[str] = set()
-        look = None
-        while look is None:
-            with self._lock:  # in turns: it is never held for long
-                self._expire(at_once=at_once)
-                look = self._lookup.look(
-                    request, names, self._nodes, faulted, scores=scores, at_once=at_once
-                )
+        if not at_once:
+            self._find_states(request.resource, names, faulted, late)
+        with self._lock:
+            self._expire(at_once=at_once)
+            look = self._lookup.look(
+                request, names, self._nodes, faulted, scores=scores, at_once=at_once
+            )
         if at_once and not look.complete:
             raise NotRememberedError
         return look
+
+    def _find_states(
+        self, resource: str, names: Sequence[str], faulted: set[str], late: Callable[[], bool]
+    ) -> None:
+        """Find the states of nodes that have changed, each once; the lock is given back between."""
+        with self._lock:
+            self._expire()
+            todo = self._lookup.unknown(resource, names, self._nodes)
+        for start in range(0, len(todo), SLICE):
+            if late():
+                return
+            with self._lock:
+                self._lookup.find(resource, todo[start : start + SLICE], self._nodes, faulted)
 
     def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
         """Remember an answer, as long as some node is in that state."""
@@ -457,10 +486,10 @@ class Cluster:
         for listener in self._on_change:
             listener(name)
 
-    def _verify(self, before: NodeFacts, after: Report) -> None:
+    def _verify(self, before: NodeFacts, after: Report | None) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
         try:
-            for surprise in verify(before, after):
+            for surprise in verify(before, after) if after is not None else ():
                 for listener in self._on_surprise:
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)

@@ -25,7 +25,7 @@ from scheduler_extender.state.decision import (
 from scheduler_extender.state.lookup import Look
 from scheduler_extender.state.node import NodeFacts
 from topology.core import scoring
-from topology.core.remembering import interrupted_by
+from topology.core.remembering import Interruption, interrupted_by
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, RequestClasses, classes_of
 
@@ -34,7 +34,7 @@ ROUNDS = 8
 """How often nodes that change meanwhile are asked again, in one call."""
 
 
-class OutOfTimeError(Exception):
+class OutOfTimeError(Interruption):
     """There is no time left to work an answer out."""
 
 
@@ -82,12 +82,12 @@ def enquire(
 ) -> Answered:
     """The answers, worked out where they are not remembered, for about so many seconds."""
     work = _Work(cluster, request, cluster.clock() + seconds)
-    look = cluster.look(request, names, scores=scores)
+    look = cluster.look(request, names, scores=scores, late=work.late)
     for _ in range(ROUNDS):
         if not work.left(look):
             break
         in_time = work.through(look)
-        look = cluster.look(request, names, scores=scores)
+        look = cluster.look(request, names, scores=scores, late=work.late)
         if not in_time:
             break
     left = {
@@ -100,8 +100,8 @@ def enquire(
         look.states,
         look.decisions,
         look.merits,
-        cluster.undecided([*left, *look.faulted], request),
-        frozenset(name for name, state in left.items() if state not in work.failed),
+        cluster.undecided([*left, *look.faulted, *look.unfound], request),
+        frozenset(n for n, state in left.items() if state not in work.failed) | set(look.unfound),
     )
 
 
@@ -178,7 +178,7 @@ class _Work:
     def through(self, look: Look) -> bool:
         """Work out what is missing; False where there was no time for all of it."""
         try:
-            with in_time(self._late):
+            with in_time(self.late):
                 for state, facts in look.missing.items():
                     if state not in self.failed:
                         self._decide(state, facts)
@@ -208,7 +208,7 @@ class _Work:
 
     def _worked_out(self, facts: NodeFacts, answer: Callable[[], T]) -> T | None:
         """An answer; None where working it out fails. Raises :class:`OutOfTimeError`."""
-        if self._late():
+        if self.late():
             raise OutOfTimeError
         try:
             return answer()
@@ -218,5 +218,6 @@ class _Work:
             self._cluster.faults.note(facts.name, error)
             return None
 
-    def _late(self) -> bool:
+    def late(self) -> bool:
+        """Whether the time is up."""
         return self._cluster.clock() >= self._until

@@ -5,6 +5,7 @@ A fault on one node never takes the answer for the others with it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from topology.core.devices import NodeName
@@ -18,6 +19,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.count = 0
+        self._lock = threading.Lock()
         self._known: set[tuple[NodeName, str]] = set()
         self._listeners: list[Callable[[NodeName, Exception], None]] = []
 
@@ -28,12 +30,13 @@ class Faults:
 
     def note(self, name: NodeName, error: Exception) -> None:
         """Something has failed about this node."""
-        self.count += 1
-        known = (name, repr(error)[:200])
-        if known in self._known:
-            return
-        if len(self._known) >= KNOWN:
-            self._known.clear()
-        self._known.add(known)
+        fault = (name, repr(error)[:200])
+        with self._lock:
+            self.count += 1
+            if fault in self._known:
+                return
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            self._known.add(fault)
         for listener in self._listeners:
             listener(name, error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 
 from topology.core.devices import NodeName
 
@@ -86,11 +87,11 @@ class Staleness:
         """A node's report has changed."""
         if self._after is not None:
             self._heard[name] = at
-            if name not in self._queued:
+            if at + self._after < self._queued.get(name, inf):
                 self._put(name, at + self._after)
 
     def forget(self, name: NodeName) -> None:
-        """A node is gone."""
+        """A node has no report any more."""
         self._heard.pop(name, None)
         self._queued.pop(name, None)
 
@@ -103,7 +104,7 @@ class Staleness:
         while self._any(now):
             when, name = heappop(self._queue)
             if self._queued.get(name) != when or self._after is None:
-                continue  # an old entry: the node was forgotten, and may have come back since
+                continue  # an old entry: the node has been queued anew since, or forgotten
             del self._queued[name]
             deadline = self._heard[name] + self._after
             if deadline > now:

@@ -17,10 +17,11 @@ from scheduler_extender.state.mix import RequestMix
 from scheduler_extender.state.node import NodeFacts
 from topology.core.devices import NodeName
 from topology.core.requests import GpuRequest
-from topology.core.scoring import Merit, Mix, Prospect, RequestClasses
+from topology.core.scoring import Merit, Mix, Prospect, RequestClasses, classes_of
 
-SLICE = 100
-"""Nodes whose state is found while the lock is held, before others get it."""
+SLICE = 20
+"""Nodes whose state is found while the lock is held, before others get it; a fraction of a
+millisecond each, and a few on the largest nodes."""
 
 
 class NotRememberedError(Exception):
@@ -34,7 +35,8 @@ class Look:
     ``states`` has each node's state, in the order asked; None where nobody told us of the node, or
     where its state cannot be found: then it is among the ``faulted``. ``missing`` are states
     without an answer, ``unweighed`` states that pass and have no merit under ``mix``, each with
-    the facts of one node that is in it.
+    the facts of one node that is in it. ``unfound`` are nodes that have changed just now, or whose
+    state there was no time to find.
     """
 
     states: list[State | None]
@@ -44,11 +46,12 @@ class Look:
     missing: dict[State, NodeFacts] = field(default_factory=dict)
     unweighed: dict[State, NodeFacts] = field(default_factory=dict)
     faulted: list[str] = field(default_factory=list)
+    unfound: list[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
         """Whether nothing has to be worked out."""
-        return not (self.missing or self.unweighed or self.faulted)
+        return not (self.missing or self.unweighed or self.faulted or self.unfound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,30 @@ class Lookup:
         self._answers = Answers()
         self._mix = RequestMix()
 
+    def unknown(
+        self, resource: str, names: Sequence[str], nodes: Mapping[NodeName, NodeFacts]
+    ) -> list[str]:
+        """The nodes among ``names`` whose state has to be found."""
+        known = self._states.setdefault(resource, {})
+        return [name for name in names if name not in known and name in nodes]
+
+    def find(
+        self,
+        resource: str,
+        names: Sequence[str],
+        nodes: Mapping[NodeName, NodeFacts],
+        faulted: set[str],
+    ) -> None:
+        """Find the states of some nodes. Those for which that fails are added to ``faulted``."""
+        for name in names:
+            facts = nodes.get(NodeName(name))
+            if facts is not None and name not in faulted:
+                try:
+                    self.state(facts, resource)
+                except Exception as error:  # noqa: BLE001 (a listener logs it)
+                    self._faults.note(facts.name, error)
+                    faulted.add(name)
+
     def look(
         self,
         request: GpuRequest,
@@ -79,25 +106,21 @@ class Lookup:
         *,
         scores: bool,
         at_once: bool,
-    ) -> Look | None:
-        """A look at ``names``; None where states are left to find in another turn of the lock.
-
-        Nodes whose state cannot be found are added to ``faulted``.
-        """
-        states = list(map(self._states.setdefault(request.resource, {}).get, names))
+    ) -> Look:
+        """A look at ``names``. The states of a few nodes are found, if they have to be."""
+        resource = request.resource
+        known = self._states.setdefault(resource, {})
+        states = list(map(known.get, names))
+        unfound: list[str] = []
         if None in states:
-            new = [
-                at
-                for at, name in enumerate(names)
-                if states[at] is None and name in nodes and name not in faulted
-            ]
+            new = [name for name in self.unknown(resource, names, nodes) if name not in faulted]
             if at_once and len(new) > AT_ONCE_STATES:
                 raise NotRememberedError
-            for at in new[:SLICE]:
-                states[at] = self._found(nodes[NodeName(names[at])], request.resource, faulted)
-            if len(new) > SLICE:
-                return None
-        return self._look(request, names, nodes, states, faulted, scores=scores)
+            self.find(resource, new[:SLICE], nodes, faulted)
+            states, unfound = list(map(known.get, names)), new[SLICE:]
+        look = self._look(request, names, nodes, states, scores=scores)
+        look.faulted, look.unfound = sorted(faulted), unfound
+        return look
 
     def state(self, facts: NodeFacts, resource: str) -> State:
         """The state that a node is in, found now if it has to be."""
@@ -121,8 +144,8 @@ class Lookup:
     def remember_prospect(
         self, request: GpuRequest, state: State, prospect: Prospect, classes: RequestClasses
     ) -> None:
-        """Remember what speaks for a state, as long as some node is in it."""
-        if self._numbers.lives(state):
+        """Remember it while some node is in that state and the classes are those asked now."""
+        if self._numbers.lives(state) and classes == classes_of(self._mix.current):
             self._answers.to(request).put_prospect(state, prospect, classes)
 
     def observe(self, request: GpuRequest) -> None:
@@ -138,26 +161,16 @@ class Lookup:
         """Forget every answer."""
         self._answers.clear()
 
-    def _found(self, facts: NodeFacts, resource: str, faulted: set[str]) -> State | None:
-        try:
-            return self.state(facts, resource)
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._faults.note(facts.name, error)
-            faulted.add(facts.name)
-            return None
-
     def _look(
         self,
         request: GpuRequest,
         names: Sequence[str],
         nodes: Mapping[NodeName, NodeFacts],
         states: list[State | None],
-        faulted: set[str],
         *,
         scores: bool,
     ) -> Look:
         table, look = self._answers.to(request), Look(states, self._mix.current)
-        look.faulted = sorted(faulted)
         distinct = {state for state in set(states) if state is not None}
         look.decisions = {s: table.decisions[s] for s in distinct if s in table.decisions}
         todo = distinct - look.decisions.keys()

@@ -22,6 +22,7 @@ from scheduler_extender.state.pods import PodRecord
 from topology.core.belief import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
+from topology.core.remembering import Interruption
 from topology.core.report import Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
@@ -155,12 +156,14 @@ class NodeFacts:
         if self.topology is None or self.report is None:
             return self
         kept = tuple(a for a in self.report.allocations if a.pod_uid not in gone)
-        return replace(
-            self,
-            report=replace(self.report, allocations=kept),
-            pods=_without(self.pods, gone),
-            reserved=_without(self.reserved, gone),
-            leaving=_without(self.leaving, gone),
+        return _without_old_departed(
+            replace(
+                self,
+                report=replace(self.report, allocations=kept),
+                pods=_without(self.pods, gone),
+                reserved=_without(self.reserved, gone),
+                leaving=_without(self.leaving, gone),
+            )
         )
 
     def _ledger(self, resource: str) -> Ledger | Unusable:
@@ -233,13 +236,17 @@ def without_pod(facts: NodeFacts, uid: PodUid) -> NodeFacts:
 
 
 def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
-    """A pod of this node is gone from the API server as of ``version``."""
+    """A pod of this node is gone from the API server as of ``version``; it is bound no more.
+
+    That is one transition: were it nowhere in between, those who departed beside it were forgotten.
+    """
     # Its end is not in doubt, only when: so it counts as a pod on its way out. Nobody is left to
     # keep its promise to.
     gone = replace(pod, deleting=True, promised=NO_CONSTRAINTS, survives_endings=False)
     sequence = facts.report.sequence if facts.report else 0
     leaving = {**facts.leaving, pod.uid: Leaving(gone, version, sequence)}
-    return _let_go(replace(facts, leaving=leaving))
+    pods = _without(facts.pods, frozenset({pod.uid}))
+    return _let_go(replace(facts, pods=pods, leaving=leaving))
 
 
 def with_reservation(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
@@ -284,6 +291,8 @@ def _unreported(facts: NodeFacts, resource: str, everybody: frozenset[PodUid]) -
         return everybody
     try:
         found = facts.ledger(resource)
+    except Interruption:
+        raise
     except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
         return everybody
     return everybody if isinstance(found, Unusable) else frozenset(found.unreported)

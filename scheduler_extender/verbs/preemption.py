@@ -48,13 +48,13 @@ def preempt(
     known: dict[Hashable, bool] = {}
     with suppress(OutOfTimeError), in_time(late):
         for name, victims in offered.items():
+            if late():
+                break
             gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
             if reserved is not None:
                 gone |= {reserved.uid}
             if _passes_without(cluster, NodeName(name), request, gone, known):
                 kept[name] = victims
-            if late():
-                break
     return PreemptionResult(kept)
 
 
@@ -69,12 +69,15 @@ def _passes_without(
 
     Nodes that would be in one state share the answer.
     """
-    without = cluster.facts(name).without(gone)
+    facts = cluster.facts(name)
     try:
+        without = facts.without(gone)
         key = without.key(request.resource)
+    except OutOfTimeError:
+        raise
     except Exception as error:  # noqa: BLE001 (a listener logs it)
         cluster.faults.note(name, error)
-        return undecided(without, request).rejection is None
+        return undecided(facts, request).rejection is None
     if key not in known:
         known[key] = answer_of(cluster, without, request).rejection is None
     return known[key]

@@ -103,12 +103,16 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+class Interruption(Exception):  # noqa: N818 (it is no error: whoever asked has changed his mind)
+    """What a check raises to interrupt an answer. Whoever catches faults lets it through."""
+
+
 @contextmanager
 def interrupted_by(check: Callable[[], None]) -> Iterator[None]:
     """Call ``check`` before each part of what this thread works out inside.
 
-    It interrupts by raising an exception, which reaches whoever asked. Nothing that is half done is
-    remembered.
+    It interrupts by raising an :class:`Interruption`, which reaches whoever asked. Nothing that is
+    half done is remembered.
     """
     before, _thread.check = _thread.check, check
     try:

@@ -36,7 +36,7 @@ class Watched(Cluster):
         self.worked_out: list[str] = []
         self.given: list[str] = []
 
-    def look(self, request: GpuRequest, names: Sequence[str], **how: bool) -> Look:
+    def look(self, request: GpuRequest, names: Sequence[str], **how: Any) -> Look:
         found = super().look(request, names, **how)
         self.given.append(threading.current_thread().name)
         return found

@@ -23,6 +23,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
 from topology.core.devices import NodeName
+from topology.core.report import Report
 from topology.kubeapi.apiserver import ApiServer
 
 NVLINK = {"link": "nvlink"}
@@ -211,3 +212,24 @@ def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
         eventually(lambda: "switched" in woken)
     finally:
         done.set()
+
+
+def test_who_was_fresh_long_ago_is_stale_at_once() -> None:
+    """A record that is read again after it could not be used is as old as its agent says."""
+    clock = Clock()
+    cluster = Cluster(clock)
+    node = switched(4, "n")
+    for now in (0.0, 100.0):
+        clock.now = now
+        cluster.put_record(node, Report("boot", int(now) + 1))
+    clock.now = 150.0
+    cluster.put_problem(node.name, "spec: bad")
+    clock.now = 185.0
+    assert not cluster.facts(node.name).stale
+    clock.now = 190.0
+    cluster.put_record(node, Report("boot", 500), age=3600.0)
+    assert cluster.facts(node.name).stale
+    cluster.put_record(node, Report("boot", 501))
+    assert not cluster.facts(node.name).stale
+    clock.now = 371.0
+    assert cluster.facts(node.name).stale

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -39,7 +40,7 @@ class Counting(Cluster):
         self.asked[request] += 1
         super().remember(request, state, decision)
 
-    def look(self, request: GpuRequest, names: Sequence[str], **how: bool) -> Look:
+    def look(self, request: GpuRequest, names: Sequence[str], **how: Any) -> Look:
         if request in self.broken:
             raise AssertionError("cannot be worked out")
         return super().look(request, names, **how)

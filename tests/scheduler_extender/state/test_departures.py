@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import Clock
 from topology import codec
 from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.report import Allocation, Condition, Report
 from topology.core.requests import NO_CONSTRAINTS, Constraints
@@ -207,6 +209,36 @@ def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
     cluster.put_record(NODE, report(2, 20))
     assert told == [NAME]
     assert fits(cluster, 1)
+
+
+@pytest.mark.parametrize("confirmed", ["deleted", "missing from a list", "bound", "not changed"])
+def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_hands(
+    clock: Clock, confirmed: str
+) -> None:
+    """The pair may have been admitted beside either single: what is left may be torn."""
+    topology = replace(bridged(4, "node"), allocator=AllocatorFacts("best-effort"))
+    cluster = Cluster(clock)
+    cluster.put_record(topology, report(1, 5))
+    pair = bound("pair", 2)
+    known = pod_record(msgspec.convert(pair, Pod), MANAGED)
+    assert known is not None
+    if confirmed in ("deleted", "missing from a list"):
+        PodSink(cluster).apply(raw(pair))
+    else:
+        cluster.reserve(NAME, replace(known, node=None))
+    for single in ("a", "b"):
+        PodSink(cluster).apply(raw(bound(single, 1)))
+        PodSink(cluster).apply(raw(bound(single, 1, phase="Succeeded")))
+    assert set(cluster.facts(NAME).departed) == {"a", "b"}
+    assert not fits(cluster)
+    if confirmed == "deleted":
+        delete(cluster, pair, 50)
+    elif confirmed == "missing from a list":
+        cluster.keep_pods({PodUid("a"), PodUid("b")}, 50)
+    elif confirmed == "bound":
+        PodSink(cluster).apply(raw(pair))
+    assert set(cluster.facts(NAME).departed) == {"a", "b"}
+    assert not fits(cluster)
 
 
 @pytest.mark.parametrize("agent", ["never", "gone", "there"])

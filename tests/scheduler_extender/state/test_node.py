@@ -58,7 +58,7 @@ def bound(uid: str, **how: object) -> Step:
 def deleted(uid: str, version: int) -> Step:
     def step(facts: NodeFacts) -> NodeFacts:
         pod = facts.pods[PodUid(uid)]
-        return with_leaving(without_pod(facts, pod.uid), pod, version)
+        return with_leaving(facts, pod, version)
 
     return step
 
@@ -250,3 +250,12 @@ def test_promises_are_those_that_no_report_has_shown_kept() -> None:
     assert not with_record(facts, NODE, report(2, shows("a", 0, 1)), "").promises
     assert not with_pod(facts, replace(pod, phase="Failed")).promises
     assert EMPTY.name == NodeName("node")
+
+
+def test_without_the_only_unreported_pod_nobody_departed_counts() -> None:
+    facts = with_pod(with_record(EMPTY, NODE, report(1), ""), record("stays"))
+    for i in range(MOST_DEPARTED + 1):
+        facts = ends(f"u{i}")(with_pod(facts, record(f"u{i}")))
+        facts = without_pod(facts, PodUid(f"u{i}"))
+    assert facts.too_many_departed
+    assert not facts.without(frozenset({PodUid("stays")})).too_many_departed

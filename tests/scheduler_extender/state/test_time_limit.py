@@ -15,6 +15,7 @@ from scheduler_extender.state import decision as decisions
 from scheduler_extender.state import enquiry
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import UNDECIDED
+from scheduler_extender.state.lookup import SLICE
 from scheduler_extender.state.pods import pod_record
 from scheduler_extender.verbs import STILL_WORKING, preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -23,7 +24,7 @@ from tests.scheduler_extender.serving import Clock
 from topology.core import placement, scoring
 from topology.core.links import LinkKind
 from topology.core.placement import IN_PROGRESS
-from topology.core.report import Report
+from topology.core.report import Health, Report
 from topology.core.requests import Constraints, GpuRequest, gpu_request
 
 NVLINK = {"link": "nvlink"}
@@ -175,3 +176,41 @@ def test_nodes_that_fail_are_tried_once_in_each_call(
         verbs.prioritize(cluster, pair, NAMES[5:], 60.0)
     assert len(tried) <= 2 * len(NAMES)
     assert clock.now <= 10
+
+
+def test_nodes_that_change_all_the_time_hold_no_call_for_long(clock: Clock) -> None:
+    """Their states are found once in a look; what has changed since is answered as undecided."""
+    cluster = Cluster(clock)
+    nodes = [switched(4, f"c{i:03}") for i in range(100)]
+    for node in nodes:
+        cluster.put_record(node, Report("boot", 1))
+    names = [str(node.name) for node in nodes]
+    changed: list[str] = []
+
+    def changing() -> float:
+        """Whenever somebody looks at the clock, every node has changed."""
+        if not changed:
+            changed.append("once")
+            for i, node in enumerate(nodes):
+                health = (Health(node.gpus[0].uuid, False, f"{i}"),)
+                cluster.put_record(node, Report("boot", len(changed) + 1, health=health))
+            changed.clear()
+        return 0.0
+
+    look = cluster.look(gpu_request(1), names, late=lambda: changing() > 0)
+    assert len(look.states) == 100
+    late = cluster.look(gpu_request(1), names, late=lambda: True)
+    assert set(late.unfound) <= set(names)
+    answered = enquiry.enquire(cluster, gpu_request(1), names, seconds=0.0)
+    assert {name for name, _ in answered.each()} == set(names)
+
+
+def test_states_that_there_was_no_time_to_find_are_late(clock: Clock) -> None:
+    cluster = Cluster(clock)
+    names = [f"c{i:03}" for i in range(SLICE + 5)]
+    for name in names:
+        cluster.put_record(switched(4, name), Report("boot", 1))
+    answered = enquiry.enquire(cluster, gpu_request(1), names, seconds=0.0)
+    assert answered.late == set(names)
+    assert len(answered.undecided) == len(names)
+    assert not enquiry.enquire(cluster, gpu_request(1), names).late

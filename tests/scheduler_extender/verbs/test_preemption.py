@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
+from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state import decision, enquiry
 from scheduler_extender.state.cluster import Cluster
@@ -15,10 +17,11 @@ from scheduler_extender.state.decision import Decision, Settings
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs.preemption import preempt
-from scheduler_extender.wire import Pod, PreemptionArgs, encode
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, encode
 from tests.nodes import bridged, pcie, pod, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
+from topology.core.remembering import forget
 from topology.core.report import Allocation, Report
 from topology.core.requests import Constraints, gpu_request
 from topology.machines import machine
@@ -182,3 +185,24 @@ def test_nodes_that_would_be_in_one_state_are_worked_out_once(
     assert (
         answer_of(cluster, cluster.facts(names[0]), request).rejection is not None
     )  # as it is, it is full
+
+
+def test_no_node_is_kept_that_there_was_no_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where the time is up in the middle of finding out what the node would be."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    name = NodeName("n")
+    node = machine("dgx1-v100").topology(name)
+    held = Allocation(
+        PodUid("n-a"), "d", "a", "main", "nvidia.com/gpu", (DeviceId(node.gpus[0].uuid),)
+    )
+    cluster.put_pod(PodRecord(PodUid("n-a"), "d", "n-a", name, gpu_request(1), phase="Running"))
+    cluster.put_pod(PodRecord(PodUid("u"), "d", "u", name, gpu_request(5)))
+    cluster.put_record(node, Report("b", 1, allocations=(held,)))
+    wanted = msgspec.convert(pod(4), Pod)
+    args = PreemptionArgs(wanted, None, {"n": MetaVictims([MetaPod("n-a")])})
+    forget()
+    for parts in range(6):
+        left = iter([False] * parts)
+        kept = verbs.preempt(cluster, args, partial(next, left, True))
+        assert kept.meta_victims == {}
+    assert cluster.faults.count == 0
