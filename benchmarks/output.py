@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures.schema import Figures
-from scheduler_extender.cli import terminal
+from scheduler_extender import terminal
 
 STDOUT = Path("-")
 UNBOUND = 190
@@ -25,7 +25,7 @@ def console(*, quiet: bool = False) -> Console:
 
 
 def show(table: Table, keys: int = 1) -> None:
-    """Print a table to standard output; see :func:`scheduler_extender.cli.terminal.show`."""
+    """Print a table to standard output; see :func:`scheduler_extender.terminal.show`."""
     terminal.show(console(), table, keys)
 
 

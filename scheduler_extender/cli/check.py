@@ -11,11 +11,11 @@ from rich.text import Text
 
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.inputs import cluster_file, console, one_of, pod_file
-from scheduler_extender.cli.terminal import show
 from scheduler_extender.explain import summary
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
+from scheduler_extender.terminal import show
 from topology.core.placement import Verdict
 
 

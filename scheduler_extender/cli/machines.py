@@ -10,7 +10,7 @@ from rich.table import Table
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import console, one_of
-from scheduler_extender.cli.terminal import show
+from scheduler_extender.terminal import show
 from topology import codec
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
 

@@ -16,8 +16,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from scheduler_extender.cli.checktable import set_text, sets_text, verdict_text
-from scheduler_extender.cli.terminal import show
 from scheduler_extender.demo import workload
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.demo.picture import picture
@@ -26,6 +24,8 @@ from scheduler_extender.files.clusterfile import ClusterFile, load
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.servers import Servers
 from scheduler_extender.serving import file_service, in_thread
+from scheduler_extender.terminal import show
+from scheduler_extender.wording import set_text, sets_text, verdict_text
 from topology.core.devices import PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")

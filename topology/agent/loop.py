@@ -1,6 +1,7 @@
 """One turn of the agent: look at what is due, and say what the record should be now.
 
-The loop asks the others in turn and lets the books in :mod:`~topology.agent.decides` decide:
+The loop asks the kubelet, the driver and the API server in turn and lets the books in
+:mod:`~topology.agent.decides` decide:
 
 ====================  ============================================================================
 what is asked         who decides

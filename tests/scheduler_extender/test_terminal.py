@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from scheduler_extender.cli.terminal import show
+from scheduler_extender.terminal import show
 
 HEADERS = ("cluster", "policy", "promises kept", "weakest hop GB/s", "wait h", "several GPUs")
 
