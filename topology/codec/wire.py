@@ -1,6 +1,7 @@
 """The fields of a GPUTopology object, and what is allowed in each.
 
-The CRD (``manifests/base/crd.yaml``) says the same; ``tests/test_manifests.py`` compares the two.
+The CRD (``manifests/base/crd.yaml``) says the same; ``tests/manifests/test_crd.py`` compares the
+two.
 """
 
 from __future__ import annotations

@@ -1,0 +1,186 @@
+"""The custom resource's schema: structural, bounded, and the codec's."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from scheduler_extender.kube.source import RECORDS_PATH
+from tests.crd import faults, nodes_of, plain, schema
+from tests.manifests.building import (
+    Object,
+    crd,
+    example,
+)
+from topology import codec
+
+
+def test_the_resource_is_named_as_the_design_says() -> None:
+    names = crd()["names"]
+    assert (crd()["group"], crd()["scope"]) == ("gpu-topology.io", "Cluster")
+    assert (names["kind"], names["shortNames"], names["categories"]) == (
+        codec.KIND,
+        ["gputopo"],
+        ["gpu"],
+    )
+    (version,) = crd()["versions"]
+    assert f"{crd()['group']}/{version['name']}" == codec.API_VERSION
+    assert f"/apis/{codec.API_VERSION}/{names['plural']}" == RECORDS_PATH
+    assert version["served"]
+    assert version["storage"]
+    assert version["subresources"] == {"status": {}}
+
+
+def test_printer_columns_stand_over_fields_of_the_schema() -> None:
+    (version,) = crd()["versions"]
+    columns = {c["name"]: c for c in version["additionalPrinterColumns"]}
+    assert list(columns) == ["GPUs", "Free", "Links", "Allocator", "Ready", "Age"]
+    fields = {path: found.get("type") for path, found in nodes_of(schema())}
+    for column in columns.values():
+        path = re.sub(r"\[\?\(.*\)\]", "[]", column["jsonPath"])
+        assert fields.get(path, "date") == column["type"], column
+        assert path in fields or path == ".metadata.creationTimestamp"
+
+
+def test_the_schema_is_structural() -> None:
+    allowed = {
+        "array": {"items", "minItems", "maxItems"},
+        "boolean": set(),
+        "integer": {"minimum", "maximum", "format", "default"},
+        "number": {"minimum", "maximum"},
+        "object": {"properties", "required", "default"},
+        "string": {"enum", "pattern", "minLength", "maxLength", "format", "default"},
+    }
+    extensions = {"map-keys", "type", "validations"}
+    for path, found in nodes_of(schema()):
+        own = {k for k in found if not k.startswith("x-kubernetes-")} - {"type", "description"}
+        assert own <= allowed[found["type"]], path
+        ours = {re.sub("^x-kubernetes-(list-)?", "", k) for k in found if k.startswith("x-")}
+        assert ours <= extensions, path
+        if found["type"] == "object" and path != ".metadata":
+            assert found["properties"], path
+            assert set(found.get("required", ())) <= set(found["properties"]), path
+
+
+def test_every_list_and_string_is_bounded() -> None:
+    """Without bounds the API server takes the worst case for the cost of a CEL rule."""
+    for path, found in nodes_of(schema()):
+        if path in (".apiVersion", ".kind"):
+            continue
+        if found["type"] == "array":
+            assert found["maxItems"] <= 4096, path
+        if found["type"] == "string":
+            assert found.keys() & {"maxLength", "enum", "format"}, path
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        (".spec.resources", ["name"]),
+        (".spec.devices", ["index"]),
+        (".spec.devices[].migInstances", ["uuid"]),
+        (".spec.links", ["a", "b"]),
+        (".spec.nics", ["name"]),
+        (".spec.nics[].distances", ["index"]),
+        (".status.allocations", ["podUID", "namespace", "pod", "container", "resource"]),
+        (".status.health", ["uuid"]),
+        (".status.conditions", ["type"]),
+    ],
+)
+def test_lists_are_maps_by_key(path: str, keys: list[str]) -> None:
+    found = dict(nodes_of(schema()))[path]
+    assert found["x-kubernetes-list-type"] == "map"
+    assert found["x-kubernetes-list-map-keys"] == keys
+    assert set(keys) <= set(found["items"]["required"])
+
+
+def test_every_list_says_its_type() -> None:
+    for path, found in nodes_of(schema()):
+        if found["type"] == "array":
+            assert found["x-kubernetes-list-type"] in ("map", "set"), path
+
+
+def test_defaults_are_valid_and_the_same_as_the_codecs() -> None:
+    for path, found in nodes_of(schema()):
+        if "default" in found:
+            jsonschema.validate(found["default"], plain(found), jsonschema.Draft202012Validator)
+            assert found["type"] != "object" or path == ".spec.allocator"
+    bare = {
+        "metadata": {"name": "n"},
+        "spec": {
+            "resources": [{"name": "nvidia.com/gpu"}],
+            "devices": [
+                {"index": i, "uuid": f"GPU-{i}", "product": "P", "memoryBytes": 1} for i in (0, 1)
+            ],
+            "links": [{"a": 0, "b": 1}],
+        },
+    }
+    defaulted = copy.deepcopy(bare)
+    fill(schema(), defaulted)
+    assert defaulted != bare
+    assert codec.decode(defaulted) == codec.decode(bare)
+
+
+def fill(found: Object, value: Any) -> None:
+    """Set defaults, as the API server does."""
+    if isinstance(value, dict):
+        for name, part in found.get("properties", {}).items():
+            if name not in value and "default" in part:
+                value[name] = copy.deepcopy(part["default"])
+            if name in value:
+                fill(part, value[name])
+    elif isinstance(value, list):
+        for item in value:
+            fill(found["items"], item)
+
+
+def test_the_designs_example_is_accepted_and_read() -> None:
+    assert faults(example()) == []
+    record = codec.decode(example(), strict=True)
+    assert len(record.topology.gpus) == 2
+    assert record.report is not None
+    assert record.report.sequence == 41
+
+
+def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
+    def paths(value: Any, path: str = "") -> set[str]:
+        if isinstance(value, dict):
+            return {path}.union(*(paths(v, f"{path}.{k}") for k, v in value.items()))
+        if isinstance(value, list):
+            return {path}.union(*(paths(v, f"{path}[]") for v in value))
+        return {path}
+
+    ours = {path for path, _ in nodes_of(schema())}
+    designed = paths(example()) - {".metadata.name"}
+    assert designed <= ours
+    assert ours - designed == {
+        ".spec.allocator.cpuManagerPolicy",
+        ".spec.allocator.memoryManagerPolicy",
+        ".spec.devices[].migInstances",
+        ".spec.devices[].migInstances[]",
+        ".spec.devices[].migInstances[].memoryBytes",
+        ".spec.devices[].migInstances[].profile",
+        ".spec.devices[].migInstances[].uuid",
+        ".spec.links[].oneSided",
+        ".status.conditions[]",
+        ".status.conditions[].lastTransitionTime",
+        ".status.conditions[].message",
+        ".status.conditions[].observedGeneration",
+        ".status.conditions[].reason",
+        ".status.conditions[].status",
+        ".status.conditions[].type",
+        ".status.health[].energyMillijoules",
+        ".status.health[].linksDown",
+        ".status.health[].linksDown[]",
+        ".status.health[].since",
+        ".status.observedAt",
+        ".status.podsResourceVersion",
+        ".status.summary",
+        ".status.summary.free",
+        ".status.summary.gpus",
+        ".status.summary.links",
+    }

@@ -1,0 +1,60 @@
+"""Every object: it builds, it validates, and it says whose it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.manifests.building import (
+    AGENT,
+    AGENT_NAME,
+    BASE,
+    KUBERNETES,
+    NAMESPACE,
+    objects,
+    the,
+)
+
+
+def test_the_agents_folder_builds_into_the_agents_objects_of_the_base() -> None:
+    """Without namespace and resource: deleting the agent's objects then deletes no record."""
+    agents = [o for o in objects() if o["metadata"]["name"] == AGENT_NAME]
+    assert sorted(objects(AGENT), key=str) == sorted(agents, key=str)
+
+
+@pytest.mark.parametrize(("folder", "also"), [(BASE, {"../agent"}), (AGENT, set())])
+def test_every_manifest_of_a_folder_is_built(folder: Path, also: set[str]) -> None:
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    here = {p.name for p in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    assert set(kustomization["resources"]) == here | also
+
+
+def test_every_object_says_whose_it_is() -> None:
+    for found in objects():
+        labels = found["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "gpu-topology"
+        whose = {AGENT_NAME: "agent"}.get(found["metadata"]["name"], "extender")
+        assert labels.get("app.kubernetes.io/component", whose) == whose
+
+
+def test_every_object_validates_strictly() -> None:
+    for found in objects():
+        kubernetes_validate.validate(found, KUBERNETES, strict=True)
+
+
+def test_validation_refuses_a_field_nobody_knows() -> None:
+    broken = the("Deployment")
+    broken["spec"]["replica"] = 1
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, KUBERNETES, strict=True)
+
+
+def test_namespaced_objects_are_in_our_namespace() -> None:
+    for found in objects():
+        if found["kind"] in ("DaemonSet", "Deployment", "Service", "ServiceAccount"):
+            assert found["metadata"]["namespace"] == NAMESPACE
+        else:
+            assert "namespace" not in found["metadata"]

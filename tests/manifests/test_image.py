@@ -1,0 +1,82 @@
+"""The images, and the sweep that runs in one."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+
+import kubernetes_validate
+
+from tests.manifests.building import (
+    KUBERNETES,
+    ROOT,
+    SAMPLES,
+    container,
+    objects,
+    pod_spec,
+    sample,
+)
+
+
+def test_images_name_no_registry() -> None:
+    images = {container()["image"]}
+    images |= {c["image"] for p in SAMPLES for c in sample(p)["spec"]["containers"]}
+    for image in images:
+        first = image.partition("/")[0] if "/" in image else ""
+        assert not re.search(r"[.:]", first), image
+        assert re.search(r":[^:/]+$", image), f"{image} has no tag"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert container()["image"] == f"gpu-topology:{project['version']}"
+
+
+def service_stages() -> list[str]:
+    """The Dockerfile's lines that make the service's image: the stage base, and the last."""
+    lines = [
+        line
+        for line in (ROOT / "Dockerfile").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
+    starts = [i for i, line in enumerate(lines) if line.startswith("FROM ")]
+    return lines[: starts[1]] + lines[starts[-1] :]
+
+
+def test_the_dockerfile_installs_hashed_packages_and_then_ours() -> None:
+    steps = service_stages()
+    assert steps[0] == "FROM python:3.12-slim AS base"
+    installs = [line for line in steps if "pip install" in line]
+    assert len(installs) == 2
+    assert installs[0].endswith("--require-hashes -r requirements/run.txt")
+    assert re.search(r"--no-deps --no-build-isolation \.$", installs[1])
+    copied = {line.split()[1] for line in steps if line.startswith("COPY")}
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(build["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) <= copied
+    (entry,) = (json.loads(s.removeprefix("ENTRYPOINT ")) for s in steps if "ENTRYPOINT" in s)
+    assert entry == ["gpu-topology"]
+    assert entry[0] in build["project"]["scripts"]
+
+
+def test_the_image_runs_as_the_user_that_the_pod_asks_for() -> None:
+    (user,) = re.findall(r"^USER (\d+):(\d+)$", "\n".join(service_stages()), re.MULTILINE)
+    whole = pod_spec()["securityContext"]
+    assert user == (str(whole["runAsUser"]), str(whole["runAsGroup"]))
+    users = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert set(users) == {user}  # the simulation's image, too
+
+
+def test_the_sweep_is_an_indexed_job_that_may_do_nothing_else() -> None:
+    found = {o["kind"]: o for o in objects(ROOT / "manifests" / "sweep")}
+    assert sorted(found) == ["ConfigMap", "Job"]
+    for each in found.values():
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    job = found["Job"]["spec"]
+    assert (job["completionMode"], job["completions"]) == ("Indexed", job["parallelism"])
+    pod = job["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["volumes"][0]["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
+    (only,) = pod["containers"]
+    assert f"/{job['completions']}" in next(a for a in only["args"] if a.startswith("--shard="))
+    # The image that the args are for is a stage of the Dockerfile.
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert stages == ["base", "benchmarks", "service"]  # the last is what `docker build .` builds
+    assert only["image"].startswith("gpu-topology-benchmarks:")

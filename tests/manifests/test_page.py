@@ -1,0 +1,78 @@
+"""The page on installation: its flags, files and commands work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from scheduler_extender.cli import commands as cli
+from scheduler_extender.demo import FLEET, how_to_call
+from scheduler_extender.files import clusterfile as filecluster
+from tests.manifests.building import (
+    ROOT,
+    extender,
+    objects,
+    scheduler_config,
+)
+
+
+def test_the_page_names_flags_and_files_that_there_are() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    group: Any = typer.main.get_command(cli.app)
+    known = {flag for option in group.commands["extender"].params for flag in option.opts}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
+    assert named - known == {"--config"}  # kube-scheduler's
+    assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
+    files = set(re.findall(r"(?<![\w/])manifests/[\w./-]*\w", page)) - {"manifests/base"}
+    assert files
+    assert all((ROOT / name).exists() for name in files)
+
+
+def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    first = "\n".join(blocks[:2])
+    order = ("docker build", "docker push", "kustomization.yaml", "kubectl apply -k", "rollout")
+    assert [first.index(word) for word in order] == sorted(first.index(word) for word in order)
+    # Docker and the cluster are not here: what they are told is written down instead.
+    checkout, tools = tmp_path / "checkout", tmp_path / "bin"
+    shutil.copytree(ROOT / "manifests", checkout / "manifests")
+    tools.mkdir()
+    for name in ("docker", "kubectl"):
+        (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/said\n')
+        (tools / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-eu", "-c", first], check=True, cwd=checkout, env=environment)
+    said = (tmp_path / "said").read_text().splitlines()
+    assert said[1] == "docker push registry.example.com/team/gpu-topology:0.1.0"
+    assert said[2] == "kubectl apply -k ../gpu-topology-site"
+    built = objects(tmp_path / "gpu-topology-site")
+    images = {
+        c["image"]
+        for o in built
+        if o["kind"] in ("Deployment", "DaemonSet")
+        for c in o["spec"]["template"]["spec"]["containers"]
+    }
+    assert images == {"registry.example.com/team/gpu-topology:0.1.0"}
+    assert len(built) == len(objects())
+
+
+def test_make_serve_prints_the_extender_of_the_manifest() -> None:
+    content = filecluster.load(FLEET)
+    said = how_to_call("http://gpu-topology.example:8888", "http://admin", content)
+    printed = yaml.safe_load(said[said.index("  apiVersion: kubescheduler") : said.index("(this")])
+    assert {k: printed[k] for k in ("apiVersion", "kind")} == {
+        k: scheduler_config()[k] for k in ("apiVersion", "kind")
+    }
+    (told,) = printed["extenders"]
+    assert told.pop("urlPrefix") == "http://gpu-topology.example:8888/scheduler"
+    shipped = {k: v for k, v in extender().items() if k not in ("urlPrefix", "enableHTTPS")}
+    named = [{"name": resource["name"]} for resource in shipped["managedResources"]]
+    assert told == {**shipped, "managedResources": named}

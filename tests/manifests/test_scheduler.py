@@ -1,0 +1,55 @@
+"""The scheduler's configuration fits the service and the code."""
+
+from __future__ import annotations
+
+import re
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.kube import binder as kube
+from tests.manifests.building import (
+    extender,
+    scheduler_config,
+    the,
+)
+
+
+def test_the_configuration_has_only_fields_that_the_scheduler_knows() -> None:
+    """It decodes strictly: a field it does not know keeps it from starting."""
+    config = scheduler_config()
+    assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1"
+    assert config["kind"] == "KubeSchedulerConfiguration"
+    assert config.keys() == {
+        *("apiVersion", "kind", "clientConnection", "percentageOfNodesToScore"),
+        *("profiles", "extenders"),
+    }
+    assert extender().keys() == {
+        *("urlPrefix", "enableHTTPS", "filterVerb", "prioritizeVerb", "bindVerb"),
+        *("preemptVerb", "weight"),
+        *("nodeCacheCapable", "httpTimeout", "ignorable", "managedResources"),
+    }
+    assert config["profiles"] == [{"schedulerName": "default-scheduler"}]
+
+
+def test_the_url_is_that_of_the_service() -> None:
+    service = the("Service", "gpu-topology")
+    meta, (port,) = service["metadata"], service["spec"]["ports"]
+    where = f"{meta['name']}.{meta['namespace']}.svc:{port['port']}"
+    assert extender()["urlPrefix"] == f"http://{where}/scheduler"
+    assert extender()["enableHTTPS"] is False
+
+
+def test_the_scheduler_waits_longer_than_a_bind_may_take() -> None:
+    (seconds,) = re.fullmatch(r"(\d+)s", extender()["httpTimeout"]).groups()  # type: ignore[union-attr]
+    look_up, write, settle = kube.READ_TIMEOUT, kube.WRITE_TIMEOUT, kube.READ_TIMEOUT
+    assert int(seconds) > look_up + write + settle
+
+
+def test_the_weight_neither_drowns_nor_rules() -> None:
+    """Ten points of ours against the in-tree plugins, which weigh 12 at least."""
+    assert 3 <= extender()["weight"] <= 6
+
+
+def test_the_managed_resources_are_those_that_the_code_manages() -> None:
+    found = extender()["managedResources"]
+    assert tuple(r["name"] for r in found) == MANAGED
+    assert [r["ignoredByScheduler"] for r in found] == [False, False]
