@@ -1,0 +1,217 @@
+"""The facts of every node, and the answers about them, under one lock.
+
+Nothing under the lock does I/O, and nothing under it works an answer out: who asks takes a
+:class:`.lookup.Look`, works out what is missing on the frozen facts in it (:mod:`.enquiry`), and
+hands the answers in to be remembered.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from scheduler_extender.limits import AT_ONCE_STATES
+from scheduler_extender.state import freshness
+from scheduler_extender.state.answers import State
+from scheduler_extender.state.decision import Decision, Settings, undecided
+from scheduler_extender.state.faults import Faults
+from scheduler_extender.state.freshness import Staleness, Watch
+from scheduler_extender.state.lookup import SLICE, Look, Lookup, NotRememberedError, Size
+from scheduler_extender.state.node import NodeFacts
+from topology.core.devices import NodeName
+from topology.core.requests import GpuRequest
+from topology.core.scoring import Prospect, RequestClasses
+
+
+class Board:
+    """What is known of all nodes now. ``clock`` gives seconds and only has to run forward.
+
+    ``watches`` are the watches that feed it, as they are now; none where nothing is watched.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        settings: Settings = Settings(),
+        watches: Callable[[], Iterable[Watch]] = tuple,
+    ) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.watches = watches
+        self.faults = Faults()
+        self._lock = threading.RLock()
+        self._nodes: dict[NodeName, NodeFacts] = {}
+        self._staleness = Staleness(settings.stale_after)
+        self._lookup = Lookup(self.faults)
+        self._on_change: list[Callable[[NodeName], None]] = []
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Several steps as one. Nothing inside may wait for anything."""
+        with self._lock:
+            yield
+
+    @contextmanager
+    def locked_if_free(self) -> Iterator[None]:
+        """Like :meth:`locked`. Raises :class:`NotRememberedError` where it would have to wait."""
+        if not self._lock.acquire(blocking=False):
+            raise NotRememberedError
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def on_change(self, listener: Callable[[NodeName], None]) -> None:
+        """Call ``listener`` with a node's name whenever what it can offer may have changed.
+
+        Called under the lock, so it must only take a note.
+        """
+        self._on_change.append(listener)
+
+    # What is known.
+
+    def facts(self, name: NodeName) -> NodeFacts:
+        """What is known of a node now; empty where nobody told us of it."""
+        with self._lock:
+            self._expire()
+            return self._facts(name)
+
+    def all_facts(self) -> list[NodeFacts]:
+        """What is known of every node now, by name."""
+        with self._lock:
+            self._expire()
+            return [facts for _, facts in sorted(self._nodes.items())]
+
+    def names(self) -> list[NodeName]:
+        """Every node we know of, sorted."""
+        with self._lock:
+            return sorted(self._nodes)
+
+    # The answers that are remembered.
+
+    def look(
+        self,
+        request: GpuRequest,
+        names: Sequence[str],
+        *,
+        scores: bool = False,
+        at_once: bool = False,
+        late: Callable[[], bool] = lambda: False,
+    ) -> Look:
+        """The remembered answers about some nodes, and what is missing.
+
+        The states of nodes that have changed are found until it is ``late``. With ``scores`` the
+        look has merits, too. With ``at_once`` it raises :class:`NotRememberedError`
+        where something is missing.
+        """
+        faulted: set[str] = set()
+        if not at_once:
+            self._find_states(request.resource, names, faulted, late)
+        with self._lock:
+            self._expire(at_once=at_once)
+            look = self._lookup.look(
+                request, names, self._nodes, faulted, scores=scores, at_once=at_once
+            )
+        if at_once and not look.complete:
+            raise NotRememberedError
+        return look
+
+    def _find_states(
+        self, resource: str, names: Sequence[str], faulted: set[str], late: Callable[[], bool]
+    ) -> None:
+        """Find the states of nodes that have changed, each once; the lock is given back between."""
+        with self._lock:
+            self._expire()
+            todo = self._lookup.unknown(resource, names, self._nodes)
+        for start in range(0, len(todo), SLICE):
+            if late():
+                return
+            with self._lock:
+                self._lookup.find(resource, todo[start : start + SLICE], self._nodes, faulted)
+
+    def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
+        """Remember an answer, as long as some node is in that state."""
+        with self._lock:
+            self._lookup.remember(request, state, decision)
+
+    def remember_prospect(
+        self, request: GpuRequest, state: State, prospect: Prospect, classes: RequestClasses
+    ) -> None:
+        """Remember what speaks for a state, as long as some node is in it."""
+        with self._lock:
+            self._lookup.remember_prospect(request, state, prospect, classes)
+
+    def undecided(self, names: Iterable[str], request: GpuRequest) -> dict[str, Decision]:
+        """The answers of nodes that could not be decided about."""
+        with self._lock:
+            return {n: undecided(self._facts(NodeName(n)), request) for n in names}
+
+    def state(self, name: NodeName, resource: str) -> State:
+        """The state of a known node over ``resource``; it holds until the node changes.
+
+        Raises :class:`KeyError` for a node that nobody told us of.
+        """
+        with self._lock:
+            self._expire()
+            return self._lookup.state(self._nodes[name], resource)
+
+    def remembered(self) -> Size:
+        """How much is remembered."""
+        with self._lock:
+            return self._lookup.size()
+
+    def forget_answers(self) -> None:
+        """Forget every remembered answer; the next ones are worked out anew."""
+        with self._lock:
+            self._lookup.clear()
+
+    # Freshness.
+
+    def blind(self) -> bool:
+        """Whether a watch has told us nothing for so long that our picture may be wrong."""
+        return bool(freshness.blind(self.watches(), self.clock()))
+
+    def unready(self) -> tuple[str, ...]:
+        """The watches that have been blind for too long to go on answering."""
+        return freshness.unready(self.watches(), self.clock())
+
+    def tell_of_all_nodes(self) -> None:
+        """Tell the listeners of every node: any of them may be news, as after a time in which a
+        watch was blind."""
+        with self._lock:
+            for name in self._nodes:
+                self._tell(name)
+
+    def _expire(self, *, at_once: bool = False) -> bool:
+        """Call stale whoever has not reported for too long; whether there was somebody."""
+        now, found = self.clock(), False
+        if at_once and self._staleness.overdue(now) > AT_ONCE_STATES:
+            raise NotRememberedError
+        for name in self._staleness.take(now):
+            facts = self._nodes.get(name)
+            if facts is not None and facts.report is not None:
+                self._put(replace(facts, stale=True))
+                found = True
+        return found
+
+    # Inside.
+
+    def _facts(self, name: NodeName) -> NodeFacts:
+        return self._nodes.get(name) or NodeFacts(name, self.settings.all_pods_known)
+
+    def _put(self, facts: NodeFacts, *, changed: bool = True) -> None:
+        """A node's facts are these now; ``changed`` says that its answers may be others."""
+        name = facts.name
+        if facts.known:
+            self._nodes[name] = facts
+        elif self._nodes.pop(name, None) is not None:
+            self._staleness.forget(name)
+        if changed:
+            self._lookup.leave(name)
+            self._tell(name)
+
+    def _tell(self, name: NodeName) -> None:
+        for listener in self._on_change:
+            listener(name)
