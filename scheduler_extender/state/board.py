@@ -139,7 +139,7 @@ class Board:
     def remember_prospect(
         self, request: GpuRequest, state: State, prospect: Prospect, classes: RequestClasses
     ) -> None:
-        """Remember what speaks for a state, as long as some node is in it."""
+        """Remember what a placement in a state would cost, as long as some node is in it."""
         with self._lock:
             self._lookup.remember_prospect(request, state, prospect, classes)
 
@@ -184,17 +184,15 @@ class Board:
             for name in self._nodes:
                 self._tell(name)
 
-    def _expire(self, *, at_once: bool = False) -> bool:
-        """Call stale whoever has not reported for too long; whether there was somebody."""
-        now, found = self.clock(), False
+    def _expire(self, *, at_once: bool = False) -> None:
+        """Call stale whoever has not reported for too long."""
+        now = self.clock()
         if at_once and self._staleness.overdue(now) > AT_ONCE_STATES:
             raise NotRememberedError
         for name in self._staleness.take(now):
             facts = self._nodes.get(name)
             if facts is not None and facts.report is not None:
                 self._put(replace(facts, stale=True))
-                found = True
-        return found
 
     # Inside.
 

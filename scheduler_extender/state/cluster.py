@@ -155,7 +155,7 @@ class Cluster(Board):
                 pod = with_promise_of(pod, earlier, self.reservation(pod.uid))
             self._take_pod(pod, earlier)
             if pod.node is not None:
-                self.release(pod.uid)  # last: in between it were on no node
+                self.release(pod.uid)  # last: else the pod would be on no node in between
 
     def _take_pod(self, pod: PodRecord, earlier: PodRecord | None) -> None:
         if earlier == pod:

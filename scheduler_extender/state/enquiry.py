@@ -42,7 +42,8 @@ class OutOfTimeError(Interruption):
 class Answered:
     """The answers of some nodes to one request.
 
-    ``states`` has each node's state in the order asked, None for a node that nobody told us of;
+    ``states`` has each node's state in the order asked. It is None for a node that nobody told us
+    of, and for one whose state could not be found: the latter is among the ``undecided``.
     ``decisions`` and ``merits`` are by state. ``undecided`` are the answers of nodes about which
     deciding failed or for which there was no time; the latter are ``late``.
     """
