@@ -16,6 +16,7 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.report import Report
 from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
+from topology.core.scoring import UNKNOWN, Prospect, RequestClass
 from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
@@ -56,3 +57,15 @@ def test_after_every_change_of_the_mix(seed: int) -> None:
             assert [scored(cluster, request, names) for request in REQUESTS] == remembered
             mixes.add(str(remembered))
     assert len(mixes) > 3  # they did change
+
+
+def test_what_was_worked_out_for_an_old_mix_takes_nothing_away() -> None:
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster.put_record(machine("dgx1-v100").topology("node"), Report())
+    request = gpu_request(2, NVLINK)
+    before = scored(cluster, request, ["node"])
+    late = Prospect(UNKNOWN, (0.0,))
+    state = cluster.state(NodeName("node"), request.resource)
+    cluster.remember_prospect(request, state, late, (RequestClass(7),))
+    assert cluster.look(request, ["node"], scores=True, at_once=True).complete
+    assert scored(cluster, request, ["node"]) == before
