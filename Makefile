@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 OUT    ?= out
+WORKERS ?= auto
 
 .DEFAULT_GOAL := help
 .PHONY: help run serve dev test closed-loop lint e2e bench lock clean
@@ -20,10 +21,10 @@ dev: $(VENV)/dev.stamp          ## what tests and benchmarks need, into .venv
 	@echo "ready: $(BIN)/python -m benchmarks --help"
 
 test: $(VENV)/dev.stamp         ## unit, property and service tests
-	$(BIN)/python -m pytest -q tests --ignore=tests/e2e
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests --ignore=tests/e2e
 
-closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, five times as long as in `make test`
-	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=5 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py
+closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, ten times as long as in `make test`
+	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=10 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py
 
 lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

@@ -1,11 +1,11 @@
-"""A hundred thousand placements on emulated nodes, with everything that goes wrong.
+"""Thirty thousand placements on emulated nodes, with everything that goes wrong.
 
 Half of the placements and more are on machines that are not all-linked. Required are: no promise
 called guaranteed broken, no GPU given twice (the kubelet would refuse the pod), and nearly as many
 required placements as an oracle makes that knows everything.
 
 Each rarer fault has a test of its own, which can be run alone: `pytest -k forced`. `make
-closed-loop` plays everything five times as long.
+closed-loop` plays everything ten times as long.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from benchmarks.promises.tally import Tally
 TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))
 """How many times as long to play."""
 
-PLACEMENTS = 90_000 * TIMES
-"""At least; the tests of single faults make more than ten thousand besides."""
+PLACEMENTS = 30_000 * TIMES
+"""At least; the tests of single faults make some thousands besides."""
 PLAYS = (
-    Play("extender", 31_000 * TIMES, 1, restarts=20),
-    Play("extender", 31_000 * TIMES, 2, foreign=0.1, restarts=20),
-    Play("extender", 16_000 * TIMES, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=10),
-    Play("extender", 14_000 * TIMES, 4, rate=1.0, foreign=0.0, restarts=10),
-    Play("extender", 5_000 * TIMES, 5, workload="containers", rate=0.6, foreign=0.0, restarts=5),
-    Play("extender", 3_000 * TIMES, 6, nodes="allocators", foreign=0.0, restarts=5),
-    Play("oracle", 14_000 * TIMES, 4, rate=1.0, foreign=0.0),
-    Play("good set free", 14_000 * TIMES, 4, rate=1.0, foreign=0.0),
+    Play("extender", 10_500 * TIMES, 1, restarts=7 * TIMES),
+    Play("extender", 10_500 * TIMES, 2, foreign=0.1, restarts=7 * TIMES),
+    Play("extender", 5_500 * TIMES, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=4 * TIMES),
+    Play("extender", 4_700 * TIMES, 4, rate=1.0, foreign=0.0, restarts=4 * TIMES),
+    Play("extender", 1_700 * TIMES, 5, workload="containers", rate=0.6, foreign=0.0, restarts=2 * TIMES),
+    Play("extender", 1_000 * TIMES, 6, nodes="allocators", foreign=0.0, restarts=2 * TIMES),
+    Play("oracle", 4_700 * TIMES, 4, rate=1.0, foreign=0.0),
+    Play("good set free", 4_700 * TIMES, 4, rate=1.0, foreign=0.0),
 )
 
 
@@ -99,9 +99,9 @@ def test_keeping_promises_costs_few_placements(
 
 
 def kept(first: Play) -> Counter[str]:
-    """Play a fault under two seeds and more: nothing is broken, given twice or unforeseen, and
-    placement goes on. Returns how often which fault happened."""
-    tallies = play_all([replace(first, seed=first.seed + i) for i in range(2 * TIMES)])
+    """Play a fault under TIMES seeds: nothing is broken, given twice or unforeseen, and placement
+    goes on. Returns how often which fault happened."""
+    tallies = play_all([replace(first, seed=first.seed + i) for i in range(TIMES)])
     happened: Counter[str] = Counter()
     for tally in tallies:
         assert tally.faults == []
@@ -126,7 +126,7 @@ def kept(first: Play) -> Counter[str]:
 
 def test_pods_deleted_by_force_hold_their_gpus_until_the_kubelet_lets_go() -> None:
     happened = kept(Play("extender", 1500, 101, foreign=0.0, faults=Faults(forced=0.2)))
-    assert happened["forced"] > 350
+    assert happened["forced"] > 170
 
 
 def test_many_containers_are_deleted_by_force_too() -> None:
@@ -141,18 +141,18 @@ def test_many_containers_are_deleted_by_force_too() -> None:
             faults=Faults(forced=0.2),
         )
     )
-    assert happened["forced"] > 150
+    assert happened["forced"] > 70
 
 
 def test_a_binding_that_is_written_late_breaks_nothing() -> None:
     faults = Faults(late_commits=0.05, lost_answers=0.05)
-    assert kept(Play("extender", 1500, 121, foreign=0.0, faults=faults))["late_commits"] > 100
+    assert kept(Play("extender", 1500, 121, foreign=0.0, faults=faults))["late_commits"] > 45
 
 
 def test_a_blind_extender_does_not_promise() -> None:
     """While a watch fails others may bind pods unseen: nothing that needs links is placed then."""
     happened = kept(Play("extender", 900, 131, foreign=0.1, faults=Faults(blind_every=60.0)))
-    assert happened["blindings"] > 15
+    assert happened["blindings"] > 7
     assert happened["blind"] == 0
     assert happened["unseen"] == 0
 
@@ -160,21 +160,21 @@ def test_a_blind_extender_does_not_promise() -> None:
 def test_force_deletions_that_nobody_sees_break_nothing() -> None:
     faults = Faults(forced=0.3, blind_every=30.0)
     happened = kept(Play("extender", 400, 171, foreign=0.0, runs=20.0, faults=faults))
-    assert happened["forced"] > 100
-    assert happened["blindings"] > 10
+    assert happened["forced"] > 50
+    assert happened["blindings"] > 5
     assert happened["blind"] == 0
 
 
 def test_a_dead_agents_record_is_stale_after_a_restart_too() -> None:
     faults = Faults(dies_every=60.0)
     happened = kept(Play("extender", 1500, 141, foreign=0.0, restarts=20, faults=faults))
-    assert happened["deaths"] > 15
+    assert happened["deaths"] > 7
     assert happened["stale"] == 0
 
 
 def test_a_record_made_anew_is_read() -> None:
     happened = kept(Play("extender", 1500, 151, foreign=0.0, faults=Faults(recreated=0.05)))
-    assert happened["recreated"] > 150
+    assert happened["recreated"] > 70
 
 
 def test_many_containers_under_every_allocator() -> None:
