@@ -184,6 +184,8 @@ class WorstRow(Figures):
     """One pod: how long each verb took, how large its answer was, and whom the verbs held up.
 
     ``passed`` is how many nodes filter left; ``loop_ms`` for how long the event loop was held.
+    ``loop_cpu_ms`` and ``healthz_cpu_ms`` are the same moments in CPU time that the service itself
+    used: what it is to blame for, also on a machine that others keep busy.
     """
 
     case: str
@@ -197,7 +199,9 @@ class WorstRow(Figures):
     bind_ms: Number
     bind_bytes: Count
     healthz_ms: Number
+    healthz_cpu_ms: Number
     loop_ms: Number
+    loop_cpu_ms: Number
 
 
 class Worst(Figures):

@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 
+import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI
 
@@ -71,6 +72,7 @@ class Servers:
     ) -> None:
         self._sockets = sockets
         self.ports: tuple[int, int] = (sockets[0].getsockname()[1], sockets[1].getsockname()[1])
+        self._apps = (app, admin)
         configs = (_config(app, tls, limits), _config(admin, None, limits))
         self._servers = [_Server(config) for config in configs]
 
@@ -91,6 +93,7 @@ class Servers:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stop)
+        await self._load()
         tasks = [
             asyncio.create_task(server.serve([sock]))
             for server, sock in zip(self._servers, self._sockets, strict=True)
@@ -102,6 +105,12 @@ class Servers:
         else:
             on_started()
         await asyncio.gather(*tasks)
+
+    async def _load(self) -> None:
+        """Load what the libraries load late, or the first verb would hold the loop for it: 20 ms."""
+        await anyio.to_thread.run_sync(int)
+        for app in self._apps:
+            app.middleware_stack = app.build_middleware_stack()
 
 
 def _config(app: FastAPI, tls: Tls | None, limits: Limits) -> uvicorn.Config:
