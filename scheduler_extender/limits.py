@@ -18,6 +18,8 @@ MAX_REPORT_BODY = 4 * MIB
 
 AT_ONCE_BODY = 256 * 1024
 """Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB."""
+AT_ONCE_CONTAINERS = 100
+"""Containers of a pod whose request is read on the event loop, in 1 ms."""
 AT_ONCE_STATES = 4
 """Changed nodes whose state is found on the event loop for one request, a few ms on the largest.
 Whatever needs more, and whatever has to be worked out, is done in a thread."""

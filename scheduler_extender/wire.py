@@ -55,6 +55,10 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     node_name: str | None = None
     resource_claims: list[Any] | None = None
 
+    def size(self) -> int:
+        """How many containers the pod has, init containers included."""
+        return len(self.containers or ()) + len(self.init_containers or ())
+
 
 class Condition(msgspec.Struct, rename="camel", frozen=True):
     """A pod's condition."""

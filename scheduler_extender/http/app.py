@@ -22,12 +22,14 @@ from scheduler_extender.http.endpoint import NotReadyError, Verb
 from scheduler_extender.http.health import add_errors, add_health
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import (
+    AT_ONCE_CONTAINERS,
     BIND_STARTS_WITHIN,
     BIND_THREADS,
     EVALUATING_THREADS,
     MAX_BIND_BODY,
     VERB_SECONDS,
 )
+from scheduler_extender.state.lookup import NotRememberedError
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +83,7 @@ class _Answers:
         return self._filter(body, at_once=True)
 
     def _filter(self, body: wire.Body, *, at_once: bool) -> bytes:
-        args = wire.scheduling(body)
+        args = _scheduling(body, at_once=at_once)
         if self._service.unready() is not None:
             return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
         self._service.saw(args.pod)
@@ -106,7 +108,7 @@ class _Answers:
         return self._prioritize(body, at_once=True)
 
     def _prioritize(self, body: wire.Body, *, at_once: bool) -> bytes:
-        args = wire.scheduling(body)
+        args = _scheduling(body, at_once=at_once)
         self._need_sync()
         full = args.full_nodes()
         names = (args.node_names or []) if full is None else [name for name, _ in full]
@@ -147,6 +149,15 @@ class _Answers:
     def _need_sync(self) -> None:
         if self._service.unready() is not None:
             raise NotReadyError(verbs.NOT_SYNCED)
+
+
+def _scheduling(body: wire.Body, *, at_once: bool) -> wire.ExtenderArgs:
+    """What filter and prioritize are asked. Raises :class:`NotRememberedError` with ``at_once``
+    for a pod of so many containers that reading its request would hold the loop."""
+    args = wire.scheduling(body)
+    if at_once and args.pod.spec.size() > AT_ONCE_CONTAINERS:
+        raise NotRememberedError
+    return args
 
 
 def _names_checked(args: wire.BindingArgs) -> None:

@@ -107,7 +107,7 @@ class Servers:
         await asyncio.gather(*tasks)
 
     async def _load(self) -> None:
-        """Load what the libraries load late, or the first verb would hold the loop for it: 20 ms."""
+        """Load what the libraries load late; else the first verb holds the loop for 20 ms."""
         await anyio.to_thread.run_sync(int)
         for app in self._apps:
             app.middleware_stack = app.build_middleware_stack()

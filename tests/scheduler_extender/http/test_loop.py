@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler_extender.limits import AT_ONCE_BODY
+from scheduler_extender.limits import AT_ONCE_BODY, AT_ONCE_CONTAINERS
 from scheduler_extender.state import enquiry
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, Settings, decide
 from scheduler_extender.state.enquiry import enquire
 from scheduler_extender.state.lookup import Look, NotRememberedError, Size
-from tests.nodes import pod, switched
+from tests.nodes import container, pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
 from topology.core.devices import NodeName
 from topology.core.report import Health, Report
@@ -97,6 +97,18 @@ def test_a_large_body_is_decoded_in_a_thread() -> None:
         names = [*NAMES, *("x" * 250 + str(i) for i in range(AT_ONCE_BODY // 250))]
         for _ in range(2):
             assert service.filter(PAIR, *names)["NodeNames"] == NAMES
+        assert cluster.given
+        assert all(map(_worker, cluster.given))
+
+
+def test_a_pod_of_many_containers_is_read_in_a_thread() -> None:
+    cluster = Watched()
+    init = [container(f"i{n}", 1) for n in range(AT_ONCE_CONTAINERS)]
+    many = pod(1, {"link": "nvlink"}, init=init)
+    with running(*NODES, cluster=cluster) as service:
+        for _ in range(2):
+            assert service.filter(many, *NAMES)["NodeNames"] == NAMES
+            assert service.prioritize(many, *NAMES)
         assert cluster.given
         assert all(map(_worker, cluster.given))
 
