@@ -7,13 +7,14 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.waiting import FOREVER
 
 PORTS = range(20_000, 30_000)
 """Ports below those that Linux gives to whoever asks for any (32768 and up)."""
+_given: set[int] = set()
 
 
 @contextmanager
@@ -47,13 +48,12 @@ def started(
 def free_port() -> int:
     """A port of loopback that nobody listens on, for a program that cannot choose one itself.
 
-    Nobody gets it before that program by asking for any free port.
+    It is never given twice, and nobody gets it who asks the system for any free port.
     """
     while True:
         port = random.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port

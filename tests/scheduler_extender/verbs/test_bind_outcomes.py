@@ -42,7 +42,7 @@ PATH = "/api/v1/namespaces/default/pods/train"
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.2)
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -238,7 +238,7 @@ class TestErrors:
         server.commit_then_hang("/binding$")
         uid = server.put(PODS, pod("p"))["metadata"]["uid"]
         with pytest.raises(ApiUnreachable):
-            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=0.3)
+            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=1)
         eventually(lambda: "nodeName" in json.loads(api.get(f"{PODS}/p", timeout=PATIENCE))["spec"])
 
     def test_an_unknown_authority_is_unreachable(self, tmp_path: Path) -> None:
