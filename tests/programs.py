@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import secrets
 import socket
 import subprocess
 import threading
@@ -51,7 +51,7 @@ def free_port() -> int:
     It is never given twice, and nobody gets it who asks the system for any free port.
     """
     while True:
-        port = random.choice(PORTS)
+        port = secrets.choice(PORTS)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             if port not in _given:
