@@ -23,6 +23,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from tests.waiting import FOREVER
+
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
 
 
@@ -65,7 +67,7 @@ class Image:
             capture_output=True,
             text=True,
             check=False,
-            timeout=240,
+            timeout=FOREVER,
         )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import FOREVER
+
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
 PACKAGES = ("topology", "scheduler_extender", "benchmarks")
 
@@ -64,7 +66,7 @@ def broken(folder: Path) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=FOREVER,
     )
     found = [line for line in done.stdout.splitlines() if " BROKEN" in line]
     assert bool(found) == bool(done.returncode), done.stdout + done.stderr

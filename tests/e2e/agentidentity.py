@@ -6,14 +6,13 @@ for the agent: make its pod from the DaemonSet's template, and ask for the token
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.e2e.controlplane import ControlPlane
+from tests.e2e.controlplane import PERIOD, ControlPlane
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parent.parent.parent
 NAMESPACE = "gpu-topology-system"
@@ -25,7 +24,7 @@ _OURS = f"/api/v1/namespaces/{NAMESPACE}"
 _DAEMON_SET = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/gpu-topology-agent"
 
 
-def install(control_plane: ControlPlane, within: float = 30) -> None:
+def install(control_plane: ControlPlane) -> None:
     """Apply ``manifests/base``, and wait until the agent's rights and its policy are in force."""
     control_plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
     unbound = {"Authorization": f"Bearer {unbound_token(control_plane)}"}
@@ -37,17 +36,7 @@ def install(control_plane: ControlPlane, within: float = 30) -> None:
             answer = client.post(RECORDS, json=body, params=dry, headers=unbound)
             return answer.status_code == 403 and POLICY in answer.text
 
-        until(refused_by_the_policy, within, "the agent's policy is in force")
-
-
-def until(condition: Callable[[], object], within: float, what: str) -> None:
-    """Wait until something holds; a failure says what."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"not within {within} s: {what}")
+        eventually(refused_by_the_policy, "the agent's policy is in force", every=PERIOD)
 
 
 def record(name: str, **metadata: Any) -> dict[str, Any]:

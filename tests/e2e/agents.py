@@ -12,9 +12,11 @@ from typing import Self
 import httpx
 
 from tests.e2e import agentidentity
-from tests.e2e.controlplane import ControlPlane, Process, free_port
+from tests.e2e.controlplane import ControlPlane, Process
 from tests.fakes.nvml.machine import FakeNvml
 from tests.fakes.nvml.testing import fake_nvml
+from tests.programs import free_port
+from tests.waiting import PATIENCE
 from topology.core.graph import NodeTopology
 
 PLUGINS = "/api/v1/namespaces/kube-system/pods"
@@ -100,7 +102,7 @@ class Agent:
 
     def metrics(self) -> str:
         """What it tells Prometheus."""
-        return httpx.get(f"http://127.0.0.1:{self._port}/metrics", timeout=5).text
+        return httpx.get(f"http://127.0.0.1:{self._port}/metrics", timeout=PATIENCE).text
 
     def log(self) -> str:
         """Its log, all its starts together."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,7 +15,9 @@ from typing import Any, Self
 import httpx
 import yaml
 
-from tests.e2e.controlplane import ControlPlane, Process, free_port
+from tests.e2e.controlplane import PERIOD, ControlPlane, Process
+from tests.programs import free_port
+from tests.waiting import PATIENCE, eventually
 from topology import codec
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
@@ -48,7 +49,9 @@ class RealCluster:
             stack.enter_context(self.control_plane)
             self.api = stack.enter_context(self.control_plane.client())
             port = self._ports[1]
-            self.admin = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}"))
+            self.admin = stack.enter_context(
+                httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE)
+            )
             self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
             stack.callback(self.stop_extender)
             self.start_extender()
@@ -77,7 +80,7 @@ class RealCluster:
             f"--admin-port={self._ports[1]}",
         ]
         self._extender = Process("extender", command, self._folder / "extender.log")
-        self.until(lambda: self._ready(), 30, "the extender is ready")
+        self.until(lambda: self._ready(), "the extender is ready")
 
     def stop_extender(self) -> None:
         """Stop the extender."""
@@ -193,12 +196,16 @@ class RealCluster:
         """The pod as it is now."""
         return self.api.get(f"{PODS}/{name}").json()  # type: ignore[no-any-return]
 
-    def node_of(self, name: str, within: float = 20) -> str:
-        """Where a pod is bound to, waiting for it at most ``within`` seconds."""
-        self.until(lambda: self.pod(name)["spec"].get("nodeName"), within, f"{name} is bound")
+    def node_of(self, name: str) -> str:
+        """Where a pod is bound to, once it is.
+
+        We wait less than the five minutes after which kube-scheduler looks by itself again at a pod
+        that fitted nowhere: one that is bound was woken.
+        """
+        self.until(lambda: self.pod(name)["spec"].get("nodeName"), f"{name} is bound")
         return str(self.pod(name)["spec"]["nodeName"])
 
-    def unschedulable(self, name: str, within: float = 20) -> str:
+    def unschedulable(self, name: str) -> str:
         """The message with which kube-scheduler said that a pod fits nowhere."""
 
         def condition() -> str:
@@ -207,7 +214,7 @@ class RealCluster:
                     return str(found["message"])
             return ""
 
-        self.until(condition, within, f"{name} is unschedulable")
+        self.until(condition, f"{name} is unschedulable")
         return condition()
 
     def remove_pod(self, name: str) -> None:
@@ -223,16 +230,13 @@ class RealCluster:
                 total += float(line.rsplit(" ", 1)[1])
         return int(total)
 
-    def until(self, condition: Callable[[], object], within: float, what: str) -> None:
+    def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait until something holds; a failure says what, with the ends of the logs."""
-        deadline = time.monotonic() + within
-        while time.monotonic() < deadline:
-            if condition():
-                return
-            time.sleep(0.05)
-        logs = "\n".join(
+        eventually(condition, what, every=PERIOD, told=self._logs)
+
+    def _logs(self) -> str:
+        return "\n".join(
             f"--- {name}\n{path.read_text(errors='replace')[-2500:]}"
             for name in ("extender", "kube-scheduler")
             if (path := self._folder / f"{name}.log").exists()
         )
-        raise AssertionError(f"not within {within} s: {what}\n{logs}")

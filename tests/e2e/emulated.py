@@ -22,6 +22,7 @@ import msgspec
 from scheduler_extender.annotations import PLACEMENT, Malformed, parse
 from scheduler_extender.wire import Pod
 from tests.e2e.cluster import RealCluster
+from tests.waiting import PATIENCE
 from topology import codec
 from topology.core.devices import PodUid
 from topology.core.graph import NodeTopology
@@ -72,7 +73,8 @@ class Kubelets:
     ) -> None:
         self._stopping.set()
         for node in self._nodes.values():
-            node.thread.join(10)
+            node.thread.join(PATIENCE)
+        self._watcher.join(PATIENCE)
 
     def record(self, pod: dict[str, Any], node: NodeTopology, held: tuple[int, ...]) -> None:
         """Note what an admitted pod got, and whether that keeps what it was promised."""
@@ -122,8 +124,8 @@ class Kubelets:
             for pod in listed["items"]:
                 self._see("ADDED", pod)
             while not self.stopping:
-                params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "30"}
-                with api.stream("GET", ALL_PODS, params=params, timeout=40) as answer:
+                params = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "5"}
+                with api.stream("GET", ALL_PODS, params=params, timeout=PATIENCE) as answer:
                     for line in answer.iter_lines():
                         event = json.loads(line)
                         version = event["object"]["metadata"]["resourceVersion"]

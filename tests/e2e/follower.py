@@ -14,6 +14,7 @@ import msgspec
 
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kubelet import Kubelet
+from tests.waiting import PATIENCE
 from topology import codec
 from topology.core.report import Report
 from topology.kubeapi.apiserver import ApiServer
@@ -55,8 +56,8 @@ class Follower:
     ) -> None:
         self._stop.set()
         self._api.close()
-        self._reflector.stop()
-        self._thread.join()
+        self._reflector.stop(PATIENCE)
+        self._thread.join(PATIENCE)
 
     def held(self, node: str, pod: str) -> dict[str, tuple[str, ...]] | None:
         """What a pod held by the record, when it held most; None if it was never there."""
@@ -68,13 +69,19 @@ class Follower:
                         found[container] = ids
         return found or None
 
-    def lags(self) -> tuple[list[float], list[tuple[str, State]]]:
-        """Seconds from a kubelet's state to the record's, and the states that no record had.
+    def followed(self, node: str) -> bool:
+        """Whether a node's record has just what its kubelet shows now."""
+        shown = self._holdings(node)
+        with self._lock:
+            return bool(self.published[node]) and self.published[node][-1][1] == shown
 
-        A state that was over before it could be published counts as neither, nor does one from
-        before the node's first record.
+    def lags(self) -> list[float]:
+        """Seconds from a kubelet's state to the record's, for the states that a record had in time.
+
+        A state that was over before it could be published is left out, and so is one from before
+        the node's first record.
         """
-        seconds, missed = [], []
+        seconds = []
         with self._lock:
             for node, states in self.shown.items():
                 published = self.published[node]
@@ -87,9 +94,7 @@ class Follower:
                     match = next((t for t, s in published if s == state and t >= at - 1.0), None)
                     if match is not None and match <= over + 1.0:
                         seconds.append(max(0.0, match - at) + PERIOD / 2)
-                    elif over - at > 1.0 + PERIOD:
-                        missed.append((node, state))
-        return seconds, missed
+        return seconds
 
     # The reflector's sink.
 
@@ -112,18 +117,21 @@ class Follower:
 
     def _poll(self) -> None:
         while not self._stop.wait(PERIOD):
-            for name, kubelet in self._kubelets.items():
+            for name in self._kubelets:
                 try:
-                    holdings = kubelet.pod_resources.holdings()
+                    state = self._holdings(name)
                 except grpc.RpcError:
                     continue  # it restarts
-                state = _state(
-                    (pod, container, ids)
-                    for (_, pod), containers in holdings.items()
-                    for container, ids in containers.items()
-                )
                 with self._lock:
                     _note(self.shown[name], state)
+
+    def _holdings(self, node: str) -> State:
+        """What a kubelet shows now. Raises :class:`grpc.RpcError`."""
+        return _state(
+            (pod, container, ids)
+            for (_, pod), containers in self._kubelets[node].pod_resources.holdings().items()
+            for container, ids in containers.items()
+        )
 
 
 def _state(held: Any) -> State:

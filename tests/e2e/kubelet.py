@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import yaml
 from tests.e2e.controlplane import ControlPlane, Process
 from tests.e2e.machinefile import describe
 from tests.e2e.podresources import PodResources
+from tests.waiting import eventually
 from topology.core.graph import NodeTopology
 
 ROOT = "/var/lib/kubelet"
@@ -41,8 +41,6 @@ TUNABLES = (
     "kernel/keys/root_maxbytes",
 )
 """Kernel settings that the kubelet changes to its liking; here it changes copies."""
-
-READY_TIMEOUT = 90.0
 
 # Arguments: the private folder, then the kubelet's command line.
 IN_PRIVATE = """
@@ -281,20 +279,20 @@ class Kubelet:
             self._until(self._has_devices)
             self._until(lambda: _ready(client, self.name, len(self.topology.gpus)))
 
-    def _until(self, condition: Callable[[], object], within: float = READY_TIMEOUT) -> None:
-        deadline = time.monotonic() + within
-        while time.monotonic() < deadline:
+    def _until(self, condition: Callable[[], object]) -> None:
+        def holds() -> bool:
             for name, process in self._processes.items():
                 if not process.alive():
                     raise KubeletFailed(f"{self.name}: {name} died\n{process.text()[-4000:]}")
             try:
-                if condition():
-                    return
+                return bool(condition())
             except grpc.RpcError:  # it does not serve yet
-                pass
-            time.sleep(0.1)
-        ends = "\n".join(f"--- {n}\n{p.text()[-3000:]}" for n, p in self._processes.items())
-        raise KubeletFailed(f"{self.name}: not ready within {within} s\n{ends}")
+                return False
+
+        eventually(holds, f"{self.name} is ready", every=0.1, told=self._ends_of_logs)
+
+    def _ends_of_logs(self) -> str:
+        return "\n".join(f"--- {n}\n{p.text()[-3000:]}" for n, p in self._processes.items())
 
     def _stop_all(self) -> None:
         for name in ("deviceplugin", "kubelet", "cri"):

@@ -10,6 +10,7 @@ from typing import Self, TypeVar
 
 import grpc
 
+from tests.waiting import PATIENCE
 from topology.agent.asks.proto.podresources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
@@ -60,7 +61,7 @@ class PodResources:
     def holdings(self) -> Holdings:
         """What every pod that the kubelet calls active holds. Raises :class:`grpc.RpcError`."""
         found: ListPodResourcesResponse = _patiently(
-            lambda: self._list(ListPodResourcesRequest(), timeout=5)
+            lambda: self._list(ListPodResourcesRequest(), timeout=PATIENCE)
         )
         return {
             (pod.namespace, pod.name): {c.name: self._ids(*c.devices) for c in pod.containers}
@@ -70,7 +71,7 @@ class PodResources:
     def allocatable(self) -> frozenset[str]:
         """The devices that the kubelet hands out from, held ones included."""
         found: AllocatableResourcesResponse = _patiently(
-            lambda: self._allocatable(AllocatableResourcesRequest(), timeout=5)
+            lambda: self._allocatable(AllocatableResourcesRequest(), timeout=PATIENCE)
         )
         return frozenset(self._ids(*found.devices))
 
@@ -78,7 +79,7 @@ class PodResources:
         return tuple(i for d in devices if d.resource_name == self._resource for i in d.device_ids)
 
 
-def _patiently(ask: Callable[[], Answer], within: float = 20.0) -> Answer:
+def _patiently(ask: Callable[[], Answer], within: float = PATIENCE) -> Answer:
     """The answer, asked for again ever more slowly while the kubelet says that it is too much."""
     deadline = time.monotonic() + within
     backoff = FIRST_BACKOFF

@@ -10,9 +10,9 @@ from pathlib import Path
 from tests.e2e import agentidentity
 from tests.e2e.agents import Agent, run_plugin_pod
 from tests.e2e.cluster import RealCluster
-from tests.e2e.controlplane import free_port
 from tests.e2e.follower import Follower
 from tests.e2e.kubelet import Kubelet, kubelet_users
+from tests.programs import free_port
 from topology import codec
 from topology.machines import machine
 
@@ -68,7 +68,7 @@ def real_nodes(
             )
         found = RealNodes(cluster, kubelets, agents, follower)
         for name in machines:
-            cluster.until(lambda name=name: found.ready(name), 30, f"the agent of {name} is ready")  # type: ignore[misc]
+            cluster.until(lambda name=name: found.ready(name), f"the agent of {name} is ready")  # type: ignore[misc]
         yield found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -12,9 +11,9 @@ import httpx
 
 from tests.e2e.kubelet import Call, Kubelet
 from tests.e2e.pods import PODS, gpu_pod
+from tests.waiting import eventually
 
 POLL = 0.06
-PATIENCE = 30.0
 
 Positions = tuple[int, ...]
 """GPUs by position in the node's topology, ascending."""
@@ -130,13 +129,9 @@ def remove(kubelet: Kubelet, client: httpx.Client, names: Sequence[str]) -> None
 
 def until(condition: Callable[[], bool], what: str, kubelet: Kubelet) -> None:
     """Wait until something holds; a failure says what, with the end of the kubelet's log."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(POLL)
-    tail = kubelet.log("kubelet")[-4000:]
-    raise AssertionError(f"not within {PATIENCE} s: {what}\n--- kubelet\n{tail}")
+    eventually(
+        condition, what, every=POLL, told=lambda: f"--- kubelet\n{kubelet.log('kubelet')[-4000:]}"
+    )
 
 
 def _admit(

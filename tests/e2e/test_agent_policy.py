@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from tests.e2e import agentidentity
-from tests.e2e.agentidentity import NAMESPACE, POLICY, RECORDS, ROOT, record, until
+from tests.e2e.agentidentity import NAMESPACE, POLICY, RECORDS, ROOT, record
 from tests.e2e.controlplane import ControlPlane, create_node
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 NODES = ("n1", "n2")
@@ -269,7 +270,7 @@ def test_a_collection_is_not_deleted(admin: httpx.Client, clients: Clients) -> N
     assert POLICY not in answer.text
     grant(admin, "too-much", ["deletecollection"], ["gputopologies"])
     try:
-        until(lambda: may(clients["n1"], RECORD, "deletecollection"), 10, "the right is there")
+        eventually(lambda: may(clients["n1"], RECORD, "deletecollection"), "the right is there")
         answer = clients["n1"].delete(RECORDS)
         refused(answer, "deletes its own GPUTopology by name")
         assert admin.get(f"{RECORDS}/n1").status_code == 200
@@ -372,7 +373,7 @@ def test_a_token_dies_with_its_pod(plane: ControlPlane, admin: httpx.Client) -> 
         pod = agentidentity.agent_pod(plane, "n3")["metadata"]
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['name']}"
         admin.delete(path, params={"gracePeriodSeconds": "0"}).raise_for_status()
-        until(lambda: agent.get("/api/v1/nodes/n3").status_code == 401, 30, "the token is void")
+        eventually(lambda: agent.get("/api/v1/nodes/n3").status_code == 401, "the token is void")
 
 
 # --- the manifests ----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.cluster import PODS, RealCluster
 from tests.e2e.emulated import RUNS, Kubelets
+from tests.waiting import FOREVER, eventually
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -85,7 +86,13 @@ def test_promises_hold_while_pods_come_and_go_and_the_extender_is_killed(real: R
                 real.kill_extender()
                 real.start_extender()
             time.sleep(max(0.0, started + number / RATE - time.monotonic()))
-        real.until(lambda: not _unfinished(real), 120, "every pod has ended or is gone")
+        eventually(
+            lambda: not _unfinished(real),
+            "every pod has ended or is gone",
+            within=FOREVER,
+            every=0.5,
+            told=lambda: str(_unfinished(real)),
+        )
         kept = kubelets.kept
         assert kubelets.errors == []
     guaranteed = [words for words in kept.broken if words.startswith("guaranteed")]

@@ -55,7 +55,7 @@ def _evicted(real: RealCluster, pods: list[str]) -> list[str]:
 def test_only_an_eviction_that_helps_takes_place(real: RealCluster) -> None:
     across = _full_node(real, "across", (0, 2), (1, 3))
     real.add_pod("wants-a-pair", 2, NVLINK, priorityClassName="high")
-    real.until(lambda: real.calls("preempt") > 0, 20, "the scheduler asks whom to evict")
+    real.until(lambda: real.calls("preempt") > 0, "the scheduler asks whom to evict")
     until = time.monotonic() + QUIET
     while time.monotonic() < until:
         assert _evicted(real, across) == []
@@ -64,7 +64,7 @@ def test_only_an_eviction_that_helps_takes_place(real: RealCluster) -> None:
     assert "nominatedNodeName" not in real.pod("wants-a-pair")["status"]
 
     pairs = _full_node(real, "pairs", (0, 1), (2, 3))
-    real.until(lambda: _evicted(real, pairs), 30, "a pod that holds a pair is evicted")
+    real.until(lambda: _evicted(real, pairs), "a pod that holds a pair is evicted")
     (victim,) = _evicted(real, pairs)
     # Its kubelet lets it end and reports what is left.
     node = machine("a100-pcie-4-bridged").topology("pairs", allocator=UNMODELLED)
@@ -75,7 +75,7 @@ def test_only_an_eviction_that_helps_takes_place(real: RealCluster) -> None:
     real.remove_pod(victim)
     allocation = Allocation(uid, "default", left, "main", "nvidia.com/gpu", ids)
     real.put_report("pairs", Report("boot", 2, allocations=(allocation,)))
-    assert real.node_of("wants-a-pair", 30) == "pairs"
+    assert real.node_of("wants-a-pair") == "pairs"
     assert _evicted(real, across) == []
     assert {item["metadata"]["name"] for item in real.api.get(PODS).json()["items"]} == {
         *across,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import combinations, pairwise
@@ -15,7 +14,7 @@ import pytest
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kubelet import Kubelet, kubelet_users
 from tests.e2e.pods import PODS, gpu_pod
-from tests.e2e.replay import POLL, Positions, Step, remove, replay, settle, until
+from tests.e2e.replay import Positions, Step, remove, replay, settle, until
 from tests.nodes import gpus
 from topology.core.admission import Kubelet as ModelOfKubelet
 from topology.core.allocators import Call
@@ -388,11 +387,11 @@ def _watched_burst(
     for name in names:
         client.post(PODS, json=gpu_pod(name, [1, 1], node=kubelet.name)).raise_for_status()
     seen: list[dict[str, tuple[int, ...]]] = []
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+
+    def all_have_theirs() -> bool:
         holdings = kubelet.pod_resources.holdings()
         seen.append({n: tuple(map(len, found.values())) for (_, n), found in holdings.items()})
-        if len(seen[-1]) == len(names) and set(seen[-1].values()) == {(1, 1)}:
-            return seen
-        time.sleep(POLL)
-    raise AssertionError(f"not all admitted: {seen[-1]}")
+        return len(seen[-1]) == len(names) and set(seen[-1].values()) == {(1, 1)}
+
+    until(all_have_theirs, f"{', '.join(names)} have their devices", kubelet)
+    return seen

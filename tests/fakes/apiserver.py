@@ -125,6 +125,16 @@ class _Watcher:
     ended: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class _Hold:
+    """Requests that wait, for ``seconds`` or until it is over; the first ``skips`` do not."""
+
+    path: re.Pattern[str]
+    seconds: float | None = None
+    skips: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
+
+
 @dataclass(slots=True)
 class _Refusal:
     status: int
@@ -198,8 +208,8 @@ class FakeApiServer:
         self._watchers: list[_Watcher] = []
         self._stalled = False
         self._refusals: list[_Refusal] = []
-        self._delays: list[tuple[re.Pattern[str], float]] = []
-        self._hangs: list[re.Pattern[str]] = []
+        self._delays: list[_Hold] = []
+        self._hangs: list[_Hold] = []
         self._judges: dict[str, Callable[[Json], list[str]]] = {}
         self._sockets: set[socket.socket] = set()
         self._http = _Server(("127.0.0.1", 0), self, tls)
@@ -219,6 +229,7 @@ class FakeApiServer:
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
+        self._let_go()
         self._http.shutdown()
         self._thread.join()
         with self._changed:
@@ -359,21 +370,23 @@ class FakeApiServer:
             self._refusals.append(_Refusal(status, times, re.compile(path), watch))
 
     def allow(self) -> None:
-        """End every :meth:`refuse`, :meth:`delay` and :meth:`commit_then_hang`."""
+        """End every :meth:`refuse`, :meth:`delay` and :meth:`commit_then_hang`.
+
+        Requests that wait are gone on with; those that hang lose their connection.
+        """
         with self._changed:
             self._refusals.clear()
-            self._delays.clear()
-            self._hangs.clear()
+        self._let_go()
 
-    def delay(self, path: str, seconds: float) -> None:
-        """Let requests whose path matches wait before anything happens."""
+    def delay(self, path: str, seconds: float, *, after: int = 0) -> None:
+        """Let requests whose path matches wait before anything happens, but the first ``after``."""
         with self._changed:
-            self._delays.append((re.compile(path), seconds))
+            self._delays.append(_Hold(re.compile(path), seconds, after))
 
     def commit_then_hang(self, path: str) -> None:
-        """Do the writes whose path matches, and never answer them."""
+        """Do the writes whose path matches, and do not answer them."""
         with self._changed:
-            self._hangs.append(re.compile(path))
+            self._hangs.append(_Hold(re.compile(path)))
 
     def validate(self, collection: str, faults: Callable[[Json], list[str]]) -> None:
         """From now on refuse (422) a write into a collection in which ``faults`` finds any."""
@@ -385,9 +398,12 @@ class FakeApiServer:
     def _admit(self, request: Request) -> None:
         with self._changed:
             self.requests.append(request)
-            wait = sum(seconds for path, seconds in self._delays if path.search(request.path))
-        if wait:
-            self._stopping.wait(wait)
+            delays = [delay for delay in self._delays if delay.path.search(request.path)]
+            waits = [delay for delay in delays if not delay.skips]
+            for delay in delays:
+                delay.skips = max(0, delay.skips - 1)
+        for delay in waits:
+            delay.over.wait(delay.seconds)
         with self._changed:
             for refusal in self._refusals:
                 if refusal.watch not in (None, request.watch) or not refusal.path.search(
@@ -402,10 +418,17 @@ class FakeApiServer:
 
     def _hang_if_told(self, path: str) -> bool:
         with self._changed:
-            hang = any(pattern.search(path) for pattern in self._hangs)
-        if hang:
-            self._stopping.wait()
-        return hang
+            found = [hang for hang in self._hangs if hang.path.search(path)]
+        for hang in found:
+            hang.over.wait()
+        return bool(found)
+
+    def _let_go(self) -> None:
+        with self._changed:
+            for hold in (*self._delays, *self._hangs):
+                hold.over.set()
+            self._delays.clear()
+            self._hangs.clear()
 
     def _get(self, target: _Target, query: dict[str, str]) -> Json:
         if target.name is not None:

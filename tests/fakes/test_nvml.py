@@ -23,8 +23,9 @@ from tests.fakes.nvml import (
     library,
     symbols,
 )
-from tests.fakes.nvml.testing import PATIENCE, handle, playing
+from tests.fakes.nvml.testing import handle, playing
 from tests.nodes import line, pcie
+from tests.waiting import FOREVER
 from topology.core.graph import NodeTopology
 from topology.core.links import Link, LinkKind, Via, nvlink_port
 from topology.machines import MACHINES, machine
@@ -266,7 +267,7 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
         env={**os.environ, **fake.environment},
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=FOREVER,
         check=True,
     )
     assert done.stdout.strip() == (

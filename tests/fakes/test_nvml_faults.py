@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import pynvml
 import pytest
 
 from tests.fakes.nvml import RECOVERY_ACTIONS, FakeNvml, MigInstance, fake_nvml, symbols
-from tests.fakes.nvml.testing import PATIENCE, eventually, handle, playing
+from tests.fakes.nvml.testing import handle, playing
 from tests.nodes import GIB, bridged, line, pcie, switched
+from tests.programs import started
+from tests.waiting import PATIENCE, eventually
 from topology.machines import machine
 
 XID = pynvml.nvmlEventTypeXidCriticalError
@@ -275,7 +278,7 @@ def test_init_fails(tmp_path: Path) -> None:
         assert pynvml.nvmlDeviceGetCount() == 3
 
 
-def started(pool: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+def under_way(pool: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """The call in a thread of its own, given the time to do what it can."""
     future = pool.submit(call, *arguments)
     time.sleep(0.3)
@@ -286,7 +289,7 @@ def test_a_function_hangs(tmp_path: Path) -> None:
     with playing(tmp_path, bridged()) as fake, ThreadPoolExecutor(2) as pool:
         device = handle(1)
         fake.hang("nvmlDeviceGetUUID", 1)
-        stuck = started(pool, pynvml.nvmlDeviceGetUUID, device)
+        stuck = under_way(pool, pynvml.nvmlDeviceGetUUID, device)
         assert not stuck.done()
         # Neither the same function on another GPU nor another function waits for it.
         assert pynvml.nvmlDeviceGetUUID(handle(0)) == "GPU-0"
@@ -301,7 +304,7 @@ def test_a_hanging_call_of_a_gpu_that_is_lost_meanwhile(tmp_path: Path) -> None:
     with playing(tmp_path, bridged()) as fake, ThreadPoolExecutor(2) as pool:
         device = handle(1)
         fake.hang("nvmlDeviceGetUUID")
-        stuck = started(pool, code_of, pynvml.nvmlDeviceGetUUID, device)
+        stuck = under_way(pool, code_of, pynvml.nvmlDeviceGetUUID, device)
         fake.lose(1)
         assert not stuck.done()
         fake.lift()
@@ -313,7 +316,7 @@ def test_init_hangs_and_the_end_lets_go(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         with fake.in_process():
             fake.hang("nvmlInit")
-            stuck = started(pool, code_of, pynvml.nvmlInit)
+            stuck = under_way(pool, code_of, pynvml.nvmlInit)
             assert not stuck.done()
         ended = (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
         assert stuck.result(PATIENCE) in ended
@@ -364,7 +367,7 @@ def test_events_come_once_to_every_set_that_asked_before(tmp_path: Path) -> None
 def test_an_event_wakes_who_waits(tmp_path: Path) -> None:
     with playing(tmp_path, bridged()) as fake, ThreadPoolExecutor(1) as pool:
         events = registered(0, 1, 2, 3)
-        waiting = started(pool, pynvml.nvmlEventSetWait, events, 60_000)
+        waiting = under_way(pool, pynvml.nvmlEventSetWait, events, 600_000)
         assert not waiting.done()
         fake.xid(3, 79)
         data = waiting.result(PATIENCE)
@@ -376,7 +379,7 @@ def test_a_wait_ends(tmp_path: Path) -> None:
         before = time.monotonic()
         with pytest.raises(pynvml.NVMLError_Timeout):
             pynvml.nvmlEventSetWait(registered(0), 200)
-        assert 0.2 <= time.monotonic() - before < PATIENCE
+        assert time.monotonic() - before >= 0.2
 
 
 def test_the_last_words_of_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
@@ -391,7 +394,7 @@ def test_the_last_words_of_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
         assert ctypes.addressof(data.device.contents) == ctypes.addressof(device.contents)
         for _ in range(2):
             with pytest.raises(pynvml.NVMLError_GpuIsLost):
-                pynvml.nvmlEventSetWait(events, 60_000)
+                pynvml.nvmlEventSetWait(events, 600_000)
         assert drained(others) == []
         fake.restore(1)
         assert drained(events) == []
@@ -422,7 +425,7 @@ def test_a_set_is_freed_or_nvml_shut_down_under_who_waits(tmp_path: Path) -> Non
             (lambda _: pynvml.nvmlShutdown(), pynvml.NVML_ERROR_UNINITIALIZED),
         ):
             events = registered(0)
-            waiting = started(pool, code_of, pynvml.nvmlEventSetWait, events, 60_000)
+            waiting = under_way(pool, code_of, pynvml.nvmlEventSetWait, events, 600_000)
             assert not waiting.done()
             end(events)
             assert waiting.result(PATIENCE) == expected
@@ -521,7 +524,7 @@ def test_energy_goes_up_until_a_reset(tmp_path: Path) -> None:
         fake.energy(0, 10**12)
         first = shown()
         assert first >= 10**12
-        assert eventually(lambda: shown() > first)
+        eventually(lambda: shown() > first)
         assert shown() < 10**12 + 3600 * 70_000
         fake.reset(0)
         assert shown() < 3600 * 70_000
@@ -637,11 +640,10 @@ def test_readers_while_the_description_is_rewritten(tmp_path: Path) -> None:
     """Eight threads read; each answer is one that the machine had at some time."""
     few, many = [(1, 1)], [(pid, pid) for pid in range(20)]
     over = threading.Event()
+    rounds = [0] * 8
 
-    def read(fake: FakeNvml) -> int:
-        rounds = 0
+    def read(fake: FakeNvml, number: int) -> None:
         while not over.is_set():
-            rounds += 1
             for gpu in fake.topology.gpus:
                 device = handle(gpu.index)
                 assert pynvml.nvmlDeviceGetUUID(device) == gpu.uuid
@@ -653,18 +655,27 @@ def test_readers_while_the_description_is_rewritten(tmp_path: Path) -> None:
                 except pynvml.NVMLError_InsufficientSize:
                     continue  # more processes came between pynvml's two calls than it allows for
                 assert [(each.pid, each.usedGpuMemory) for each in found] in ([], few, many)
-        return rounds
+            rounds[number] += 1
 
     with playing(tmp_path, bridged()) as fake, ThreadPoolExecutor(8) as pool:
-        readers = [pool.submit(read, fake) for _ in range(8)]
+        readers = [pool.submit(read, fake, number) for number in range(8)]
+        turns = itertools.count()
+
+        def enough() -> bool:
+            """A turn, and whether there were 200 and every reader has read, or failed."""
+            turn = next(turns)
+            index = turn % 4
+            fake.used(index, GIB * (turn // 4 % 2))
+            fake.processes(index, many if turn // 4 % 2 else few)
+            read_or_failed = zip(rounds, readers, strict=True)
+            return turn >= 200 and all(n or reader.done() for n, reader in read_or_failed)
+
         try:
-            for turn in range(200):
-                index = turn % 4
-                fake.used(index, GIB * (turn // 4 % 2))
-                fake.processes(index, many if turn // 4 % 2 else few)
+            eventually(enough, every=0)
         finally:
             over.set()
-        assert all(reader.result(PATIENCE) > 0 for reader in readers)
+        for reader in readers:
+            reader.result(PATIENCE)
 
 
 def test_every_change_is_seen_at_once(tmp_path: Path) -> None:
@@ -684,12 +695,11 @@ def test_a_running_process_sees_its_gpu_vanish(tmp_path: Path) -> None:
         "    try: print(n.nvmlDeviceGetUUID(h), flush=True)\n"
         "    except n.NVMLError as error: print(error.value, flush=True)\n"
     )
-    with subprocess.Popen(
+    with started(
         [sys.executable, "-c", program],
         env={**os.environ, **fake.environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -15,6 +15,7 @@ import typer
 import yaml
 
 from scheduler_extender.cli import commands as cli
+from tests.waiting import FOREVER
 
 ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
 BASE = ROOT / "manifests" / "base"
@@ -36,7 +37,7 @@ every_sample = pytest.mark.parametrize("path", [pytest.param(p, id=p.stem) for p
 def _built(folder: Path) -> tuple[Object, ...]:
     kubectl = Path(sys.executable).with_name("kubectl")
     command = [str(kubectl), "kustomize", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FOREVER)
     assert done.returncode == 0, done.stderr
     return tuple(yaml.safe_load_all(done.stdout))
 

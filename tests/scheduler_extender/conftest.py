@@ -17,7 +17,22 @@ from scheduler_extender.state.decision import Settings
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, switched
 from tests.scheduler_extender.serving import Clock, Running, running
+from tests.waiting import FOREVER, PATIENCE
 from topology.kubeapi.apiserver import ApiServer
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer is given half, no bind called too late and no request given up, unless by a test.
+
+    A test that is about one of these times sets its own.
+    """
+    monkeypatch.setattr("scheduler_extender.http.app.VERB_SECONDS", FOREVER)
+    monkeypatch.setattr("scheduler_extender.http.app.BIND_STARTS_WITHIN", FOREVER)
+    monkeypatch.setattr("scheduler_extender.serving.STARTS_WITHIN", PATIENCE)
+    for module in ("binder", "events", "waker"):
+        monkeypatch.setattr(f"scheduler_extender.kube.{module}.WRITE_TIMEOUT", PATIENCE)
+    monkeypatch.setattr("scheduler_extender.kube.binder.READ_TIMEOUT", PATIENCE)
 
 
 class Kube:
@@ -47,8 +62,10 @@ class Kube:
 def kube(tmp_path: Path) -> Iterator[Kube]:
     with FakeApiServer() as fake:
         found = Kube(fake, tmp_path)
-        yield found
-        found.api.close()
+        try:
+            yield found
+        finally:
+            found.api.close()
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +12,22 @@ import httpx
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.service import Service
-from scheduler_extender.limits import DEFAULT, Bodies, Limits
+from scheduler_extender.limits import Bodies, Limits
 from scheduler_extender.serving import in_thread
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.verbs import Binder
+from tests.waiting import FOREVER, PATIENCE
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until it holds; fail after ten seconds."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+UNHURRIED = Limits(
+    header_seconds=FOREVER,
+    body_seconds=FOREVER,
+    write_seconds=FOREVER,
+    idle_seconds=FOREVER,
+)
+"""The usual bounds of what a client sends, and none of how long it takes."""
 
 
 class Clock:
@@ -79,7 +79,7 @@ class Running:
 def _client(port: int) -> httpx.Client:
     # Plain HTTP on loopback: no certificate store to load, no proxy to ask for.
     base = f"http://127.0.0.1:{port}"
-    return httpx.Client(base_url=base, timeout=10, verify=False, trust_env=False)
+    return httpx.Client(base_url=base, timeout=PATIENCE, verify=False, trust_env=False)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def running(
     binder: Binder | None = None,
     cluster: Cluster | None = None,
     clock: Clock | None = None,
-    limits: Limits = DEFAULT,
+    limits: Limits = UNHURRIED,
     bodies: Bodies | None = None,
 ) -> Iterator[Running]:
     """Serve these nodes, each with an empty report."""

@@ -19,6 +19,7 @@ from tests.nodes import bridged, container, pcie, pod, switched
 from tests.recorded import files, shared
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
+from tests.waiting import PATIENCE
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.report import Allocation, Condition, Report
@@ -276,7 +277,7 @@ def test_case_19_oversize_body(service: Running) -> None:
     size = 1024 * 1024
     chunk = b"%x\r\n" % size + b"x" * size + b"\r\n"
     sent = 0
-    with socket.create_connection((url.host, url.port or 80), timeout=30) as connection:
+    with socket.create_connection((url.host, url.port or 80), timeout=PATIENCE) as connection:
         connection.sendall(head.encode())
         # Until it answers; whoever sends on is cut off, and the answer with it.
         while not select.select([connection], [], [], 0)[0] and sent < 200:
@@ -331,7 +332,7 @@ def test_case_23_a_hundred_binds_at_once(kube: Kube, bound: Running) -> None:
 
     def one(manifest: dict[str, Any]) -> str:
         if int(manifest["metadata"]["name"][1:]) < 20:
-            barrier.wait(10)
+            barrier.wait(PATIENCE)
         return bound.bind(manifest, "switched")
 
     with ThreadPoolExecutor(20) as pool:
@@ -344,7 +345,7 @@ def test_case_23_a_hundred_binds_at_once(kube: Kube, bound: Running) -> None:
 def test_case_24_bind_times_out_after_commit(
     kube: Kube, bound: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.3)
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 1.0)
     train = kube.create(pod(2, NVLINK))
     kube.fake.commit_then_hang("/binding$")
     assert bound.bind(train, "switched") == ""

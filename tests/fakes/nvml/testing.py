@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,6 @@ import pytest
 from tests.fakes.nvml.building import CompilerMissing
 from tests.fakes.nvml.machine import FakeNvml
 from topology.core.graph import NodeTopology
-
-PATIENCE = 30.0
-"""Seconds after which something that should happen soon counts as never happening."""
 
 
 def fake_nvml(folder: Path, topology: NodeTopology, *, without: Collection[str] = ()) -> FakeNvml:
@@ -44,13 +40,3 @@ def playing(
 def handle(index: int) -> Any:
     """NVML's handle of the GPU with this NVML index."""
     return pynvml.nvmlDeviceGetHandleByIndex(index)
-
-
-def eventually(happens: Callable[[], bool]) -> bool:
-    """Whether it happens before our patience ends."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if happens():
-            return True
-        time.sleep(0.01)
-    return False

@@ -12,6 +12,8 @@ import httpx
 import pytest
 import yaml
 
+from tests.programs import started
+from tests.waiting import FOREVER, PATIENCE
 from topology.codec import decode
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +24,7 @@ PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
 def run(*words: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scheduler_extender", *map(str, words)]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60, input=given
+        command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=FOREVER, input=given
     )
 
 
@@ -292,19 +294,16 @@ def test_machines_lists_and_prints() -> None:
 
 def test_the_extender_serves_a_file_and_stops_when_told() -> None:
     command = [sys.executable, "-m", "scheduler_extender", "extender", "--cluster", str(CLUSTER)]
-    with subprocess.Popen(
-        [*command, "--port", "0", "--admin-port", "0"], stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as child:
-        try:
-            assert child.stderr is not None
-            told = json.loads(child.stderr.readline())
-            assert told["event"] == "serving"
-            url = told["scheduler"].removesuffix("/scheduler")
-            assert httpx.get(f"{url}/readyz").status_code == 200
-            assert len(httpx.get(told["admin"]).json()) == 8
-        finally:
-            child.terminate()
-        assert child.wait(10) == 0
+    command += ["--port", "0", "--admin-port", "0"]
+    with started(command, stderr=subprocess.PIPE, cwd=ROOT) as child:
+        assert child.stderr is not None
+        told = json.loads(child.stderr.readline())
+        assert told["event"] == "serving"
+        url = told["scheduler"].removesuffix("/scheduler")
+        assert httpx.get(f"{url}/readyz", timeout=PATIENCE).status_code == 200
+        assert len(httpx.get(told["admin"], timeout=PATIENCE).json()) == 8
+        child.terminate()
+        assert child.wait(PATIENCE) == 0
 
 
 def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,19 +13,21 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.http.servers import PortError, listen
-from scheduler_extender.limits import MIB, Bodies, Limits, OverBudgetError
+from scheduler_extender.limits import MIB, Bodies, OverBudgetError
 from tests.nodes import pod, switched
-from tests.scheduler_extender.serving import Running, running, wait_for
+from tests.scheduler_extender.serving import UNHURRIED, Running, running
+from tests.waiting import PATIENCE, eventually
 
 NODE = switched(4, "node")
-SHORT = Limits(header_seconds=0.3, body_seconds=0.3, write_seconds=0.3)
+SHORT_HEADERS = replace(UNHURRIED, header_seconds=0.3)
+SHORT_BODY = replace(UNHURRIED, body_seconds=0.3)
 ASK = {"Pod": pod(2, {"link": "nvlink"}), "Nodes": None, "NodeNames": ["node"]}
 PORTS = pytest.mark.parametrize("port", [0, 1], ids=["scheduler", "admin"])
 
 
 @contextmanager
 def connected(port: int) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as found:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as found:
         yield found
 
 
@@ -62,7 +65,7 @@ def asks(service: Running) -> int:
     [b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: y", b"\r\n\r\nG"],
 )
 def test_headers_that_never_end_are_cut_off(port: int, sent: bytes) -> None:
-    with running(NODE, limits=SHORT) as service, ExitStack() as stack:
+    with running(NODE, limits=SHORT_HEADERS) as service, ExitStack() as stack:
         clients = [stack.enter_context(connected(service.ports[port])) for _ in range(20)]
         for client in clients:
             client.sendall(sent)
@@ -75,7 +78,7 @@ def test_headers_that_never_end_are_cut_off(port: int, sent: bytes) -> None:
 @PORTS
 def test_a_connection_without_a_request_is_closed(port: int) -> None:
     with (
-        running(NODE, limits=replace(SHORT, idle_seconds=0.3)) as service,
+        running(NODE, limits=replace(UNHURRIED, idle_seconds=1.0)) as service,
         connected(service.ports[port]) as silent,
         connected(service.ports[port]) as served,
     ):
@@ -131,16 +134,16 @@ def test_ordinary_long_headers_are_taken() -> None:
 @PORTS
 def test_a_body_that_never_ends_is_cut_off(port: int) -> None:
     path = ("/scheduler/filter", "/v1/reports")[port]
-    with running(NODE, limits=SHORT) as service, connected(service.ports[port]) as client:
+    with running(NODE, limits=SHORT_BODY) as service, connected(service.ports[port]) as client:
         client.sendall(head(1000, path) + b"{")
         status, error = status_and_error(everything(client))
         assert (status, error) == (408, "request body not complete within 0.3 s")
-        wait_for(lambda: service.service.bodies.held == 0)
+        eventually(lambda: service.service.bodies.held == 0)
         assert asks(service) == 200
 
 
 def test_a_body_that_is_refused_may_not_go_on_for_ever() -> None:
-    with running(NODE, limits=SHORT) as service, connected(service.ports[0]) as client:
+    with running(NODE, limits=SHORT_BODY) as service, connected(service.ports[0]) as client:
         client.sendall(head(1 << 40))
         answer = everything(client)
         assert status_and_error(answer) == (413, "body is larger than 67108864 bytes")
@@ -169,18 +172,24 @@ def test_no_address_is_not_every_address() -> None:
 def test_unfinished_uploads_share_one_budget() -> None:
     bodies = Bodies(total=2 * MIB, spare=MIB // 2, small=MIB // 8)
     with (
-        running(NODE, limits=replace(SHORT, body_seconds=2), bodies=bodies) as service,
+        running(NODE, bodies=bodies) as service,
         ExitStack() as stack,
     ):
         clients = [stack.enter_context(connected(service.ports[0])) for _ in range(10)]
         for client in clients:
             client.sendall(head(8 * MIB) + b" " * (MIB // 2))
-        wait_for(lambda: bodies.held > MIB)
+
+        def refused() -> list[socket.socket]:
+            return select.select(clients, [], [], 0)[0]
+
+        eventually(lambda: bodies.held > MIB and refused())
         assert bodies.held <= 2 * MIB - MIB // 2
         assert asks(service) == 200  # while they are open
-        found = [status_and_error(everything(client))[0] for client in clients]
-        assert set(found) == {408, 503}
-        wait_for(lambda: bodies.held == 0)
+        assert {client.recv(12) for client in refused()} == {b"HTTP/1.1 503"}
+        assert len(refused()) < len(clients)
+        for client in clients:
+            client.close()
+        eventually(lambda: bodies.held == 0)
         assert asks(service) == 200
 
 
@@ -202,22 +211,23 @@ def test_the_budget_gives_back_what_it_took() -> None:
 def test_a_client_that_does_not_read_is_cut_off() -> None:
     names = [f"{'n' * 200}{i}" for i in range(90_000)]
     body = json.dumps({**ASK, "NodeNames": names}).encode()
-    with running(NODE, limits=SHORT) as service, connected(service.ports[0]) as client:
+    limits = replace(UNHURRIED, write_seconds=0.3)
+    with running(NODE, limits=limits) as service, connected(service.ports[0]) as client:
         client.sendall(head(len(body), "/scheduler/prioritize") + body)
         client.recv(1)
-        wait_for(lambda: service.service.bodies.held == 0)
+        eventually(lambda: service.service.bodies.held == 0)
         assert len(everything(client)) < len(body)
 
 
 def test_a_long_answer_that_is_read_arrives_whole() -> None:
     names = [f"{'n' * 200}{i}" for i in range(20_000)]
-    with running(NODE, limits=SHORT) as service:
+    with running(NODE) as service:
         answer = service.http.post("/scheduler/prioritize", json={**ASK, "NodeNames": names})
         assert [row["Host"] for row in answer.json()] == names
 
 
 def test_whoever_waits_without_a_request_makes_room() -> None:
-    with running(NODE, limits=Limits(connections=4)) as service, ExitStack() as stack:
+    with running(NODE, limits=replace(UNHURRIED, connections=4)) as service, ExitStack() as stack:
         half = [stack.enter_context(connected(service.ports[0])) for _ in range(4)]
         for client in half:
             client.sendall(b"GET /healthz HTTP/1.1\r\n")
@@ -228,13 +238,13 @@ def test_whoever_waits_without_a_request_makes_room() -> None:
 
 
 def test_where_all_are_busy_the_probes_are_answered() -> None:
-    limits = Limits(connections=4)
+    limits = replace(UNHURRIED, connections=4)
     size = len(json.dumps(ASK))
     with running(NODE, limits=limits) as service, ThreadPoolExecutor(4) as pool:
         with service.cluster.locked():
             busy = [pool.submit(asks, service) for _ in range(4)]
             # Two are worked on, the others wait for a thread: all four wait for the lock.
-            wait_for(lambda: service.service.bodies.held == 4 * size)
+            eventually(lambda: service.service.bodies.held == 4 * size)
             assert asks(service) == 503
             with connected(service.ports[0]) as probe:
                 probe.sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
@@ -301,12 +311,12 @@ def test_a_target_that_is_no_url_is_refused(
 def test_an_answer_read_late_leaves_nothing_behind(
     then: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("scheduler_extender.http.connection.LAST_WORD", 2.0)
+    monkeypatch.setattr("scheduler_extender.http.connection.LAST_WORD", 4.0)
     monkeypatch.setattr("scheduler_extender.http.endpoint.PIECE", 1 << 30)  # more than sockets hold
     names = [f"{'n' * 200}{i}" for i in range(50_000)]
     body = json.dumps({**ASK, "NodeNames": names}).encode()
     more = "" if then else "Connection: close\r\n"
-    limits = Limits(idle_seconds=2.5, write_seconds=2.0)
+    limits = replace(UNHURRIED, idle_seconds=4.5, write_seconds=4.0)
     with running(NODE, limits=limits) as service, connected(service.ports[0]) as client:
         client.sendall(head(len(body), "/scheduler/prioritize", more) + body)
         size = len(client.recv(1))

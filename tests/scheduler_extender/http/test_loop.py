@@ -21,6 +21,7 @@ from scheduler_extender.state.enquiry import enquire
 from scheduler_extender.state.lookup import Look, NotRememberedError, Size
 from tests.nodes import container, pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
+from tests.waiting import PATIENCE
 from topology.core.devices import NodeName
 from topology.core.report import Health, Report
 from topology.core.requests import GpuRequest, gpu_request
@@ -115,7 +116,7 @@ def test_a_pod_of_many_containers_is_read_in_a_thread() -> None:
 
 def _post(service: Running, path: str, body: Any) -> httpx.Response:
     url = f"http://127.0.0.1:{service.ports[0]}{path}"
-    return httpx.post(url, content=json.dumps(body), timeout=20, trust_env=False)
+    return httpx.post(url, content=json.dumps(body), timeout=PATIENCE, trust_env=False)
 
 
 def test_the_loop_waits_for_no_lock() -> None:
@@ -149,7 +150,7 @@ def test_what_was_worked_out_in_time_stays() -> None:
         none = enquire(cluster, request, NAMES, seconds=0.0)
         assert len(none.late) == 3 - already
         assert cluster.remembered() == Size(states=3, requests=1, answers=already)
-        enquire(cluster, request, [NAMES[already]], seconds=1.0)
+        enquire(cluster, request, [NAMES[already]])
     assert cluster.look(request, NAMES, at_once=True).complete
 
 

@@ -13,6 +13,7 @@ import trustme
 from scheduler_extender.http.addresses import Addresses, Tls
 from scheduler_extender.serving import in_memory, in_thread
 from scheduler_extender.state.cluster import Cluster
+from tests.waiting import PATIENCE
 
 CA = trustme.CA()
 
@@ -39,7 +40,7 @@ def _context(name: str | None, signer: trustme.CA = CA) -> ssl.SSLContext:
 
 
 def test_the_named_client_is_answered(url: str) -> None:
-    with httpx.Client(verify=_context("kube-scheduler.example")) as client:
+    with httpx.Client(verify=_context("kube-scheduler.example"), timeout=PATIENCE) as client:
         assert client.get(url).status_code == 200
 
 
@@ -53,7 +54,7 @@ def test_the_named_client_is_answered(url: str) -> None:
 )
 def test_others_are_not(url: str, name: str | None, signer: trustme.CA) -> None:
     with (
-        httpx.Client(verify=_context(name, signer)) as client,
+        httpx.Client(verify=_context(name, signer), timeout=PATIENCE) as client,
         pytest.raises(httpx.TransportError),
     ):
         client.get(url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,19 +22,13 @@ from scheduler_extender.state.pods import PodRecord
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
+from tests.waiting import FOREVER, eventually
 from topology.core.devices import NodeName
 from topology.core.report import Report
 from topology.kubeapi.apiserver import ApiServer
 
 NVLINK = {"link": "nvlink"}
 ON_THE_FENCE = 0.001
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -122,15 +116,16 @@ def source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[FakeApiServer, KubeSource, Cluster, list[float]]]:
     """A source that lists anew after a tenth of a second in which nothing was heard."""
-    monkeypatch.setattr(kube, "TIMING", replace(kube.TIMING, relist_after_s=0.1))
+    unhurried = replace(kube.TIMING, list_timeout_s=FOREVER, connect_timeout_s=FOREVER)
+    monkeypatch.setattr(kube, "TIMING", replace(unhurried, relist_after_s=0.1))
     skew = [0.0]
     with FakeApiServer() as fake:
         fake.put("/api/v1/nodes", {"metadata": {"name": "switched"}, "status": {}})
         api = ApiServer.from_kubeconfig(fake.write_kubeconfig(tmp_path / "kubeconfig"))
         cluster = Cluster(lambda: time.monotonic() + skew[0], Settings())
         found = KubeSource(api, cluster)
-        found.start()
         try:
+            found.start()
             eventually(lambda: found.unready() is None)
             eventually(lambda: fake.open_streams == 3)
             yield fake, found, cluster, skew
@@ -200,7 +195,7 @@ def test_a_settler_that_is_held_up_does_not_hold_up_the_lookout(
 
     def held_up() -> list[PodRecord]:
         busy.set()
-        done.wait(20)
+        done.wait(FOREVER)
         return []
 
     cluster.in_flight = held_up  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from scheduler_extender.kube.events import BURST, MOST_WAITING, PAUSE, EventWrit
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
-from tests.scheduler_extender.serving import wait_for
+from tests.waiting import PATIENCE, eventually
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import gpu_request
 from topology.kubeapi.apiserver import ApiUnreachable
@@ -114,7 +114,7 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
     class Slow(Api):
         def create(self, path: str, body: bytes, *, timeout: float) -> bytes:
             entered.set()
-            assert go.wait(10)
+            assert go.wait(PATIENCE)
             return super().create(path, body, timeout=timeout)
 
     api = Slow()
@@ -122,10 +122,10 @@ def test_a_slow_api_server_holds_up_nobody_who_notes() -> None:
     writer.start()
     try:
         writer.note(surprise("a"))
-        assert entered.wait(10)
+        assert entered.wait(PATIENCE)
         writer.note(surprise("b"))  # while the first is being written
         go.set()
-        wait_for(lambda: len(api.written) == 2)
+        eventually(lambda: len(api.written) == 2)
     finally:
         go.set()
         writer.stop()

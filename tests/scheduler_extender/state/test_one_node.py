@@ -25,6 +25,7 @@ from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
+from tests.waiting import PATIENCE
 from topology import codec
 from topology.core import placement, scoring
 from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid
@@ -197,7 +198,7 @@ def test_verification_holds_no_lock(cluster: Cluster) -> None:
 
         thread = threading.Thread(target=try_lock)
         thread.start()
-        thread.join(5)
+        thread.join(PATIENCE)
 
     cluster.on_surprise(listener)
     train = record(pod(2, NVLINK, node="a"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from scheduler_extender.verbs import STILL_WORKING, preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
+from tests.waiting import PATIENCE
 from topology.core import placement, scoring
 from topology.core.links import LinkKind
 from topology.core.placement import IN_PROGRESS
@@ -138,8 +139,10 @@ def test_nothing_is_worked_out_under_the_lock(
         real = getattr(enquiry, what)
 
         def asked(*args: Any) -> Any:
-            with ThreadPoolExecutor(1) as other:
-                free.append(other.submit(lambda: cluster.names() != []).result(timeout=10))
+            report = threading.Thread(target=lambda: free.append(cluster.names() != []))
+            report.start()
+            report.join(PATIENCE)
+            assert not report.is_alive(), "it waits for the lock that we hold"
             return real(*args)
 
         monkeypatch.setattr(enquiry, what, asked)

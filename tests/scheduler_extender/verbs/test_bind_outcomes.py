@@ -29,6 +29,7 @@ from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.conftest import Kube
 from tests.scheduler_extender.serving import Running, running
+from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.core.devices import GpuUuid, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.report import Health, Report
@@ -39,17 +40,9 @@ NVLINK = {"link": "nvlink"}
 PATH = "/api/v1/namespaces/default/pods/train"
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.2)
-    monkeypatch.setattr("scheduler_extender.kube.binder.READ_TIMEOUT", 0.5)
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -57,7 +50,7 @@ def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running)
     """The write is under way when we give up; a GET says unbound; then it is committed."""
     train = kube.create(pod(4, NVLINK))
     kube.sees(train)
-    kube.fake.delay("/binding$", 1.0)
+    kube.fake.delay("/binding$", FOREVER)
     assert "may be yet" in bound.bind(train, "switched")
     assert "nodeName" not in kube.fake.read(PATH)["spec"], "the test is of a commit to come"
     rival = pod(4, NVLINK, name="rival", uid="uid-2")
@@ -66,6 +59,7 @@ def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running)
     settler.round(0)
     settler.round(9)
     assert len(kube.cluster.in_flight()) == 1
+    kube.fake.allow()
     eventually(lambda: kube.fake.read(PATH)["spec"].get("nodeName") == "switched")
     assert bound.filter(rival, "switched")["NodeNames"] == []
     settler.round(11)
@@ -76,7 +70,6 @@ def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running)
     assert bound.filter(rival, "switched")["NodeNames"] == []
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
     kube: Kube, bound: Running
 ) -> None:
@@ -229,7 +222,7 @@ def test_what_was_never_sent_is_released(kube: Kube, bound: Running) -> None:
 def test_a_refused_connection_is_told_apart(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube.api._configuration, "host", "http://127.0.0.1:1")
     with pytest.raises(ApiNotSent):
-        kube.api.create("/api/v1/pods", b"{}", timeout=1)
+        kube.api.create("/api/v1/pods", b"{}", timeout=PATIENCE)
 
 
 class Writes:
@@ -267,17 +260,25 @@ def test_binds_that_waited_behind_slow_writes_are_refused(
 ) -> None:
     """Over HTTP: one thread writes slowly, three binds wait behind it for too long."""
     monkeypatch.setattr("scheduler_extender.http.app.BIND_THREADS", 1)
-    monkeypatch.setattr("scheduler_extender.http.app.BIND_STARTS_WITHIN", 0.5)
     pods = [kube.create(pod(1, name=f"p{i}", uid=f"u{i}")) for i in range(4)]
     for manifest in pods:
         kube.sees(manifest)
-    kube.fake.delay("/binding$", 1.0)
+    kube.fake.delay("/binding$", FOREVER)
     with (
         running(switched(), binder=kube.binder, cluster=kube.cluster, clock=kube.clock) as service,
         ThreadPoolExecutor(4) as pool,
     ):
-        answers = list(pool.map(lambda manifest: service.bind(manifest, "switched"), pods))
-    assert sorted(answers) == sorted(["", TOO_LATE, TOO_LATE, TOO_LATE])
+        binds = [pool.submit(service.bind, pods[0], "switched")]
+        try:
+            eventually(lambda: kube.bindings() == 1)
+            one_body = service.service.bodies.held
+            monkeypatch.setattr("scheduler_extender.http.app.BIND_STARTS_WITHIN", 0.1)
+            binds += [pool.submit(service.bind, manifest, "switched") for manifest in pods[1:]]
+            eventually(lambda: service.service.bodies.held == 4 * one_body)
+            time.sleep(0.2)
+        finally:
+            kube.fake.allow()
+        assert [one.result() for one in binds] == ["", TOO_LATE, TOO_LATE, TOO_LATE]
     assert kube.bindings() == 1
     assert len(kube.cluster.in_flight()) == 1
 
@@ -393,13 +394,14 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
             threading.Thread(target=kube.cluster.put_record, args=(bridged(), report), daemon=True)
         )
         others[-1].start()
-        others[-1].join(0.3)
+        # With the lock held it cannot come in, however long we wait for it.
+        others[-1].join(0.3 if len(others) > binding.TRIES else PATIENCE)
 
     meanwhile = Meanwhile(monkeypatch, happens)
     assert _bind(bound) == ""
     assert meanwhile.decided == binding.TRIES + 1
     for thread in others:
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +17,8 @@ import yaml
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.kubelet import GPU, FakeKubelet
 from tests.fakes.nvml.testing import fake_nvml
+from tests.programs import free_port, started
+from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.codec import decode
 from topology.machines import machine
 
@@ -38,7 +38,7 @@ def run(
         text=True,
         check=False,
         cwd=ROOT,
-        timeout=120,
+        timeout=FOREVER,
         env={**surroundings, **(environment or {})},
     )
 
@@ -106,9 +106,7 @@ def test_bad_input_is_one_line(words: list[str], message: str) -> None:
 def test_it_runs_serves_and_stops(tmp_path: Path) -> None:
     played = machine("dgx1-v100").topology("n")
     fake = fake_nvml(tmp_path, played)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with (
         tempfile.TemporaryDirectory(prefix="agent-") as folder,
         FakeKubelet(Path(folder)) as node,
@@ -121,25 +119,23 @@ def test_it_runs_serves_and_stops(tmp_path: Path) -> None:
             "--node-name=n", f"--kubeconfig={kubeconfig}", f"--pod-resources={node.socket}",
             f"--metrics-port={port}", "--topology-manager-policy=none",
         ]  # fmt: skip
-        child = subprocess.Popen(
+        with started(
             [*AGENT, *words],
             cwd=ROOT,
             env={**os.environ, **fake.environment},
             stderr=subprocess.DEVNULL,
-        )
-        try:
-            deadline = time.monotonic() + 60
-            while not api.items(RECORDS) or "status" not in api.items(RECORDS)[0]:
+        ) as child:
+
+            def published() -> bool:
                 assert child.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            url = f"http://127.0.0.1:{port}"
-            metrics = httpx.get(f"{url}/metrics").text
-            health = httpx.get(f"{url}/healthz")
-            lost = httpx.get(f"{url}/else")
-        finally:
+                return any("status" in record for record in api.items(RECORDS))
+
+            eventually(published)
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:
+                metrics = http.get("/metrics").text
+                health, lost = http.get("/healthz"), http.get("/else")
             child.send_signal(signal.SIGTERM)
-            assert child.wait(20) == 0
+            assert child.wait(PATIENCE) == 0
     assert (health.status_code, health.text) == (200, "ok\n")
     assert lost.status_code == 404
     assert "gpu_topology_agent_gpus 8.0" in metrics

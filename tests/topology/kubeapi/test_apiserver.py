@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,8 @@ from kubernetes.client import Configuration
 from urllib3.response import BaseHTTPResponse
 
 from tests.fakes.apiserver import FakeApiServer, merge_patch
+from tests.programs import free_port
+from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
@@ -80,53 +83,61 @@ def api(server: FakeApiServer, tmp_path: Path) -> Iterator[ApiServer]:
     client.close()
 
 
-def eventually(condition: Callable[[], bool], within: float = 2.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.005)
+@contextmanager
+def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+    """Do something in another thread while the block runs, and have it done at the end."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 class TestRequests:
     def test_get_returns_the_object_as_bytes(self, server: FakeApiServer, api: ApiServer) -> None:
         server.put(PODS, pod("p"))
-        assert json.loads(api.get(f"{PODS}/p", timeout=1))["metadata"]["name"] == "p"
+        assert json.loads(api.get(f"{PODS}/p", timeout=PATIENCE))["metadata"]["name"] == "p"
 
     def test_credentials_and_query_are_sent(self, server: FakeApiServer, api: ApiServer) -> None:
-        api.get(PODS, [("limit", "5"), ("note", "a=b&c/d é")], timeout=1)
+        api.get(PODS, [("limit", "5"), ("note", "a=b&c/d é")], timeout=PATIENCE)
         (request,) = server.requests
         assert request.authorization == "Bearer s3cret"
         assert request.user_agent == "gpu-topology"
         assert request.query == {"limit": "5", "note": "a=b&c/d é"}
 
     def test_create_then_patch_then_conflict(self, server: FakeApiServer, api: ApiServer) -> None:
-        made = json.loads(api.create(PODS, json.dumps(pod("p")).encode(), timeout=1))
+        made = json.loads(api.create(PODS, json.dumps(pod("p")).encode(), timeout=PATIENCE))
         version = made["metadata"]["resourceVersion"]
         change = {"metadata": {"resourceVersion": version, "labels": {"a": "b"}}}
         body = json.dumps(change).encode()
-        assert json.loads(api.patch(f"{PODS}/p", body, timeout=1))["metadata"]["labels"] == {
+        assert json.loads(api.patch(f"{PODS}/p", body, timeout=PATIENCE))["metadata"]["labels"] == {
             "a": "b"
         }
         with pytest.raises(ConflictError):
-            api.patch(f"{PODS}/p", body, timeout=1)
+            api.patch(f"{PODS}/p", body, timeout=PATIENCE)
 
     def test_another_patch_type_is_passed_on(self, server: FakeApiServer, api: ApiServer) -> None:
         server.put(PODS, pod("p"))
         with pytest.raises(ApiError) as refused:
-            api.patch(f"{PODS}/p", b"[]", "application/json-patch+json", timeout=1)
+            api.patch(f"{PODS}/p", b"[]", "application/json-patch+json", timeout=PATIENCE)
         assert refused.value.status == 415
 
     def test_connections_are_kept_and_reused(self, server: FakeApiServer, api: ApiServer) -> None:
         for _ in range(20):
-            api.get(PODS, timeout=1)
+            api.get(PODS, timeout=PATIENCE)
         assert server.connections_accepted == 1
 
     def test_eight_connections_stay_open(self, server: FakeApiServer, api: ApiServer) -> None:
-        server.delay("slow", 0.1)
         slow = PODS.replace("team-a", "slow")
         with ThreadPoolExecutor(8) as pool:
-            for _ in range(3):
-                list(pool.map(lambda _: api.get(slow, timeout=2), range(8)))
+            for done in (0, 8, 16):
+                server.delay("slow", FOREVER)
+                under_way = [pool.submit(api.get, slow, timeout=PATIENCE) for _ in range(8)]
+                eventually(lambda done=done: len(server.requests) == done + 8)  # type: ignore[misc]
+                server.allow()
+                for one in under_way:
+                    one.result()
         assert server.connections_accepted == 8
 
     def test_an_error_answer_keeps_the_connection(
@@ -134,9 +145,11 @@ class TestRequests:
     ) -> None:
         for _ in range(5):
             with pytest.raises(NotFoundError):
-                api.get(f"{PODS}/none", timeout=1)
+                api.get(f"{PODS}/none", timeout=PATIENCE)
             with pytest.raises(NotFoundError):
-                api.stream(f"{PODS}/no/such/path", WATCH, connect_timeout=1, read_timeout=1)
+                api.stream(
+                    f"{PODS}/no/such/path", WATCH, connect_timeout=PATIENCE, read_timeout=PATIENCE
+                )
         assert server.connections_accepted == 1
 
 
@@ -165,9 +178,9 @@ class TestErrors:
     ) -> None:
         server.refuse(status)
         ask: Callable[[], object] = (
-            partial(api.stream, PODS, WATCH, connect_timeout=1, read_timeout=1)
+            partial(api.stream, PODS, WATCH, connect_timeout=PATIENCE, read_timeout=PATIENCE)
             if streamed
-            else partial(api.get, PODS, timeout=1)
+            else partial(api.get, PODS, timeout=PATIENCE)
         )
         with pytest.raises(ApiError) as caught:
             ask()
@@ -193,34 +206,31 @@ class TestErrors:
         with canned(head % (status, len(answer)), answer) as url:
             client = client_for(url)
             with pytest.raises(ApiError) as caught:
-                client.get("/x", timeout=1)
+                client.get("/x", timeout=PATIENCE)
             client.close()
         assert (caught.value.status, caught.value.reason) == (status, "Nope")
         assert caught.value.message == message
 
     def test_nobody_listens(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            port = unused.getsockname()[1]
-        client = client_for(f"http://127.0.0.1:{port}")
+        client = client_for(f"http://127.0.0.1:{free_port()}")
         with pytest.raises(ApiUnreachable, match=r"GET /x: .*refused"):
-            client.get("/x", timeout=1)
+            client.get("/x", timeout=PATIENCE)
 
     def test_an_answer_that_breaks_off(self) -> None:
         with canned(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n", b"12345") as url:
             client = client_for(url)
             with pytest.raises(ApiUnreachable):
-                client.get("/x", timeout=1)
+                client.get("/x", timeout=PATIENCE)
             client.close()
 
     def test_a_late_answer_is_no_answer(self, server: FakeApiServer, api: ApiServer) -> None:
-        server.delay("pods", 5)
-        started = time.monotonic()
+        server.delay("pods", FOREVER)
         with pytest.raises(ApiUnreachable):
-            api.get(PODS, timeout=0.1)
-        assert time.monotonic() - started < 1
+            api.get(PODS, timeout=0.3)
+        eventually(lambda: server.requests)
         assert len(server.requests) == 1, "nothing is retried behind our back"
         server.allow()
-        api.get(PODS, timeout=1)
+        api.get(PODS, timeout=PATIENCE)
 
     def test_a_write_may_be_done_without_an_answer(
         self, server: FakeApiServer, api: ApiServer
@@ -228,14 +238,14 @@ class TestErrors:
         server.commit_then_hang("/binding$")
         uid = server.put(PODS, pod("p"))["metadata"]["uid"]
         with pytest.raises(ApiUnreachable):
-            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=0.1)
-        assert json.loads(api.get(f"{PODS}/p", timeout=1))["spec"]["nodeName"] == "n1"
+            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=1)
+        eventually(lambda: "nodeName" in json.loads(api.get(f"{PODS}/p", timeout=PATIENCE))["spec"])
 
     def test_an_unknown_authority_is_unreachable(self, tmp_path: Path) -> None:
         with FakeApiServer(tls=server_tls()[0]) as fake:
             client = client_for(fake.url)
             with pytest.raises(ApiUnreachable, match=r"(?i)certificate"):
-                client.get(PODS, timeout=2)
+                client.get(PODS, timeout=PATIENCE)
             client.close()
 
 
@@ -268,7 +278,7 @@ class TestConfiguration:
         config["contexts"].append({"name": "two", "context": {"cluster": "fake", "user": "two"}})
         path.write_text(json.dumps(config))
         client = ApiServer.from_kubeconfig(path, "two")
-        client.get(PODS, timeout=1)
+        client.get(PODS, timeout=PATIENCE)
         client.close()
         assert server.requests[0].authorization == "Bearer two"
         with pytest.raises(ApiMisconfigured):
@@ -294,7 +304,7 @@ class TestConfiguration:
         path.write_text(json.dumps(config))
         client = ApiServer.from_kubeconfig(path)
         for _ in range(2):
-            client.get(PODS, timeout=1)
+            client.get(PODS, timeout=PATIENCE)
         client.close()
         sent = [request.authorization for request in server.requests]
         assert sent == ["Bearer 2", "Bearer 3"], "once to build the client, then for each request"
@@ -313,7 +323,7 @@ class TestConfiguration:
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
         client = ApiServer.in_cluster()
         with pytest.raises(ApiUnreachable):  # everything but the server is there
-            client.get("/x", timeout=0.2)
+            client.get("/x", timeout=PATIENCE)
         assert client._authorization() == {"authorization": "bearer one"}
         token.write_text("two")
         assert client._authorization() == {"authorization": "bearer one"}, "read once a minute"
@@ -322,7 +332,7 @@ class TestConfiguration:
         token.unlink()
         expire_service_account(client)
         with pytest.raises(ApiMisconfigured):
-            client.get("/x", timeout=0.2)
+            client.get("/x", timeout=PATIENCE)
 
     def test_outside_a_pod_there_is_no_service_account(
         self, monkeypatch: pytest.MonkeyPatch
@@ -334,7 +344,7 @@ class TestConfiguration:
 
 class TestStreams:
     def test_lines_arrive_as_they_happen(self, server: FakeApiServer, api: ApiServer) -> None:
-        stream = api.stream(PODS, WATCH, connect_timeout=1, read_timeout=1)
+        stream = api.stream(PODS, WATCH, connect_timeout=PATIENCE, read_timeout=PATIENCE)
         for name in ("a", "b"):
             server.put(PODS, pod(name, annotations={"long": "x" * 200_000}))
             event = json.loads(next(stream))
@@ -344,7 +354,8 @@ class TestStreams:
         stream.close()
 
     def test_silence_ends_in_a_failure(self, server: FakeApiServer, api: ApiServer) -> None:
-        stream = api.stream(PODS, WATCH, connect_timeout=1, read_timeout=0.1)
+        # The wait for the server's first line is bounded, too, and is not to end this test.
+        stream = api.stream(PODS, WATCH, connect_timeout=PATIENCE, read_timeout=1)
         with pytest.raises(ApiUnreachable):
             next(stream)
         with pytest.raises((StopIteration, ApiUnreachable)):
@@ -354,14 +365,14 @@ class TestStreams:
     def test_a_broken_stream_is_not_an_ended_one(
         self, server: FakeApiServer, api: ApiServer
     ) -> None:
-        stream = api.stream(PODS, WATCH, connect_timeout=1, read_timeout=1)
+        stream = api.stream(PODS, WATCH, connect_timeout=PATIENCE, read_timeout=PATIENCE)
         server.drop_streams()
         with pytest.raises(ApiUnreachable):
             next(stream)
         stream.close()
 
     def test_close_closes_the_connection(self, server: FakeApiServer, api: ApiServer) -> None:
-        stream = api.stream(PODS, WATCH, connect_timeout=1, read_timeout=5)
+        stream = api.stream(PODS, WATCH, connect_timeout=PATIENCE, read_timeout=PATIENCE)
         assert server.open_streams == 1
         stream.close()
         stream.close()
@@ -376,31 +387,38 @@ class TestStreams:
         tls, authority = server_tls() if secure else (None, None)
         with FakeApiServer(tls=tls) as fake:
             client = client_for(fake.url, authority)
-            stream = client.stream(PODS, WATCH, connect_timeout=1, read_timeout=30)
-            waiting = threading.Timer(0.1, stream.close if closing == "stream" else client.close)
-            waiting.start()
+            stream = client.stream(PODS, WATCH, connect_timeout=PATIENCE, read_timeout=FOREVER)
+
+            def close() -> None:
+                time.sleep(0.1)  # the wait has begun by then, most likely
+                (stream if closing == "stream" else client).close()
+
             started = time.monotonic()
-            if closing == "stream":
-                assert list(stream) == []
-            else:
-                with pytest.raises(ApiUnreachable):
-                    list(stream)
-            assert time.monotonic() - started < 1
-            waiting.join()
+            with meanwhile(close):
+                if closing == "stream":
+                    assert list(stream) == []
+                else:
+                    with pytest.raises(ApiUnreachable):
+                        list(stream)
+            assert time.monotonic() - started < PATIENCE, "it was the read's own time limit"
             stream.close()
             client.close()
 
     def test_closing_the_client_ends_every_wait(
         self, server: FakeApiServer, api: ApiServer
     ) -> None:
-        server.delay("pods", 30)
-        threading.Timer(0.1, api.close).start()
+        server.delay("pods", FOREVER)
+
+        def close() -> None:
+            eventually(lambda: server.requests)
+            api.close()
+
         started = time.monotonic()
-        with pytest.raises(ApiUnreachable):
-            api.get(PODS, timeout=20)
-        assert time.monotonic() - started < 1
+        with meanwhile(close), pytest.raises(ApiUnreachable):
+            api.get(PODS, timeout=FOREVER)
+        assert time.monotonic() - started < PATIENCE, "it was the request's own time limit"
         with pytest.raises(ApiUnreachable, match="closed"):
-            api.get(PODS, timeout=1)
+            api.get(PODS, timeout=PATIENCE)
         assert server.connections_accepted == 1
 
     def test_a_connection_that_comes_up_during_close_is_closed(self, server: FakeApiServer) -> None:
@@ -434,8 +452,8 @@ class TestBinding:
     def test_one_write_binds_and_annotates(self, server: FakeApiServer, api: ApiServer) -> None:
         uid = server.put(PODS, pod("p", annotations={"old": "1"}))["metadata"]["uid"]
         stream = api.stream(PODS, [*WATCH, ("resourceVersion", str(server.resource_version))],
-                            connect_timeout=1, read_timeout=1)  # fmt: skip
-        api.create(f"{PODS}/p/binding", binding("p", "n1", uid, new="2"), timeout=1)
+                            connect_timeout=PATIENCE, read_timeout=PATIENCE)  # fmt: skip
+        api.create(f"{PODS}/p/binding", binding("p", "n1", uid, new="2"), timeout=PATIENCE)
         event = json.loads(next(stream))
         stream.close()
         assert event["object"]["spec"]["nodeName"] == "n1"
@@ -447,20 +465,20 @@ class TestBinding:
         self, server: FakeApiServer, api: ApiServer, node: str
     ) -> None:
         uid = server.put(PODS, pod("p"))["metadata"]["uid"]
-        api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=1)
+        api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=PATIENCE)
         with pytest.raises(ConflictError, match="already assigned"):
-            api.create(f"{PODS}/p/binding", binding("p", node, uid), timeout=1)
+            api.create(f"{PODS}/p/binding", binding("p", node, uid), timeout=PATIENCE)
         assert server.read(f"{PODS}/p")["spec"]["nodeName"] == "n1"
 
     def test_another_uid_is_a_conflict(self, server: FakeApiServer, api: ApiServer) -> None:
         server.put(PODS, pod("p"))
         with pytest.raises(ConflictError, match="uid"):
-            api.create(f"{PODS}/p/binding", binding("p", "n1", "another"), timeout=1)
+            api.create(f"{PODS}/p/binding", binding("p", "n1", "another"), timeout=PATIENCE)
         assert "nodeName" not in server.read(f"{PODS}/p")["spec"]
 
     def test_no_pod(self, api: ApiServer) -> None:
         with pytest.raises(NotFoundError):
-            api.create(f"{PODS}/p/binding", binding("p", "n1", "u"), timeout=1)
+            api.create(f"{PODS}/p/binding", binding("p", "n1", "u"), timeout=PATIENCE)
 
     @pytest.mark.parametrize(
         "obstacle",
@@ -474,14 +492,14 @@ class TestBinding:
     ) -> None:
         uid = server.put(PODS, merge_patch(pod("p"), obstacle))["metadata"]["uid"]
         with pytest.raises(ConflictError):
-            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=1)
+            api.create(f"{PODS}/p/binding", binding("p", "n1", uid), timeout=PATIENCE)
 
     def test_a_hundred_at_once_bind_once(self, server: FakeApiServer, api: ApiServer) -> None:
         uid = server.put(PODS, pod("p"))["metadata"]["uid"]
 
         def bind(number: int) -> bool:
             try:
-                api.create(f"{PODS}/p/binding", binding("p", f"n{number}", uid), timeout=5)
+                api.create(f"{PODS}/p/binding", binding("p", f"n{number}", uid), timeout=PATIENCE)
             except ConflictError:
                 return False
             return True
@@ -494,14 +512,16 @@ class TestSubresources:
     def test_status_and_the_rest_do_not_mix(self, server: FakeApiServer, api: ApiServer) -> None:
         both = {"spec": {"a": 1}, "status": {"b": 2}}
         made = api.create(
-            TOPOLOGIES, json.dumps({"metadata": {"name": "n"}, **both}).encode(), timeout=1
+            TOPOLOGIES, json.dumps({"metadata": {"name": "n"}, **both}).encode(), timeout=PATIENCE
         )
         assert "status" not in json.loads(made)
         change = json.dumps({"spec": {"a": 3}, "status": {"b": 4}}).encode()
-        api.patch(f"{TOPOLOGIES}/n/status", change, timeout=1)
+        api.patch(f"{TOPOLOGIES}/n/status", change, timeout=PATIENCE)
         stored = server.read(f"{TOPOLOGIES}/n")
         assert (stored["spec"], stored["status"]) == ({"a": 1}, {"b": 4})
-        api.patch(f"{TOPOLOGIES}/n", json.dumps({**both, "spec": {"a": 5}}).encode(), timeout=1)
+        api.patch(
+            f"{TOPOLOGIES}/n", json.dumps({**both, "spec": {"a": 5}}).encode(), timeout=PATIENCE
+        )
         stored = server.read(f"{TOPOLOGIES}/n")
         assert (stored["spec"], stored["status"]) == ({"a": 5}, {"b": 4})
 
@@ -510,7 +530,7 @@ class TestSubresources:
     ) -> None:
         server.put(TOPOLOGIES, {"metadata": {"name": "n"}, "spec": {"a": 1}})
         before = server.resource_version
-        api.patch(f"{TOPOLOGIES}/n", b'{"spec": {"a": 1}}', timeout=1)
+        api.patch(f"{TOPOLOGIES}/n", b'{"spec": {"a": 1}}', timeout=PATIENCE)
         assert server.resource_version == before
 
     @pytest.mark.parametrize(
@@ -556,11 +576,16 @@ class canned:  # noqa: N801
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the wait for a client that never came
         self._thread.join()
         self._listener.close()
 
     def _serve(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
         with connection:
             connection.recv(65536)
             connection.sendall(self._answer)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,22 @@ import pytest
 import structlog
 
 from tests.fakes.apiserver import FakeApiServer, Request, status_object
+from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.kubeapi.apiserver import ApiServer, ApiUnreachable, Query
 from topology.kubeapi.reflector import Reflector, ReflectorState, Timing
 
 NODES = "/api/v1/nodes"
 
-QUICK = Timing(
-    list_timeout_s=0.5,
-    connect_timeout_s=0.5,
-    watch_timeout_s=60.0,
-    stall_timeout_s=5.0,
-    healthy_s=0.02,
-    backoff_initial_s=0.005,
-    backoff_cap_s=0.02,
+PATIENT = Timing(
+    list_timeout_s=FOREVER,
+    connect_timeout_s=FOREVER,
+    watch_timeout_s=FOREVER,
+    stall_timeout_s=FOREVER,
 )
+"""No request and no watch ends because the machine is slow."""
+QUICK = dataclasses.replace(PATIENT, healthy_s=0.02, backoff_initial_s=0.005, backoff_cap_s=0.02)
+"""And hardly any wait between two requests."""
+NEVER_HEALTHY = dataclasses.replace(PATIENT, healthy_s=FOREVER)
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +93,7 @@ class Waits(random.Random):
 
 
 class Halving(random.Random):
-    """Randomness without any: always the middle."""
+    """Randomness without any: always the middle, which of ``FOREVER`` is longer than a test."""
 
     def uniform(self, a: float, b: float) -> float:
         return (a + b) / 2
@@ -113,6 +115,12 @@ class Rig:
         self.reflector.start()
         return self.reflector
 
+    def stop(self) -> None:
+        """Stop the reflector, if one was started."""
+        self.api.close()
+        if hasattr(self, "reflector"):
+            assert self.reflector.stop(PATIENCE)
+
     def synced(self, timing: Timing = QUICK, **options: Any) -> Reflector:
         """Start, and return when the first watch is open and healthy."""
         reflector = self.start(timing, **options)
@@ -123,6 +131,11 @@ class Rig:
     @property
     def state(self) -> ReflectorState:
         return self.reflector.state
+
+    def watching(self, number: int) -> bool:
+        """Whether the server has accepted the watch of that number, which is open."""
+        state = self.state
+        return state.streaming and state.watches == number
 
     @property
     def lists(self) -> list[Request]:
@@ -150,21 +163,21 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         try:
             yield made
         finally:
-            made.api.close()
-            if hasattr(made, "reflector"):
-                assert made.reflector.stop(2.0)
-    assert not [thread for thread in threading.enumerate() if thread.name == "reflector-nodes"]
+            made.stop()
 
 
 def node(name: str, **fields: object) -> dict[str, Any]:
     return {"metadata": {"name": name}, **fields}
 
 
-def eventually(condition: Callable[[], bool], within: float = 2.0) -> None:
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.002)
+@contextmanager
+def following(reflector: Reflector) -> Iterator[Reflector]:
+    """A reflector that runs within the block."""
+    reflector.start()
+    try:
+        yield reflector
+    finally:
+        assert reflector.stop(PATIENCE)
 
 
 def error_line(code: int) -> bytes:
@@ -197,7 +210,7 @@ class TestList:
     def test_an_expired_token_starts_the_list_again_whole(self, rig: Rig) -> None:
         for number in range(4):
             rig.put(f"n{number}")
-        rig.server.delay(NODES, 0.1)
+        rig.server.delay(NODES, FOREVER, after=1)
         rig.start(page_limit=2)
         eventually(lambda: len(rig.lists) == 2)  # the second page is on its way
         rig.server.expire_history()
@@ -213,12 +226,13 @@ class TestList:
     def test_not_synced_before_the_last_page(self, rig: Rig) -> None:
         rig.put("a")
         rig.put("b")
-        rig.server.delay(NODES, 0.05)
+        rig.server.delay(NODES, FOREVER, after=1)
         rig.start(page_limit=1)
         eventually(lambda: len(rig.lists) == 2)
         assert not rig.reflector.synced
         assert rig.state.last_contact is not None
         assert rig.sink.calls == []
+        rig.server.allow()
         eventually(lambda: rig.reflector.synced)
 
     def test_half_a_list_leaves_the_picture_old(self, rig: Rig) -> None:
@@ -290,7 +304,7 @@ class TestList:
 class TestWatch:
     def test_what_it_asks_for(self, rig: Rig) -> None:
         rig.put("n")
-        rig.synced(Timing(watch_timeout_s=100.0, healthy_s=0.0))
+        rig.synced(dataclasses.replace(PATIENT, watch_timeout_s=100.0, healthy_s=0.0))
         (request,) = rig.watches
         seconds = int(request.query.pop("timeoutSeconds"))
         assert 100 <= seconds <= 200
@@ -344,16 +358,16 @@ class TestWatch:
         assert len(rig.lists) == 1
 
     def test_the_server_ends_a_watch_after_the_seconds_asked_for(self, rig: Rig) -> None:
-        rig.start(Timing(watch_timeout_s=0.1, healthy_s=0.5), rng=Waits())
-        eventually(lambda: rig.state.watches == 2, within=3)
+        rig.start(dataclasses.replace(PATIENT, watch_timeout_s=0.1, healthy_s=0.0), rng=Waits())
+        eventually(lambda: rig.state.watches >= 2)
         assert rig.state.failures == 0
         assert len(rig.lists) == 1
 
     def test_a_watch_that_ends_at_once_is_a_failure(self, rig: Rig) -> None:
         waits = Waits()
-        rig.start(Timing(healthy_s=30.0), rng=waits)
+        rig.start(NEVER_HEALTHY, rng=waits)
         for number in range(1, 4):
-            eventually(lambda: rig.server.open_streams == 1)
+            eventually(lambda n=number: rig.watching(n))  # type: ignore[misc]
             rig.server.end_streams()
             eventually(lambda n=number: len(waits.ceilings) == n)  # type: ignore[misc]
         assert waits.ceilings == [0.2, 0.4, 0.8]
@@ -373,24 +387,33 @@ class TestWatch:
         assert "watch broken" in rig.state.last_failure
 
     def test_a_silent_stream_is_dropped_and_resumed(self, rig: Rig) -> None:
-        rig.synced(stalling(0.15))
+        rig.synced(stalling(0.3))
         rig.server.stall()
         rig.put("a")
         version = rig.state.resource_version
         eventually(lambda: rig.state.failures >= 2)
         assert rig.sink.calls == ["replace"]
+        assert {request.query["resourceVersion"] for request in rig.watches} == {version}
+        rig.server.bookmark_every_s = 0.02
         rig.server.resume()
         eventually(rig.in_step)
         assert len(rig.lists) == 1
-        assert rig.watches[-1].query["resourceVersion"] == version
         eventually(lambda: rig.state.failures == 0)
 
     def test_bookmarks_keep_a_quiet_stream(self, rig: Rig) -> None:
-        rig.server.bookmark_every_s = 0.05
-        rig.synced(stalling(0.2))
-        time.sleep(0.5)
-        assert rig.state.watches == 1
-        assert rig.state.failures == 0
+        """One watch outlives the time after which a silent one is dropped, by far."""
+        rig.server.bookmark_every_s = 0.02
+        rig.synced(stalling(0.3))
+        seen, since = 0, time.monotonic()
+
+        def outlives() -> bool:
+            nonlocal seen, since
+            if rig.state.watches != seen:
+                seen, since = rig.state.watches, time.monotonic()
+            return time.monotonic() - since > 1.0
+
+        eventually(outlives)
+        assert rig.state.events == 0
 
     @pytest.mark.parametrize("as_event", [False, True], ids=["http-410", "error-event"])
     def test_objects_deleted_while_away_are_noticed(self, rig: Rig, as_event: bool) -> None:
@@ -408,24 +431,23 @@ class TestWatch:
         assert rig.reflector.synced
 
     def test_the_first_410_does_not_wait(self, rig: Rig) -> None:
-        slow = Timing(healthy_s=0.0, backoff_initial_s=60.0, backoff_cap_s=60.0)
-        rig.synced(slow)
+        rig.synced(waiting_long(healthy_s=0.0), rng=Halving())
         rig.server.inject(error_line(410))
-        eventually(lambda: rig.state.lists == 2)  # at once, or this takes half a minute
-        eventually(lambda: rig.server.open_streams == 1)
+        eventually(lambda: rig.state.lists == 2)
+        eventually(lambda: rig.watching(2))
 
     def test_repeated_410_backs_off(self, rig: Rig) -> None:
         waits = Waits()
         rig.server.refuse(410, times=4, watch=True)
-        rig.start(Timing(healthy_s=30.0), rng=waits)
+        rig.start(NEVER_HEALTHY, rng=waits)
         eventually(lambda: rig.server.open_streams == 1)
         assert rig.state.lists == 5
         assert waits.ceilings == [0.2, 0.4, 0.8, 1.6], "of which the first is not waited for"
 
     def test_the_second_410_in_a_row_waits(self, rig: Rig) -> None:
         rig.server.refuse(410, times=2, watch=True)
-        rig.start(Timing(backoff_initial_s=60.0, backoff_cap_s=60.0), rng=random.Random(1))
-        eventually(lambda: rig.state.failure_status == 410 and rig.state.lists == 2)
+        rig.start(waiting_long(), rng=Halving())
+        eventually(lambda: rig.state.lists == 2 and rig.state.failures == 1)
         time.sleep(0.1)
         assert rig.state.lists == 2
 
@@ -496,14 +518,14 @@ class TestBackoff:
     def test_grows_to_the_cap(self, rig: Rig) -> None:
         waits = Waits()
         rig.server.refuse(503, times=10)
-        rig.start(Timing(), rng=waits)
+        rig.start(PATIENT, rng=waits)
         eventually(lambda: rig.reflector.synced)
         assert waits.ceilings == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30])
 
     def test_starts_afresh_after_a_healthy_watch(self, rig: Rig) -> None:
         waits = Waits()
         rig.server.refuse(503, times=5)
-        rig.synced(Timing(healthy_s=0.05), rng=waits)
+        rig.synced(dataclasses.replace(PATIENT, healthy_s=0.05), rng=waits)
         rig.server.drop_streams()
         eventually(lambda: len(rig.watches) == 2)
         assert waits.ceilings[-1] == 0.2
@@ -511,8 +533,8 @@ class TestBackoff:
     def test_goes_on_after_a_watch_that_was_not(self, rig: Rig) -> None:
         waits = Waits()
         rig.server.refuse(503, times=2)
-        rig.start(Timing(healthy_s=30.0), rng=waits)
-        eventually(lambda: rig.server.open_streams == 1)
+        rig.start(NEVER_HEALTHY, rng=waits)
+        eventually(lambda: rig.watching(1))
         rig.server.drop_streams()
         eventually(lambda: len(rig.watches) == 2)
         assert waits.ceilings == [0.2, 0.4, 0.8]
@@ -521,13 +543,12 @@ class TestBackoff:
         reflector = Reflector(
             Unreachable(), NODES, Picture(), name="x", rng=Waits(), clock=lambda: 0.0
         )
-        reflector.start()
-        eventually(lambda: reflector.state.failures > 1100)
-        assert reflector.stop(1.0)
+        with following(reflector):
+            eventually(lambda: reflector.state.failures > 1100)
 
     def test_the_server_can_be_away_at_first(self, rig: Rig) -> None:
-        rig.server.delay(NODES, 5)
-        rig.start(Timing(list_timeout_s=0.05, backoff_initial_s=0.01, backoff_cap_s=0.01))
+        rig.server.delay(NODES, FOREVER)
+        rig.start(dataclasses.replace(QUICK, list_timeout_s=0.3))
         eventually(lambda: rig.state.failures >= 2)
         assert rig.state.failure_status is None
         assert "timed out" in rig.state.last_failure
@@ -537,37 +558,36 @@ class TestBackoff:
 
 class TestLife:
     def test_stop_ends_a_quiet_watch_at_once(self, rig: Rig) -> None:
-        rig.synced(Timing())
-        started = time.monotonic()
-        assert rig.reflector.stop(2.0)
-        assert time.monotonic() - started < 0.5
+        rig.synced()
+        assert rig.reflector.stop(PATIENCE)
         eventually(lambda: rig.server.open_streams == 0)
 
     def test_stop_ends_a_backoff_at_once(self, rig: Rig) -> None:
         rig.server.refuse(503, times=None)
-        rig.start(Timing(backoff_initial_s=30.0), rng=random.Random(3))
+        rig.start(waiting_long(), rng=Halving())
         eventually(lambda: rig.state.failures == 1)
-        assert rig.reflector.stop(0.5)
+        assert rig.reflector.stop(PATIENCE)
 
     def test_a_list_under_way_ends_with_the_client(self, rig: Rig) -> None:
-        rig.server.delay(NODES, 30)
-        rig.start(Timing())
+        rig.server.delay(NODES, FOREVER)
+        rig.start(PATIENT)
         eventually(lambda: len(rig.lists) == 1)
         assert not rig.reflector.stop(0.05)
         rig.api.close()
-        assert rig.reflector.stop(1.0)
+        assert rig.reflector.stop(PATIENCE)
 
     def test_stop_before_start(self, rig: Rig) -> None:
         reflector = Reflector(rig.api, NODES, rig.sink, name="never")
         assert reflector.stop()
 
     def test_nothing_reaches_the_sink_after_stop(self, rig: Rig) -> None:
-        rig.server.delay(NODES, 0.2)
+        rig.server.delay(NODES, FOREVER)
         rig.put("a")
         rig.start()
         eventually(lambda: len(rig.lists) == 1)
         assert not rig.reflector.stop(0.0)
-        assert rig.reflector.stop(2.0)
+        rig.server.allow()
+        assert rig.reflector.stop(PATIENCE)
         assert rig.sink.calls == []
         assert not rig.reflector.synced
 
@@ -585,12 +605,10 @@ class TestLife:
     def test_two_reflectors_share_a_client(self, rig: Rig) -> None:
         rig.synced()
         pods = Picture()
-        other = Reflector(rig.api, "/api/v1/pods", pods, name="pods", timing=QUICK)
-        other.start()
-        rig.put("n")
-        rig.server.put("/api/v1/namespaces/x/pods", {"metadata": {"name": "p"}})
-        eventually(lambda: rig.in_step() and list(pods.objects) == ["p"])
-        assert other.stop(1.0)
+        with following(Reflector(rig.api, "/api/v1/pods", pods, name="pods", timing=QUICK)):
+            rig.put("n")
+            rig.server.put("/api/v1/namespaces/x/pods", {"metadata": {"name": "p"}})
+            eventually(lambda: rig.in_step() and list(pods.objects) == ["p"])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -601,7 +619,8 @@ def test_whatever_happens_the_picture_comes_right(rig: Rig, seed: int) -> None:
     server.bookmark_every_s = 0.05
     for number in range(walk.randrange(12)):
         rig.put(f"n{number}")
-    rig.start(stalling(0.1), page_limit=3, rng=random.Random(seed))
+    rig.start(stalling(0.2), page_limit=3, rng=random.Random(seed))
+    eventually(lambda: rig.reflector.synced)
 
     def change() -> None:
         name = f"n{walk.randrange(12)}"
@@ -629,10 +648,18 @@ def test_whatever_happens_the_picture_comes_right(rig: Rig, seed: int) -> None:
         time.sleep(walk.choice([0.0, 0.0, 0.005]))
     server.allow()
     server.resume()
-    eventually(rig.in_step, within=2.5)
+    eventually(rig.in_step)
+    lists = rig.state.lists
+
+    def listed_anew() -> bool:
+        server.inject(error_line(410))
+        return rig.state.lists > lists
+
+    eventually(listed_anew)
+    change()
+    eventually(rig.in_step)
     assert rig.reflector.synced
     assert rig.state.sink_failures == 0
-    assert rig.state.lists > 1, "a walk without a relist shows little"
 
 
 class Unreachable:
@@ -650,6 +677,13 @@ class Unreachable:
 def stalling(seconds: float) -> Timing:
     """``QUICK``, but impatient with silence."""
     return dataclasses.replace(QUICK, stall_timeout_s=seconds)
+
+
+def waiting_long(healthy_s: float = 1.0) -> Timing:
+    """Waits after a failure for longer than a test does, unless by chance."""
+    return dataclasses.replace(
+        PATIENT, healthy_s=healthy_s, backoff_initial_s=FOREVER, backoff_cap_s=FOREVER
+    )
 
 
 def away(rig: Rig, status: int = 503) -> None:

@@ -12,6 +12,7 @@ from tests import recorded
 from tests.fakes.nvml.machine import MigInstance
 from tests.fakes.nvml.testing import fake_nvml
 from tests.fakes.sysfs import write_sysfs
+from tests.waiting import PATIENCE
 from topology.agent.asks import pci
 from topology.agent.asks.nvml import Nvml, NvmlDownError
 from topology.agent.decides.hardware import topology_of
@@ -190,6 +191,6 @@ def test_an_xid_arrives(tmp_path: Path) -> None:
         assert nvml.listen()
         assert nvml.wait(0.05) is None
         fake.xid(4, 79)
-        xid = nvml.wait(10)
+        xid = nvml.wait(PATIENCE)
     assert xid is not None
     assert (xid.uuid, xid.number) == (played.gpus[4].uuid, 79)

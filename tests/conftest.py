@@ -1,0 +1,30 @@
+"""What holds for every test: it may be slow, and it leaves no thread behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.waiting import eventually
+
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    """Fail where a thread that the test started does not end soon after it."""
+    before = set(threading.enumerate())
+    yield
+
+    def left() -> list[str]:
+        new = set(threading.enumerate()) - before
+        # A dummy stands for a thread that Python did not start and whose end it may not notice.
+        return sorted(t.name for t in new if not isinstance(t, threading._DummyThread))
+
+    eventually(lambda: not left(), "the test's threads have ended", told=lambda: str(left()))

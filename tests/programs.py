@@ -1,0 +1,59 @@
+"""Programs that a test starts beside itself: none outlives its test."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.waiting import FOREVER
+
+PORTS = range(20_000, 30_000)
+"""Ports below those that Linux gives to whoever asks for any (32768 and up)."""
+_given: set[int] = set()
+
+
+@contextmanager
+def started(
+    command: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: int | None = None,
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """A program whose streams are text. At the end it is killed if it still runs.
+
+    It is killed after :data:`~tests.waiting.FOREVER`, too, so that a test that reads what it prints
+    gets an end of file from a program that hangs.
+    """
+    with subprocess.Popen(
+        command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True
+    ) as child:
+        watchdog = threading.Timer(FOREVER, child.kill)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            yield child
+        finally:
+            watchdog.cancel()
+            child.kill()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on, for a program that cannot choose one itself.
+
+    It is never given twice, and nobody gets it who asks the system for any free port.
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
