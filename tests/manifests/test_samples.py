@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import kubernetes_validate
 import yaml
 
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.cli.commands import main
 from scheduler_extender.files.clusterfile import read_pod
+from tests.commands import asked
 from tests.manifests.building import (
     KUBERNETES,
-    ROOT,
     every_sample,
     sample,
 )
-from tests.waiting import FOREVER
 
 TABLE = {
     *("link", "min-nvlinks", "shape", "min-bandwidth", "min-gpu-memory", "gpu-model"),
@@ -66,10 +64,7 @@ def test_a_sample_goes_where_its_comment_says(path: Path, tmp_path: Path) -> Non
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(yaml.safe_dump_all(groups))
     check = ["check", str(path), f"--cluster={cluster}", "--output=json"]
-    command = [sys.executable, "-m", "scheduler_extender", *check]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=FOREVER
-    )
+    done = asked(main, *check)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["nodes"]
     passed = {row["node"].rpartition("-")[0] for row in rows if not row["reason"]}

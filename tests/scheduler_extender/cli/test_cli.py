@@ -12,8 +12,10 @@ import httpx
 import pytest
 import yaml
 
+from scheduler_extender.cli.commands import main
+from tests.commands import Done, asked
 from tests.programs import started
-from tests.waiting import FOREVER, PATIENCE
+from tests.waiting import PATIENCE
 from topology.codec import decode
 
 ROOT = Path(__file__).parents[3]
@@ -21,11 +23,8 @@ CLUSTER = ROOT / "examples" / "clusters" / "mixed.yaml"
 PAIR = ROOT / "manifests" / "samples" / "pair-nvlink.yaml"
 
 
-def run(*words: str | Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scheduler_extender", *map(str, words)]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=FOREVER, input=given
-    )
+def run(*words: str | Path, given: str = "") -> Done:
+    return asked(main, *words, given=given)
 
 
 def test_check_as_json_follows_the_contract() -> None:
@@ -268,7 +267,7 @@ def test_without_a_command_the_commands_are_listed() -> None:
     assert done.stderr.count("\n") > 10
 
 
-def _refused(done: subprocess.CompletedProcess[str], words: str) -> None:
+def _refused(done: Done, words: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
     assert done.stderr.startswith("error: ")

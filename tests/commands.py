@@ -1,0 +1,51 @@
+"""Commands that run inside the test's process, as a user types them.
+
+To start Python and load everything costs a second of CPU; the tests ask some hundred commands. A
+few tests of each program start it as a process of its own (:mod:`tests.programs`).
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import structlog
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended and what it printed; no stream is a terminal."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def asked(main: Callable[[], object], *words: object, given: str = "") -> Done:
+    """Run ``main`` with these words in the project's folder; it reads ``given`` from its stdin."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    stdin = io.TextIOWrapper(io.BytesIO(given.encode()), "utf-8")
+    argv = ["program", *map(str, words)]
+    logging = structlog.get_config()
+    with (
+        chdir(ROOT),
+        patch.object(sys, "argv", argv),
+        patch.object(sys, "stdin", stdin),
+        redirect_stdout(stdout),
+        redirect_stderr(stderr),
+    ):
+        try:
+            main()
+            code: object = 0
+        except SystemExit as end:
+            code = end.code
+        finally:
+            structlog.configure(**logging)
+    return Done(code if isinstance(code, int) else 0, stdout.getvalue(), stderr.getvalue())
