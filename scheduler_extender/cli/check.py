@@ -11,7 +11,7 @@ from rich.text import Text
 
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.inputs import cluster_file, console, one_of, pod_file
-from scheduler_extender.explain import summary
+from scheduler_extender.explain import answers, summary
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
@@ -30,16 +30,16 @@ def check(
     """Say for every node whether it would take a pod, and why not. Exit 1 if none would."""
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     as_json = one_of("--output", output, {"json": True}, False, "table")
-    state = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
-    feed(state, cluster_file(cluster))
+    known = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
+    feed(known, cluster_file(cluster))
     asked = pod_file(pod)
-    rows = checktable.check(state, asked.request)
+    told = answers(known, known.cluster_facts(), asked.request)
+    rows = checktable.check(asked.request, told)
     if as_json:
         answer = {"pod": asked.name, "asks": asked.request.text}
         typer.echo(json.dumps({**answer, "nodes": [row.as_json() for row in rows]}, indent=2))
     else:
         console.print(Text(asked.name, "bold"), Text(f"asks for {asked.request.text}"))
         show(console, checktable.table(rows), keys=3)
-        told = summary(asked.request, [row.answer for row in rows])
-        console.print(told, highlight=False)
-    raise typer.Exit(0 if any(row.answer.passes for row in rows) else 1)
+        console.print(summary(asked.request, told), highlight=False)
+    raise typer.Exit(0 if any(answer.passes for answer in told) else 1)

@@ -249,7 +249,9 @@ class Cluster(Board):
     ) -> PodRecord | None:
         """Count a pod as bound to a node before the API server knows; the reservation.
 
-        With ``seen`` only while the node is still in the state that these facts show; else None.
+        With ``seen`` only while the answer that was worked out on these facts holds; else None.
+        That is while the node is still in the same state, and in the same state without this pod
+        if a bind of it is in flight here already: it is decided about as if it were not there.
         """
         with self._lock:
             self._expire()
@@ -257,6 +259,9 @@ class Cluster(Board):
             if seen is not None and facts is not seen:
                 resource = pod.request.resource if isinstance(pod.request, GpuRequest) else ""
                 if facts.key(resource) != seen.key(resource):
+                    return None
+                gone = frozenset({pod.uid} & facts.reserved.keys())
+                if gone and facts.without(gone).key(resource) != seen.without(gone).key(resource):
                     return None
             ours = replace(pod, node=name)
             self._fly(name, ours)

@@ -134,7 +134,8 @@ class NodeFacts:
     def key(self, resource: str) -> Hashable:
         """All that the answers about this node over ``resource`` depend on.
 
-        Nodes with equal keys answer every request alike.
+        Nodes with equal keys answer every request alike. Where too many pods have departed nobody
+        decides: then a plain pod's answer depends on whether a promise is outstanding.
         """
         key: tuple[object, ...] = (
             self.problem is not None,
@@ -148,7 +149,7 @@ class NodeFacts:
             usable = not self.problem and self.report is not None
             available = self.availability(resource) if usable else None
             key += (topology.shape, topology.allocator, topology.resources, available)
-            key += (self.too_many_departed,)
+            key += (self.too_many_departed, self.too_many_departed and self.promises)
         return key
 
     def without(self, gone: frozenset[PodUid]) -> NodeFacts:
