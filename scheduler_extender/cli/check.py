@@ -20,14 +20,28 @@ from topology.core.placement import Verdict
 
 
 def check(
-    pod: Annotated[Path, typer.Argument(help="A Pod, or what has a pod template; - is stdin.")],
-    cluster: Annotated[Path, typer.Option(help="Cluster file with the nodes.")],
-    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+    pod: Annotated[
+        Path,
+        typer.Argument(metavar="POD", hidden=True),  # the text below tells of it
+    ],
+    cluster: Annotated[
+        Path, typer.Option(metavar="FILE", help="Cluster file that describes the nodes.")
+    ],
+    output: Annotated[str, typer.Option(metavar="FORM", help="table or json.")] = "table",
     require: Annotated[
-        str, typer.Option(help="Weakest verdict a required pod accepts: guaranteed or expected.")
+        str,
+        typer.Option(
+            metavar="VERDICT",
+            help="The weakest verdict on which a node takes a pod with required constraints: "
+            "guaranteed or expected.",
+        ),
     ] = "expected",
 ) -> None:
-    """Say for every node whether it would take a pod, and why not. Exit 1 if none would."""
+    """Say for every node whether it would take a pod, and why not.
+
+    POD is a file with a Pod, or with an object that has a pod template, such as a Job; - reads
+    standard input. Exits with 1 if no node would take the pod.
+    """
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     as_json = one_of("--output", output, {"json": True}, False, "table")
     known = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
