@@ -94,7 +94,7 @@ def answers(
     for facts, state, (name, decision), (_, told) in zip(
         seen.nodes, asked.states, asked.each(), stern.each(), strict=True
     ):
-        if asking is not None and (asking in facts.pods or asking in facts.reserved):
+        if asking is not None and (asking in facts.pods or asking in facts.in_flight):
             rows.append(_without(cluster, seen, facts, asking, request, strict))
             continue
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)

@@ -61,7 +61,7 @@ def test_what_an_upper_bound_has_not_is_left_out() -> None:
 def test_names_in_files_are_those_that_were_there_first() -> None:
     cost = VerbCost(cold=2.0, warm=1.0, weights=1.5, new=1.7)
     found = ClusterCost(filter=cost, prioritize=cost, distinct_states=18, worst_verdict=4.5)
-    assert list(found.as_json()) == ["filter", "prioritize", "distinct views", "worst verdict"]
+    assert list(found.as_json()) == ["filter", "prioritize", "distinct states", "worst verdict"]
     row = ScaleRow(nodes=1, states=1, stock_ms=1.0, ours_ms=2.0, fgd_ms=3.0, damage_ms=4.0)
     assert list(row.as_json())[2:] == [
         *("MostAllocated_ms", "gpu-topology_ms", "FGD_ms", "Damage_ms"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.nodes import GIB, bridged, line, pcie, switched, waiting
+from tests.nodes import GIB, bridged, line, pcie, switched, unreported
 from topology.core.admission import Kubelet
 from topology.core.belief import Availability, Holder
 from topology.core.devices import Bytes
@@ -239,7 +239,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, pending=(waiting(2),)),
+            Availability(0b1111, pending=(unreported(2),)),
             2,
             NVLINK,
             Verdict.GUARANTEED,
@@ -248,7 +248,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, pending=(waiting(2, init=3),)),
+            Availability(0b1111, pending=(unreported(2, init=3),)),
             2,
             NVLINK,
             Verdict.IMPOSSIBLE,
