@@ -100,12 +100,12 @@ class Waker:
     def round(self, now: float) -> None:
         """Wake whoever a recently changed node would take. ``now`` in seconds."""
         self._take_changes(now)
-        pods = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
-        self._next = {uid: due for uid, due in self._next.items() if uid in pods}
-        self._tried = {uid: at for uid, at in self._tried.items() if uid in pods}
+        unschedulable = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
+        self._next = {uid: due for uid, due in self._next.items() if uid in unschedulable}
+        self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
         if not self._changed:
             return
-        groups = self._groups(pods.values(), now)
+        groups = self._groups(unschedulable.values(), now)
         requests = {request for request, _ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
         budget = _Budget(self.LOOKS, self.EVALUATIONS, self.SECONDS, self._clock)

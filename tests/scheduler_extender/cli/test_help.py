@@ -45,6 +45,6 @@ def test_every_option_is_explained(app: typer.Typer, words: tuple[str, ...]) -> 
         command = group if not words else group.get_command(context, words[0])  # type: ignore[attr-defined]
     for parameter in command.params:
         if parameter.param_type_name == "argument":
-            assert f"{parameter.metavar} is" in command.help, parameter.name
+            assert f"{parameter.metavar} is" in str(command.help), parameter.name
         else:
-            assert parameter.help, parameter.name
+            assert getattr(parameter, "help", ""), parameter.name

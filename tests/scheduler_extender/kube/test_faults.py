@@ -75,7 +75,7 @@ def test_a_repeated_bind_does_not_write_what_no_longer_holds(cluster: Cluster) -
         bind(cluster, binder)
     sick = tuple(Health(g.uuid, False, "Xid79") for g in NODE.gpus)
     cluster.put_report(NAME, Report("boot", 2, health=sick))
-    with pytest.raises(BindError, match="no 2 free GPUs"):
+    with pytest.raises(BindError, match="no set of 2 free GPUs"):
         bind(cluster, binder)
     assert binder.writes == 1
     (kept,) = cluster.in_flight()
