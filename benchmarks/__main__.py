@@ -12,7 +12,7 @@ from benchmarks.commands.speed import agent, latency, profile, scale, worst
 from scheduler_extender.cli.commandline import run
 
 app = typer.Typer(
-    help="Measure the service.",
+    help="Measure speed and promises, and simulate jobs on clusters.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -22,7 +22,7 @@ app = typer.Typer(
 
 @app.callback()
 def _commands() -> None:
-    """Measure the service."""
+    """Measure speed and promises, and simulate jobs on clusters."""
 
 
 for command in (

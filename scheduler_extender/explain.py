@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scheduler_extender.state.answers import State
+from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision
-from scheduler_extender.state.enquiry import answer_of, enquire, scores
+from scheduler_extender.state.decision import Decision, unconstrained
+from scheduler_extender.state.enquiry import enquire_at, scores
 from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
 from topology.core.belief import Availability
-from topology.core.devices import Bytes, NodeName, positions
+from topology.core.devices import Bytes, NodeName, PodUid, positions
 from topology.core.graph import NodeTopology
+from topology.core.placement import Assessment, Verdict
 from topology.core.pools import gpus
 from topology.core.requests import Constraints, GpuRequest, Policy
 
@@ -26,15 +28,27 @@ ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One node's answer. ``score`` is None where there is none to be had.
+    """One node's answer.
 
+    ``facts`` are what it was worked out on, and ``state`` is equal for nodes of one request that
+    answer alike. ``score`` is None where there is none to be had, as on a node that refuses.
     ``note`` says why a node that takes the pod promises it nothing; empty elsewhere.
+    ``outcomes`` is the assessment of what the node may hand out to the pod: that of the decision,
+    or, where the pod only prefers what the hardware never can, that of the same pod without its
+    constraints. It is None where nothing would be handed out.
     """
 
-    node: NodeName
+    facts: NodeFacts
+    state: State | None
     decision: Decision
     score: int | None
     note: str
+    outcomes: Assessment | None
+
+    @property
+    def node(self) -> NodeName:
+        """The node's name."""
+        return self.facts.name
 
     @property
     def reason(self) -> str:
@@ -47,14 +61,14 @@ class Answer:
         return self.decision.rejection is None
 
     @property
-    def resolvable(self) -> bool:
-        """Whether evictions may turn a refusal; true where there is none."""
-        return self.decision.rejection is None or self.decision.rejection.resolvable
+    def resolvable(self) -> bool | None:
+        """Whether evictions may turn a refusal; None where there is none."""
+        return None if self.decision.rejection is None else self.decision.rejection.resolvable
 
     @property
     def hazards(self) -> list[str]:
         """What the node's allocator and kubelet may do wrong."""
-        return list(self.decision.assessment.hazards) if self.decision.assessment else []
+        return list(self.outcomes.hazards) if self.outcomes else []
 
     @property
     def promises(self) -> bool:
@@ -63,43 +77,76 @@ class Answer:
 
 
 def answers(
-    cluster: Cluster, request: GpuRequest, *, bound: PodRecord | None = None
+    cluster: Cluster, seen: ClusterFacts, request: GpuRequest, *, asking: PodUid | None = None
 ) -> list[Answer]:
-    """Every node's answer, by name.
+    """Every node's answer at the moment of ``seen``, by name. ``cluster`` only counts faults.
 
-    A pod that is ``bound`` is not counted against itself: its node answers as it did before it
-    came, and has no score, since scores compare nodes as they are now.
+    The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
+    against itself: this node answers as it did before the pod came, and has no score, since scores
+    compare nodes as they are.
     """
-    names = cluster.names()
-    asked = enquire(cluster, request, names, scores=True)
     strict = _strict(request)
-    stern = dict(enquire(cluster, strict, names).each())
+    asked = enquire_at(cluster, seen, request, scores=True)
+    stern = enquire_at(cluster, seen, strict)
     scored = scores(request, asked)
-    blind = cluster.blind()  # what is remembered was worked out while we could see
-    home = bound.node if bound is not None else None
+    handed_out: dict[State, Assessment | None] = {}
     rows = []
-    for (name, decision), told in zip(asked.each(), stern.values(), strict=True):
-        facts, score = cluster.facts(NodeName(name)), scored[name]
-        if bound is not None and name == home:
-            before = facts.without(frozenset({bound.uid}))
-            rows.append(_row(cluster, before, request, strict, None))
-        elif blind or decision is None or told is None:
-            rows.append(_row(cluster, facts, request, strict, score))
+    for facts, state, (name, decision), (_, told) in zip(
+        seen.nodes, asked.states, asked.each(), stern.each(), strict=True
+    ):
+        if asking is not None and (asking in facts.pods or asking in facts.in_flight):
+            rows.append(_without(cluster, seen, facts, asking, request, strict))
+            continue
+        assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
+        if state is None:
+            outcomes = None
+        elif state in handed_out:
+            outcomes = handed_out[state]
         else:
-            rows.append(Answer(facts.name, decision, score, _note(decision, told)))
+            outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision)
+        score = None if decision.rejection else scored[name]
+        rows.append(Answer(facts, state, decision, score, _note(decision, told), outcomes))
     return rows
 
 
-def _row(
-    cluster: Cluster, facts: NodeFacts, request: GpuRequest, strict: GpuRequest, score: int | None
+def _without(
+    cluster: Cluster,
+    seen: ClusterFacts,
+    facts: NodeFacts,
+    asking: PodUid,
+    request: GpuRequest,
+    strict: GpuRequest,
 ) -> Answer:
-    """A node's answer, worked out now."""
-    decision = answer_of(cluster, facts, request)
-    return Answer(facts.name, decision, score, _note(decision, answer_of(cluster, facts, strict)))
+    """The answer that a node would give if the pod that is asking were not there."""
+    before = facts.without(frozenset({asking}))
+    alone = replace(seen, nodes=(before,))
+    (_, decision), *_ = enquire_at(cluster, alone, request).each()
+    (_, told), *_ = enquire_at(cluster, alone, strict).each()
+    assert decision is not None and told is not None  # noqa: S101, PT018 (both have been asked)
+    outcomes = _outcomes(cluster, before, request, decision)
+    return Answer(before, None, decision, None, _note(decision, told), outcomes)
 
 
 def _note(decision: Decision, strict: Decision) -> str:
     return strict.rejection.reason if strict.rejection and not decision.rejection else ""
+
+
+def _outcomes(
+    cluster: Cluster, facts: NodeFacts, request: GpuRequest, decision: Decision
+) -> Assessment | None:
+    """What the node may hand out to the pod; see :class:`Answer`."""
+    assessed = decision.assessment
+    if assessed is None or not assessed.fits:
+        return None
+    if assessed.verdict is not Verdict.NEVER:
+        return assessed
+    if decision.rejection is not None:
+        return None
+    try:
+        return unconstrained(facts, request)
+    except Exception as error:  # noqa: BLE001 (a listener logs it)
+        cluster.faults.note(facts.name, error)
+        return None
 
 
 def _strict(request: GpuRequest) -> GpuRequest:

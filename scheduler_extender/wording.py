@@ -19,14 +19,23 @@ STYLES = {
 TOLD = {"possible": "cannot promise", "impossible": "not now"}
 """What people read in place of a verdict's word, where that misleads: "possible" is refused where
 constraints are required, and "impossible" may pass a minute later."""
+TOLD_WHERE_IT_FITS = {
+    "impossible": "fits, not now as preferred",
+    "never": "fits, never as preferred",
+}
+"""The same on a node that takes the pod, since it only prefers what the verdict is about."""
 
 
-def verdict_text(verdict: str) -> Text:
-    """A verdict as people read it.
+def verdict_text(verdict: str, *, passes: bool = False) -> Text:
+    """A verdict as people read it; ``passes`` says that the node would take the pod.
 
     >>> verdict_text("impossible").plain, verdict_text("expected").plain
     ('not now', 'expected')
+    >>> verdict_text("never", passes=True).plain
+    'fits, never as preferred'
     """
+    if passes and verdict in TOLD_WHERE_IT_FITS:
+        return Text(TOLD_WHERE_IT_FITS[verdict], STYLES["possible"])
     return Text(TOLD.get(verdict, verdict), STYLES[verdict])
 
 

@@ -88,7 +88,7 @@ def container(name: str, count: int, **more: Any) -> dict[str, Any]:
     return {"name": name, "resources": {"limits": {"nvidia.com/gpu": count}}, **more}
 
 
-def waiting(
+def unreported(
     count: int,
     promised: Constraints = NO_CONSTRAINTS,
     *,

@@ -16,26 +16,48 @@ from benchmarks.protocol.policies import POLICIES
 
 def compare(
     workload: Annotated[
-        list[str] | None, typer.Option(help="Workloads of the openb trace; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Workload of the openb trace. May be given several times.  [default: default]",
+        ),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(POLICIES)}, or path/to/file.py:FUNCTION; repeatable."),
+        typer.Option(
+            metavar="NAME",
+            help=f"Policy: {', '.join(POLICIES)}, or path/to/file.py:FUNCTION for one of your own. "
+            "May be given several times.  [default: all but your own]",
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many of the shared orders.", min=1, max=5)] = 5,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT", help="In how many of the published orders jobs come.", min=1, max=5
+        ),
+    ] = 5,
     bound: Annotated[
         bool,
-        typer.Option(help="Also what no policy could exceed: 3 to 35 s of CPU per order."),
+        typer.Option(
+            help="Work out, too, what no policy could exceed: 3 to 35 s of CPU for each order."
+        ),
     ] = True,
     per_seed: Annotated[
-        bool, typer.Option("--per-seed", help="Print a row per order instead of the means.")
+        bool, typer.Option("--per-seed", help="Print a row for each order, not the means.")
     ] = False,
     json_file: JsonFile = None,
     tsv_file: Annotated[
-        Path | None, typer.Option("--tsv", help="Write every experiment there, too.")
+        Path | None,
+        typer.Option(
+            "--tsv", metavar="FILE", help="Write every experiment there, separated by tabs."
+        ),
     ] = None,
 ) -> None:
-    """FGD's paper again: published figures, ours and the difference (node model of the paper)."""
+    """Repeat the FGD paper's experiments beside its figures.
+
+    The nodes are modelled as in the paper (fragmentation gradient descent, USENIX ATC 2023). The
+    table shows the published figures, ours and the difference.
+    """
     writable(json=json_file, tsv=tsv_file)
     workloads = [one_of("--workload", word, openb.WORKLOADS) for word in workload or ["default"]]
     policies = list(dict.fromkeys(policy or POLICIES))

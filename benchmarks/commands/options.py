@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, too.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write figures and parameters there as JSON."),
+]
 
 
 def one_of(flag: str, given: str, known: tuple[str, ...]) -> str:

@@ -12,11 +12,17 @@ from benchmarks.promises import comparisons
 
 
 def promises(
-    pods: Annotated[int, typer.Option(help="Pods to place.", min=10)] = 20_000,
-    seed: Annotated[int, typer.Option(help="Seed of jobs, delays and ties.")] = 1,
+    pods: Annotated[
+        int, typer.Option(metavar="COUNT", help="How many pods to place.", min=10)
+    ] = 20_000,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of jobs, delays and ties.")] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Promises kept and broken: the extender, the rule "a good set is free", and an oracle."""
+    """Count the promises that are kept and broken.
+
+    Three schedulers place the same pods on the same emulated nodes: the extender, the rule "a good
+    set is free", and an oracle that knows every node at every moment.
+    """
     writable(json=json_file)
     found = comparisons.promises(pods, seed)
     show(comparisons.promises_table(found))
@@ -26,11 +32,19 @@ def promises(
 
 
 def singles(
-    pods: Annotated[int, typer.Option(help="Pods to place, for each seed.", min=10)] = 4_000,
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 1.", min=1)] = 5,
+    pods: Annotated[
+        int, typer.Option(metavar="COUNT", help="How many pods to place for each seed.", min=10)
+    ] = 4_000,
+    seeds: Annotated[
+        int, typer.Option(metavar="COUNT", help="How many seeds; the first is 1.", min=1)
+    ] = 5,
     json_file: JsonFile = None,
 ) -> None:
-    """Pairs and quads that can be promised, beside LeastAllocated and MostAllocated."""
+    """Count the pairs and quads that get promises beside single GPUs.
+
+    The extender filters all the time. Who scores differs: the extender, or kube-scheduler's
+    LeastAllocated or MostAllocated.
+    """
     writable(json=json_file)
     found = comparisons.singles(pods, range(1, seeds + 1))
     show(comparisons.singles_table(found))

@@ -17,14 +17,20 @@ def report(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
-            help="What simulate --json and compare --json wrote. Shards of one sweep are put "
-            "together, every other file is a section of its own.",
+            metavar="FILE",
+            hidden=True,  # the text below tells of it
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Write the page there.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Write the page there.")] = Path(
+        "report.html"
+    ),
 ) -> None:
-    """One HTML page of figures and plots, complete in itself."""
+    """Write one HTML page of what simulate and compare found.
+
+    FILE is what `simulate --json` or `compare --json` wrote. The parts of one sharded
+    simulation are joined; every other file is a section of its own. The page has figures and plots
+    and loads nothing from elsewhere.
+    """
     if out.resolve() in {path.resolve() for path in files}:
         raise typer.BadParameter(f"--out: {out} is one of the files to report on")
     writable(out=out)

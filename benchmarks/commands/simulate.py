@@ -40,26 +40,43 @@ _SPEED = Speed()
 _Cluster = Annotated[
     list[str] | None,
     typer.Option(
-        help="A cluster file (as /v1/snapshot writes), groups such as "
-        "dgx1-v100=16,l40s-8=4, or openb; repeatable, each is a cluster.  [default: "
-        "dgx1-v100=16]"
+        metavar="CLUSTER",
+        help="A cluster file (/v1/snapshot writes one), machines and how many of each such as "
+        "dgx1-v100=16,l40s-8=4, or openb. May be given several times: each is a cluster of its "
+        "own.  [default: dgx1-v100=16]",
     ),
 ]
 _Add = Annotated[
-    list[str] | None, typer.Option(help="machine=count beside each cluster; repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="MACHINE=COUNT",
+        help="Add these machines to each cluster. May be given several times.",
+    ),
 ]
 _Jobs = Annotated[
     str,
-    typer.Option(help="A .csv or .jsonl of jobs, philly, openb, openb:WORKLOAD or synthetic."),
+    typer.Option(
+        metavar="JOBS",
+        help="A file of jobs (.csv or .jsonl), the trace philly, openb or openb:WORKLOAD, or "
+        "synthetic.",
+    ),
 ]
 _Count = Annotated[
-    int, typer.Option(help="Jobs on end, from a place that the seed draws; 0 is all.", min=0)
+    int,
+    typer.Option(
+        metavar="COUNT",
+        help="How many jobs to play, one after the other from a place that the seed draws. 0 plays "
+        "all.",
+        min=0,
+    ),
 ]
 _Load = Annotated[
     list[float] | None,
     typer.Option(
-        help="GPU time asked / there until the last arrival; repeatable. 0 leaves arrivals as "
-        "they are.  [default: 0.9 for traces, 0 for files]",
+        metavar="SHARE",
+        help="The GPU time that jobs ask for until the last one arrives, over the GPU time that "
+        "there is; arrivals are stretched to it. 0 leaves them as they are. May be given several "
+        "times.  [default: 0.9 for traces, 0 for files]",
         min=0,
         max=100,
     ),
@@ -67,44 +84,91 @@ _Load = Annotated[
 _Policy = Annotated[
     list[str] | None,
     typer.Option(
-        help=f"{', '.join(POLICIES)}, all, or path/to/file.py:NAME; repeatable.  [default: "
-        f"{', '.join(TOPOLOGICAL)}]"
+        metavar="NAME",
+        help=f"{', '.join(POLICIES)}, all, or path/to/file.py:NAME for one of your own. May be "
+        f"given several times.  [default: {', '.join(TOPOLOGICAL)}]",
     ),
 ]
-_Seeds = Annotated[int, typer.Option(help="How many seeds, from 1.", min=1, max=10_000)]
-_QueueName = Annotated[str, typer.Option(help=f"{', '.join(QUEUES)}: see docs/simulation.md.")]
-_Gang = Annotated[bool, typer.Option(help="All pods of a job or none; else one by one.")]
+_Seeds = Annotated[
+    int,
+    typer.Option(metavar="COUNT", help="How many seeds; the first is 1.", min=1, max=10_000),
+]
+_QueueName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help=f"Who is tried next: {', '.join(QUEUES)} (docs/simulation.md explains them).",
+    ),
+]
+_Gang = Annotated[
+    bool, typer.Option(help="Place all pods of a job or none, or place them one by one.")
+]
 _Demand = Annotated[
-    str, typer.Option(help=f"What jobs without annotations ask: {', '.join(DEMANDS)}.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help=f"What jobs ask for that say nothing of links: {', '.join(DEMANDS)}.",
+    ),
 ]
 _PodGpus = Annotated[
     int | None,
-    typer.Option(help="Most GPUs of a pod.  [default: the largest node's]", min=1),
+    typer.Option(
+        metavar="COUNT",
+        help="The most GPUs of one pod; larger jobs get several pods.  [default: the largest "
+        "node's]",
+        min=1,
+    ),
 ]
 _Communication = Annotated[
-    float, typer.Option(help="Share of its time that a job communicates.", min=0, max=1)
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="The share of its time for which a job communicates. 0 makes all links equal.",
+        min=0,
+        max=1,
+    ),
 ]
 _FullSpeed = Annotated[
-    float, typer.Option(help="GB/s at which no job is slowed down.", min=0.001, max=1e6)
+    float,
+    typer.Option(
+        metavar="GB/S", help="From this bandwidth up links slow no job down.", min=0.001, max=1e6
+    ),
 ]
-_Network = Annotated[float, typer.Option(help="GB/s between nodes, both ways.", min=0.001, max=1e6)]
+_Network = Annotated[
+    float,
+    typer.Option(metavar="GB/S", help="Bandwidth between nodes, both ways.", min=0.001, max=1e6),
+]
 _ShardText = Annotated[
     str | None,
     typer.Option(
-        help="PART/PARTS: play one part of the simulations; with 0/8 these are simulations 0, 8, "
-        "16 and so on. `report` joins the parts.",
+        metavar="PART/PARTS",
+        help="Play one part of the simulations: 0/8 plays simulations 0, 8, 16 and so on. "
+        "`report` joins the parts.",
         envvar="GPU_TOPOLOGY_SHARD",
     ),
 ]
-_Workers = Annotated[int | None, typer.Option(help="Processes.  [default: one per core]", min=1)]
+_Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="COUNT", help="How many processes play.  [default: one for each core]", min=1
+    ),
+]
 _JsonFile = Annotated[
     Path | None,
     typer.Option(
-        "--json", help="Write figures, parameters and curves there; - is standard output."
+        "--json",
+        metavar="FILE",
+        help="Write figures, parameters and curves there as JSON. - is standard output.",
     ),
 ]
-_TsvFile = Annotated[Path | None, typer.Option("--tsv", help="Write every simulation there.")]
-_HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write a report with plots there.")]
+_TsvFile = Annotated[
+    Path | None,
+    typer.Option("--tsv", metavar="FILE", help="Write every simulation there, separated by tabs."),
+]
+_HtmlFile = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write a page with tables and plots there."),
+]
 
 
 def simulate(
@@ -128,7 +192,11 @@ def simulate(
     tsv_file: _TsvFile = None,
     html_file: _HtmlFile = None,
 ) -> None:
-    """Jobs over time under several policies: promises, bandwidth, waiting, fragmentation."""
+    """Play jobs over weeks under several policies.
+
+    The table compares the policies: the promises that they keep, the bandwidth that jobs get, how
+    long jobs wait, and how far GPUs are fragmented. docs/simulation.md explains every column.
+    """
     what = Sweep(
         tuple(dict.fromkeys(cluster or ["dgx1-v100=16"])),
         Workload(jobs, count or None, None, one_of("--demand", demand, DEMANDS), pod_gpus),
@@ -209,8 +277,10 @@ def _show(what: Sweep, found: Simulated, *, quiet: bool) -> None:
     jobs = max((run.jobs for run in found.runs), default=0)
     words = f"{jobs:,} jobs of {what.workload.source}, {len(what.seeds)} seeds"
     console(quiet=quiet).print(
-        f"\n{found.mode}: {words}, queue {what.rules.queue}; ± is 95 % over seeds. Of those "
-        "asking: jobs with annotations; several GPUs: completion of such jobs × ours",
+        f"\n{found.mode}: {words}, queue {what.rules.queue}. After ± stands the half of the 95 % "
+        'interval over the seeds. "Of those asking" is the wait of jobs with annotations. '
+        '"× ours" is the completion time beside that under gpu-topology, "several GPUs" the '
+        "same for jobs with several GPUs.",
         highlight=False,
         style="dim",
     )

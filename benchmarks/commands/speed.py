@@ -19,13 +19,30 @@ from benchmarks.speed import worst as worst_
 
 def latency(
     nodes: Annotated[
-        list[int] | None, typer.Option(help="Cluster sizes; repeatable.", min=1, max=65_000)
+        list[int] | None,
+        typer.Option(
+            metavar="COUNT",
+            help="Nodes of the cluster. May be given several times.  [default: 100, 1000, 5000]",
+            min=1,
+            max=65_000,
+        ),
     ] = None,
-    requests: Annotated[int, typer.Option(help="Requests per route and size.", min=10)] = 300,
-    seed: Annotated[int, typer.Option(help="Seed of the nodes' states.")] = 1,
+    requests: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT", help="How often each question is asked at each size.", min=10
+        ),
+    ] = 300,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Seed that the nodes' states are drawn from.")
+    ] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Filter and prioritize over HTTP, beside a route that decodes and encodes without thinking."""
+    """Measure how fast filter and prioritize answer over HTTP.
+
+    Beside them stands a route that decodes the same request and encodes an answer of the same size,
+    and works nothing out.
+    """
     writable(json=json_file)
     found = latency_.measure(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
     show(latency_.table(found), keys=3)
@@ -33,12 +50,16 @@ def latency(
 
 
 def agent(
-    seconds: Annotated[float, typer.Option(help="Seconds to watch each agent for.", min=5)] = 60,
-    agents: Annotated[int, typer.Option(help="Agents whose writes to count.", min=1)] = 5_000,
-    seed: Annotated[int, typer.Option(help="Seed of heartbeats and pods.")] = 1,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long to watch each agent.", min=5)
+    ] = 60,
+    agents: Annotated[
+        int, typer.Option(metavar="COUNT", help="How many agents' writes to count.", min=1)
+    ] = 5_000,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of heartbeats and pods.")] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """What a node agent costs its node, and what all of them cost the API server."""
+    """Measure what node agents cost their nodes and the API server."""
     writable(json=json_file)
     try:
         found = agent_.measure(seconds, agents, seed)
@@ -51,12 +72,23 @@ def agent(
 
 
 def profile(
-    nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=1)] = 5_000,
-    states: Annotated[int, typer.Option(help="Distinct states they are in.", min=1)] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the states.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(metavar="COUNT", help="Nodes of the cluster.", min=1)
+    ] = 5_000,
+    states: Annotated[
+        int,
+        typer.Option(metavar="COUNT", help="In how many different states the nodes are.", min=1),
+    ] = 200,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Seed that the states are drawn from.")
+    ] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """What outcomes, verdicts, scores and waiting pods cost, cold and warm."""
+    """Measure what outcomes, verdicts and scores cost.
+
+    Cold is a question that nobody has asked before, warm one whose answer is remembered. The last
+    table has rounds over many unschedulable pods.
+    """
     writable(json=json_file)
     found = profile_.measure(nodes, states, seed)
     show(profile_.parts_table(found))
@@ -69,16 +101,24 @@ def profile(
 
 def scale(
     nodes: Annotated[
-        list[int] | None, typer.Option(help="Cluster sizes; repeatable.", min=1, max=100_000)
+        list[int] | None,
+        typer.Option(
+            metavar="COUNT",
+            help="Nodes of the cluster. May be given several times.  [default: 100 to 65000]",
+            min=1,
+            max=100_000,
+        ),
     ] = None,
-    pods: Annotated[int, typer.Option(help="Pods at each size.", min=10)] = 2_000,
+    pods: Annotated[
+        int, typer.Option(metavar="COUNT", help="How many pods to place at each size.", min=10)
+    ] = 2_000,
     large: Annotated[
-        bool, typer.Option(help="Then 100,000 pods on 5,000 nodes, as shipped.")
+        bool, typer.Option(help="In the end place 100,000 pods on 5,000 nodes, too.")
     ] = True,
-    seed: Annotated[int, typer.Option(help="Seed of states, jobs and ties.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of states, jobs and ties.")] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """What a pod costs the simulation as the cluster grows from 100 to 65,000 nodes."""
+    """Measure what a simulated pod costs as the cluster grows."""
     writable(json=json_file)
     sizes = tuple(nodes or scale_.CLUSTER_SIZES)
     with Console(stderr=True).status("") as status:
@@ -93,10 +133,16 @@ def scale(
 
 
 def worst(
-    seed: Annotated[int, typer.Option(help="Seed of the nodes' states.")] = 1,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Seed that the nodes' states are drawn from.")
+    ] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """The worst legal pods on the worst legal nodes: how long verbs take, and whom they hold up."""
+    """Measure the slowest questions that a pod may ask.
+
+    They are asked of the nodes that take longest to work out. The table shows how long each verb
+    takes, and how long it holds others up.
+    """
     writable(json=json_file)
     with Console(stderr=True).status("") as status:
         found = worst_.measure(seed, status.update)

@@ -22,7 +22,7 @@ class PromiseRow(Figures):
     kubelet_refusals: dict[str, Count]
     refused_by_bind: Count
     gave_up: Count
-    unseen: dict[str, Count]
+    unexcused: dict[str, Count]
     stale: Count
     blind: Count
     faults: Count

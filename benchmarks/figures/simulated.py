@@ -5,9 +5,9 @@ Times are in seconds, bandwidth in GB/s, both ways.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, StringConstraints, model_validator
 
 from benchmarks.figures.schema import Count, Figures, Interval, Number
 
@@ -103,6 +103,12 @@ class Maps(Figures):
         return self
 
 
+Unplaceable: TypeAlias = Annotated[
+    Count, Field(validation_alias=AliasChoices("unplaceable", "impossible"))
+]
+"""Jobs that fit nowhere even on the empty cluster; earlier files call them ``impossible``."""
+
+
 class Demand(Figures):
     """What jobs asked for, in words, and how much GPU time that was."""
 
@@ -114,7 +120,7 @@ class Demand(Figures):
 class Run(Figures):
     """One simulation.
 
-    ``impossible`` jobs fit on no node even when it is empty, ``stuck`` ones waited to the end, and
+    ``unplaceable`` jobs fit on no node even when it is empty, ``stuck`` ones waited to the end, and
     ``asking`` ones have annotations. ``kept`` is the share of those placed among them whose GPUs
     satisfy the annotations. ``hop`` is the mean weakest hop of jobs with more than one GPU;
     ``hops`` counts these jobs by GPUs and hop. ``waits`` are :data:`QUANTILES`. ``allocated`` is
@@ -133,7 +139,7 @@ class Run(Figures):
     cpu_seconds: Number
     jobs: Count
     placed: Count
-    impossible: Count
+    unplaceable: Unplaceable
     stuck: Count
     asking: Count
     kept: Number | None
@@ -173,7 +179,7 @@ class PolicyRow(Figures):
     seeds: Count
     jobs: Count
     placed: Count
-    impossible: Count
+    unplaceable: Unplaceable
     stuck: Count
     asking: Count
     kept: Interval | None

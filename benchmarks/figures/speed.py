@@ -76,7 +76,7 @@ class ClusterCost(Figures):
 
     filter: VerbCost
     prioritize: VerbCost
-    distinct_states: Count = Field(serialization_alias="distinct views")
+    distinct_states: Count = Field(serialization_alias="distinct states")
     worst_verdict: Number = Field(serialization_alias="worst verdict")
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.promises.policy import PublishedReport
-from benchmarks.promises.stage import Stage
+from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from topology.core.devices import NodeName
 
@@ -14,21 +14,21 @@ from topology.core.devices import NodeName
 class Agents:
     """One agent on each node: what it has heard, when it looks, and what it published last."""
 
-    def __init__(self, stage: Stage, watches: Watches, extender: ExtenderWatches) -> None:
-        self._stage = stage
-        self._timeline = stage.timeline
+    def __init__(self, scene: Scene, watches: Watches, extender: ExtenderWatches) -> None:
+        self._scene = scene
+        self._timeline = scene.timeline
         self._watches = watches
         self._extender = extender
         self._looking: set[NodeName] = set()
         self._dead: set[NodeName] = set()
-        self._heard_version: dict[NodeName, int] = dict.fromkeys(stage.nodes, 0)
+        self._heard_version: dict[NodeName, int] = dict.fromkeys(scene.nodes, 0)
         self._records: Counter[NodeName] = Counter()
         self.published: dict[NodeName, PublishedReport] = {}
         """What stands in each node's record now."""
 
     def start(self) -> None:
         """Every agent publishes its node as it is."""
-        for name in self._stage.nodes:
+        for name in self._scene.nodes:
             self._publish(name)
 
     def looked(self, node: NodeName) -> float:
@@ -49,8 +49,8 @@ class Agents:
         """Something has changed on a node: its agent will look, unless it is about to."""
         if node not in self._looking:
             self._looking.add(node)
-            late = self._timeline.happens(self._stage.delays.late_share)
-            mean = self._stage.delays.late if late else self._stage.delays.look
+            late = self._timeline.happens(self._scene.delays.late_share)
+            mean = self._scene.delays.late if late else self._scene.delays.look
             self._timeline.about(mean, lambda: self._publish(node))
 
     def is_dead(self, node: NodeName) -> bool:
@@ -59,7 +59,7 @@ class Agents:
 
     def die(self, node: NodeName) -> None:
         """The node's agent publishes nothing until it is revived."""
-        self._stage.tally.deaths += 1
+        self._scene.tally.deaths += 1
         self._dead.add(node)
 
     def revive(self, node: NodeName) -> None:
@@ -72,13 +72,13 @@ class Agents:
         if node in self._dead:
             return
         before = self.published.get(node)
-        recreated = before is not None and self._timeline.happens(self._stage.faults.recreated)
+        recreated = before is not None and self._timeline.happens(self._scene.faults.recreated)
         if recreated:
             self._recreate(node)
         forget = self._timeline.happens(0.5)
-        report = self._stage.kubelets[node].report(forget_ended=forget)
+        report = self._scene.kubelets[node].report(forget_ended=forget)
         report = replace(report, pods_version=str(self._heard_version[node]))
-        if not forget and self._stage.delays.look:
+        if not forget and self._scene.delays.look:
             # The report may still show pods that have ended: the agent looks again soon.
             self._timeline.about(1.0, lambda: self.look(node))
         published = PublishedReport(report, str(self._records[node]), self._timeline.now)
@@ -87,20 +87,20 @@ class Agents:
         if (
             before is not None
             and not recreated
-            and self._timeline.happens(self._stage.delays.repeated)
+            and self._timeline.happens(self._scene.delays.repeated)
         ):
             # The report before this one comes once more, as after a broken watch.
             self._send(node, before)
 
     def _recreate(self, node: NodeName) -> None:
         """Somebody deletes the node's record, and the agent makes a new one."""
-        self._stage.tally.recreated += 1
+        self._scene.tally.recreated += 1
         self._records[node] += 1
-        self._stage.kubelets[node].forget_sequence()
+        self._scene.kubelets[node].forget_sequence()
         # The extender may miss the deletion: then a list shows it the new record.
         if self._timeline.happens(0.5):
-            self._extender.tell("records", lambda: self._stage.policy.drop_record(node))
+            self._extender.tell("records", lambda: self._scene.policy.drop_record(node))
 
     def _send(self, node: NodeName, published: PublishedReport) -> None:
-        topology = self._stage.nodes[node]
-        self._extender.tell("records", lambda: self._stage.policy.put_report(topology, published))
+        topology = self._scene.nodes[node]
+        self._extender.tell("records", lambda: self._scene.policy.put_report(topology, published))

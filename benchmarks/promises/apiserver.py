@@ -11,7 +11,7 @@ from benchmarks.promises.agents import Agents
 from benchmarks.promises.extender import record_of
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.stage import Stage
+from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from scheduler_extender.annotations import PLACEMENT
 from scheduler_extender.verbs import Binding
@@ -38,14 +38,14 @@ class ApiServer:
 
     def __init__(
         self,
-        stage: Stage,
+        scene: Scene,
         watches: Watches,
         extender: ExtenderWatches,
         agents: Agents,
         judge: Judge,
     ) -> None:
-        self._stage = stage
-        self._timeline = stage.timeline
+        self._scene = scene
+        self._timeline = scene.timeline
         self._watches = watches
         self._extender = extender
         self._agents = agents
@@ -75,7 +75,7 @@ class ApiServer:
         def tell() -> None:
             if record.node is not None:
                 entry.seen = min(entry.seen, self._timeline.now)
-            self._stage.policy.put_pod(record)
+            self._scene.policy.put_pod(record)
 
         self._extender.tell("pods", tell)
 
@@ -84,8 +84,8 @@ class ApiServer:
         if entry.gone or entry.record.node is not None:
             return False
         self.bind(entry, binding.node, {PLACEMENT: binding.placement})
-        self._stage.tally.placed += 1
-        self._stage.tally.placed_by_kind[entry.kind] += 1
+        self._scene.tally.placed += 1
+        self._scene.tally.placed_by_kind[entry.kind] += 1
         if entry.request.required:
             verdict = json.loads(binding.placement)["verdict"]
             self._judge.placed(entry, verdict, self._agents.looked(binding.node))
@@ -107,11 +107,11 @@ class ApiServer:
         manifest["spec"] = {**manifest["spec"], "nodeName": node}
         entry.record, entry.manifest = record_of(manifest), manifest
         entry.bound = self._timeline.now
-        self._stage.capacity.take(node, entry.request.effective_count)
+        self._scene.capacity.take(node, entry.request.effective_count)
         self.changed(entry)
         for listener in self._listeners:
             self._watches.deliver(node, partial(listener.bound, entry))
-        if self._timeline.happens(self._stage.faults.forced):
+        if self._timeline.happens(self._scene.faults.forced):
             mean = 1.0 if self._timeline.happens(0.5) else entry.job.runs
             self._timeline.about(mean, lambda: self._force_delete(entry))
 
@@ -130,14 +130,14 @@ class ApiServer:
         uid = entry.record.uid
         del self.pods[uid], self._named[entry.record.name]
         version = self._next_version(entry.record.node, left=True)
-        self._extender.tell("pods", lambda: self._stage.policy.drop_pod(uid, version))
+        self._extender.tell("pods", lambda: self._scene.policy.drop_pod(uid, version))
 
     def _force_delete(self, entry: PodEntry) -> None:
         """Somebody deletes a bound pod with a grace period of 0."""
         if entry.ended:
             return
         node = self._ends(entry)
-        self._stage.tally.forced += 1
+        self._scene.tally.forced += 1
         self.delete(entry)
         for listener in self._listeners:
             self._watches.deliver(node, partial(listener.force_deleted, entry))
@@ -146,7 +146,7 @@ class ApiServer:
         node = entry.record.node
         assert node is not None
         entry.ended = True
-        self._stage.capacity.give_back(node, entry.request.effective_count)
+        self._scene.capacity.give_back(node, entry.request.effective_count)
         return node
 
     def _next_version(self, node: NodeName | None, *, left: bool = False) -> int:

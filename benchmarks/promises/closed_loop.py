@@ -19,7 +19,7 @@ each:
 ``judge``
     Compares what pods were promised with the GPUs that they got.
 
-They share a ``stage``: the time, the nodes, and the tally of what happened. :class:`ClosedLoop`
+They share a ``scene``: the time, the nodes, and the tally of what happened. :class:`ClosedLoop`
 puts them together. It also lets the jobs arrive, some of which others bind, and
 kills the extender.
 """
@@ -38,8 +38,8 @@ from benchmarks.promises.kubelets import Kubelets
 from benchmarks.promises.outages import Outages
 from benchmarks.promises.pods import Job, PodEntry
 from benchmarks.promises.policy import Policy
+from benchmarks.promises.scene import Scene
 from benchmarks.promises.scheduler import KubeScheduler
-from benchmarks.promises.stage import Stage
 from benchmarks.promises.tally import Tally
 from benchmarks.promises.timeline import Timeline
 from benchmarks.promises.watches import ExtenderWatches, Watches
@@ -63,7 +63,7 @@ class ClosedLoop:
     ) -> None:
         rng = random.Random(seed)
         timeline = Timeline(rng)
-        stage = self.stage = Stage(
+        scene = self.scene = Scene(
             timeline,
             {node.name: node for node in nodes},
             {node.name: _emulated(node, rng) for node in nodes},
@@ -73,58 +73,58 @@ class ClosedLoop:
             faults,
             Tally(),
         )
-        judge, watches = Judge(stage), Watches(timeline, delays.watch)
-        extender = self._extender = ExtenderWatches(stage, watches)
-        agents = self._agents = Agents(stage, watches, extender)
-        self.api = ApiServer(stage, watches, extender, agents, judge)
-        self.api.tell(Kubelets(stage, self.api, agents, judge))
-        self._scheduler = KubeScheduler(stage, self.api, extender)
-        policy.start(stage, self.api)
+        judge, watches = Judge(scene), Watches(timeline, delays.watch)
+        extender = self._extender = ExtenderWatches(scene, watches)
+        agents = self._agents = Agents(scene, watches, extender)
+        self.api = ApiServer(scene, watches, extender, agents, judge)
+        self.api.tell(Kubelets(scene, self.api, agents, judge))
+        self._scheduler = KubeScheduler(scene, self.api, extender)
+        policy.start(scene, self.api)
         agents.start()
         for job in jobs:
             timeline.at(job.arrives, partial(self._arrive, job))
         for when in restarts:
             timeline.at(when, self._restart)
         last = max((job.arrives for job in jobs), default=0.0)
-        Outages(stage, extender, agents, last).begin()
+        Outages(scene, extender, agents, last).begin()
 
     def run(self) -> Tally:
         """Play until nothing is left to happen."""
-        self.stage.timeline.run()
-        return self.stage.tally
+        self.scene.timeline.run()
+        return self.scene.tally
 
     def _arrive(self, job: Job) -> None:
         """Somebody creates the job's pod."""
-        entry = PodEntry.of(job, self.stage.timeline.now)
+        entry = PodEntry.of(job, self.scene.timeline.now)
         if job.foreign:
             self._bind_unasked(entry)
             return
         self.api.create(entry)
-        self.stage.tally.required += entry.request.required
-        self.stage.tally.asked_by_kind[entry.kind] += 1
+        self.scene.tally.required += entry.request.required
+        self.scene.tally.asked_by_kind[entry.kind] += 1
         self.api.changed(entry)
         self._scheduler.hear(entry)
 
     def _bind_unasked(self, entry: PodEntry) -> None:
         """Somebody creates a pod and binds it to any node with room, past kube-scheduler."""
-        fits = self.stage.capacity.fitting(entry.request.effective_count)
+        fits = self.scene.capacity.fitting(entry.request.effective_count)
         if fits:
             self.api.create(entry)
-            self.stage.tally.foreign += 1
-            self.api.bind(entry, NodeName(self.stage.timeline.rng.choice(fits)), {})
+            self.scene.tally.foreign += 1
+            self.api.bind(entry, NodeName(self.scene.timeline.rng.choice(fits)), {})
 
     def _restart(self) -> None:
         """The extender is killed; a new one lists everything, as it is at the API server now."""
-        self.stage.tally.restarts += 1
+        self.scene.tally.restarts += 1
         self._extender.drop_undelivered()
-        self.stage.policy.restart()
+        self.scene.policy.restart()
         self._extender.reopen()
         for name, published in self._agents.published.items():
-            self.stage.policy.put_report(self.stage.nodes[name], published)
+            self.scene.policy.put_report(self.scene.nodes[name], published)
         for entry in self.api.pods.values():
             if entry.record.node is not None:
-                entry.seen = min(entry.seen, self.stage.timeline.now)
-            self.stage.policy.put_pod(entry.record)
+                entry.seen = min(entry.seen, self.scene.timeline.now)
+            self.scene.policy.put_pod(entry.record)
 
 
 def _emulated(node: NodeTopology, rng: random.Random) -> EmulatedKubelet:

@@ -80,7 +80,7 @@ def _row(tally: Tally) -> PromiseRow:
         kubelet_refusals=dict(tally.kubelet_refusals),
         refused_by_bind=tally.refused_by_bind,
         gave_up=tally.gave_up,
-        unseen=dict(tally.unseen),
+        unexcused=dict(tally.unexcused),
         stale=tally.stale,
         blind=tally.blind,
         faults=len(tally.faults),

@@ -23,7 +23,7 @@ from scheduler_extender.kube.settler import Settler
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.freshness import Watch
-from scheduler_extender.state.ledger import availability
+from scheduler_extender.state.ledger import ledger
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.state.verification import Surprise
 from scheduler_extender.verbs import BindError
@@ -36,14 +36,14 @@ from topology.core.requests import GpuRequest
 if TYPE_CHECKING:
     from benchmarks.promises.apiserver import ApiServer
     from benchmarks.promises.pods import PodEntry
-    from benchmarks.promises.stage import Stage
+    from benchmarks.promises.scene import Scene
 
 GPU = "nvidia.com/gpu"
 MANAGED = Settings().managed
 ROUND = 1.0
 """Seconds between two rounds of the settler."""
 
-Score = Callable[["Stage", list[str]], dict[str, float]]
+Score = Callable[["Scene", list[str]], dict[str, float]]
 """The score of each node."""
 
 
@@ -71,15 +71,15 @@ class Extender:
         self.surprises: list[Surprise] = []
         self.faults: list[str] = []
 
-    def start(self, stage: Stage, api: ApiServer) -> None:
+    def start(self, scene: Scene, api: ApiServer) -> None:
         """A closed loop begins."""
-        self._stage = stage
+        self._scene = scene
         self._api = api
         self.restart()
 
     def restart(self) -> None:
         """Forget everything."""
-        timeline, faults = self._stage.timeline, self._stage.faults
+        timeline, faults = self._scene.timeline, self._scene.faults
         stale_after = STALE_AFTER if faults.dies_every else None
         self._heard: dict[str, float] = {}
         self._failing: dict[str, float] = {}
@@ -88,7 +88,7 @@ class Extender:
         )
         self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self._cluster.on_surprise(self.surprises.append)
-        self._binder = KubeBinder(PodApi(self._stage, self._api), self._cluster)
+        self._binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
         self._settler = Settler(self._cluster, self._binder, clock=lambda: timeline.now)
         self._in_rounds = False
 
@@ -100,7 +100,7 @@ class Extender:
         if not passed:
             return Pick(None, reasons)
         if self._score is not None:
-            scores = self._score(self._stage, passed)
+            scores = self._score(self._scene, passed)
         else:
             rows = verbs.prioritize(self._cluster, pod, passed)
             scores = {str(row["Host"]): float(str(row["Score"])) for row in rows}
@@ -126,7 +126,7 @@ class Extender:
         facts = self._cluster.facts(node)
         if facts.topology is None:
             return None
-        return availability(facts.topology, facts.report, facts.all_pods, GPU)
+        return ledger(facts.topology, facts.report, facts.all_pods, GPU).availability
 
     def _watches(self) -> list[Watch]:
         return [Watch(name, at, self._failing.get(name)) for name, at in self._heard.items()]
@@ -135,10 +135,10 @@ class Extender:
         """The settler's rounds, as long as there is something to settle."""
         if settler is not self._settler:
             return  # the extender of this settler was killed
-        settler.round(self._stage.timeline.now)
+        settler.round(self._scene.timeline.now)
         self._in_rounds = bool(self._cluster.in_flight())
         if self._in_rounds:
-            self._stage.timeline.after(ROUND, lambda: self._round(settler))
+            self._scene.timeline.after(ROUND, lambda: self._round(settler))
 
     def put_pod(self, record: PodRecord) -> None:
         """News of a pod."""
@@ -150,7 +150,7 @@ class Extender:
 
     def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
         """News of a node."""
-        age = self._stage.timeline.now - published.looked
+        age = self._scene.timeline.now - published.looked
         self._cluster.put_record(topology, published.report, uid=published.record, age=age)
 
     def drop_record(self, name: NodeName) -> None:
@@ -159,10 +159,10 @@ class Extender:
 
     def watch_heard(self, watch: str) -> None:
         """A watch has brought something."""
-        self._heard[watch] = self._stage.timeline.now
+        self._heard[watch] = self._scene.timeline.now
 
     def watch_failing(self, watch: str, *, failing: bool) -> None:
         """A watch is broken, or works again."""
         self._failing.pop(watch, None)
         if failing:
-            self._failing[watch] = self._stage.timeline.now
+            self._failing[watch] = self._scene.timeline.now

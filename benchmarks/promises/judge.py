@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.promises.faults import SLACK, STALE_AFTER
 from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.stage import Stage
+from benchmarks.promises.scene import Scene
 from topology.core.devices import NodeName
 from topology.core.placement import satisfies
 
@@ -12,11 +12,11 @@ from topology.core.placement import satisfies
 class Judge:
     """Compares what a pod was promised with the GPUs that its kubelet gave it."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._timeline = stage.timeline
-        self._nodes = stage.nodes
-        self._tally = stage.tally
-        self._strangers: dict[NodeName, list[PodEntry]] = {name: [] for name in stage.nodes}
+    def __init__(self, scene: Scene) -> None:
+        self._timeline = scene.timeline
+        self._nodes = scene.nodes
+        self._tally = scene.tally
+        self._foreign: dict[NodeName, list[PodEntry]] = {name: [] for name in scene.nodes}
 
     def placed(self, entry: PodEntry, verdict: str, looked: float) -> None:
         """A required pod was bound with a verdict; the node's agent looked last at that time."""
@@ -31,7 +31,7 @@ class Judge:
         """The kubelet has given a pod these GPUs."""
         self._judge(entry, node, held)
         if entry.job.foreign:
-            self._strangers[node].append(entry)
+            self._foreign[node].append(entry)
 
     def refused(self, entry: PodEntry, node: NodeName) -> None:
         """The kubelet has refused a pod."""
@@ -45,12 +45,12 @@ class Judge:
         if held is not None and satisfies(shape, entry.request.constraints, mask):
             return
         tally = self._tally
-        strangers = [other for other in self._strangers[node] if other.seen > entry.decided]
-        if not strangers:
+        foreign = [other for other in self._foreign[node] if other.seen > entry.decided]
+        if not foreign:
             tally.broken[entry.promise] += 1
             tally.broken_jobs.append(f"{entry.record.name} on {node}: {held}")
-        elif all(_should_have_known(other, entry) for other in strangers):
-            tally.unseen[entry.promise] += 1
+        elif all(_should_have_known(other, entry) for other in foreign):
+            tally.unexcused[entry.promise] += 1
         else:
             tally.excused[entry.promise] += 1
 

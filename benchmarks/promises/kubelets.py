@@ -9,7 +9,7 @@ from benchmarks.promises.agents import Agents
 from benchmarks.promises.apiserver import ApiServer
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.stage import Stage
+from benchmarks.promises.scene import Scene
 from topology.core.devices import NodeName
 from topology.emulation import PluginCrash, Refused
 
@@ -32,16 +32,16 @@ class Kubelets:
     wait in its inbox.
     """
 
-    def __init__(self, stage: Stage, api: ApiServer, agents: Agents, judge: Judge) -> None:
-        self._timeline = stage.timeline
-        self._devices = stage.kubelets
-        self._delays = stage.delays
-        self._faults = stage.faults
-        self._tally = stage.tally
+    def __init__(self, scene: Scene, api: ApiServer, agents: Agents, judge: Judge) -> None:
+        self._timeline = scene.timeline
+        self._devices = scene.kubelets
+        self._delays = scene.delays
+        self._faults = scene.faults
+        self._tally = scene.tally
         self._api = api
         self._agents = agents
         self._judge = judge
-        self._inbox: dict[NodeName, list[PodEntry]] = {name: [] for name in stage.nodes}
+        self._inbox: dict[NodeName, list[PodEntry]] = {name: [] for name in scene.nodes}
         self._busy: set[NodeName] = set()
 
     def bound(self, entry: PodEntry) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.faults import HEARTBEAT
-from benchmarks.promises.stage import Stage
+from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import WATCHES, ExtenderWatches
 from topology.core.devices import NodeName
 
@@ -16,12 +16,12 @@ class Outages:
     """Makes watches blind and agents die, until the last job has come."""
 
     def __init__(
-        self, stage: Stage, extender: ExtenderWatches, agents: Agents, until: float
+        self, scene: Scene, extender: ExtenderWatches, agents: Agents, until: float
     ) -> None:
-        self._timeline = stage.timeline
-        self._nodes = list(stage.nodes)
-        self._faults = stage.faults
-        self._tally = stage.tally
+        self._timeline = scene.timeline
+        self._nodes = list(scene.nodes)
+        self._faults = scene.faults
+        self._tally = scene.tally
         self._extender = extender
         self._agents = agents
         self._until = until

@@ -96,7 +96,7 @@ def play(what: Play) -> Tally:
     tally = loop.run()
     if isinstance(policy, Extender):
         tally.faults = policy.faults
-        tally.surprises = Counter(s.kind for s in policy.surprises if not s.strangers)
+        tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)
     return tally
 
 

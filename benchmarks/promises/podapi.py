@@ -15,7 +15,7 @@ from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
 if TYPE_CHECKING:
     from benchmarks.promises.apiserver import ApiServer
     from benchmarks.promises.pods import PodEntry
-    from benchmarks.promises.stage import Stage
+    from benchmarks.promises.scene import Scene
 
 WRITTEN = 0.8
 """The share of unanswered Bindings that is written after all."""
@@ -30,8 +30,8 @@ class PodApi:
     later, if ever.
     """
 
-    def __init__(self, stage: Stage, api: ApiServer) -> None:
-        self._stage = stage
+    def __init__(self, scene: Scene, api: ApiServer) -> None:
+        self._scene = scene
         self._api = api
 
     def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
@@ -42,7 +42,7 @@ class PodApi:
 
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes:
         """Take a Binding. Raises a 404 or 409 as the API server does, or gives no answer."""
-        timeline, faults = self._stage.timeline, self._stage.faults
+        timeline, faults = self._scene.timeline, self._scene.faults
         entry, found = self._entry(path), msgspec.json.decode(body)
         meta = found["metadata"]
         placement = next(iter(meta["annotations"].values()))
@@ -50,7 +50,7 @@ class PodApi:
         binding = Binding(meta["namespace"], meta["name"], PodUid(meta["uid"]), node, placement)
         fate = timeline.rng.random()
         if fate < faults.late_commits:
-            self._stage.tally.late_commits += 1
+            self._scene.tally.late_commits += 1
             if timeline.rng.random() < WRITTEN:
                 limit = dict(query).get("timeout")
                 longest = float(limit.removesuffix("s")) + ETCD if limit else faults.limit

@@ -15,7 +15,7 @@ from topology.core.report import Report
 if TYPE_CHECKING:
     from benchmarks.promises.apiserver import ApiServer
     from benchmarks.promises.pods import PodEntry
-    from benchmarks.promises.stage import Stage
+    from benchmarks.promises.scene import Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Pick:
 class Policy(Protocol):
     """Who chooses nodes: the extender, or something to compare it with."""
 
-    def start(self, stage: Stage, api: ApiServer) -> None:
+    def start(self, scene: Scene, api: ApiServer) -> None:
         """The closed loop begins."""
         ...
 

@@ -7,7 +7,7 @@ from collections import Counter
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.policy import Pick
-from benchmarks.promises.stage import Stage
+from benchmarks.promises.scene import Scene
 from scheduler_extender.state.decision import kubelet_of
 from scheduler_extender.wire import Pod
 from topology.core import scoring
@@ -18,14 +18,14 @@ from topology.core.placement import Verdict, assess, satisfies
 from topology.core.requests import GpuRequest
 
 
-def least_allocated(stage: Stage, names: list[str]) -> dict[str, float]:
+def least_allocated(scene: Scene, names: list[str]) -> dict[str, float]:
     """kube-scheduler's NodeResourcesFit with LeastAllocated, over GPUs: the emptiest node."""
-    return {name: -stage.capacity.used_share(name) for name in names}
+    return {name: -scene.capacity.used_share(name) for name in names}
 
 
-def most_allocated(stage: Stage, names: list[str]) -> dict[str, float]:
+def most_allocated(scene: Scene, names: list[str]) -> dict[str, float]:
     """kube-scheduler's NodeResourcesFit with MostAllocated, over GPUs: the fullest node."""
-    return {name: stage.capacity.used_share(name) for name in names}
+    return {name: scene.capacity.used_share(name) for name in names}
 
 
 class GoodSetFree(Extender):
@@ -40,7 +40,7 @@ class GoodSetFree(Extender):
         good = [name for name in offered if self._good(name, request)]
         if not good:
             return Pick(None, Counter({"no good set is free": len(offered)}))
-        share = self._stage.capacity.used_share
+        share = self._scene.capacity.used_share
         fullest = max(share(name) for name in good)
         return Pick(self._rng.choice([n for n in good if share(n) == fullest]), Counter())
 
@@ -58,7 +58,7 @@ class GoodSetFree(Extender):
             return False
         if not request.required:
             return True
-        shape = self._stage.nodes[node].shape
+        shape = self._scene.nodes[node].shape
         sets = subsets(now.free, request.count)
         return any(satisfies(shape, request.constraints, s) for s in sets)
 
@@ -74,9 +74,9 @@ class Oracle(Extender):
         request = self._api.pods[PodUid(pod.metadata.uid)].request
         merits: dict[str, scoring.Merit] = {}
         for name in offered:
-            topology = self._stage.nodes[NodeName(name)]
+            topology = self._scene.nodes[NodeName(name)]
             kubelet = kubelet_of(topology, topology.resources[0])
-            free = sum(1 << p for p, _ in self._stage.kubelets[NodeName(name)].free())
+            free = sum(1 << p for p, _ in self._scene.kubelets[NodeName(name)].free())
             now = Availability(free)
             assessed = assess(kubelet, now, request)
             if assessed.fits and (assessed.verdict.holds or not request.required):

@@ -6,7 +6,7 @@ from collections import Counter
 
 from benchmarks.promises.apiserver import ApiServer
 from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.stage import Stage
+from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import ExtenderWatches
 
 LONGEST_BACKOFF = 8.0
@@ -16,12 +16,12 @@ LONGEST_BACKOFF = 8.0
 class KubeScheduler:
     """Tries each pod until it is bound or its owner gives up."""
 
-    def __init__(self, stage: Stage, api: ApiServer, extender: ExtenderWatches) -> None:
-        self._timeline = stage.timeline
-        self._capacity = stage.capacity
-        self._policy = stage.policy
-        self._delays = stage.delays
-        self._tally = stage.tally
+    def __init__(self, scene: Scene, api: ApiServer, extender: ExtenderWatches) -> None:
+        self._timeline = scene.timeline
+        self._capacity = scene.capacity
+        self._policy = scene.policy
+        self._delays = scene.delays
+        self._tally = scene.tally
         self._api = api
         self._extender = extender
 

@@ -11,8 +11,9 @@ class Tally:
     """How often what happened.
 
     ``excused`` promises were broken by a pod that others bound and that nobody had seen yet.
-    ``unseen`` ones were broken by such a pod, too, but the watch had been failing for so long that
-    the extender should have stopped promising. ``faults`` are nodes about which deciding failed.
+    ``unexcused`` ones were broken by such a pod, too, but the watch had been failing for so long
+    that the extender should have stopped promising. ``faults`` are nodes about which deciding
+    failed.
     ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed
     while a watch had been failing for long.
     """
@@ -30,7 +31,7 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     placed_by_kind: Counter[str] = field(default_factory=Counter)
     asked_by_kind: Counter[str] = field(default_factory=Counter)
-    unseen: Counter[str] = field(default_factory=Counter)
+    unexcused: Counter[str] = field(default_factory=Counter)
     stale: int = 0
     blind: int = 0
     restarts: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.promises.stage import Stage
+from benchmarks.promises.scene import Scene
 from benchmarks.promises.timeline import Event, Timeline
 
 WATCHES = ("pods", "records")
@@ -42,9 +42,9 @@ class ExtenderWatches:
     What was on its way to an extender that was killed is lost; the next one lists instead.
     """
 
-    def __init__(self, stage: Stage, watches: Watches) -> None:
-        self._timeline = stage.timeline
-        self._policy = stage.policy
+    def __init__(self, scene: Scene, watches: Watches) -> None:
+        self._timeline = scene.timeline
+        self._policy = scene.policy
         self._watches = watches
         self._lives = 0
         self._failing_since: dict[str, float] = {}

@@ -102,7 +102,7 @@ class Extender(Base):
 
     def write(self, binding: Binding) -> None:
         """The API server takes the Binding, and the watch brings it back."""
-        known = self._cluster.reservation(binding.uid)
+        known = self._cluster.bind_in_flight(binding.uid)
         assert known is not None
         self._pods[binding.uid] = known
         self._cluster.put_pod(known)

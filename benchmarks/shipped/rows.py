@@ -50,7 +50,7 @@ def _row(group: Sequence[Run], ours: Sequence[Run]) -> PolicyRow:
         seeds=len(group),
         jobs=sum(run.jobs for run in group),
         placed=sum(run.placed for run in group),
-        impossible=sum(run.impossible for run in group),
+        unplaceable=sum(run.unplaceable for run in group),
         stuck=sum(run.stuck for run in group),
         asking=sum(run.asking for run in group),
         **means,

@@ -50,7 +50,7 @@ class Result:
     outcomes: list[Outcome]
     reasons: Counter[str]
     refused: Counter[str]
-    impossible: int
+    unplaceable: int
     stuck: int
     ended: float
 
@@ -87,14 +87,14 @@ class Simulation:
     def run(self) -> Result:
         """Play until nothing is left to happen."""
         outcomes = [Outcome(job) for job in self._jobs]
-        impossible = self._impossible()
+        unplaceable = self._unplaceable()
         hopeless = 0
         for number, outcome in enumerate(outcomes):
             job = outcome.job
             self._end_until(job.arrives)
             self.now = job.arrives
             attempt = Attempt(number, outcome)
-            if attempt.lack in impossible:
+            if attempt.lack in unplaceable:
                 hopeless += 1
             elif self._rules.queue == "none":
                 self._try(attempt)
@@ -212,7 +212,7 @@ class Simulation:
         outcome.ended = self.now + runs
         heapq.heappush(self._running, (outcome.ended, attempt.number, attempt))
 
-    def _impossible(self) -> set[Lack]:
+    def _unplaceable(self) -> set[Lack]:
         """What does not fit on the cluster as it was at the start, each tried alone.
 
         Where placing others may help, only what no change of other pods would make fit.

@@ -59,7 +59,7 @@ def summary(
         cpu_seconds=cpu_seconds,
         jobs=len(result.outcomes),
         placed=len(placed),
-        impossible=result.impossible,
+        unplaceable=result.unplaceable,
         stuck=result.stuck,
         asking=len(asking),
         kept=mean(bool(o.kept) for o in asking) if asking else None,

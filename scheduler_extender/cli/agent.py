@@ -13,49 +13,95 @@ from scheduler_extender.cli.inputs import check_node_name, log_json, one_of
 
 def agent(
     node_name: Annotated[
-        str | None, typer.Option(envvar="NODE_NAME", help="The node; by default the host's name.")
+        str | None,
+        typer.Option(
+            metavar="NAME", envvar="NODE_NAME", help="The node. Without it: the host's name."
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Publish once and exit.")] = False,
     print_: Annotated[
         bool, typer.Option("--print", help="Print the object instead of publishing it.")
     ] = False,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Publish to the cluster of this kubeconfig.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Publish to the cluster that this kubeconfig names."),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
-    pod_resources: Annotated[Path, typer.Option(help="The kubelet's PodResources socket.")] = Path(
-        "/var/lib/kubelet/pod-resources/kubelet.sock"
+    context: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Context of the kubeconfig. Without it: the current one."
+        ),
+    ] = None,
+    pod_resources: Annotated[
+        Path, typer.Option(metavar="SOCKET", help="The kubelet's PodResources socket.")
+    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    sysfs: Annotated[Path, typer.Option(metavar="FOLDER", help="Where sysfs is mounted.")] = Path(
+        "/sys"
     ),
-    sysfs: Annotated[Path, typer.Option(help="Where sysfs is mounted.")] = Path("/sys"),
-    boot_id: Annotated[Path, typer.Option(help="The file with the node's boot id.")] = Path(
-        "/proc/sys/kernel/random/boot_id"
-    ),
+    boot_id: Annotated[
+        Path, typer.Option(metavar="FILE", help="The file with the id of the node's boot.")
+    ] = Path("/proc/sys/kernel/random/boot_id"),
     kubelet_config: Annotated[
-        list[Path] | None, typer.Option(help="The kubelet's configuration file; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the kubelet's configuration, read where the kubelet itself does not "
+            "tell. May be given several times: the first that tells counts.",
+        ),
     ] = None,
     kubelet_address: Annotated[
-        str | None, typer.Option(help="host:port of the kubelet; by default the Node's.")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Address of the kubelet. Without it: the Node object's."
+        ),
     ] = None,
     kubelet_insecure_tls: Annotated[
-        bool, typer.Option("--kubelet-insecure-tls", help="Do not check its certificate.")
+        bool,
+        typer.Option("--kubelet-insecure-tls", help="Do not check the kubelet's certificate."),
     ] = False,
     allocator_policy: Annotated[
-        str, typer.Option(help="The plugin's: auto, best-effort, distributed, packed or any.")
+        str,
+        typer.Option(
+            metavar="POLICY",
+            help="How the device plugin picks GPUs: best-effort, distributed, packed or any "
+            "(nothing is known of it). With auto the agent finds out.",
+        ),
     ] = "auto",
     topology_manager_policy: Annotated[
         str,
-        typer.Option(help="auto, none, best-effort, restricted or single-numa-node."),
+        typer.Option(
+            metavar="POLICY",
+            help="The kubelet's Topology Manager policy: none, best-effort, restricted or "
+            "single-numa-node. With auto the agent finds out.",
+        ),
     ] = "auto",
-    topology_manager_scope: Annotated[str, typer.Option(help="auto, container or pod.")] = "auto",
+    topology_manager_scope: Annotated[
+        str,
+        typer.Option(
+            metavar="SCOPE",
+            help="The kubelet's Topology Manager scope: container or pod. With auto the agent "
+            "finds out.",
+        ),
+    ] = "auto",
     heartbeat: Annotated[
-        float, typer.Option(help="Seconds between two writes without news, ± 20 %.", min=1)
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="Where nothing is new the agent writes once in so long, ± 20 %.",
+            min=1,
+        ),
     ] = 60.0,
-    host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1",
-    metrics_port: Annotated[int, typer.Option(help="Port of /metrics and /healthz.")] = 8890,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address that the metrics port listens on.")
+    ] = "127.0.0.1",
+    metrics_port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port for /metrics and /healthz.")
+    ] = 8890,
 ) -> None:
     """Publish this node's GPUs, their links, and who holds them.
 
-    With --once --print it shows on any machine what it can see, and on stderr what it cannot.
+    To try it on any machine: --once --print shows what it sees, and on standard error what it
+    cannot see.
     """
     from topology.agent import command
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.inputs import cluster_file, console, one_of, pod_file
-from scheduler_extender.explain import summary
+from scheduler_extender.explain import answers, summary
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
@@ -20,26 +20,40 @@ from topology.core.placement import Verdict
 
 
 def check(
-    pod: Annotated[Path, typer.Argument(help="A Pod, or what has a pod template; - is stdin.")],
-    cluster: Annotated[Path, typer.Option(help="Cluster file with the nodes.")],
-    output: Annotated[str, typer.Option(help="table or json.")] = "table",
+    pod: Annotated[
+        Path,
+        typer.Argument(metavar="POD", hidden=True),  # the text below tells of it
+    ],
+    cluster: Annotated[
+        Path, typer.Option(metavar="FILE", help="Cluster file that describes the nodes.")
+    ],
+    output: Annotated[str, typer.Option(metavar="FORM", help="table or json.")] = "table",
     require: Annotated[
-        str, typer.Option(help="Weakest verdict a required pod accepts: guaranteed or expected.")
+        str,
+        typer.Option(
+            metavar="VERDICT",
+            help="The weakest verdict on which a node takes a pod with required constraints: "
+            "guaranteed or expected.",
+        ),
     ] = "expected",
 ) -> None:
-    """Say for every node whether it would take a pod, and why not. Exit 1 if none would."""
+    """Say for every node whether it would take a pod, and why not.
+
+    POD is a file with a Pod, or with an object that has a pod template, such as a Job; - reads
+    standard input. Exits with 1 if no node would take the pod.
+    """
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     as_json = one_of("--output", output, {"json": True}, False, "table")
-    state = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
-    feed(state, cluster_file(cluster))
+    known = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
+    feed(known, cluster_file(cluster))
     asked = pod_file(pod)
-    rows = checktable.check(state, asked.request)
+    told = answers(known, known.cluster_facts(), asked.request)
+    rows = checktable.check(asked.request, told)
     if as_json:
         answer = {"pod": asked.name, "asks": asked.request.text}
         typer.echo(json.dumps({**answer, "nodes": [row.as_json() for row in rows]}, indent=2))
     else:
         console.print(Text(asked.name, "bold"), Text(f"asks for {asked.request.text}"))
         show(console, checktable.table(rows), keys=3)
-        told = summary(asked.request, [row.answer for row in rows])
-        console.print(told, highlight=False)
-    raise typer.Exit(0 if any(row.answer.passes for row in rows) else 1)
+        console.print(summary(asked.request, told), highlight=False)
+    raise typer.Exit(0 if any(answer.passes for answer in told) else 1)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.explain import Answer, answers
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, kubelet_of
-from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.explain import Answer
+from scheduler_extender.state.decision import kubelet_of
+from scheduler_extender.state.node import Unusable
 from scheduler_extender.wording import sets_text, verdict_text
 from topology.core.admission import container_sets
 from topology.core.devices import Mask
 from topology.core.graph import NodeTopology
+from topology.core.placement import Assessment
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest, Role
 
@@ -28,8 +28,9 @@ class Checked:
     """One node's answer, and what it may hand out, as driver indices.
 
     ``outcomes`` lists the GPU sets that the whole pod may get, ``containers`` the sets of each app
-    and sidecar container. Both are empty where nothing would be handed out, and where there are too
-    many to list (then ``hazards`` says so).
+    and sidecar container, both ordered by their lowest GPU, then by the next one. Both are empty
+    where nothing would be handed out, and where there are too many to list (then ``hazards`` says
+    so).
     """
 
     answer: Answer
@@ -53,49 +54,43 @@ class Checked:
         }
 
 
-def check(cluster: Cluster, request: GpuRequest) -> list[Checked]:
-    """The answer of every node, once each and by name."""
-    rows = answers(cluster, request)
+def check(request: GpuRequest, rows: Sequence[Answer]) -> list[Checked]:
+    """What each of these answers to the request comes to, in the same order."""
     known: dict[object, Checked] = {}
     found = []
     for row in rows:
-        facts = cluster.facts(row.node)
-        topology = facts.topology
+        topology = row.facts.topology
         # Nodes in one state hand out alike; what their GPUs are called may differ.
         called = tuple(gpu.index for gpu in topology.gpus) if topology else ()
-        key = (cluster.state(row.node, request.resource), called)
+        key = (row.node if row.state is None else row.state, called)
         if key not in known:
             known[key] = Checked(
-                row,
-                _outcomes(row.decision, topology),
-                _containers(facts, request, row.decision),
-                _hazards(row.decision),
+                row, _outcomes(row), _containers(row, request), _hazards(row.outcomes)
             )
         found.append(replace(known[key], answer=row))
     return found
 
 
-def _outcomes(decision: Decision, topology: NodeTopology | None) -> list[list[int]]:
-    sets = decision.assessment.sets if decision.assessment else ()
-    return _indices(topology, sets or ())
+def _outcomes(row: Answer) -> list[list[int]]:
+    sets = row.outcomes.sets if row.outcomes else ()
+    return _indices(row.facts.topology, sets or ())
 
 
-def _indices(topology: NodeTopology | None, sets: tuple[Mask, ...]) -> list[list[int]]:
-    return [] if topology is None else [list(topology.indices(mask)) for mask in sets]
+def _indices(topology: NodeTopology | None, sets: Iterable[Mask]) -> list[list[int]]:
+    """The sets as driver indices, in order."""
+    return [] if topology is None else sorted(list(topology.indices(mask)) for mask in sets)
 
 
-def _containers(
-    facts: NodeFacts, request: GpuRequest, decision: Decision
-) -> dict[str, list[list[int]]]:
+def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
     """Each container's sets, as if nothing else happened on the node in between."""
     named: dict[str, list[list[int]]] = {
         c.name: [] for c in request.containers if c.role is not Role.INIT
     }
-    topology, assessed = facts.topology, decision.assessment
+    topology = row.facts.topology
     served = topology.resource(request.resource) if topology else None
-    if topology is None or served is None or assessed is None or not assessed.fits:
+    if topology is None or served is None or row.outcomes is None or not row.outcomes.sets:
         return named
-    available = facts.availability(request.resource)
+    available = row.facts.availability(request.resource)
     if isinstance(available, Unusable):
         return named
     kubelet = kubelet_of(topology, served)
@@ -105,12 +100,11 @@ def _containers(
     for container, pools in zip(request.containers, found, strict=True):
         if container.name in named:
             masks = {gpus(pool, kubelet.width) for pool in pools or ()}
-            named[container.name] = _indices(topology, tuple(sorted(masks)))
+            named[container.name] = _indices(topology, masks)
     return named
 
 
-def _hazards(decision: Decision) -> list[str]:
-    assessed = decision.assessment
+def _hazards(assessed: Assessment | None) -> list[str]:
     if assessed is None:
         return []
     listed = ["there are too many sets to list"] if assessed.sets is None else []
@@ -135,8 +129,8 @@ def table(rows: Sequence[Checked]) -> Table:
         beware = f"beware: {', '.join(row.hazards)}" if row.hazards else ""
         found.add_row(
             Text(answer.node),
-            verdict_text(answer.decision.verdict),
-            str(answer.score) if answer.passes else "–",
+            verdict_text(answer.decision.verdict, passes=answer.passes),
+            "–" if answer.score is None else str(answer.score),
             sets_text(row.outcomes),
             Text("; ".join(filter(None, (answer.reason, answer.note, beware)))),
         )

@@ -1,6 +1,9 @@
 """``gpu-topology``: the commands, one file each.
 
 Exit codes: 0 done, 1 the answer is no, 2 bad input with one clear line on stderr.
+
+An argument is described in the text of its command and hidden from the list below it: typer shows
+the Python type of an argument, and cannot be told not to.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from scheduler_extender.cli.machines import machines
 
 app = typer.Typer(
     name="gpu-topology",
-    help="GPU placement on Kubernetes that keeps its word.",
+    help="GPU placement on Kubernetes that keeps its word.\n\n"
+    "Every command exits with 0 when it is done, with 1 when the answer is no, and with 2 and one "
+    "line on standard error when its input is wrong.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

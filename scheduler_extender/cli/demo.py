@@ -13,19 +13,32 @@ from scheduler_extender.files.clusterfile import ClusterFileError
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("out"),
-    pods: Annotated[int, typer.Option(help="How many pods to send.", min=1, max=5000)] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the workload.")] = 1,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for the picture of the cluster.")
+    ] = Path("out"),
+    pods: Annotated[
+        int, typer.Option(metavar="COUNT", help="How many pods to place.", min=1, max=5000)
+    ] = 200,
+    seed: Annotated[
+        int, typer.Option(metavar="NUMBER", help="Seed that the pods are drawn from.")
+    ] = 1,
     cluster: Annotated[
-        Path | None, typer.Option(help="Another cluster file than the bundled one.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Cluster file to take in place of the bundled one."),
     ] = None,
-    serve: Annotated[bool, typer.Option(help="Leave the extender running instead.")] = False,
-    port: Annotated[int, typer.Option(help="With --serve: port for kube-scheduler.")] = 8888,
-    admin_port: Annotated[int, typer.Option(help="With --serve: port for people.")] = 8889,
+    serve: Annotated[
+        bool, typer.Option(help="Place no pods; leave the extender running over the cluster.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="With --serve: port for kube-scheduler.")
+    ] = 8888,
+    admin_port: Annotated[
+        int, typer.Option(metavar="PORT", help="With --serve: port for people and Prometheus.")
+    ] = 8889,
 ) -> None:
     """Place pods on a bundled cluster and show what happened.
 
-    It has 64 nodes, the service is the real one, and the kubelets are emulated.
+    The cluster has 64 nodes. The extender is the real one, over HTTP; the kubelets are emulated.
     """
     from scheduler_extender.demo import PICTURE, run_demo, serve_demo
     from scheduler_extender.http.servers import PortError

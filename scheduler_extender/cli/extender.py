@@ -21,34 +21,68 @@ if TYPE_CHECKING:  # the service's modules take a while to load, which other com
 
 def extender(
     cluster: Annotated[
-        Path | None, typer.Option(help="Serve a described cluster: a YAML file, see docs.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve the cluster that this YAML file describes."),
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Serve the cluster of this kubeconfig.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve the cluster that this kubeconfig names."),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port for kube-scheduler.")] = 8888,
-    admin_port: Annotated[int, typer.Option(help="Port for people and Prometheus.")] = 8889,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Context of the kubeconfig. Without it: the current one."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address that both ports listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port for kube-scheduler.")] = 8888,
+    admin_port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port for people and Prometheus.")
+    ] = 8889,
     require: Annotated[
-        str, typer.Option(help="Weakest verdict a required pod accepts: guaranteed or expected.")
+        str,
+        typer.Option(
+            metavar="VERDICT",
+            help="The weakest verdict on which a node takes a pod with required constraints: "
+            "guaranteed or expected.",
+        ),
     ] = "expected",
     stale_after: Annotated[
-        float, typer.Option(help="Seconds without a changed report until a node is stale.", min=1)
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="A node is stale when its report has not changed for so long.",
+            min=1,
+        ),
     ] = 180.0,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate for the port.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Key of the certificate.")] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve kube-scheduler over TLS with this certificate."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
+    ] = None,
     client_ca: Annotated[
-        Path | None, typer.Option(help="CA that must have signed the client's certificate.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Take only clients whose certificate this CA has signed."
+        ),
     ] = None,
     client_name: Annotated[
         list[str] | None,
-        typer.Option(help="Common or DNS name a client may bear; repeatable. Needs --client-ca."),
+        typer.Option(
+            metavar="NAME",
+            help="Take only clients whose certificate has this common name or DNS name. Needs "
+            "--client-ca. May be given several times.",
+        ),
     ] = None,
 ) -> None:
-    """Run the scheduler extender.
+    """Run the scheduler extender, which kube-scheduler asks.
 
-    With --cluster it serves a file, with --kubeconfig or inside a cluster the API server's state.
+    With --cluster it serves the cluster that a file describes. Otherwise it follows an API server:
+    the one that --kubeconfig names, or that of the cluster in which it runs.
     """
     if cluster is not None and kubeconfig is not None:
         raise BadInputError("--cluster and --kubeconfig exclude each other")

@@ -18,23 +18,40 @@ from topology.core.graph import AllocatorFacts
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="nvidia-smi topo -m text or NCCL XML; - is stdin.")],
-    node: Annotated[str, typer.Option(help="Name of the node it was taken on.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", hidden=True),  # the text below tells of it
+    ],
+    node: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the node that the text is from.")
+    ],
     product: Annotated[
-        str | None, typer.Option(help="Product name, such as 'NVIDIA A100-SXM4-40GB'.")
+        str | None,
+        typer.Option(metavar="NAME", help="Product of the GPUs, such as 'NVIDIA A100-SXM4-40GB'."),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Memory of each GPU, such as 40960Mi (nvidia-smi's MiB).")
+        str | None,
+        typer.Option(
+            metavar="QUANTITY",
+            help="Memory of each GPU: what nvidia-smi shows in MiB, such as 40960Mi.",
+        ),
     ] = None,
     allocator: Annotated[
         str | None,
         typer.Option(
-            help="How the node's device plugin picks GPUs: best-effort (the default: NVIDIA's own, "
-            "unmodified, over whole GPUs), distributed, packed or any."
+            metavar="POLICY",
+            help="How the node's device plugin picks GPUs: best-effort (NVIDIA's plugin over whole "
+            "GPUs), distributed or packed (its policies for shared GPUs), or any (nothing is known "
+            "of it).  [default: best-effort]",
         ),
     ] = None,
 ) -> None:
-    """Turn what people paste of a machine into a GPUTopology object, as YAML on stdout."""
+    """Turn what nvidia-smi or NCCL printed into a GPUTopology.
+
+    FILE is the text of `nvidia-smi topo -m`, or NCCL's topology as XML; - reads standard input. The
+    object goes to standard output as YAML, ready for a cluster file. What the text leaves open goes
+    to standard error.
+    """
     from scheduler_extender.annotations import quantity
     from topology.sources import SourceError, read
 

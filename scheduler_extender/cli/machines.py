@@ -16,10 +16,22 @@ from topology.machines import MACHINES, Machine, UnknownMachine, machine
 
 
 def machines(
-    name: Annotated[str | None, typer.Argument(help="One machine, as a GPUTopology.")] = None,
-    output: Annotated[str, typer.Option(help="For one machine: yaml or matrix.")] = "yaml",
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="MACHINE", hidden=True),  # the text below tells of it
+    ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            metavar="FORM",
+            help="Of one machine: yaml (a GPUTopology object) or matrix (as nvidia-smi shows it).",
+        ),
+    ] = "yaml",
 ) -> None:
-    """List the machines of the catalogue, or print one."""
+    """List the machines of the catalogue, or print one.
+
+    MACHINE is a name from the list, which cluster files and `simulate --cluster` take, too.
+    """
     if name is None:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in ("machine", "GPUs", "what it is"):

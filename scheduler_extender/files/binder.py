@@ -53,14 +53,14 @@ class FileBinder:
         pod = self.find(binding.namespace, binding.name, binding.uid)
         if pod is None:
             raise BindError(f"pod {binding.namespace}/{binding.name} was never offered to filter")
-        reserved = self._cluster.reservation(binding.uid) or pod
+        flying = self._cluster.bind_in_flight(binding.uid) or pod
         self._cluster.put_pod(
             replace(
                 pod,
                 node=binding.node,
                 called_unschedulable=False,
-                promised=reserved.promised,
-                survives_endings=reserved.survives_endings,
+                promised=flying.promised,
+                survives_endings=flying.survives_endings,
             )
         )
         with self._lock:

@@ -2,7 +2,7 @@
 
 One YAML document per node and pod, each written as JSON on one line, so that a large file is read
 fast. What cannot be replayed is said in comments: nodes whose record is missing or unusable, stale
-ones (a file never goes stale), and pods that ended unseen between two reports.
+ones (a file never goes stale), and pods that ended before any report showed them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _notes(node: NodeFacts) -> Iterator[str]:
     if node.stale:
         yield "its report was stale"
     if node.departed:
-        yield f"{len(node.departed)} pods ended between two reports, and are left out"
+        yield f"{len(node.departed)} pods ended before any report showed them, and are left out"
 
 
 def _document(manifest: object) -> bytes:

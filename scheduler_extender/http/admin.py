@@ -75,13 +75,14 @@ def _add_explain(app: FastAPI, cluster: Cluster) -> None:
     @app.get("/v1/explain/{namespace}/{pod}")
     def explain(namespace: str, pod: str) -> dict[str, Any]:
         """What every node would answer to a pod now."""
-        record = cluster.pod_named(namespace, pod)
+        with cluster.locked():  # the pod and the nodes at one moment
+            record, seen = cluster.pod_named(namespace, pod), cluster.cluster_facts()
         if record is None:
             raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
         found: dict[str, Any] = {"pod": f"{namespace}/{pod}", "node": record.node}
         if isinstance(record.request, Malformed):
             return {**found, "reason": record.request.reason}
-        rows = answers(cluster, record.request, bound=record)
+        rows = answers(cluster, seen, record.request, asking=record.uid)
         return {**found, "asks": record.request.text, "nodes": [_row(row) for row in rows]}
 
 

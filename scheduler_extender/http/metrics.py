@@ -89,7 +89,7 @@ class Metrics:
                 pod=f"{surprise.pod.namespace}/{surprise.pod.name}",
                 node=surprise.node,
                 got=list(surprise.got),
-                state=surprise.state,
+                cluster_file=surprise.cluster_file,
                 untold=before,
             )
 

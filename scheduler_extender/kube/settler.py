@@ -70,7 +70,7 @@ class Settler:
                     log.exception("a bind could not be settled", pod=flight.pod.name)
 
     def _flight(self, pod: PodRecord, now: float) -> _Flight:
-        """A reservation's flight: each has its own patience, also where a pod is bound once more.
+        """A bind as it is followed: each has its own patience, also where a pod is bound once more.
 
         One that comes back, since the bind after it was surely not written, goes on with its own.
         """
@@ -93,10 +93,10 @@ class Settler:
             log.info("a bind in flight cannot be looked up", pod=pod.name, cause=str(error))
             return
         with self._cluster.locked():
-            if self._cluster.reservation(pod.uid) is not pod:
+            if self._cluster.bind_in_flight(pod.uid) is not pod:
                 return  # another bind has begun, or the pod is gone meanwhile
             if found is None:
-                self._cluster.drop_flight(pod.uid, version)
+                self._cluster.drop_in_flight(pod.uid, version)
             elif found.node is not None:
                 self._cluster.put_pod(found)
             elif flight.unbound_at is None:

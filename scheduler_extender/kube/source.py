@@ -85,7 +85,7 @@ class KubeSource:
         )
         follow(
             "waker_failures",
-            "Times that a waiting pod's request could not be worked out",
+            "Times that an unschedulable pod's request could not be worked out",
             lambda: waker.failed,
         )
         follow("events_dropped", "Events not written: too many, or refused", lambda: events.dropped)

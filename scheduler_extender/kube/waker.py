@@ -82,8 +82,8 @@ class Waker:
         self._names: list[NodeName] = []
         self._numbers: list[int] = []
         self._last = self._rounds = 0
-        # For each waiting pod: the number of the last change it has been held against, when it
-        # may be woken again, and the pause after that.
+        # For each unschedulable pod: the number of the last change it has been held against, when
+        # it may be woken again, and the pause after that.
         self._tried: dict[PodUid, int] = {}
         self._next: dict[PodUid, tuple[float, float]] = {}
         self._served: dict[GpuRequest, int] = {}
@@ -100,12 +100,12 @@ class Waker:
     def round(self, now: float) -> None:
         """Wake whoever a recently changed node would take. ``now`` in seconds."""
         self._take_changes(now)
-        waiting = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
-        self._next = {uid: due for uid, due in self._next.items() if uid in waiting}
-        self._tried = {uid: at for uid, at in self._tried.items() if uid in waiting}
+        unschedulable = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
+        self._next = {uid: due for uid, due in self._next.items() if uid in unschedulable}
+        self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
         if not self._changed:
             return
-        groups = self._groups(waiting.values(), now)
+        groups = self._groups(unschedulable.values(), now)
         requests = {request for request, _ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
         budget = _Budget(self.LOOKS, self.EVALUATIONS, self.SECONDS, self._clock)
@@ -156,12 +156,12 @@ class Waker:
         self._numbers = [number for number, _ in self._changed.values()]
 
     def _groups(
-        self, waiting: Iterable[PodRecord], now: float
+        self, pods: Iterable[PodRecord], now: float
     ) -> dict[tuple[GpuRequest, int], list[PodRecord]]:
         """The pods that may be woken now and have not seen all changes, by what they ask."""
         newest, blind = self._numbers[-1], self._cluster.blind()
         groups: dict[tuple[GpuRequest, int], list[PodRecord]] = {}
-        for pod in waiting:
+        for pod in pods:
             if isinstance(pod.request, Malformed) or (blind and pod.request.required):
                 continue  # blind, filter would refuse it anyway; afterwards every node is news
             tried = self._tried.get(pod.uid, -1)
@@ -195,7 +195,7 @@ class Waker:
                 self._logged[request] = None
                 while len(self._logged) > LOGGED:
                     del self._logged[next(iter(self._logged))]
-                log.exception("a waiting pod's request cannot be worked out", asks=request.text)
+                log.exception("an unschedulable pod's request failed", asks=request.text)
             return False, self._last
         return False, tried
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state import freshness
@@ -22,7 +22,20 @@ from scheduler_extender.state.lookup import SLICE, Look, Lookup, NotRememberedEr
 from scheduler_extender.state.node import NodeFacts
 from topology.core.devices import NodeName
 from topology.core.requests import GpuRequest
-from topology.core.scoring import Prospect, RequestClasses
+from topology.core.scoring import Mix, Prospect, RequestClasses
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What is known of all nodes at one moment, by name, and what else their answers depend on.
+
+    ``mix`` is what scores weigh the future by. ``blind`` says that a watch had told us nothing for
+    so long that all of this may be wrong.
+    """
+
+    nodes: tuple[NodeFacts, ...]
+    mix: Mix
+    blind: bool
 
 
 class Board:
@@ -83,6 +96,11 @@ class Board:
         with self._lock:
             self._expire()
             return [facts for _, facts in sorted(self._nodes.items())]
+
+    def cluster_facts(self) -> ClusterFacts:
+        """All that answers depend on, at this one moment."""
+        with self._lock:
+            return ClusterFacts(tuple(self.all_facts()), self._lookup.mix, self.blind())
 
     def names(self) -> list[NodeName]:
         """Every node we know of, sorted."""

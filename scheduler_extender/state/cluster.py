@@ -34,7 +34,7 @@ class Cluster(Board):
         super().__init__(clock, settings, watches)
         self.reports_out_of_order = 0
         self._pods: dict[PodUid, PodRecord] = {}
-        self._reserved: dict[PodUid, NodeName] = {}
+        self._in_flight: dict[PodUid, NodeName] = {}
         self._node_objects = False
         self._on_surprise: list[Callable[[Surprise], None]] = []
 
@@ -152,7 +152,7 @@ class Cluster(Board):
         with self._lock:
             earlier = self._pods.get(pod.uid)
             if pod.node is not None:
-                pod = with_promise_of(pod, earlier, self.reservation(pod.uid))
+                pod = with_promise_of(pod, earlier, self.bind_in_flight(pod.uid))
             self._take_pod(pod, earlier)
             if pod.node is not None:
                 self.release(pod.uid)  # last: else the pod would be on no node in between
@@ -183,16 +183,16 @@ class Cluster(Board):
             self._drop_known_pod(uid, version)
             self.release(uid)
 
-    def drop_flight(self, uid: PodUid, version: int) -> None:
+    def drop_in_flight(self, uid: PodUid, version: int) -> None:
         """End a bind in flight whose pod is gone, as of this resourceVersion.
 
         Nobody saw whether it was bound before. Its kubelet may hold its devices, as in
         :meth:`drop_pod`.
         """
         with self._lock:
-            flying = self.reservation(uid)
-            if flying is not None:
-                self._pods[uid] = flying
+            found = self.bind_in_flight(uid)
+            if found is not None:
+                self._pods[uid] = found
                 self._drop_known_pod(uid, version)
                 self.release(uid)
 
@@ -239,7 +239,7 @@ class Cluster(Board):
         """Pods that are on no node, and of which no bind is in flight."""
         with self._lock:
             return [
-                p for p in self._pods.values() if p.node is None and p.uid not in self._reserved
+                p for p in self._pods.values() if p.node is None and p.uid not in self._in_flight
             ]
 
     # Binds in flight.
@@ -247,9 +247,11 @@ class Cluster(Board):
     def reserve(
         self, name: NodeName, pod: PodRecord, *, seen: NodeFacts | None = None
     ) -> PodRecord | None:
-        """Count a pod as bound to a node before the API server knows; the reservation.
+        """Count a pod as bound to a node before the API server knows: its bind is in flight.
 
-        With ``seen`` only while the node is still in the state that these facts show; else None.
+        With ``seen`` only while the answer that was worked out on these facts holds; else None.
+        That is while the node is still in the same state, and in the same state without this pod
+        if a bind of it is in flight here already: it is decided about as if it were not there.
         """
         with self._lock:
             self._expire()
@@ -258,18 +260,21 @@ class Cluster(Board):
                 resource = pod.request.resource if isinstance(pod.request, GpuRequest) else ""
                 if facts.key(resource) != seen.key(resource):
                     return None
+                gone = frozenset({pod.uid} & facts.in_flight.keys())
+                if gone and facts.without(gone).key(resource) != seen.without(gone).key(resource):
+                    return None
             ours = replace(pod, node=name)
             self._fly(name, ours)
             return ours
 
     def take_back(self, ours: PodRecord, before: PodRecord | None) -> None:
-        """Undo a reservation whose bind was surely not written: ``before`` stands again.
+        """Undo a reserve whose bind was surely not written: the one ``before`` stands again.
 
         Nothing happens where it is not ours any more: another bind of the pod has begun, or its
         end is known.
         """
         with self._lock:
-            if self.reservation(ours.uid) is not ours:
+            if self.bind_in_flight(ours.uid) is not ours:
                 return
             if before is None:
                 self.release(ours.uid)
@@ -279,24 +284,24 @@ class Cluster(Board):
     def release(self, uid: PodUid) -> None:
         """End a bind in flight: it failed for sure, or the pod's own record has taken over."""
         with self._lock:
-            name = self._reserved.pop(uid, None)
+            name = self._in_flight.pop(uid, None)
             if name is not None:
-                self._put(node.without_reservation(self._facts(name), uid))
+                self._put(node.without_bind_in_flight(self._facts(name), uid))
 
-    def reservation(self, uid: PodUid) -> PodRecord | None:
+    def bind_in_flight(self, uid: PodUid) -> PodRecord | None:
         """A pod's bind in flight, if there is one."""
         with self._lock:
-            name = self._reserved.get(uid)
-            return None if name is None else self._nodes[name].reserved[uid]
+            name = self._in_flight.get(uid)
+            return None if name is None else self._nodes[name].in_flight[uid]
 
     def in_flight(self) -> list[PodRecord]:
         """Every bind in flight."""
         with self._lock:
-            return [self._nodes[name].reserved[uid] for uid, name in self._reserved.items()]
+            return [self._nodes[name].in_flight[uid] for uid, name in self._in_flight.items()]
 
     def _fly(self, name: NodeName, pod: PodRecord) -> None:
-        self._put(node.with_reservation(self._facts(name), pod))
-        self._reserved[pod.uid] = name
+        self._put(node.with_bind_in_flight(self._facts(name), pod))
+        self._in_flight[pod.uid] = name
 
     def _verify(self, before: NodeFacts, after: Report | None) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""

@@ -6,7 +6,7 @@ pods were gone", decide about ``facts.without(pods)``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node import NodeFacts, Unusable
@@ -31,7 +31,7 @@ from topology.core.placement import (
     assess,
     endangers,
 )
-from topology.core.requests import GpuRequest
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 from topology.core.scoring import Prospect, RequestClasses
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
@@ -92,6 +92,20 @@ def decide(facts: NodeFacts, request: GpuRequest, require: Verdict) -> Decision:
         words = f"not guaranteed if a running GPU pod ends: {request.constraints.text}"
         return Decision(Rejection(words, resolvable=True), assessed)
     return Decision(None, assessed)
+
+
+def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
+    """What a node may hand out to the same pod without its constraints.
+
+    None where its record cannot be used.
+    """
+    if _why_unknown(facts, request) is not None:
+        return None
+    topology, served = _served(facts, request)
+    available = facts.availability(request.resource)
+    assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
+    plain = replace(request, constraints=NO_CONSTRAINTS)
+    return assess(kubelet_of(topology, served), available, plain)
 
 
 def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:

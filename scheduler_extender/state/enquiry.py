@@ -7,13 +7,14 @@ answered as *undecided*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
 
 from scheduler_extender.state.answers import State
+from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import (
     OUT_OF_DATE,
@@ -27,7 +28,7 @@ from scheduler_extender.state.node import NodeFacts
 from topology.core import scoring
 from topology.core.remembering import Interruption, interrupted_by
 from topology.core.requests import GpuRequest
-from topology.core.scoring import Merit, RequestClasses, classes_of
+from topology.core.scoring import Merit, Prospect, RequestClasses, classes_of
 
 T = TypeVar("T")
 ROUNDS = 8
@@ -104,6 +105,48 @@ def enquire(
         cluster.undecided([*left, *look.faulted, *look.unfound], request),
         frozenset(n for n, state in left.items() if state not in work.failed) | set(look.unfound),
     )
+
+
+def enquire_at(
+    cluster: Cluster, seen: ClusterFacts, request: GpuRequest, *, scores: bool = False
+) -> Answered:
+    """The answers of every node at one moment, worked out on the facts of that moment alone.
+
+    The states in the answer are numbers of its own. ``cluster`` counts what fails, and remembers
+    nothing.
+    """
+    work = _Work(cluster, request, inf)
+    states = _states_at(cluster, seen, request.resource)
+    answered = Answered([facts.name for facts in seen.nodes], states, {}, {})
+    for facts, state in zip(seen.nodes, states, strict=True):
+        if state is not None and state not in answered.decisions and state not in work.failed:
+            if request.required and seen.blind:
+                answered.decisions[state] = Decision(OUT_OF_DATE)
+                continue
+            decision = work.decision(state, facts)
+            if decision is not None:
+                answered.decisions[state] = decision
+            blind = seen.blind and not request.plain  # then prioritize does not compare nodes
+            if scores and not blind and decision is not None and decision.rejection is None:
+                found = work.prospect(state, facts, decision, classes_of(seen.mix))
+                if found is not None:
+                    answered.merits[state] = found.weighed(seen.mix)
+        if state is None or state in work.failed:
+            answered.undecided[facts.name] = undecided(facts, request)
+    return answered
+
+
+def _states_at(cluster: Cluster, seen: ClusterFacts, resource: str) -> list[State | None]:
+    """A number for each node, equal for nodes that answer alike; None where finding it fails."""
+    numbers: dict[Hashable, State] = {}
+    found: list[State | None] = []
+    for facts in seen.nodes:
+        try:
+            found.append(numbers.setdefault(facts.key(resource), len(numbers)))
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            cluster.faults.note(facts.name, error)
+            found.append(None)
+    return found
 
 
 def scores(request: GpuRequest, answered: Answered) -> dict[str, int]:
@@ -183,28 +226,41 @@ class _Work:
                 for state, facts in look.missing.items():
                     if state not in self.failed:
                         self._decide(state, facts)
+                classes = classes_of(look.mix)
                 for state, facts in look.unweighed.items():
                     if state not in self._unmeasured:
-                        self._weigh(state, facts, look.decisions[state], classes_of(look.mix))
+                        self._weigh(state, facts, look.decisions[state], classes)
         except OutOfTimeError:
             return False
         return True
 
-    def _decide(self, state: State, facts: NodeFacts) -> None:
+    def decision(self, state: State, facts: NodeFacts) -> Decision | None:
+        """The answer of a state; None where deciding fails."""
         require = self._cluster.settings.require
         decision = self._worked_out(facts, lambda: decide(facts, self._request, require))
         if decision is None:
             self.failed.add(state)
-        else:
+        return decision
+
+    def prospect(
+        self, state: State, facts: NodeFacts, decision: Decision, classes: RequestClasses
+    ) -> Prospect | None:
+        """What a placement in a state would cost; None where that cannot be worked out."""
+        found = self._worked_out(facts, lambda: prospect(facts, self._request, decision, classes))
+        if found is None:
+            self._unmeasured.add(state)
+        return found
+
+    def _decide(self, state: State, facts: NodeFacts) -> None:
+        decision = self.decision(state, facts)
+        if decision is not None:
             self._cluster.remember(self._request, state, decision)
 
     def _weigh(
         self, state: State, facts: NodeFacts, decision: Decision, classes: RequestClasses
     ) -> None:
-        found = self._worked_out(facts, lambda: prospect(facts, self._request, decision, classes))
-        if found is None:
-            self._unmeasured.add(state)
-        else:
+        found = self.prospect(state, facts, decision, classes)
+        if found is not None:
             self._cluster.remember_prospect(self._request, state, found, classes)
 
     def _worked_out(self, facts: NodeFacts, answer: Callable[[], T]) -> T | None:

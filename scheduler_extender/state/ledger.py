@@ -3,8 +3,9 @@
 There is no running balance that could drift. A node's availability is computed from what is known
 about it now: its record, its pods, and the binds in flight. The rules:
 
-1. A device is used if the report says so, or if a pod is bound here whose devices the report does
-   not show yet (a *reservation*: we know how many, not which). Pods that others bound are
+1. A device is used if the report says so, or if a pod is bound here, or being bound by us (its bind
+   is *in flight*), whose devices the report does not show yet. Such a pod is *unreported*, and its
+   entry is a *reservation*: we know how many devices, not which. Pods that others bound are
    reservations from the moment their nodeName is seen.
 2. A reservation retires when every app and sidecar container of its pod has its devices in the
    report, or when the pod has ended or is gone; pod by pod, never by time.
@@ -98,21 +99,6 @@ def ledger(
         holders = entries.releasing if all_pods_known else entries.running
         holders.append(Holder(entries.pool(other)))
     return Ledger(entries.availability(), entries.unreported, shown)
-
-
-def availability(
-    topology: NodeTopology,
-    report: Report | None,
-    pods: Iterable[PodRecord],
-    resource: str,
-    *,
-    all_pods_known: bool = True,
-    reported: Container[PodUid] = (),
-) -> Availability:
-    """What is available on a node of ``resource``; see :func:`ledger`."""
-    return ledger(
-        topology, report, pods, resource, all_pods_known=all_pods_known, reported=reported
-    ).availability
 
 
 @dataclass(slots=True)
@@ -216,7 +202,7 @@ class _Entries:
         )
 
     def enter_departed(self, gone: Departed) -> None:
-        """Enter a pod that ended unseen, while one that was unreported beside it still is."""
+        """Enter a departed pod, while one that was unreported beside it still is."""
         request = gone.pod.request
         unreported = {uid for uid, pod in self.unreported.items() if not pod.departed}
         if (

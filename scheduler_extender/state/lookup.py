@@ -148,6 +148,11 @@ class Lookup:
         if self._numbers.lives(state) and classes == classes_of(self._mix.current):
             self._answers.to(request).put_prospect(state, prospect, classes)
 
+    @property
+    def mix(self) -> Mix:
+        """The mix of requests that scores weigh the future by now."""
+        return self._mix.current
+
     def observe(self, request: GpuRequest) -> None:
         """Count a request that is seen for the first time into the mix."""
         if self._mix.observe(request):

@@ -8,7 +8,7 @@ Three kinds of pods are no longer with the API server or have ended, and still c
 
 *leaving*   deleted, and no report has shown yet that the kubelet has let go
 *departed*  ended before any report showed it, while other pods were unreported (see ``ledger``)
-*reserved*  not bound yet as far as the API server has told us: a bind of ours is in flight
+*in flight* not bound yet as far as the API server has told us: our bind is being written
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class NodeFacts:
     exists: bool = False
     dra_only: bool = False
     pods: Mapping[PodUid, PodRecord] = field(default_factory=dict)
-    reserved: Mapping[PodUid, PodRecord] = field(default_factory=dict)
+    in_flight: Mapping[PodUid, PodRecord] = field(default_factory=dict)
     leaving: Mapping[PodUid, Leaving] = field(default_factory=dict)
     departed: Mapping[PodUid, Departed] = field(default_factory=dict)
     reported: frozenset[PodUid] = frozenset()
@@ -97,14 +97,14 @@ class NodeFacts:
     def known(self) -> bool:
         """Whether there is anything to know; a node without is forgotten."""
         return bool(
-            self.exists or self.topology or self.problem or self.pods or self.reserved
+            self.exists or self.topology or self.problem or self.pods or self.in_flight
         )  # leaving pods alone do not keep a node known
 
     @property
     def all_pods(self) -> tuple[PodRecord, ...]:
-        """The pods that hold devices here or will: bound, reserved and leaving."""
+        """The pods that hold devices here or will: bound, with a bind in flight, or leaving."""
         leaving = (found.pod for found in self.leaving.values())
-        return (*self.pods.values(), *self.reserved.values(), *leaving)
+        return (*self.pods.values(), *self.in_flight.values(), *leaving)
 
     @property
     def promises(self) -> bool:
@@ -116,7 +116,7 @@ class NodeFacts:
 
     @property
     def too_many_departed(self) -> bool:
-        """Whether more pods ended unseen here than anybody can follow."""
+        """Whether more pods departed here than anybody can follow."""
         return any(gone.many for gone in self.departed.values())
 
     def ledger(self, resource: str) -> Ledger | Unusable:
@@ -134,7 +134,8 @@ class NodeFacts:
     def key(self, resource: str) -> Hashable:
         """All that the answers about this node over ``resource`` depend on.
 
-        Nodes with equal keys answer every request alike.
+        Nodes with equal keys answer every request alike. Where too many pods have departed nobody
+        decides: then a plain pod's answer depends on whether a promise is outstanding.
         """
         key: tuple[object, ...] = (
             self.problem is not None,
@@ -148,7 +149,7 @@ class NodeFacts:
             usable = not self.problem and self.report is not None
             available = self.availability(resource) if usable else None
             key += (topology.shape, topology.allocator, topology.resources, available)
-            key += (self.too_many_departed,)
+            key += (self.too_many_departed, self.too_many_departed and self.promises)
         return key
 
     def without(self, gone: frozenset[PodUid]) -> NodeFacts:
@@ -161,7 +162,7 @@ class NodeFacts:
                 self,
                 report=replace(self.report, allocations=kept),
                 pods=_without(self.pods, gone),
-                reserved=_without(self.reserved, gone),
+                in_flight=_without(self.in_flight, gone),
                 leaving=_without(self.leaving, gone),
             )
         )
@@ -249,15 +250,15 @@ def with_leaving(facts: NodeFacts, pod: PodRecord, version: int) -> NodeFacts:
     return _let_go(replace(facts, pods=pods, leaving=leaving))
 
 
-def with_reservation(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
-    """A bind of the pod to this node is in flight."""
-    return _without_old_departed(replace(facts, reserved={**facts.reserved, pod.uid: pod}))
+def with_bind_in_flight(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
+    """Our bind of the pod to this node is in flight."""
+    return _without_old_departed(replace(facts, in_flight={**facts.in_flight, pod.uid: pod}))
 
 
-def without_reservation(facts: NodeFacts, uid: PodUid) -> NodeFacts:
+def without_bind_in_flight(facts: NodeFacts, uid: PodUid) -> NodeFacts:
     """A bind in flight has ended, one way or the other."""
     return _without_old_departed(
-        replace(facts, reserved=_without(facts.reserved, frozenset({uid})))
+        replace(facts, in_flight=_without(facts.in_flight, frozenset({uid})))
     )
 
 

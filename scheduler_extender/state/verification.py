@@ -36,17 +36,17 @@ BROKEN = "promise-broken"
 class Surprise:
     """One pod whose GPUs were not foreseen.
 
-    ``kind`` is :data:`OUTSIDE` or :data:`BROKEN`, ``got`` the driver indices it has. ``strangers``
-    are pods that the report shows for the first time and that we know nothing of: they may have
-    come first. ``state`` is a cluster file that shows the moment before.
+    ``kind`` is :data:`OUTSIDE` or :data:`BROKEN`, ``got`` the driver indices it has. ``foreign``
+    are pods that others bound, that the report shows for the first time and that nobody had told us
+    of: they may have come first. ``cluster_file`` replays the moment before.
     """
 
     kind: str
     pod: PodRecord
     node: str
     got: tuple[int, ...]
-    strangers: tuple[str, ...]
-    state: str
+    foreign: tuple[str, ...]
+    cluster_file: str
 
     @property
     def message(self) -> str:
@@ -56,7 +56,9 @@ class Surprise:
             BROKEN: "GPUs that do not meet what the pod requires",
         }
         why = (
-            f"; pods that were bound unseen: {', '.join(self.strangers)}" if self.strangers else ""
+            f"; others bound these pods, unreported until now: {', '.join(self.foreign)}"
+            if self.foreign
+            else ""
         )
         return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
 
@@ -122,7 +124,7 @@ def _verify(
                 pod,
                 topology.name,
                 topology.indices(mask),
-                _strangers(before, after, pods),
+                _foreign(before, after, pods),
                 replayable(topology, before, pods),
             )
             for kind in kinds
@@ -137,7 +139,7 @@ def _foreseen(kubelet: Kubelet, then: Availability, pending: Pending, got: Pool)
     return sets is None or got in sets
 
 
-def _strangers(before: Report, after: Report, pods: Iterable[PodRecord]) -> tuple[str, ...]:
+def _foreign(before: Report, after: Report, pods: Iterable[PodRecord]) -> tuple[str, ...]:
     known = {pod.uid for pod in pods} | {a.pod_uid for a in before.allocations}
     new = {f"{a.namespace}/{a.pod}" for a in after.allocations if a.pod_uid not in known}
     return tuple(sorted(new))

@@ -31,12 +31,12 @@ TRIES = 3
 
 
 class BindError(Exception):
-    """A bind did not happen, or nobody can tell yet: then its reservation stays, and the message
+    """A bind did not happen, or nobody can tell yet: then it stays in flight, and the message
     says so. kube-scheduler forgets the pod and tries again."""
 
 
 class BindUnknownError(Exception):
-    """Whether a bind happened cannot be told now; its reservation has to stay."""
+    """Whether a bind happened cannot be told now; it has to stay in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ def bind(
 
 @dataclass(frozen=True, slots=True)
 class _Reserved:
-    """A bind that may be written: what was decided and on which facts, the reservation, and the one
-    that was there before."""
+    """A bind that may be written: what was decided and on which facts, the pod as reserved, and
+    its bind that was in flight before."""
 
     decision: Decision
     facts: NodeFacts
@@ -134,8 +134,8 @@ class _Reserved:
 def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | None:
     """Decide and reserve; None where the pod is bound to this node already.
 
-    A repeated bind is decided anew, without its own reservation counting against it. Where the
-    node no longer keeps the promise nothing is written, and the reservation stays as it was: the
+    A repeated bind is decided anew, without the one in flight counting against it. Where the node
+    no longer keeps the promise nothing is written, and the one in flight stays as it was: the
     first write may have been committed, and only the API server can tell.
     """
     request = pod.request
@@ -145,7 +145,7 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
         last = attempt == TRIES
         deciding: AbstractContextManager[None] = cluster.locked() if last else nullcontext()
         with deciding:
-            facts, before = cluster.facts(node), cluster.reservation(pod.uid)
+            facts, before = cluster.facts(node), cluster.bind_in_flight(pod.uid)
             if before is not None and before.node != node:
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
             without = facts if before is None else facts.without(frozenset({pod.uid}))
@@ -155,7 +155,8 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
             if decision.rejection is not None:
                 raise BindError(decision.rejection.reason)
             with cluster.locked():
-                if cluster.reservation(pod.uid) is not before or _is_bound(cluster, pod.uid, node):
+                now_in_flight = cluster.bind_in_flight(pod.uid)
+                if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
                 ours = cluster.reserve(node, _promised(pod, request, decision), seen=facts)
             if ours is not None:

@@ -42,11 +42,11 @@ def filter_nodes(
         return FilterResult(node_names=names)
     if isinstance(request, Malformed):
         return FilterResult(node_names=[], unresolvable=dict.fromkeys(names, request.reason))
-    reserved = cluster.reservation(PodUid(pod.metadata.uid))
-    if reserved is not None:
+    flying = cluster.bind_in_flight(PodUid(pod.metadata.uid))
+    if flying is not None:
         if at_once:
             raise NotRememberedError
-        return _only_where_reserved(cluster, reserved, request, names)
+        return _only_where_in_flight(cluster, flying, request, names)
     if request.required and cluster.blind():
         return FilterResult(node_names=[], unresolvable=dict.fromkeys(names, OUT_OF_DATE.reason))
     if at_once:
@@ -84,21 +84,21 @@ def _result(request: GpuRequest, answered: Answered) -> FilterResult:
     return FilterResult(node_names=passed, failed=failed, unresolvable=unresolvable)
 
 
-def _only_where_reserved(
-    cluster: Cluster, reserved: PodRecord, request: GpuRequest, names: Sequence[str]
+def _only_where_in_flight(
+    cluster: Cluster, flying: PodRecord, request: GpuRequest, names: Sequence[str]
 ) -> FilterResult:
     """The answer for a pod whose bind nobody can tell the end of: no other node may take it.
 
-    On the node itself the pod's own reservation does not count against it.
+    On the node itself the pod's own bind does not count against it.
     """
-    here = NodeName(reserved.node or "")
+    here = NodeName(flying.node or "")
     passed: list[str] = []
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
     for name in names:
         why: Rejection | None = IN_FLIGHT
         if name == here:
-            without = cluster.facts(here).without(frozenset({reserved.uid}))
+            without = cluster.facts(here).without(frozenset({flying.uid}))
             why = answer_of(cluster, without, request).rejection
         if why is None:
             passed.append(name)

@@ -38,10 +38,10 @@ def preempt(
         return PreemptionResult(offered)
     if isinstance(request, Malformed):
         return PreemptionResult()
-    reserved = cluster.reservation(PodUid(args.pod.metadata.uid))
-    if reserved is not None:
+    flying = cluster.bind_in_flight(PodUid(args.pod.metadata.uid))
+    if flying is not None:
         # It may be bound there yet, and is bound nowhere else: no other eviction would help.
-        offered = {node: found for node, found in offered.items() if node == reserved.node}
+        offered = {node: found for node, found in offered.items() if node == flying.node}
     if request.required and cluster.blind():
         return PreemptionResult()
     kept = {}
@@ -51,8 +51,8 @@ def preempt(
             if late():
                 break
             gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
-            if reserved is not None:
-                gone |= {reserved.uid}
+            if flying is not None:
+                gone |= {flying.uid}
             if _passes_without(cluster, NodeName(name), request, gone, known):
                 kept[name] = victims
     return PreemptionResult(kept)

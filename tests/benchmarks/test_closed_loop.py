@@ -62,7 +62,7 @@ def test_no_guaranteed_promise_is_ever_broken(
     restarts = sum(t.restarts for t in ours)
     with capsys.disabled():
         print(f"\n{placed} placements, {restarts} restarts of the extender")
-        print(f"promises {dict(promised)}, broken {dict(broken)}, to unseen pods {dict(excused)}")
+        print(f"promises {dict(promised)}, broken {dict(broken)}, excused {dict(excused)}")
         lost = f"{naive.broken.total()} of {naive.required_placed}"
         print(f"the rule 'a good set is free' broke {lost}")
     assert placed >= PLACEMENTS
@@ -125,7 +125,7 @@ def kept(first: Play) -> Counter[str]:
             blindings=tally.blindings,
             deaths=tally.deaths,
             recreated=tally.recreated,
-            unseen=tally.unseen.total(),
+            unexcused=tally.unexcused.total(),
             stale=tally.stale,
             blind=tally.blind,
         )
@@ -158,11 +158,11 @@ def test_a_binding_that_is_written_late_breaks_nothing() -> None:
 
 
 def test_a_blind_extender_does_not_promise() -> None:
-    """While a watch fails others may bind pods unseen: nothing that needs links is placed then."""
+    """While a watch fails others may bind pods of which we hear late: no promises then."""
     happened = kept(Play("extender", 900, 131, foreign=0.1, faults=Faults(blind_every=60.0)))
     assert happened["blindings"] > 7
     assert happened["blind"] == 0
-    assert happened["unseen"] == 0
+    assert happened["unexcused"] == 0
 
 
 def test_force_deletions_that_nobody_sees_break_nothing() -> None:

@@ -63,8 +63,8 @@ def test_the_fifth_pair_waits_and_describe_says_why(real: RealCluster) -> None:
     for reason in (
         "1 Insufficient nvidia.com/gpu",
         "1 not guaranteed: the node may hand out GPUs without link=nvlink",
-        "1 no 2 free GPUs with link=nvlink",
-        "1 hardware has no 2 GPUs with link=nvlink",
+        "1 no set of 2 free GPUs with link=nvlink",
+        "1 the hardware has no set of 2 GPUs with link=nvlink",
     ):
         assert reason in message
     assert message.split(". ")[0] in real.kubectl("describe", "pod", "pair-4").replace("\n", " ")
@@ -113,7 +113,7 @@ def test_a_change_of_a_record_alone_lets_it_in(real: RealCluster) -> None:
     unlinked = replace(whole, links=tuple(replace(k, nvlinks=0) for k in whole.links))
     real.add_machine(unlinked)
     real.add_pod("triple", 3, {"gpu-model": "A100*", "link": "nvlink"})
-    assert "hardware has no 3 GPUs with" in real.unschedulable("triple")
+    assert "the hardware has no set of 3 GPUs with" in real.unschedulable("triple")
     time.sleep(2)
     started = time.monotonic()
     real.patch(f"{RECORDS}/flaky", {"spec": encode(whole)["spec"]})

@@ -131,7 +131,7 @@ class Driver:
         if unbound:
             manifest = self.rng.choice(unbound)
             asked = msgspec.convert(manifest, Pod)
-            # Where no record is known a plain pod passes unseen, at its own risk.
+            # Where no record is known a plain pod passes unchecked, at its own risk.
             known = [n for n in NODES if self.cluster.facts(NodeName(n)).report is not None]
             passed = verbs.filter_nodes(self.cluster, asked, known).node_names
             if passed:
@@ -253,7 +253,7 @@ class Driver:
         for state, key in zip(states, keys, strict=True):
             # A node that has changed has left its state: nothing is answered out of the past.
             assert self.keys.setdefault(state, key) == key
-        flying = {uid for facts in cluster.all_facts() for uid in facts.reserved}
+        flying = {uid for facts in cluster.all_facts() for uid in facts.in_flight}
         assert flying == {pod.uid for pod in cluster.in_flight()}
 
     def settle(self) -> None:

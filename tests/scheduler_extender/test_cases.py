@@ -89,7 +89,7 @@ def test_case_05_never_a_node_that_was_not_offered(service: Running) -> None:
 
 def test_case_06_hardware_impossible_is_unresolvable(service: Running) -> None:
     answer = service.filter(pod(2, NVLINK), "pcie")
-    reason = "hardware has no 2 GPUs with link=nvlink"
+    reason = "the hardware has no set of 2 GPUs with link=nvlink"
     assert answer["FailedAndUnresolvableNodes"] == {"pcie": reason}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.explain import answers, summary
+from scheduler_extender.explain import Answer, answers, summary
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import OUT_OF_DATE
 from scheduler_extender.state.freshness import Watch
@@ -20,7 +21,7 @@ from tests.scheduler_extender.test_cases import hold
 from topology.core.devices import NodeName
 from topology.core.links import LinkKind
 from topology.core.report import Report
-from topology.core.requests import Constraints, Policy, gpu_request
+from topology.core.requests import Constraints, GpuRequest, Policy, gpu_request
 
 NVLINK = {"link": "nvlink"}
 
@@ -52,7 +53,7 @@ def test_a_bound_pod_is_not_counted_against_itself() -> None:
         see(service, other)
         told = rows(service, "other")["bridged"]
         assert (told["verdict"], told["reason"]) == ("impossible", "not enough free GPUs")
-        assert told["score"] == 0
+        assert told["score"] is None
 
 
 def test_a_pod_whose_gpus_are_reported_is_not_counted_against_itself_either() -> None:
@@ -80,11 +81,12 @@ def test_every_row_that_is_no_promise_says_why() -> None:
     cluster.put_record(bridged(), None)
     asked = gpu_request(2, Constraints(link=LinkKind.NVLINK), Policy.PREFERRED)
     for request in (asked, gpu_request(1)):
-        for row in answers(cluster, request):
+        for row in answers(cluster, cluster.cluster_facts(), request):
             assert row.passes
             assert not row.promises
             assert (row.note, row.reason) == ("no topology report", "")
-    assert summary(gpu_request(1), answers(cluster, gpu_request(1))) == (
+    told = answers(cluster, cluster.cluster_facts(), gpu_request(1))
+    assert summary(gpu_request(1), told) == (
         "3 of 3 nodes would take it; 3 of them without a word on their GPUs"
     )
 
@@ -98,9 +100,13 @@ def test_scores_and_verdicts_are_those_of_the_verbs() -> None:
             scores = service.prioritize(asked, *told)
             passed = service.filter(asked, *told)["NodeNames"]
             for name, row in told.items():
-                assert row["score"] == scores[name]
                 assert (row["verdict"] == "guaranteed") == (not row["reason"] and not row["note"])
                 assert (name in passed) == (row["reason"] == "")
+                if name in passed:
+                    assert (row["score"], row["resolvable"]) == (scores[name], None)
+                else:
+                    assert (row["score"], scores[name]) == (None, 0)
+                    assert isinstance(row["resolvable"], bool)
             assert NodeName("pcie") in told
 
 
@@ -127,11 +133,16 @@ def test_what_a_blind_extender_answers_is_told() -> None:
     watches: list[Watch] = []
     cluster = Cluster(lambda: 1000.0, watches=lambda: watches)
     cluster.put_record(switched(), Report("boot", 1))
+
+    def told(request: GpuRequest) -> Answer:
+        (row,) = answers(cluster, cluster.cluster_facts(), request)
+        return row
+
     pair = gpu_request(2, Constraints(link=LinkKind.NVLINK))
-    (row,) = answers(cluster, pair)
-    assert row.promises
+    assert told(pair).promises
     watches.append(Watch("pods", 0.0))
-    (row,) = answers(cluster, pair)
-    assert (row.passes, row.reason) == (False, OUT_OF_DATE.reason)
-    (row,) = answers(cluster, gpu_request(2))
-    assert row.passes
+    row = told(pair)
+    assert (row.passes, row.reason, row.score) == (False, OUT_OF_DATE.reason, None)
+    assert told(gpu_request(2)).passes
+    row = told(replace(pair, policy=Policy.PREFERRED))
+    assert (row.passes, row.score, row.note) == (True, 0, OUT_OF_DATE.reason)

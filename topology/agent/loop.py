@@ -30,7 +30,7 @@ from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
 from topology.agent.decides.hardwarebook import HardwareBook
 from topology.agent.decides.health import HealthBook
 from topology.agent.decides.holders import HoldersBook
-from topology.agent.decides.holdings import Entry, Held, unsettled
+from topology.agent.decides.holdings import Entry, Held, awaited
 from topology.agent.decides.limits import HOLDINGS_LEFT_OUT
 from topology.agent.decides.observed import NvmlState, Xid
 from topology.agent.decides.pcitree import PciTree
@@ -178,7 +178,7 @@ class NodeAgent:
         nvml = self._asks.driver.state()
         self._hear_xids()
         self._look_at_hardware(nvml)
-        self._polling.wait_for(self._unsettled(around), self._clock.seconds())
+        self._polling.wait_for(self._awaited(around), self._clock.seconds())
         picture = compose(self._facts(around, nvml), self._conditions, self._clock.text())
         if picture.unknown:
             self._unaccounted.forget()  # whose GPU is computed on cannot be told either
@@ -222,11 +222,11 @@ class NodeAgent:
         watchful = polling.watchful(now)
         self._holders.take(entries, around, now, self._clock.text(), watchful=watchful)
 
-    def _unsettled(self, around: Surroundings) -> frozenset[PodUid]:
+    def _awaited(self, around: Surroundings) -> frozenset[PodUid]:
         """The pods of which news from the kubelet is due."""
         allocatable = self._allocatable.allocatable
         served = None if allocatable is None else allocatable.keys()
-        return unsettled(self._holders.holders.by_uid, around.pods, served)
+        return awaited(self._holders.holders.by_uid, around.pods, served)
 
     # The hardware.
 

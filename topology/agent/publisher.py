@@ -94,7 +94,7 @@ class Publisher:
         self._topology: NodeTopology | None = None
         self._encoded: dict[str, object] | None = None
         self._sequence = 0
-        self._departures = 0
+        self._deletions = 0
         self._boot = ""
         self._due = float("-inf")
         self._failures = 0
@@ -127,10 +127,10 @@ class Publisher:
         """When the next write is due with no news, by the clock: a heartbeat, or another try."""
         return self._not_before if self._failures else self._due
 
-    def write(self, topology: NodeTopology | None, report: Report, departures: int = 0) -> bool:
+    def write(self, topology: NodeTopology | None, report: Report, deletions: int = 0) -> bool:
         """Write what has changed or is due; whether all of it stands there now.
 
-        ``departures`` counts the pods that the report's agent knows to have left: one more is
+        ``deletions`` counts the pods that the report's agent knows to have left: one more is
         news, even where nothing else is. ``topology`` is None where nobody could look: the spec
         stays as it is. The report comes without a sequence.
         """
@@ -145,7 +145,7 @@ class Publisher:
                 self._topology = topology
             for attempt in (1, 2):
                 try:
-                    self._write(None if topology is None else self._encoded, report, departures)
+                    self._write(None if topology is None else self._encoded, report, deletions)
                     break
                 except (ConflictError, NotFoundError):
                     self._stored = None
@@ -176,8 +176,8 @@ class Publisher:
         except ApiFailure as error:
             log.warning("not even a bare record can be written", cause=str(error))
 
-    def _write(self, spec: dict[str, object] | None, report: Report, departures: int) -> None:
-        beat = self._clock() >= self._due or departures != self._departures
+    def _write(self, spec: dict[str, object] | None, report: Report, deletions: int) -> None:
+        beat = self._clock() >= self._due or deletions != self._deletions
         if self._stored is None:
             self._read()
         if self._stored is None:
@@ -188,7 +188,7 @@ class Publisher:
             self._spec = spec
         if report != self._report or beat or "status" not in (self._stored or {}):
             self._put_status(report, self._topology)
-            self._departures = departures
+            self._deletions = deletions
 
     def _put_status(self, report: Report, topology: NodeTopology | None) -> None:
         # A write that ended without an answer may have been committed: its number is used up.

@@ -214,7 +214,7 @@ class AgentService:
                 "name": self._settings.node,
                 "uid": uid,
             }
-        return self._publisher.write(picture.topology, picture.report, picture.departures)
+        return self._publisher.write(picture.topology, picture.report, picture.deletions)
 
     def _sources_answered(self) -> bool:
         """Whether NVML and the API server have answered, if only that they cannot."""
@@ -237,7 +237,7 @@ class AgentService:
     def _surroundings(self) -> Surroundings:
         # Version and count before the pods: what is known may be newer than what they say.
         version = self._reflector.state.resource_version if self._reflector else ""
-        departures, gone_at = self._pods.departures()
+        deletions, gone_at = self._pods.deletions()
         pods, plugin = self._pods.snapshot()
         node = self._node.state
         return Surroundings(
@@ -250,7 +250,7 @@ class AgentService:
             unseen=node.unseen,
             # The reflector notes an event's version only once its sink has told us of the event.
             pods_version=_later(version, gone_at),
-            departures=departures,
+            deletions=deletions,
         )
 
     def _show(self, turn: Turn) -> None:

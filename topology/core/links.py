@@ -41,16 +41,6 @@ class LinkKind(IntEnum):
         return "?" if self is LinkKind.UNKNOWN else self.name
 
 
-PCIE_KINDS = (
-    LinkKind.BOARD,
-    LinkKind.PIX,
-    LinkKind.PXB,
-    LinkKind.PHB,
-    LinkKind.NODE,
-    LinkKind.SYS,
-)
-
-
 class Via(Enum):
     """Where an NVLink ends: at the other GPU itself, or in a switch."""
 

@@ -28,6 +28,9 @@ def test_the_examples_of_the_docs(jobs: str, tmp_path: Path) -> None:
     done = runner.invoke(app, args)
     assert done.exit_code == 0, done.output
     assert "Tidy" in done.output
+    said = " ".join(done.output.split())
+    assert "After ± stands the half of the 95 % interval over the seeds." in said
+    assert '"Of those asking" is the wait of jobs with annotations.' in said
     found = json.loads((tmp_path / "found.json").read_text())
     ours, tidy = found["runs"]
     assert (ours["jobs"], ours["placed"], ours["kept"]) == (7, 7, 1.0)

@@ -93,4 +93,4 @@ def test_cpu_of_a_snapshots_nodes_binds(tmp_path: Path) -> None:
     result = Simulation(nodes, jobs, lambda: policy("LeastAllocated"), 1).run()
     assert [o.started for o in result.outcomes] == [0, 10]
     too_much = [Job("c", 0, 10, Ask(1, None, 11_000, 0))]
-    assert Simulation(nodes, too_much, lambda: policy("FGD"), 1).run().impossible == 1
+    assert Simulation(nodes, too_much, lambda: policy("FGD"), 1).run().unplaceable == 1

@@ -27,7 +27,7 @@ from topology.machines import machine
 
 def check(nodes: Sequence[Node], jobs: Sequence[Job], result: Result, rules: Rules) -> None:
     placed = [o for o in result.outcomes if o.placed]
-    waiting = len(jobs) - len(placed) - result.impossible
+    waiting = len(jobs) - len(placed) - result.unplaceable
     assert waiting == result.stuck if rules.queue != "none" else waiting >= 0
     for outcome in placed:
         job = outcome.job
@@ -121,9 +121,9 @@ def test_what_no_empty_cluster_could_take_holds_nobody_up() -> None:
         Job("pair", 1, 10, Ask(2, None, 0, 0, LINK)),
     ]
     ours = Simulation(nodes, jobs, lambda: policy("gpu-topology"), 1, Rules("fifo")).run()
-    assert (ours.impossible, ours.outcomes[1].started) == (1, 1)
+    assert (ours.unplaceable, ours.outcomes[1].started) == (1, 1)
     stock = Simulation(nodes, jobs, lambda: policy("MostAllocated"), 1, Rules("fifo")).run()
-    assert (stock.impossible, stock.outcomes[0].kept) == (0, False)
+    assert (stock.unplaceable, stock.outcomes[0].kept) == (0, False)
 
 
 def test_a_share_is_a_replica_where_there_are_any_and_else_a_gpu(tmp_path: Path) -> None:
@@ -146,22 +146,22 @@ def test_choice_and_outcome_say_nothing_of_what_never_was() -> None:
     assert not Outcome(Job("", 0, 1, Ask(1))).placed
 
 
-def test_what_others_may_make_possible_is_not_impossible() -> None:
+def test_what_others_may_make_possible_is_not_unplaceable() -> None:
     # Five of an empty cube mesh may be no ring; with GPUs 0 and 4 gone they always are one.
     five = Ask(5, None, 0, 0, RING)
     alone = play("dgx1-v100=1", [Job("five", 0, 10, five)], "gpu-topology")
-    assert (alone.impossible, alone.stuck) == (0, 1)
+    assert (alone.unplaceable, alone.stuck) == (0, 1)
     six = play(
         "dgx1-v100=1", [Job("nine", 0, 10, Ask(9)), Job("one", 1, 1, Ask(1))], "gpu-topology"
     )
-    assert (six.impossible, six.outcomes[1].placed) == (1, True)
+    assert (six.unplaceable, six.outcomes[1].placed) == (1, True)
 
 
 def test_one_sample_of_nodes_does_not_speak_for_the_others() -> None:
     # The last sample has no links at all; five of a cube mesh in the first may become a ring.
     five = Job("five", 0, 10, Ask(5, None, 0, 0, RING))
     result = play("dgx1-v100=120,l40s-8=120", [five], "gpu-topology")
-    assert (result.impossible, result.stuck) == (0, 1)
+    assert (result.unplaceable, result.stuck) == (0, 1)
 
 
 @pytest.mark.parametrize("name", ["gpu-topology", "LeastAllocated", "Random"])

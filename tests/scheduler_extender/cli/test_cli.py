@@ -39,10 +39,13 @@ def test_check_as_json_follows_the_contract() -> None:
     assert len(good["outcomes"]) == 12
     assert good["containers"] == [{"name": "main", "outcomes": good["outcomes"]}]
     assert (good["hazards"], good["reason"], good["note"]) == ([], "", "")
-    assert good["resolvable"] is True
+    assert good["outcomes"] == sorted(good["outcomes"]), "the lowest GPUs first"
+    assert good["outcomes"][:4] == [[0, 1], [0, 2], [0, 3], [1, 2]]
+    assert (good["score"], good["resolvable"]) == (8, None)
     bad = nodes["l40s-01"]
-    assert (bad["verdict"], bad["outcomes"], bad["score"]) == ("never", [], 0)
-    assert bad["reason"] == "hardware has no 2 GPUs with link=nvlink"
+    assert (bad["verdict"], bad["outcomes"], bad["score"]) == ("never", [], None)
+    assert bad["containers"] == [{"name": "main", "outcomes": []}]
+    assert bad["reason"] == "the hardware has no set of 2 GPUs with link=nvlink"
     assert bad["resolvable"] is False
 
 
@@ -81,9 +84,13 @@ def test_check_says_why_a_node_that_passes_promises_nothing() -> None:
     done = run("check", sample, "--cluster", CLUSTER)
     assert "8 of 8 nodes would take it: 4 promise what it asks for, 4 do not" in done.stdout
     answer = json.loads(run("check", sample, "--cluster", CLUSTER, "--output", "json").stdout)
+    never = "the hardware has no set of 4 GPUs with link=nvlink"
     for row in answer["nodes"]:
-        why = "" if row["verdict"] == "guaranteed" else "hardware has no 4 GPUs with link=nvlink"
-        assert (row["note"], row["reason"]) == (why, "")
+        why = "" if row["verdict"] == "guaranteed" else never
+        assert (row["note"], row["reason"], row["resolvable"]) == (why, "", None)
+        assert row["outcomes"], "the pod fits: some set will be handed out to it"
+        assert row["containers"] == [{"name": "main", "outcomes": row["outcomes"]}]
+    assert done.stdout.count("fits, never as preferred") == 4
     assert answer.keys() == {"pod", "asks", "nodes"}
 
 

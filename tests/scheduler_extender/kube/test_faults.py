@@ -15,7 +15,7 @@ from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.ledger import ContradictionError, availability
+from scheduler_extender.state.ledger import ContradictionError, ledger
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
@@ -75,7 +75,7 @@ def test_a_repeated_bind_does_not_write_what_no_longer_holds(cluster: Cluster) -
         bind(cluster, binder)
     sick = tuple(Health(g.uuid, False, "Xid79") for g in NODE.gpus)
     cluster.put_report(NAME, Report("boot", 2, health=sick))
-    with pytest.raises(BindError, match="no 2 free GPUs"):
+    with pytest.raises(BindError, match="no set of 2 free GPUs"):
         bind(cluster, binder)
     assert binder.writes == 1
     (kept,) = cluster.in_flight()
@@ -135,7 +135,7 @@ def test_a_large_node_does_not_hold_everybody_up() -> None:
 
 def test_a_bound_pod_with_a_bad_annotation_still_holds_its_gpus() -> None:
     bad = record(pod(4, {"oops": "1"}, node="node"))
-    assert availability(NODE, Report(), [bad], "nvidia.com/gpu").devices_left == 0
+    assert ledger(NODE, Report(), [bad], "nvidia.com/gpu").availability.devices_left == 0
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_a_bound_pod_with_a_bad_annotation_still_holds_its_gpus() -> None:
 )
 def test_a_report_that_cannot_be_true(report: Report, words: str) -> None:
     with pytest.raises(ContradictionError, match=words):
-        availability(NODE, report, [], "nvidia.com/gpu")
+        ledger(NODE, report, [], "nvidia.com/gpu")
 
 
 def test_another_resource_retires_no_reservation() -> None:
     ids = (DeviceId("MIG-1"), DeviceId("MIG-2"))
     slices = Allocation(PodUid("uid-1"), "d", "train", "main", "nvidia.com/mig-1g.5gb", ids)
     bound = record(pod(2, node="node"))
-    now = availability(NODE, Report(allocations=(slices,)), [bound], "nvidia.com/gpu")
+    now = ledger(NODE, Report(allocations=(slices,)), [bound], "nvidia.com/gpu").availability
     assert now.devices_left == 2
 
 
@@ -212,8 +212,8 @@ class Patches:
 def test_a_wake_that_failed_is_tried_again_and_one_due_later_is_not_lost(cluster: Cluster) -> None:
     api = Patches()
     waker = Waker(cluster, api)
-    waiting = replace(record(pod(2, NVLINK)), called_unschedulable=True)
-    cluster.put_pod(waiting)
+    unschedulable = replace(record(pod(2, NVLINK)), called_unschedulable=True)
+    cluster.put_pod(unschedulable)
     api.fail = True
     cluster.put_report(NAME, Report("boot", 2, health=(Health(NODE.gpus[0].uuid, True),)))
     waker.round(0)

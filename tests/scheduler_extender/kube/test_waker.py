@@ -60,7 +60,7 @@ class Api:
         return b"{}"
 
 
-def waiting(uid: str, request: GpuRequest) -> PodRecord:
+def unschedulable(uid: str, request: GpuRequest) -> PodRecord:
     return PodRecord(PodUid(uid), "default", uid, None, request, called_unschedulable=True)
 
 
@@ -81,7 +81,7 @@ def make() -> tuple[Counting, Api, Waker]:
 def test_equal_requests_share_one_look_and_equal_nodes_one_evaluation() -> None:
     cluster, api, waker = make()
     for i in range(5_000):
-        cluster.put_pod(waiting(f"p{i}", HUGE))
+        cluster.put_pod(unschedulable(f"p{i}", HUGE))
     change(cluster, 2_000)
     waker.round(0.0)
     assert cluster.asked[HUGE] == 1
@@ -97,7 +97,7 @@ def test_a_round_is_bounded_and_the_next_goes_on() -> None:
     cluster, api, waker = make()
     requests = [gpu_request(64 + i, NVLINK) for i in range(30)]
     for i in range(300):
-        cluster.put_pod(waiting(f"p{i}", requests[i % 30]))
+        cluster.put_pod(unschedulable(f"p{i}", requests[i % 30]))
     change(cluster, 200, states=64)
     looks = work = rounds = 0
     while sum(cluster.asked.values()) < 30 * 64:
@@ -115,8 +115,8 @@ def test_a_round_is_bounded_and_the_next_goes_on() -> None:
 def test_a_crowd_that_fits_nowhere_keeps_nobody_waiting_for_ever() -> None:
     cluster, api, waker = make()
     for i in range(200):  # more requests than the cluster remembers
-        cluster.put_pod(waiting(f"huge-{i}", gpu_request(64 + i, NVLINK)))
-    cluster.put_pod(waiting("fits", PAIR))
+        cluster.put_pod(unschedulable(f"huge-{i}", gpu_request(64 + i, NVLINK)))
+    cluster.put_pod(unschedulable("fits", PAIR))
     for step in range(60):
         change(cluster, 50, step + 1, states=4 + step % 3)
         waker.round(0.25 * step)
@@ -130,7 +130,7 @@ def test_one_request_that_cannot_be_worked_out_does_not_stop_the_others(*, first
     cluster, api, waker = make()
     cluster.broken = {HUGE}
     for name, request in [("bad", HUGE), ("good", PAIR)][:: 1 if first else -1]:
-        cluster.put_pod(waiting(name, request))
+        cluster.put_pod(unschedulable(name, request))
     change(cluster, 3)
     with capture_logs() as logs:
         for step in range(4):
@@ -145,7 +145,7 @@ def test_one_request_that_cannot_be_worked_out_does_not_stop_the_others(*, first
 def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
     cluster, api, waker = make()
     for i in range(100):
-        cluster.put_pod(waiting(f"p{i}", PAIR))
+        cluster.put_pod(unschedulable(f"p{i}", PAIR))
     change(cluster, 3, states=2)
     api.fails = ApiUnreachable("timed out")
     for step in range(4):
@@ -164,7 +164,7 @@ def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
 def test_one_refused_patch_holds_up_nobody() -> None:
     cluster, api, waker = make()
     for i in range(10):
-        cluster.put_pod(waiting(f"p{i}", PAIR))
+        cluster.put_pod(unschedulable(f"p{i}", PAIR))
     change(cluster, 3)
     api.fails = ApiError(422, "Invalid", "no")
     waker.round(0.0)
@@ -174,7 +174,7 @@ def test_one_refused_patch_holds_up_nobody() -> None:
 def test_those_woken_least_often_come_first() -> None:
     cluster, api, waker = make()
     for i in range(120):
-        cluster.put_pod(waiting(f"p{i:03}", PAIR))
+        cluster.put_pod(unschedulable(f"p{i:03}", PAIR))
     change(cluster, 3, states=2)
     waker.round(0.0)
     assert len(api.woken) == Waker.AT_ONCE
@@ -186,7 +186,7 @@ def test_those_woken_least_often_come_first() -> None:
 
 def test_a_node_that_is_gone_is_not_asked() -> None:
     cluster, api, waker = make()
-    cluster.put_pod(waiting("p", HUGE))
+    cluster.put_pod(unschedulable("p", HUGE))
     change(cluster, 300)
     for i in range(300):
         cluster.drop_record(NodeName(f"node-{i:04}"))
@@ -200,7 +200,7 @@ def test_a_round_ends_when_its_time_is_over() -> None:
     time = iter(range(1000))
     waker = Waker(cluster, api, breathe=lambda: None, clock=lambda: float(next(time)))
     for i in range(10):
-        cluster.put_pod(waiting(f"p{i}", gpu_request(64 + i, NVLINK)))
+        cluster.put_pod(unschedulable(f"p{i}", gpu_request(64 + i, NVLINK)))
     change(cluster, 1)
     waker.round(0.0)
     assert waker.looks <= 1
@@ -211,8 +211,8 @@ def test_nobody_is_woken_who_would_be_refused_for_a_blind_watch() -> None:
     watches = [Watch("pods", None)]
     cluster.watches = lambda: watches
     change(cluster, 1)
-    cluster.put_pod(waiting("required", PAIR))
-    cluster.put_pod(waiting("plain", gpu_request(2)))
+    cluster.put_pod(unschedulable("required", PAIR))
+    cluster.put_pod(unschedulable("plain", gpu_request(2)))
     waker.round(0.0)
     assert api.woken == ["plain"]
     watches.clear()

@@ -37,7 +37,7 @@ REQUESTS = {
     "required": gpu_request(2, NVLINK),
 }
 NOT_SURE = "not guaranteed: the node may hand out GPUs without link=nvlink"
-NO_LINKS = "hardware has no 2 GPUs with link=nvlink"
+NO_LINKS = "the hardware has no set of 2 GPUs with link=nvlink"
 
 
 def node(topology: NodeTopology, held: int = 0, **how: object) -> NodeFacts:

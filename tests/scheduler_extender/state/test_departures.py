@@ -242,7 +242,7 @@ def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_
 
 
 @pytest.mark.parametrize("agent", ["never", "gone", "there"])
-def test_pods_that_end_unseen_beside_one_that_stays_unseen(agent: str) -> None:
+def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
     """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
     cluster = Cluster(Clock())
     cluster.put_node(NAME, advertises=True)
@@ -345,9 +345,9 @@ def test_what_is_old_when_first_seen_has_less_time_left() -> None:
 def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
     """The watch was blind: nobody saw that the pod was bound, nor that it was deleted by force."""
     kube.cluster.put_record(NODE, report(1, 5))
-    waiting = pod_record(msgspec.convert(pod(4, name="gone", uid="uid-1"), Pod), MANAGED)
-    assert waiting is not None
-    kube.cluster.reserve(NAME, waiting)
+    unbound = pod_record(msgspec.convert(pod(4, name="gone", uid="uid-1"), Pod), MANAGED)
+    assert unbound is not None
+    kube.cluster.reserve(NAME, unbound)
     kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
     settler = Settler(kube.cluster, kube.binder, patience=10)
     settler.round(0)

@@ -13,11 +13,11 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.enquiry import answer_of, enquire
-from scheduler_extender.state.ledger import ContradictionError, availability
+from scheduler_extender.state.ledger import ContradictionError, ledger
 from scheduler_extender.state.lookup import Size
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Pod
-from tests.nodes import container, pod, switched, waiting
+from tests.nodes import container, pod, switched, unreported
 from tests.scheduler_extender.serving import Clock
 from topology.core.belief import Availability, Holder, Pending
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
@@ -46,7 +46,7 @@ def shown(uid: str, *gpus: int, name: str = "main") -> Allocation:
 
 
 def free(report: Report | None, *pods: PodRecord, **more: Any) -> Availability:
-    return availability(NODE, report, pods, GPU, **more)
+    return ledger(NODE, report, pods, GPU, **more).availability
 
 
 def test_nothing_known_is_all_free() -> None:
@@ -54,7 +54,7 @@ def test_nothing_known_is_all_free() -> None:
 
 
 def test_a_bound_pod_is_a_reservation_until_it_is_reported() -> None:
-    assert free(Report(), bound()) == Availability(0b1111, pending=(waiting(2),))
+    assert free(Report(), bound()) == Availability(0b1111, pending=(unreported(2),))
     now = free(Report(allocations=(shown("uid-1", 1, 2),)), bound())
     assert now == Availability(0b1001, running=(Holder(0b0110),))
 
@@ -70,7 +70,8 @@ def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
     cluster = Cluster(Clock())
     cluster.put_pod(bound())
     cluster.put_record(NODE, Report("boot", 1))
-    assert cluster.facts(NODE.name).availability(GPU) == Availability(0b1111, pending=(waiting(2),))
+    now = cluster.facts(NODE.name).availability(GPU)
+    assert now == Availability(0b1111, pending=(unreported(2),))
     cluster.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
     cluster.put_record(NODE, Report("boot", 3))
     assert cluster.facts(NODE.name).availability(GPU) == Availability(
@@ -78,7 +79,8 @@ def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
     )
     # After a reboot it is admitted anew.
     cluster.put_record(NODE, Report("reboot", 1))
-    assert cluster.facts(NODE.name).availability(GPU) == Availability(0b1111, pending=(waiting(2),))
+    now = cluster.facts(NODE.name).availability(GPU)
+    assert now == Availability(0b1111, pending=(unreported(2),))
 
 
 def test_what_dra_serves_holds_no_plugin_device() -> None:
@@ -93,14 +95,14 @@ def test_what_dra_serves_holds_no_plugin_device() -> None:
         node="node",
         extendedResourceClaimStatus=claim,
     )
-    assert free(Report(), record(mixed)) == Availability(0b1111, pending=(waiting(2),))
+    assert free(Report(), record(mixed)) == Availability(0b1111, pending=(unreported(2),))
 
 
 def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
     manifest = pod(1, node="node")
     manifest["spec"]["resources"] = {"limits": {GPU: "4"}}
     manifest["spec"]["ephemeralContainers"] = [container("debug", 2)]
-    assert free(Report(), record(manifest)) == Availability(0b1111, pending=(waiting(1),))
+    assert free(Report(), record(manifest)) == Availability(0b1111, pending=(unreported(1),))
 
 
 def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
@@ -113,8 +115,8 @@ def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
 def test_init_containers_hold_devices_that_nobody_shows() -> None:
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
     # Its init container may have its devices already: to others it may take any.
-    unseen = Pending(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
-    assert free(Report(), hungry) == Availability(0b1111, pending=(unseen,))
+    entry = Pending(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
+    assert free(Report(), hungry) == Availability(0b1111, pending=(entry,))
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
     assert now == Availability(0b1110, running=(Holder(0b0001, 2),))
     assert now.devices_left == 1
@@ -130,7 +132,7 @@ def test_what_init_containers_hold_may_have_failed_since() -> None:
     assert free(Report(allocatable=well)) == Availability(0b1101)
 
 
-def test_a_pod_that_ended_unseen_haunts_whoever_was_unreported() -> None:
+def test_a_departed_pod_counts_while_one_beside_it_is_unreported() -> None:
     """The kubelet may have admitted the pair while the single held a GPU."""
     cluster = Cluster(Clock())
     cluster.put_record(NODE, Report("boot", 1))
@@ -140,7 +142,7 @@ def test_a_pod_that_ended_unseen_haunts_whoever_was_unreported() -> None:
     cluster.put_pod(replace(single, phase="Succeeded"))
     departed = Pending(((Role.APP, 1),), departed=True)
     now = cluster.facts(NODE.name).availability(GPU)
-    assert now == Availability(0b1111, pending=(departed, waiting(2)))
+    assert now == Availability(0b1111, pending=(departed, unreported(2)))
     assert isinstance(now, Availability)
     assert now.devices_left == 2  # a departed pod takes nothing from later ones
     cluster.drop_pod(PodUid("single"))
@@ -154,7 +156,7 @@ def test_a_pod_that_ended_unseen_haunts_whoever_was_unreported() -> None:
     )
 
 
-def test_a_pod_that_ended_alone_haunts_nobody() -> None:
+def test_a_pod_that_ended_alone_is_not_departed() -> None:
     cluster = Cluster(Clock())
     cluster.put_record(NODE, Report("boot", 1))
     cluster.put_pod(bound())
@@ -232,7 +234,7 @@ def test_a_terminating_pod_may_release_any_moment() -> None:
 
 
 def test_a_holder_that_nobody_knows() -> None:
-    report = Report(allocations=(shown("stranger", 3),))
+    report = Report(allocations=(shown("unknown", 3),))
     assert free(report) == Availability(0b0111, releasing=(Holder(0b1000),))
     assert free(report, all_pods_known=False) == Availability(0b0111, running=(Holder(0b1000),))
 
@@ -240,7 +242,7 @@ def test_a_holder_that_nobody_knows() -> None:
 def test_a_recreated_pod_of_the_same_name_is_another_pod() -> None:
     report = Report(allocations=(shown("uid-1", 0, 1),))
     now = free(report, bound(uid="uid-2"))
-    assert now == Availability(0b1100, releasing=(Holder(0b0011),), pending=(waiting(2),))
+    assert now == Availability(0b1100, releasing=(Holder(0b0011),), pending=(unreported(2),))
 
 
 def test_what_the_kubelet_would_not_hand_out_is_not_free() -> None:
@@ -267,7 +269,7 @@ def test_shared_gpus_are_counted_not_told_apart() -> None:
     shared = replace(NODE, resources=(GpuResource(GPU, "time-slicing", 4),))
     ids = (DeviceId("GPU-0::1"), DeviceId("GPU-0::3"))
     report = Report(allocations=(Allocation(PodUid("x"), "d", "x", "main", GPU, ids),))
-    now = availability(shared, report, [bound(3)], GPU)
+    now = ledger(shared, report, [bound(3)], GPU).availability
     assert (now.free, now.width) == (pack([2, 4, 4, 4], 3), 3)
     assert now.releasing == (Holder(pack([2], 3)),)
     assert now.devices_left == 16 - 2 - 3
@@ -364,5 +366,5 @@ def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
 def test_remembered_requests_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler_extender.state.answers.REMEMBERED_REQUESTS", 3)
     for links in range(1, 9):
-        enquire(cluster, gpu_request(2, Constraints(min_nvlinks=links)), ["node", "stranger"])
+        enquire(cluster, gpu_request(2, Constraints(min_nvlinks=links)), ["node", "unknown"])
     assert cluster.remembered() == Size(states=1, requests=3, answers=3)

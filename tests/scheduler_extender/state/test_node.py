@@ -13,13 +13,13 @@ from scheduler_extender.state.node import (
     NodeFacts,
     Unusable,
     note_departure,
+    with_bind_in_flight,
     with_leaving,
     with_pod,
     with_record,
-    with_reservation,
+    without_bind_in_flight,
     without_pod,
     without_record,
-    without_reservation,
 )
 from scheduler_extender.state.pods import PodRecord
 from tests.nodes import switched
@@ -76,15 +76,15 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
     "nothing but a record": ([comes(report(1))], 4, ()),
     "a pod is bound": ([comes(report(1)), bound("a", count=2)], 2, ()),
     "a bind is in flight": (
-        [comes(report(1)), lambda facts: with_reservation(facts, record("a", 3))],
+        [comes(report(1)), lambda facts: with_bind_in_flight(facts, record("a", 3))],
         1,
         (),
     ),
     "a bind in flight ends": (
         [
             comes(report(1)),
-            lambda facts: with_reservation(facts, record("a", 3)),
-            lambda facts: without_reservation(facts, PodUid("a")),
+            lambda facts: with_bind_in_flight(facts, record("a", 3)),
+            lambda facts: without_bind_in_flight(facts, PodUid("a")),
         ],
         4,
         (),
@@ -150,12 +150,12 @@ CASES: dict[str, tuple[list[Step], int, tuple[str, ...]]] = {
         4,
         (),
     ),
-    "a pod ends unseen while nobody else is unreported": (
+    "a pod ends before a report shows it, and nobody else is unreported": (
         [comes(report(1)), bound("a"), ends("a")],
         4,
         (),
     ),
-    "a pod ends unseen beside one that is unreported": (
+    "a pod ends before a report shows it, beside one that is unreported": (
         [comes(report(1)), bound("a"), bound("b"), ends("a")],
         3,
         ("a departed",),
@@ -195,7 +195,7 @@ def test_transitions(steps: list[Step], left: int, gone: tuple[str, ...]) -> Non
 
 def test_reserving_and_releasing_is_no_change() -> None:
     facts = with_record(EMPTY, NODE, report(1), "")
-    again = without_reservation(with_reservation(facts, record("a")), PodUid("a"))
+    again = without_bind_in_flight(with_bind_in_flight(facts, record("a")), PodUid("a"))
     assert again.key(GPU) == facts.key(GPU)
 
 

@@ -98,12 +98,12 @@ def test_a_plain_pod_passes_unless_it_could_break_a_promise(cluster: Cluster) ->
 
 
 def test_nodes_that_nobody_knows_are_told_apart(cluster: Cluster) -> None:
-    found = verbs.filter_nodes(cluster, asked(1, {}), [*NAMES, "stranger"], 2.5)
-    assert found.node_names == [*NAMES, "stranger"]
-    required = verbs.filter_nodes(cluster, asked(2, NVLINK), ["n9", "n8", "n7", "stranger"], 1.5)
+    found = verbs.filter_nodes(cluster, asked(1, {}), [*NAMES, "unknown"], 2.5)
+    assert found.node_names == [*NAMES, "unknown"]
+    required = verbs.filter_nodes(cluster, asked(2, NVLINK), ["n9", "n8", "n7", "unknown"], 1.5)
     assert required.node_names == ["n9", "n8"]
     assert required.failed == {"n7": UNDECIDED.reason}
-    assert "stranger" in required.unresolvable
+    assert "unknown" in required.unresolvable
 
 
 def test_scores_that_were_not_worked_out_are_neutral(cluster: Cluster, clock: Clock) -> None:

@@ -104,11 +104,11 @@ def test_a_pod_that_came_and_went_may_have_come_first() -> None:
 
 
 def test_a_pod_that_nobody_told_us_of_is_named() -> None:
-    taken = [shows(f"stranger-{p}", p) for p in (1, 2, 3, 4, 6)]
+    taken = [shows(f"foreign-{p}", p) for p in (1, 2, 3, 4, 6)]
     (outside, broken) = surprises(report(shows("pair", 0, 5), *taken), PAIR)
     assert (outside.kind, broken.kind) == (OUTSIDE, BROKEN)
-    assert broken.strangers[0] == "default/stranger-1"
-    assert "bound unseen: default/stranger-1, " in broken.message
+    assert broken.foreign[0] == "default/foreign-1"
+    assert "unreported until now: default/foreign-1, " in broken.message
     assert broken.message.startswith("node gave GPUs 0,5: GPUs that do not meet what the pod ")
 
 
@@ -162,9 +162,9 @@ def test_a_surprise_is_counted_and_logged(capsys: pytest.CaptureFixture[str]) ->
     assert "promise-broken" in capsys.readouterr().out
 
 
-def test_the_state_of_a_surprise_replays_it() -> None:
+def test_the_cluster_file_of_a_surprise_replays_it() -> None:
     _, seen, _ = surprised()
-    content = parse(seen[0].state)
+    content = parse(seen[0].cluster_file)
     (found,) = content.records
     assert found.topology == NODE
     assert found.report == BEFORE

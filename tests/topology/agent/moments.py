@@ -209,7 +209,7 @@ def deleted(uid: str) -> Change:
 
     def change(node: ScriptedNode) -> None:
         left = {known: p for known, p in node.around.pods.items() if known != uid}
-        node.know(pods=left, departures=node.around.departures + 1)
+        node.know(pods=left, deletions=node.around.deletions + 1)
 
     return change
 

@@ -303,12 +303,12 @@ def test_it_says_when_the_kubelet_was_asked() -> None:
 
 
 def test_it_says_which_pods_it_knew_of_when_the_list_was_taken_for_true() -> None:
-    node = play((Row(20, lambda n: n.know(pods_version="7", departures=3)), Row(20.2)))
-    assert (node.turn.picture.report.pods_version, node.turn.picture.departures) == ("7", 3)
+    node = play((Row(20, lambda n: n.know(pods_version="7", deletions=3)), Row(20.2)))
+    assert (node.turn.picture.report.pods_version, node.turn.picture.deletions) == ("7", 3)
     listed(holds("stranger", 1))(node)
-    node.know(pods_version="8", departures=4)
+    node.know(pods_version="8", deletions=4)
     node.play_until(20.5)
-    assert (node.turn.picture.report.pods_version, node.turn.picture.departures) == ("7", 3)
+    assert (node.turn.picture.report.pods_version, node.turn.picture.deletions) == ("7", 3)
 
 
 def test_after_an_xid_the_kubelet_is_asked_what_it_hands_out() -> None:

@@ -52,8 +52,8 @@ class Desk:
         """The publisher of an agent that starts now."""
         return Publisher(self.api, NodeName("n"), lambda: self.now, random.Random(1), 60.0)
 
-    def write(self, found: Report, departures: int = 0) -> bool:
-        return self.publisher.write(TOPOLOGY, found, departures)
+    def write(self, found: Report, deletions: int = 0) -> bool:
+        return self.publisher.write(TOPOLOGY, found, deletions)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -125,10 +125,10 @@ def test_a_heartbeat_raises_the_sequence_and_nothing_else(desk: Desk) -> None:
         sequence = desk.published.sequence
 
 
-def test_a_departure_is_news_though_nothing_else_has_changed(desk: Desk) -> None:
+def test_a_deletion_is_news_though_nothing_else_has_changed(desk: Desk) -> None:
     written = []
-    for departures in (0, 1, 1, 2):
-        desk.write(report(), departures)
+    for deletions in (0, 1, 1, 2):
+        desk.write(report(), deletions)
         written.append(desk.published.sequence)
     assert written == [1, 2, 2, 3]
 

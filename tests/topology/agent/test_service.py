@@ -57,7 +57,7 @@ def test_a_heartbeat_raises_the_sequence(node: Node) -> None:
 
 
 @pytest.mark.parametrize("init", [False, True], ids=["app", "init-only"])
-def test_a_departure_is_told_with_its_version(node: Node, *, init: bool) -> None:
+def test_a_deletion_is_told_with_its_version(node: Node, *, init: bool) -> None:
     """The agent's loop may be quicker than the reflector, which notes an event's version last."""
     service = node.start()
     node.until(node.ready)

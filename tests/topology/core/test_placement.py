@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.nodes import GIB, bridged, line, pcie, switched, waiting
+from tests.nodes import GIB, bridged, line, pcie, switched, unreported
 from topology.core.admission import Kubelet
 from topology.core.belief import Availability, Holder
 from topology.core.devices import Bytes
@@ -54,7 +54,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             NVLINK,
             Verdict.IMPOSSIBLE,
-            "no 2 free GPUs with link=nvlink",
+            "no set of 2 free GPUs with link=nvlink",
             id="two free halves of pairs",
         ),
         pytest.param(
@@ -72,7 +72,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             NVLINK,
             Verdict.NEVER,
-            "hardware has no 2 GPUs with link=nvlink",
+            "the hardware has no set of 2 GPUs with link=nvlink",
             id="PCIe only",
         ),
         pytest.param(
@@ -81,7 +81,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             NVLINK,
             Verdict.NEVER,
-            "hardware has no 2 GPUs with link=nvlink",
+            "the hardware has no set of 2 GPUs with link=nvlink",
             id="busy as well, but the hardware counts",
         ),
         pytest.param(
@@ -126,7 +126,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             Constraints(nic=LinkKind.PIX),
             Verdict.NEVER,
-            "no RDMA NIC within pix of 2 GPUs",
+            "too few GPUs have an RDMA NIC as near as pix",
             id="NIC",
         ),
         pytest.param(
@@ -144,7 +144,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             3,
             Constraints(link=LinkKind.NVLINK, pattern=Pattern.RING),
             Verdict.NEVER,
-            "hardware has no 3 GPUs with link=nvlink shape=ring",
+            "the hardware has no set of 3 GPUs with link=nvlink shape=ring",
             id="a line is no ring",
         ),
         pytest.param(
@@ -153,7 +153,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             3,
             NVLINK,
             Verdict.NEVER,
-            "hardware has no 3 GPUs with link=nvlink",
+            "the hardware has no set of 3 GPUs with link=nvlink",
             id="nor are its ends a pair",
         ),
         pytest.param(
@@ -171,7 +171,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             Constraints(min_nvlinks=2),
             Verdict.IMPOSSIBLE,
-            "no 2 free GPUs with min-nvlinks=2",
+            "no set of 2 free GPUs with min-nvlinks=2",
             id="only the single link is free",
         ),
         pytest.param(
@@ -189,7 +189,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             Constraints(min_bandwidth=GBps(100.5)),
             Verdict.NEVER,
-            "hardware has no 2 GPUs with min-bandwidth=100.5",
+            "the hardware has no set of 2 GPUs with min-bandwidth=100.5",
             id="and no more",
         ),
         pytest.param(
@@ -207,7 +207,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             Constraints(same_numa=True),
             Verdict.IMPOSSIBLE,
-            "no 2 free GPUs with same-numa",
+            "no set of 2 free GPUs with same-numa",
             id="two NUMA nodes",
         ),
         pytest.param(
@@ -239,7 +239,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, pending=(waiting(2),)),
+            Availability(0b1111, pending=(unreported(2),)),
             2,
             NVLINK,
             Verdict.GUARANTEED,
@@ -248,7 +248,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
         ),
         pytest.param(
             switched(),
-            Availability(0b1111, pending=(waiting(2, init=3),)),
+            Availability(0b1111, pending=(unreported(2, init=3),)),
             2,
             NVLINK,
             Verdict.IMPOSSIBLE,

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 
 from topology.agent.asks.nvmlcall import ABSENT, LOST, Asker, Handle
-from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, Vitals
+from topology.agent.decides.observed import GpuProcess, NvlinkEnd, Remote, SeenGpu, Vitals
 from topology.core.devices import Bytes, Fabric, GpuUuid, MigInstance, bus_id
 
 REMOTES = {
@@ -229,13 +229,13 @@ def _recovery(ask: Callable[..., Any]) -> str | None:
     return RECOVERY_ACTIONS.get(int(values[0].value.uiVal))
 
 
-def _processes(ask: Callable[..., Any]) -> tuple[tuple[int, int], ...] | None:
+def _processes(ask: Callable[..., Any]) -> tuple[GpuProcess, ...] | None:
     compute = ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
     graphics = ask(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3)
     if compute is None and graphics is None:
         return None
     both = {p.pid: p.usedGpuMemory or 0 for p in [*(graphics or ()), *(compute or ())]}
-    return tuple(sorted(both.items()))
+    return tuple(sorted(GpuProcess(pid, Bytes(used)) for pid, used in both.items()))
 
 
 def _bus(text: str | bytes) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from topology.agent.decides.observed import Unseen
-from topology.agent.decides.pcitree import PciTree, Place
+from topology.agent.decides.pcitree import PciNic, PciTree, Place
 
 
 def read(sys: Path) -> PciTree:
@@ -27,7 +27,7 @@ def read(sys: Path) -> PciTree:
             places[link.name] = place
             if (node := _numa(link)) is not None:
                 numa[link.name] = node
-    nics: dict[str, tuple[Place, int | None]] = {}
+    nics: dict[str, PciNic] = {}
     try:
         cards = sorted((sys / "class/infiniband").iterdir(), key=lambda p: _natural(p.name))
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def read(sys: Path) -> PciTree:
         if place is None:
             unseen.append(Unseen("place of an RDMA NIC", "not on PCI", card.name))
         else:
-            nics[card.name] = (place, _numa(card / "device"))
+            nics[card.name] = PciNic(place, _numa(card / "device"))
     return PciTree(places, numa, nics, tuple(unseen))
 
 

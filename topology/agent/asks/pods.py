@@ -77,7 +77,7 @@ class NodePods:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._departures = 0
+        self._deletions = 0
         self._version = ""
         self._asking: set[PodUid] = set()
         self._pods: dict[PodUid, NodePod] = {}
@@ -90,13 +90,13 @@ class NodePods:
             agreed = bool(plugins) and all(p == plugins[0] for p in plugins)
             return dict(self._pods), plugins[0] if agreed else None
 
-    def departures(self) -> tuple[int, str]:
+    def deletions(self) -> tuple[int, str]:
         """How many pods that asked for GPUs have left the API server so far.
 
         With it comes a resourceVersion up to which they are known, as of the last list or deletion.
         """
         with self._lock:
-            return self._departures, self._version
+            return self._deletions, self._version
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
@@ -148,7 +148,7 @@ class NodePods:
         self._pods.pop(uid, None)
         if uid in self._asking:
             self._asking.remove(uid)
-            self._departures += 1
+            self._deletions += 1
         self._plugins.pop(uid, None)
 
 

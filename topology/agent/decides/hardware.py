@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from topology.agent.decides.observed import NvlinkEnd, Remote, SeenGpu, SeenNode, Unseen
-from topology.agent.decides.pcitree import PciTree, pcie_class
+from topology.agent.decides.pcitree import PciNic, PciTree, pcie_class
 from topology.core.devices import Fabric, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
@@ -47,7 +47,7 @@ def topology_of(
         _link(a, b, seen, pci, down, unseen) for a, b in combinations(_by_index(seen.gpus), 2)
     )
     gpus = tuple(_gpu(g, pci) for g in _by_index(seen.gpus))
-    nics = tuple(_nic(nic, place, numa, seen.gpus, pci) for nic, (place, numa) in pci.nics.items())
+    nics = tuple(_nic(nic, there, seen.gpus, pci) for nic, there in pci.nics.items())
     topology = NodeTopology(name, gpus, links, nics, fabric=_fabric(seen.gpus, unseen))
     return topology, tuple(sorted(set(unseen)))
 
@@ -179,16 +179,14 @@ def _one_way(gpu: SeenGpu, ends: list[NvlinkEnd]) -> GBps:
     return VERSION_ONE_WAY.get(min(versions), GBps(0.0)) if versions else GBps(0.0)
 
 
-def _nic(
-    name: str, place: tuple[str, ...], numa: int | None, gpus: tuple[SeenGpu, ...], pci: PciTree
-) -> Nic:
+def _nic(name: str, there: PciNic, gpus: tuple[SeenGpu, ...], pci: PciTree) -> Nic:
     distances = []
     for gpu in _by_index(gpus):
         at = pci.places.get(gpu.pci_bus_id)
         if at is not None:
             own = pci.numa.get(gpu.pci_bus_id, gpu.numa_node)
-            distances.append((gpu.index, pcie_class(place, at, numa, own)))
-    return Nic(name, tuple(distances), numa)
+            distances.append((gpu.index, pcie_class(there.place, at, there.numa, own)))
+    return Nic(name, tuple(distances), there.numa)
 
 
 def _fabric(gpus: tuple[SeenGpu, ...], unseen: list[Unseen]) -> Fabric | None:

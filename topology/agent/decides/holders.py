@@ -27,7 +27,7 @@ class Holders:
     """Who holds what, by the last list that was taken for true.
 
     ``unidentified`` are entries with devices of which nobody can tell whose they are.
-    ``observed_at`` is when the kubelet was asked, as RFC 3339. ``pods_version`` and ``departures``
+    ``observed_at`` is when the kubelet was asked, as RFC 3339. ``pods_version`` and ``deletions``
     say what was known of the node's pods then (see :class:`Surroundings`).
     """
 
@@ -35,7 +35,7 @@ class Holders:
     unidentified: tuple[Entry, ...] = ()
     observed_at: str = ""
     pods_version: str = ""
-    departures: int = 0
+    deletions: int = 0
 
     @property
     def device_ids(self) -> set[DeviceId]:
@@ -99,7 +99,7 @@ class HoldersBook:
             joined.unidentified,
             observed_at,
             around.pods_version,
-            around.departures,
+            around.deletions,
         )
         self.accepted = True
 

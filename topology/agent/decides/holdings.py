@@ -87,7 +87,7 @@ def whole(pod: NodePod, entry: Entry | None, served: Collection[str] | None = No
     )
 
 
-def unsettled(
+def awaited(
     joined: Holdings, pods: Mapping[PodUid, NodePod], served: Collection[str] | None = None
 ) -> frozenset[PodUid]:
     """The pods of which news is due: not wholly shown yet, or on their way out and still shown.

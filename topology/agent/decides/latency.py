@@ -25,6 +25,6 @@ class ReportLatency:
 
         Who is not ``shown`` has gone without ever being in a record, and took no time.
         """
-        settled = [uid for uid in self._since if uid not in due]
-        since = {uid: self._since.pop(uid) for uid in settled}
+        over = [uid for uid in self._since if uid not in due]
+        since = {uid: self._since.pop(uid) for uid in over}
         return [now - at for uid, at in since.items() if uid in shown]

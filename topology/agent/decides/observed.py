@@ -75,12 +75,20 @@ class SeenNode:
     unseen: tuple[Unseen, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class GpuProcess:
+    """A process on a GPU, and how much of the GPU's memory it uses."""
+
+    pid: int
+    memory: Bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """What moves on one GPU; None where it could not be had.
 
     ``active_links`` are NVML's numbers. ``energy`` is in mJ since the driver or the GPU was last
-    reset. ``utilisation`` is 0 to 1. ``processes`` are (pid, bytes).
+    reset. ``utilisation`` is 0 to 1. ``processes`` ascend.
     """
 
     uuid: GpuUuid
@@ -93,7 +101,7 @@ class Vitals:
     recovery: str | None = None
     utilisation: float | None = None
     memory_used: Bytes | None = None
-    processes: tuple[tuple[int, int], ...] | None = None
+    processes: tuple[GpuProcess, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,20 @@ Place = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class PciNic:
+    """Where an RDMA NIC sits; ``numa`` is None where the platform does not say."""
+
+    place: Place
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PciTree:
-    """Places and NUMA nodes by PCI address; NICs by name with theirs."""
+    """Places and NUMA nodes by PCI address, and the RDMA NICs by name."""
 
     places: Mapping[str, Place] = field(default_factory=dict)
     numa: Mapping[str, int] = field(default_factory=dict)
-    nics: Mapping[str, tuple[Place, int | None]] = field(default_factory=dict)
+    nics: Mapping[str, PciNic] = field(default_factory=dict)
     unseen: tuple[Unseen, ...] = ()
 
     def between(self, bus: str, other: str) -> LinkKind:

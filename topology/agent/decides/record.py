@@ -36,9 +36,9 @@ class Picture:
     """Pods of which news from the kubelet is due."""
     shown: frozenset[PodUid] = frozenset()
     """Pods that the report shows."""
-    departures: int = 0
+    deletions: int = 0
     """How many pods had left when the kubelet was asked. The extender holds a pod's GPUs until a
-    report says that its agent knew of the departure, so each one is worth a write."""
+    report says that its agent knew of the deletion, so each one is worth a write."""
     unknown: int = 0
     """Device ids of which nobody can tell which GPU they are."""
     left_out: int = 0
@@ -142,7 +142,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         (*_unanswered(facts), *unseen),
         facts.due,
         frozenset(holders.by_uid),
-        holders.departures,
+        holders.deletions,
         len(unknown),
         shown.left_out,
         unfit,

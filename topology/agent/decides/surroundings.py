@@ -17,7 +17,7 @@ class Surroundings:
 
     ``synced`` says whether ``pods`` are all pods of the node. ``has_api_server`` is false where the
     agent runs without one: then no pod's UID will ever be known. The node's pods are known at least
-    up to the resourceVersion ``pods_version``. ``departures`` counts the pods that asked for GPUs
+    up to the resourceVersion ``pods_version``. ``deletions`` counts the pods that asked for GPUs
     and have left the API server.
     """
 
@@ -29,4 +29,4 @@ class Surroundings:
     has_api_server: bool = True
     unseen: tuple[Unseen, ...] = ()
     pods_version: str = ""
-    departures: int = 0
+    deletions: int = 0

@@ -50,6 +50,15 @@ def hardware_rejection(shape: Shape, request: GpuRequest, shared: bool) -> Rejec
     return _ruled_out(shape, wanted, count)
 
 
+def set_of(count: int, which: str = "") -> str:
+    """A set of GPUs in words.
+
+    >>> set_of(1), set_of(2, "free ")
+    ('GPU', 'set of 2 free GPUs')
+    """
+    return f"{which}GPU" if count == 1 else f"set of {count} {which}GPUs"
+
+
 @remembered
 def _ruled_out(shape: Shape, wanted: Constraints, count: int) -> Rejection | None:
     if any(shape.mig):
@@ -61,13 +70,13 @@ def _ruled_out(shape: Shape, wanted: Constraints, count: int) -> Rejection | Non
     if least is not None and sum(shape.memory[p] >= least for p in everything) < count:
         return Rejection(f"GPU memory is under {memory_text(least)}", resolvable=False)
     if wanted.nic is not None and sum(k >= wanted.nic for k in shape.nic) < count:
-        words = f"no RDMA NIC within {wanted.nic.name.lower()} of {count} GPUs"
+        words = f"too few GPUs have an RDMA NIC as near as {wanted.nic.name.lower()}"
         return Rejection(words, resolvable=False)
     test = compiled(shape, wanted, 0)
     if comb(test.allowed.bit_count(), count) > most_sets(shape.size, 1):
         return None  # not ruled out; trying them all would hold everybody up
     good, sure = test.passing(subset_masks(test.allowed, count), count)
     if sure and not good.any():
-        words = f"hardware has no {count} GPUs with {wanted.text}"
+        words = f"the hardware has no {set_of(count)} with {wanted.text}"
         return Rejection(words, resolvable=False)
     return None

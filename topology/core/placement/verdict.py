@@ -19,6 +19,7 @@ from topology.core.placement.rejections import (
     UNASKED,
     Rejection,
     hardware_rejection,
+    set_of,
 )
 from topology.core.remembering import remembered
 from topology.core.requests import GpuRequest
@@ -141,6 +142,7 @@ def _rejection(
     if found.hazards and (judgement.share == 1 or not found.sets):
         return Rejection("not guaranteed: the node's kubelet may refuse the pod", True)
     if not judgement.some:
-        return Rejection(f"no {request.count} free GPUs with {request.constraints.text}", True)
+        found_none = f"no {set_of(request.count, 'free ')} with {request.constraints.text}"
+        return Rejection(found_none, True)
     words = f"not guaranteed: the node may hand out GPUs without {request.constraints.text}"
     return Rejection(words, True)

@@ -16,8 +16,8 @@ from tests.waiting import PATIENCE
 from topology.agent.asks import pci
 from topology.agent.asks.nvml import Nvml, NvmlDownError
 from topology.agent.decides.hardware import topology_of
-from topology.agent.decides.observed import Unseen
-from topology.core.devices import MIB, NodeName
+from topology.agent.decides.observed import GpuProcess, Unseen
+from topology.core.devices import MIB, Bytes, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
 from topology.machines import MACHINES, machine
@@ -176,7 +176,7 @@ def test_vitals_are_what_moves(tmp_path: Path) -> None:
     with fake.in_process(), Nvml() as nvml:
         vitals = nvml.vitals()
     assert (vitals[2].utilisation, vitals[2].memory_used) == (0.4, 300 * MIB)
-    assert vitals[2].processes == ((4711, 200 * MIB),)
+    assert vitals[2].processes == (GpuProcess(4711, Bytes(200 * MIB)),)
     assert vitals[5].remap_pending
     assert not vitals[4].remap_pending
     assert vitals[0].active_links == frozenset(range(6)) - {1}

@@ -51,11 +51,11 @@ def test_catalogue_machines_read_back_from_sysfs(name: str, tmp_path: Path) -> N
     for gpu in topology.gpus:
         assert tree.numa.get(str(gpu.pci_bus_id)) == gpu.numa_node
     for nic in topology.nics:
-        place, numa = tree.nics[nic.name]
+        there = tree.nics[nic.name]
         for index, kind in nic.distances:
             gpu = topology.gpus[index]
             at = tree.places[str(gpu.pci_bus_id)]
-            found = pcie_class(place, at, numa, gpu.numa_node)
+            found = pcie_class(there.place, at, there.numa, gpu.numa_node)
             if not (machine(name).numa_note and max(kind, found) <= LinkKind.NODE):
                 assert found is kind, (nic.name, index)
 

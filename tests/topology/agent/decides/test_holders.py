@@ -101,15 +101,15 @@ def test_who_holds_what(table: Sequence[Moment]) -> None:
 
 def test_a_list_that_is_kept_back_says_nothing_of_when_and_what_was_known() -> None:
     book = HoldersBook(PollIntervals())
-    first = Surroundings({}, pods_version="7", departures=1)
+    first = Surroundings({}, pods_version="7", deletions=1)
     book.take([], first, 0, "noon", watchful=False)
-    later = Surroundings({}, pods_version="8", departures=2)
+    later = Surroundings({}, pods_version="8", deletions=2)
     book.take([entry("b", "G2")], later, 1, "later", watchful=False)
     holders = book.holders
-    assert (holders.observed_at, holders.pods_version, holders.departures) == ("noon", "7", 1)
+    assert (holders.observed_at, holders.pods_version, holders.deletions) == ("noon", "7", 1)
     book.take([entry("b", "G2")], later, 2, "later", watchful=False)
     holders = book.holders
-    assert (holders.observed_at, holders.pods_version, holders.departures) == ("later", "8", 2)
+    assert (holders.observed_at, holders.pods_version, holders.deletions) == ("later", "8", 2)
 
 
 def test_what_the_former_agent_said_tells_an_old_pod_from_its_successor() -> None:

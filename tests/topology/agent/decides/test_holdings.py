@@ -8,7 +8,7 @@ from topology.agent.decides.holdings import (
     Held,
     NodePod,
     allocations,
-    unsettled,
+    awaited,
     vanished,
     whole,
 )
@@ -42,13 +42,13 @@ def test_news_is_due_of_who_comes_and_who_goes() -> None:
         pod("refused", "refused", ended=True),
         NodePod(PodUid("plain"), "ns", "plain"),
     )
-    assert unsettled(joined, known) == {"ending", "gone", "half", "bound"}
+    assert awaited(joined, known) == {"ending", "gone", "half", "bound"}
 
 
 def test_another_plugins_devices_are_not_waited_for() -> None:
     nic = NodePod(PodUid("1"), "ns", "a", {("main", "nvidia.com/hostdev"): 1})
-    assert unsettled({}, pods(nic), {GPU}) == frozenset()
-    assert unsettled({}, pods(nic), None) == {"1"}
+    assert awaited({}, pods(nic), {GPU}) == frozenset()
+    assert awaited({}, pods(nic), None) == {"1"}
 
 
 def test_who_vanishes_alive() -> None:

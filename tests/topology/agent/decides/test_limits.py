@@ -19,7 +19,7 @@ from topology.agent.decides import limits
 from topology.agent.decides.allocation import KubeletFacts, plugin_of
 from topology.agent.decides.holdings import Entry, Held
 from topology.agent.decides.observed import NvmlState, SeenGpu, SeenNode, Unseen, Vitals, Xid
-from topology.agent.decides.pcitree import PciTree
+from topology.agent.decides.pcitree import PciNic, PciTree
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
@@ -99,7 +99,7 @@ def holding(*held: tuple[str, Sequence[str]]) -> list[Entry]:
     return [Entry("default", name, (Held("main", GPU, named(*devices)),)) for name, devices in held]
 
 
-NICS = {f"mlx5_{i}": (("pci0000:00", f"port{i % 4}", f"vf{i}"), 0) for i in range(100)}
+NICS = {f"mlx5_{i}": PciNic(("pci0000:00", f"port{i % 4}", f"vf{i}"), 0) for i in range(100)}
 PLACES = {"0000:00:00.0": ("pci0000:00", "port3", "gpu"), "0000:01:00.0": ("pci0000:01", "gpu")}
 
 Said = Callable[[dict[str, Any]], bool]
@@ -205,7 +205,7 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         Machine(
             SeenNode(gpus(1, numa_node=5000)),
             served={GPU: named("GPU-0")},
-            pci=PciTree(nics={"mlx5_0": (("pci0000:00", "a", "b"), 5001)}),
+            pci=PciTree(nics={"mlx5_0": PciNic(("pci0000:00", "a", "b"), 5001)}),
         ),
         incomplete("NUMA node of GPU 0", "5000", "NUMA node of mlx5_0", "5001"),
     ),

@@ -93,7 +93,7 @@ TABLES: dict[str, Sequence[Moment]] = {
         Moment(90, answered, 92),
         Moment(91, lambda p, now: p.wait_for(DUE | {PodUid("2")}, now), 90.1),
         Moment(92, answered, 92.1),
-        Moment(93, due, 92.1),  # one of the two is settled: no news
+        Moment(93, due, 92.1),  # one of the two is reported: no news
         Moment(98, answered, 98.3),
     ],
     "what is not taken for true yet is like a pod that is to come": [

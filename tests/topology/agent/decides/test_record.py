@@ -194,7 +194,7 @@ def test_use_of_a_gpu_that_no_pod_holds(facts: dict[str, Any], message: str) -> 
 
 def test_the_report_says_who_holds_what_and_what_was_known_then() -> None:
     holders = Holders(
-        {PodUid("1"): entry("a", UUIDS[1])}, (entry("b", UUIDS[2]),), NOON, "17", departures=4
+        {PodUid("1"): entry("a", UUIDS[1])}, (entry("b", UUIDS[2]),), NOON, "17", deletions=4
     )
     picture = composed(holders=holders, due=frozenset({PodUid("2")}))
     report = picture.report
@@ -203,7 +203,7 @@ def test_the_report_says_who_holds_what_and_what_was_known_then() -> None:
     ]  # fmt: skip
     assert (report.observed_at, report.pods_version, report.sequence) == (NOON, "17", 0)
     assert report.allocatable == frozenset(IDS)
-    assert picture.departures == 4
+    assert picture.deletions == 4
     assert (picture.shown, picture.due) == (frozenset({PodUid("1")}), frozenset({PodUid("2")}))
 
 

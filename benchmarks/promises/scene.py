@@ -16,7 +16,7 @@ from topology.emulation import EmulatedKubelet
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Scene:
     """The time, the nodes, who chooses among them, what goes wrong, and what is counted.
 
     ``kubelets`` are the emulated ones, which know what every node really holds.
