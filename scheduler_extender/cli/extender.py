@@ -12,7 +12,7 @@ import typer
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, log_json, one_of, two_ports
 from scheduler_extender.http.addresses import Addresses, Tls
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.decision import Refusals, Settings
 from topology.core.placement import Verdict
 
 if TYPE_CHECKING:  # the service's modules take a while to load, which other commands need not wait
@@ -49,6 +49,15 @@ def extender(
             "guaranteed or expected.",
         ),
     ] = "expected",
+    refusals: Annotated[
+        str,
+        typer.Option(
+            metavar="WHICH",
+            help="Keep pods off nodes whose kubelet would refuse them: certain refusals only; "
+            "possible ones too, while other nodes are left; or ignore them. Pods with required "
+            "constraints stay off either way.",
+        ),
+    ] = "certain",
     stale_after: Annotated[
         float,
         typer.Option(
@@ -88,13 +97,16 @@ def extender(
         raise BadInputError("--cluster and --kubeconfig exclude each other")
     two_ports(port, admin_port)
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
+    words = {which.value: which for which in Refusals}
+    kept_off = one_of("--refusals", refusals, words, Refusals.CERTAIN, "certain")
     tls = _tls(tls_cert, tls_key, client_ca, client_name)
     log_json()
     where = Addresses(host, port, admin_port, tls)
     if cluster is not None:
-        _serve_file(cluster, Settings(weakest, None, all_pods_known=False), where)
+        settings = Settings(weakest, None, all_pods_known=False, refusals=kept_off)
+        _serve_file(cluster, settings, where)
     else:
-        _serve_kube(kubeconfig, context, Settings(weakest, stale_after), where)
+        _serve_kube(kubeconfig, context, Settings(weakest, stale_after, refusals=kept_off), where)
 
 
 def _tls(

@@ -212,7 +212,7 @@ class Waker:
             if state in look.missing:
                 budget.evaluations -= 1
                 self._breathe()
-                decision = decide(look.missing[state], request, self._cluster.settings.require)
+                decision = decide(look.missing[state], request, self._cluster.settings)
                 self._cluster.remember(request, state, decision)
                 return decision.rejection is None, at + 1
             if state is not None and look.decisions[state].rejection is None:

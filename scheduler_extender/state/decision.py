@@ -7,6 +7,7 @@ pods were gone", decide about ``facts.without(pods)``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node import NodeFacts, Unusable
@@ -35,14 +36,27 @@ from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 from topology.core.scoring import Prospect, RequestClasses
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
+MAY_REFUSE = Rejection("the node's kubelet may refuse the pod, others will not", resolvable=True)
 OUT_OF_DATE = Rejection("the extender's view of the cluster is out of date", resolvable=False)
+
+
+class Refusals(Enum):
+    """From which nodes a pod is kept away whose kubelet it would meet for nothing."""
+
+    CERTAIN = "certain"
+    """From those whose kubelet surely refuses it."""
+    POSSIBLE = "possible"
+    """From those whose kubelet may refuse it, too, while others are left."""
+    IGNORE = "ignore"
+    """From none; constraints count all the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What an operator chooses.
 
-    ``require`` is the weakest verdict on which a required pod passes; ``stale_after`` is in
+    ``require`` is the weakest verdict on which a required pod passes, ``refusals`` says which
+    kubelets a pod without required constraints is not sent to; ``stale_after`` is in
     seconds of the local clock since the last changed report, None for never. ``all_pods_known``
     is false where the source names only some pods (see :func:`.ledger.ledger`).
     """
@@ -51,6 +65,7 @@ class Settings:
     stale_after: float | None = 180.0
     managed: tuple[str, ...] = MANAGED
     all_pods_known: bool = True
+    refusals: Refusals = Refusals.CERTAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +84,8 @@ class Decision:
         return self.assessment.verdict.value if self.assessment else "unknown"
 
 
-def decide(facts: NodeFacts, request: GpuRequest, require: Verdict) -> Decision:
-    """The answer of one node; ``require`` is the weakest verdict on which a required pod passes."""
+def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
+    """The answer of one node."""
     unknown = _why_unknown(facts, request)
     if unknown is not None:
         return Decision(unknown if request.required else None)
@@ -84,11 +99,13 @@ def decide(facts: NodeFacts, request: GpuRequest, require: Verdict) -> Decision:
     if not assessed.fits and not request.required:
         # The constraints do not refuse it, the count does.
         return Decision(TOO_FEW if assessed.rejection is TOO_FEW else BUSY, assessed)
+    if assessed.refusal is not None and settings.refusals is not Refusals.IGNORE:
+        return Decision(assessed.refusal, assessed)
     if request.required and assessed.rejection is not None:
         return Decision(assessed.rejection, assessed)
     if endangers(kubelet, available, request):
         return Decision(IN_PROGRESS, assessed)
-    if request.required and not _strong_enough(assessed.verdict, require):
+    if request.required and not _strong_enough(assessed.verdict, settings.require):
         words = f"not guaranteed if a running GPU pod ends: {request.constraints.text}"
         return Decision(Rejection(words, resolvable=True), assessed)
     return Decision(None, assessed)

@@ -17,8 +17,11 @@ from scheduler_extender.state.answers import State
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import (
+    MAY_REFUSE,
     OUT_OF_DATE,
     Decision,
+    Refusals,
+    Settings,
     decide,
     prospect,
     undecided,
@@ -71,7 +74,8 @@ def remembered(
     Raises :class:`.lookup.NotRememberedError`.
     """
     look = cluster.look(request, names, scores=scores, at_once=True)
-    return Answered(names, look.states, look.decisions, look.merits)
+    decisions = avoiding(cluster.settings, request, look.decisions)
+    return Answered(names, look.states, decisions, look.merits)
 
 
 def enquire(
@@ -100,7 +104,7 @@ def enquire(
     return Answered(
         names,
         look.states,
-        look.decisions,
+        avoiding(cluster.settings, request, look.decisions),
         look.merits,
         cluster.undecided([*left, *look.faulted, *look.unfound], request),
         frozenset(n for n, state in left.items() if state not in work.failed) | set(look.unfound),
@@ -133,7 +137,28 @@ def enquire_at(
                     answered.merits[state] = found.weighed(seen.mix)
         if state is None or state in work.failed:
             answered.undecided[facts.name] = undecided(facts, request)
+    answered.decisions = avoiding(cluster.settings, request, answered.decisions)
     return answered
+
+
+def avoiding(
+    settings: Settings, request: GpuRequest, decisions: dict[State, Decision]
+) -> dict[State, Decision]:
+    """The decisions under ``--refusals possible``: where some nodes surely take the pod, those
+    whose kubelet may refuse it do not pass. Else the same decisions.
+
+    Required pods pass no such node anyway.
+    """
+    if settings.refusals is not Refusals.POSSIBLE or request.required:
+        return decisions
+    passing = {s: d for s, d in decisions.items() if d.rejection is None}
+    risky = {s for s, d in passing.items() if d.assessment and d.assessment.hazards}
+    if len(risky) == len(passing):
+        return decisions
+    return {
+        state: Decision(MAY_REFUSE, decision.assessment) if state in risky else decision
+        for state, decision in decisions.items()
+    }
 
 
 def _states_at(cluster: Cluster, seen: ClusterFacts, resource: str) -> list[State | None]:
@@ -179,7 +204,7 @@ def answer_of(cluster: Cluster, facts: NodeFacts, request: GpuRequest) -> Decisi
     if request.required and cluster.blind():
         return Decision(OUT_OF_DATE)
     try:
-        return decide(facts, request, cluster.settings.require)
+        return decide(facts, request, cluster.settings)
     except OutOfTimeError:
         raise
     except Exception as error:  # noqa: BLE001 (a listener logs it)
@@ -236,8 +261,8 @@ class _Work:
 
     def decision(self, state: State, facts: NodeFacts) -> Decision | None:
         """The answer of a state; None where deciding fails."""
-        require = self._cluster.settings.require
-        decision = self._worked_out(facts, lambda: decide(facts, self._request, require))
+        settings = self._cluster.settings
+        decision = self._worked_out(facts, lambda: decide(facts, self._request, settings))
         if decision is None:
             self.failed.add(state)
         return decision

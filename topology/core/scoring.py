@@ -15,6 +15,8 @@ required, guaranteed                           6 … 10, least damage first
 required, expected                             0 … 4, least damage first
 preferred                                      round(7 · quality), and 0 … 3 by damage
 plain                                          0 … 10, least damage first
+the same, where other kubelets may refuse it   4 … 10, least damage first
+the same, where this kubelet may refuse it     0 … 3, least damage first; 0 … 10 if all may
 plain on a node without a usable report        5
 preferred where the hardware never can         0
 required or preferred without a usable report  0
@@ -24,7 +26,8 @@ refused                                        0
 Least damage first: the distinct costs are spread evenly over the range; of equal damage the faster
 outcomes win, then the fuller node. *Quality* of a preferred placement is the mean of two shares: of
 the outcomes that satisfy the constraints, and of the bandwidth that they reach (best ring, mean
-over outcomes) in the best that any offered node's hardware could give the request.
+over outcomes) in the best that any offered node's hardware could give the request. It counts half
+where the kubelet may refuse the pod.
 """
 
 from __future__ import annotations
@@ -73,6 +76,9 @@ PREFERRED_QUALITY = 7
 """What full quality is worth to a preferred pod, and below it what damage is worth."""
 PREFERRED_DAMAGE = Span(0, 3)
 PLAIN = Span(0, MAX_SCORE)
+PLAIN_SURE = Span(4, MAX_SCORE)
+PLAIN_RISKY = Span(0, 3)
+"""For plain pods where some kubelets may refuse them: on the others, and on these."""
 PLAIN_UNREPORTED = 5
 NEVER = Span(0, 0)
 UNREPORTED = 0
@@ -108,6 +114,7 @@ class Merit:
     ``damage`` is in GPUs of worth; ``ring`` in GB/s, ``ceiling`` the best the hardware could give;
     ``left`` counts the devices left after the placement. ``known`` is false without a report,
     ``measured`` where the damage is too much to work out: then the score is in the middle.
+    ``may_refuse`` says that the kubelet may refuse the pod.
     """
 
     verdict: Verdict
@@ -118,6 +125,7 @@ class Merit:
     left: int = 0
     known: bool = True
     measured: bool = True
+    may_refuse: bool = False
 
 
 UNKNOWN = Merit(Verdict.POSSIBLE, known=False)
@@ -154,6 +162,7 @@ def prospect(
         _best_ring_of_size(kubelet.shape, request.count),
         1.0 if assessed.verdict.holds else share,
         now.devices_left - request.effective_count,
+        may_refuse=bool(assessed.hazards),
     )
     lost = losses(kubelet, now, request, classes)
     if lost is None:
@@ -180,12 +189,21 @@ def scores(request: GpuRequest, merits: Iterable[Merit]) -> dict[Merit, int]:
     unreported = PLAIN_UNREPORTED if request.plain else UNREPORTED
     found = dict.fromkeys(distinct - set(known), unreported)
     if request.plain:
-        return found | _spread(known, PLAIN)
+        return found | _plain_scores(known)
     if request.required:
         sure = [m for m in known if m.verdict is Verdict.GUARANTEED]
         rest = [m for m in known if m.verdict is not Verdict.GUARANTEED]
         return found | _spread(sure, GUARANTEED) | _spread(rest, EXPECTED)
     return found | _preferred_scores(known)
+
+
+def _plain_scores(known: list[Merit]) -> dict[Merit, int]:
+    """By damage; a node whose kubelet may refuse the pod comes after all the others."""
+    sure = [m for m in known if not m.may_refuse]
+    risky = [m for m in known if m.may_refuse]
+    if not sure or not risky:
+        return _spread(known, PLAIN)
+    return _spread(sure, PLAIN_SURE) | _spread(risky, PLAIN_RISKY)
 
 
 def _preferred_scores(known: list[Merit]) -> dict[Merit, int]:
@@ -195,6 +213,7 @@ def _preferred_scores(known: list[Merit]) -> dict[Merit, int]:
     for m in known:
         reached = m.ring / ceiling if ceiling else m.share
         quality = 0.0 if m.verdict is Verdict.NEVER else (m.share + reached) / 2
+        quality /= 2 if m.may_refuse else 1
         levels.setdefault(round(PREFERRED_QUALITY * quality), []).append(m)
     found: dict[Merit, int] = {}
     for base, group in levels.items():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.decision import UNDECIDED, decide, undecided
+from scheduler_extender.state.decision import UNDECIDED, Settings, decide, undecided
 from scheduler_extender.state.node import NodeFacts, with_pod, with_record, without_record
 from scheduler_extender.state.pods import PodRecord
 from tests.nodes import bridged, pcie, switched
@@ -107,7 +107,7 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_of_the_table(row: str, kind: str) -> None:
     facts, *reasons = ROWS[row]
-    found = decide(facts, REQUESTS[kind], Verdict.EXPECTED)
+    found = decide(facts, REQUESTS[kind], Settings())
     expected = reasons[list(REQUESTS).index(kind)]
     assert (found.rejection.reason if found.rejection else "") == expected
 
@@ -120,8 +120,8 @@ def test_every_pod_that_could_break_a_promise_waits_for_the_next_report(
     topology = replace(bridged(3), allocator=AllocatorFacts("best-effort"))
     memory = Constraints(min_gpu_memory=Bytes(1))
     single = gpu_request(1) if policy is None else gpu_request(1, memory, policy)
-    assert decide(node(topology), single, Verdict.EXPECTED).rejection is None
-    assert decide(promised(topology), single, Verdict.EXPECTED).rejection is IN_PROGRESS
+    assert decide(node(topology), single, Settings()).rejection is None
+    assert decide(promised(topology), single, Settings()).rejection is IN_PROGRESS
 
 
 def test_what_an_operator_requires() -> None:
@@ -132,9 +132,9 @@ def test_what_an_operator_requires() -> None:
     held = Allocation(PodUid("one"), "d", "one", "main", MANAGED[0], (DeviceId("GPU-2"),))
     facts = with_record(with_pod(facts, one), topology, Report("boot", 2, None, (held,)), "")
     pair = REQUESTS["required"]
-    assert decide(facts, pair, Verdict.EXPECTED).verdict == "expected"
-    assert decide(facts, pair, Verdict.EXPECTED).rejection is None
-    strict = decide(facts, pair, Verdict.GUARANTEED).rejection
+    assert decide(facts, pair, Settings()).verdict == "expected"
+    assert decide(facts, pair, Settings()).rejection is None
+    strict = decide(facts, pair, Settings(Verdict.GUARANTEED)).rejection
     assert strict is not None
     assert strict.reason == "not guaranteed if a running GPU pod ends: link=nvlink"
 

@@ -87,7 +87,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         except NotRememberedError:
             return  # the writer has the lock, or the answer is forgotten: both are right
         assert decision is not None
-        assert decision == decide(facts, request, Verdict.EXPECTED)
+        assert decision == decide(facts, request, Settings())
         read.append((facts, None if decision.assessment is None else decision.assessment.verdict))
 
     with ThreadPoolExecutor(1) as reader:
@@ -155,7 +155,7 @@ def _crowded(promise: Constraints) -> NodeFacts:
 def test_facts_with_one_key_have_one_answer_where_too_many_pods_have_departed() -> None:
     """Where nobody decides, an outstanding promise alone says whether a plain pod passes."""
     promised, plain = _crowded(NVLINK), _crowded(Constraints())
-    decisions = [decide(facts, gpu_request(1), Verdict.EXPECTED) for facts in (promised, plain)]
+    decisions = [decide(facts, gpu_request(1), Settings()) for facts in (promised, plain)]
     assert [d.rejection for d in decisions] == [IN_PROGRESS, None]
     assert promised.availability(GPU) == plain.availability(GPU)
     assert promised.key(GPU) != plain.key(GPU)

@@ -216,3 +216,19 @@ def test_what_the_cluster_asks_decides_what_it_protects() -> None:
     now = Availability(0xFF)
     assert damage(DGX, now, SINGLE, quads) == 4
     assert damage(DGX, now, SINGLE, singles) == 1
+
+
+def test_nodes_whose_kubelet_may_refuse_come_last() -> None:
+    sure = Merit(Verdict.GUARANTEED, damage=3.0)
+    worse = Merit(Verdict.GUARANTEED, damage=5.0)
+    risky = Merit(Verdict.POSSIBLE, damage=0.0, may_refuse=True)
+    found = scores(SINGLE, [sure, worse, risky])
+    assert found[sure] > found[worse] > found[risky]
+    assert scores(SINGLE, [risky]) == {risky: MAX_SCORE}
+
+
+def test_a_preferred_placement_that_may_be_refused_counts_half() -> None:
+    sure = Merit(Verdict.POSSIBLE, share=0.5, ring=10.0, ceiling=20.0)
+    risky = Merit(Verdict.POSSIBLE, share=0.5, ring=10.0, ceiling=20.0, may_refuse=True)
+    found = scores(SOFT_PAIR, [sure, risky])
+    assert found[sure] > found[risky]

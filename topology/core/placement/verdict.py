@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet
@@ -12,6 +12,7 @@ from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN
 from topology.core.placement.constraints import compiled
 from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
+from topology.core.placement.refusals import certain_refusal
 from topology.core.placement.rejections import (
     BUSY,
     TOO_FEW,
@@ -53,7 +54,8 @@ class Assessment:
     where they are too many to list; ``share`` is the part of the outcomes that satisfies the
     constraints; ``exact`` is false where some of them may be impossible. ``fits`` says whether
     enough devices are left at all. ``rejection`` is why a required pod is refused here; None where
-    the verdict holds. ``hazards`` names the refusals that the node may answer with.
+    the verdict holds. ``hazards`` names the refusals that the node may answer with, and ``refusal``
+    says why its kubelet surely refuses the pod; None where it may admit it.
     """
 
     verdict: Verdict
@@ -63,6 +65,7 @@ class Assessment:
     share: float = 0.0
     hazards: tuple[str, ...] = ()
     exact: bool = True
+    refusal: Rejection | None = None
 
 
 @remembered
@@ -85,14 +88,20 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
         return _assess_plain(kubelet, now, request, fits)
     hardware = hardware_rejection(shape, request, kubelet.replicas > 1)
     if hardware is not None:
-        return Assessment(Verdict.NEVER, fits=fits, rejection=hardware)
+        never = Assessment(Verdict.NEVER, fits=fits, rejection=hardware)
+        if request.required or not fits:
+            return never
+        found = _outlook_of(kubelet, now, request, endings=False)
+        refusal = certain_refusal(kubelet, now, request, found)
+        return replace(never, hazards=found.hazards, refusal=refusal)
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
     constraints = compiled(shape, request.constraints, now.sick)
     found = _outlook_of(kubelet, now, request, endings=False)
     judgement = judged(kubelet, found, constraints)
     if not judgement.every:
-        return _not_promised(kubelet, request, found, judgement)
+        refusal = certain_refusal(kubelet, now, request, found)
+        return replace(_not_promised(kubelet, request, found, judgement), refusal=refusal)
     after = _outlook_of(kubelet, now, request, endings=True)
     survives = judged(kubelet, after, constraints).every
     verdict = Verdict.GUARANTEED if survives else Verdict.EXPECTED
@@ -108,7 +117,9 @@ def _assess_plain(
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
     found = _outlook_of(kubelet, now, request, endings=False)
     verdict = Verdict.POSSIBLE if found.hazards else Verdict.GUARANTEED
-    return Assessment(verdict, True, None, found.gpus(kubelet), 1.0, found.hazards, found.exact)
+    refusal = certain_refusal(kubelet, now, request, found)
+    sets = found.gpus(kubelet)
+    return Assessment(verdict, True, None, sets, 1.0, found.hazards, found.exact, refusal)
 
 
 def _outlook_of(

@@ -1,0 +1,145 @@
+"""Refusals that are certain: the emulated kubelet refuses whenever we say so, and why in words."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.nodes import gpus
+from topology.core.admission import Kubelet
+from topology.core.belief import Availability, Holder
+from topology.core.devices import Mask, NodeName, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import Link, LinkKind
+from topology.core.placement import Verdict, assess
+from topology.core.requests import (
+    Constraints,
+    ContainerRequest,
+    GpuRequest,
+    Policy,
+    Role,
+    gpu_request,
+)
+from topology.emulation import EmulatedKubelet, Refused
+from topology.machines import machine
+
+DGX = machine("dgx1-v100").topology("n")
+"""Two NUMA nodes of four GPUs: 0 to 3 and 4 to 7."""
+POLICIES = [
+    AllocatorFacts("best-effort", None, policy, scope, "none", "None")
+    for policy in ("best-effort", "restricted", "single-numa-node")
+    for scope in ("container", "pod")
+]
+SINGLE_NODE = AllocatorFacts("best-effort", None, "single-numa-node", "container", "none", "None")
+RESTRICTED = replace(SINGLE_NODE, topology_manager_policy="restricted")
+SPREAD = 0b0001_0011
+"""Free: two GPUs on one NUMA node and one on the other."""
+
+
+def containers(*counts: tuple[Role, int]) -> GpuRequest:
+    made = (ContainerRequest(f"c{i}", n, role) for i, (role, n) in enumerate(counts))
+    return GpuRequest("nvidia.com/gpu", tuple(made))
+
+
+PODS = [
+    containers((Role.APP, 2)),
+    containers((Role.APP, 3)),
+    containers((Role.APP, 5)),
+    containers((Role.APP, 2), (Role.APP, 2)),
+    containers((Role.INIT, 3), (Role.APP, 2)),
+    containers((Role.SIDECAR, 1), (Role.INIT, 2), (Role.APP, 3)),
+]
+
+
+def emulated_refuses(facts: AllocatorFacts, free: Mask, pod: GpuRequest, seed: int) -> bool:
+    topology = replace(DGX, allocator=facts)
+    emulated = EmulatedKubelet(topology, random.Random(seed))
+    emulated.withhold(p for p in range(8) if not free >> p & 1)
+    try:
+        emulated.admit(PodUid("u"), "default", "pod", pod)
+    except Refused:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("facts", POLICIES, ids=lambda f: f.topology_manager_policy)
+def test_a_certain_refusal_comes_every_time(facts: AllocatorFacts) -> None:
+    """And one that does not is always taken at least once, where nothing is random."""
+    rng = random.Random(str(facts))
+    kubelet = Kubelet(DGX.shape, facts)
+    certain = taken = 0
+    for pod in PODS:
+        for _ in range(12):
+            free = rng.randrange(1, 256)
+            found = assess(kubelet, Availability(free), pod)
+            if not found.fits:
+                continue
+            refused = [emulated_refuses(facts, free, pod, seed) for seed in range(4)]
+            if found.refusal is not None:
+                certain += 1
+                assert all(refused), (free, pod)
+            else:
+                taken += 1
+                assert not all(refused), (free, pod)
+    assert taken > 10
+    assert certain > 5 or facts.topology_manager_policy == "best-effort"
+
+
+def words(facts: AllocatorFacts, free: Mask, pod: GpuRequest) -> tuple[str, bool] | None:
+    found = assess(Kubelet(DGX.shape, facts), Availability(free), pod).refusal
+    return found and (found.reason, found.resolvable)
+
+
+def test_the_reason_names_policy_and_count() -> None:
+    assert words(SINGLE_NODE, SPREAD, gpu_request(2)) is None
+    assert words(SINGLE_NODE, SPREAD, gpu_request(3)) == (
+        "Topology Manager single-numa-node: no NUMA node has 3 free GPUs",
+        False,  # what is not free here is not held by pods
+    )
+    assert words(RESTRICTED, SPREAD, gpu_request(3)) == (
+        "Topology Manager restricted: 3 free GPUs are on more NUMA nodes than they need to be",
+        False,
+    )
+
+
+def test_evictions_help_where_running_pods_hold_what_is_missing() -> None:
+    kubelet = Kubelet(DGX.shape, SINGLE_NODE)
+    held = Availability(SPREAD, running=(Holder(0xFF & ~SPREAD),))
+    refused = assess(kubelet, held, gpu_request(3)).refusal
+    assert refused is not None
+    assert refused.resolvable
+    never = assess(kubelet, Availability(0xFF), gpu_request(5)).refusal
+    assert never is not None
+    assert not never.resolvable
+
+
+@pytest.mark.parametrize("policy", [Policy.PREFERRED, Policy.REQUIRED])
+def test_constraints_do_not_hide_it(policy: Policy) -> None:
+    near = gpu_request(3, Constraints(link=LinkKind.NVLINK), policy)
+    found = assess(Kubelet(DGX.shape, SINGLE_NODE), Availability(SPREAD), near)
+    assert found.refusal is not None
+    far = gpu_request(3, Constraints(min_gpu_memory=2**40), policy)  # type: ignore[arg-type]
+    found = assess(Kubelet(DGX.shape, SINGLE_NODE), Availability(SPREAD), far)
+    assert found.verdict is Verdict.NEVER
+    assert (found.refusal is not None) == (policy is Policy.PREFERRED)
+
+
+def test_what_the_kubelet_may_do_is_no_certain_refusal() -> None:
+    """Other managers may have hints that nobody shows us."""
+    unknown = replace(SINGLE_NODE, cpu_manager_policy=None)
+    found = assess(Kubelet(DGX.shape, unknown), Availability(0xFF), gpu_request(2))
+    assert found.hazards
+    assert found.refusal is None
+
+
+def test_the_plugin_may_be_what_fails() -> None:
+    """Two GPUs count the links between them differently: NVIDIA's plugin ends with an error."""
+    links = (Link(0, 1, LinkKind.SYS, 1, one_sided=True), Link(0, 2, LinkKind.SYS))
+    topology = NodeTopology(NodeName("n"), gpus(3), (*links, Link(1, 2, LinkKind.SYS)))
+    kubelet = Kubelet(topology.shape, AllocatorFacts("best-effort"))
+    found = assess(kubelet, Availability(0b111), gpu_request(2)).refusal
+    assert found is not None
+    assert "device plugin fails" in found.reason
+    assert assess(kubelet, Availability(0b111), gpu_request(1)).refusal is None

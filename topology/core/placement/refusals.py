@@ -1,0 +1,53 @@
+"""Refusals that are certain: whatever else happens on the node, its kubelet turns the pod away.
+
+Outcomes are a superset of what a node may hand out. So where there are none, and the refusals that
+were met on the way are known (the hazards), the kubelet refuses the pod, whichever constraints it
+has or has not: a pod that is bound there is lost (it becomes Failed) and its controller makes the
+next one, which is bound there too.
+"""
+
+from __future__ import annotations
+
+from topology.core.admission import AFFINITY, Kubelet
+from topology.core.allocators.best_effort import PADDED, UNEQUAL
+from topology.core.belief import Availability
+from topology.core.budget import SPENT
+from topology.core.placement.outlook import Outlook, outlook
+from topology.core.placement.rejections import BUSY, Rejection
+from topology.core.requests import Counts, GpuRequest
+
+
+def certain_refusal(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, found: Outlook
+) -> Rejection | None:
+    """Why the kubelet surely refuses the pod at this moment; None where it may admit it.
+
+    ``found`` is the pod's outlook. The rejection is resolvable if the node might hand something out
+    with every running pod gone.
+    """
+    if not _refuses(found):
+        return None
+    if AFFINITY in found.hazards:
+        words = _affinity_words(kubelet, request.counts)
+    elif PADDED in found.hazards:
+        words = "NVIDIA's device plugin fails when it chooses among the free GPUs"
+    elif UNEQUAL in found.hazards:
+        words = "NVIDIA's device plugin fails: two GPUs count the links between them differently"
+    else:
+        return BUSY  # devices enough in all, and too few for one of the containers
+    emptied = Availability(now.widest(endings=True), width=now.width, gone=now.gone)
+    alone = outlook(kubelet, emptied, request.counts, request.only_gpu_plugin)
+    return Rejection(words, resolvable=not _refuses(alone))
+
+
+def _refuses(found: Outlook) -> bool:
+    return found.sets == () and bool(found.hazards) and SPENT not in found.hazards
+
+
+def _affinity_words(kubelet: Kubelet, counts: Counts) -> str:
+    policy = kubelet.facts.topology_manager_policy
+    most = max(n for _, n in counts)
+    some = "a free GPU" if most == 1 else f"{most} free GPUs"
+    if policy == "single-numa-node":
+        return f"Topology Manager {policy}: no NUMA node has {some}"
+    return f"Topology Manager {policy}: {some} are on more NUMA nodes than they need to be"
