@@ -21,7 +21,7 @@ dev: $(VENV)/dev.stamp          ## what tests and benchmarks need, into .venv
 	@echo "ready: $(BIN)/python -m benchmarks --help"
 
 test: $(VENV)/dev.stamp         ## unit, property and service tests
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile tests --ignore=tests/e2e
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests --ignore=tests/e2e
 
 closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, ten times as long as in `make test`
 	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=10 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py
