@@ -19,14 +19,12 @@ from tests.programs import free_port
 from tests.waiting import PATIENCE
 from topology.core.graph import NodeTopology
 
-PLUGINS = "/api/v1/namespaces/kube-system/pods"
-
 
 class Agent:
     """``gpu-topology agent`` on one node, running while the context is open.
 
-    Its driver is a fake NVML that plays ``topology``, its kubelet whoever serves ``socket``. The
-    manifests must be applied, and the Node be there.
+    Its kubelet is whoever serves ``socket``. Its driver is ``nvml``, or else a fake NVML of its own
+    that plays ``topology``. The manifests must be applied, and the Node be there.
     """
 
     def __init__(
@@ -36,11 +34,12 @@ class Agent:
         socket: Path,
         folder: Path,
         flags: Sequence[str] = (),
+        nvml: FakeNvml | None = None,
     ) -> None:
         self.name = str(topology.name)
         self._folder = folder / f"agent-{self.name}"
         self._folder.mkdir(parents=True)
-        self.nvml: FakeNvml = fake_nvml(self._folder, topology)
+        self.nvml: FakeNvml = nvml or fake_nvml(self._folder, topology)
         self._control_plane = control_plane
         self._socket = socket
         self._flags = list(flags)
@@ -107,16 +106,3 @@ class Agent:
     def log(self) -> str:
         """Its log, all its starts together."""
         return (self._folder / "agent.log").read_text(errors="replace")
-
-
-def run_plugin_pod(client: httpx.Client, node: str) -> None:
-    """A pod on the node with NVIDIA's device plugin, as far as its image tells."""
-    containers = [{"name": "plugin", "image": "example/k8s-device-plugin:v0.17.1"}]
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"plugin-{node}"},
-        "spec": {"nodeName": node, "containers": containers},
-    }
-    answer = client.post(PLUGINS, json=pod)
-    assert answer.is_success, answer.text

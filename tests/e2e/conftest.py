@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e import controlplane, kubelet, realnodes
+from tests.e2e import building, privatemounts, realnodes
+from tests.e2e.building import ProgramSet, ProgramsUnavailable
 from tests.e2e.cluster import RealCluster
-from tests.e2e.controlplane import ControlPlaneUnavailable
-from tests.e2e.realnodes import RealNodes
+from tests.e2e.realnodes import RealNode, RealNodes
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +19,21 @@ def _no_thread_is_left() -> None:
     """Not judged here: what a module starts outlives its tests, and may start threads in any."""
 
 
+def programs(wanted: ProgramSet) -> Path:
+    """The folder of a set of programs. Without them CI fails and a user's run skips."""
+    try:
+        return wanted.folder()
+    except ProgramsUnavailable as error:
+        told = f"no {', '.join(wanted.programs)}: {error}"
+        if os.environ.get("CI"):
+            pytest.fail(told)
+        pytest.skip(told)
+
+
 @pytest.fixture(scope="session")
 def control_plane_binaries() -> Path:
-    """etcd, kube-apiserver and kube-scheduler. Without them CI fails and a user's run skips."""
-    try:
-        return controlplane.binaries()
-    except ControlPlaneUnavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"no control plane: {error}")
-        pytest.skip(f"no control plane: {error}")
+    """etcd, kube-apiserver, kube-scheduler and kube-controller-manager."""
+    return programs(building.CONTROL_PLANE)
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +46,28 @@ def real(
 
 
 @pytest.fixture(scope="session")
-def node_binaries() -> Path:
-    """Kubelet, runtime and device plugin. CI has them always, others when they ask for them."""
+def private_mounts() -> None:
+    """A node's processes can have folders of their own. CI has that, others when they ask."""
     if os.environ.get("CI") == "true":
-        if reason := kubelet.why_not():
+        if reason := privatemounts.why_not():
             pytest.fail(reason)
     elif not os.environ.get("GPU_TOPOLOGY_REAL_KUBELET"):
-        pytest.skip("real kubelets run with GPU_TOPOLOGY_REAL_KUBELET=1 (they need root)")
-    elif reason := kubelet.why_not():
+        pytest.skip("nodes' programs run with GPU_TOPOLOGY_REAL_KUBELET=1 (they need root)")
+    elif reason := privatemounts.why_not():
         pytest.skip(reason)
-    try:
-        return controlplane.node_binaries()
-    except ControlPlaneUnavailable as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"no kubelet: {error}")
-        pytest.skip(f"no kubelet: {error}")
+
+
+@pytest.fixture(scope="session")
+def nvidia_programs(private_mounts: None) -> Callable[[str], Path]:
+    """Finds NVIDIA's programs of a version of their device plugin."""
+    return lambda version: programs(building.nvidia(version))
+
+
+@pytest.fixture(scope="session")
+def node_binaries(nvidia_programs: Callable[[str], Path]) -> Path:
+    """Kubelet and runtime; NVIDIA's newest programs are there, too."""
+    nvidia_programs(building.NEWEST)
+    return programs(building.NODE)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +79,13 @@ def real_nodes(
 ) -> Iterator[RealNodes]:
     """A cluster of the module's own with the extender and real kubelets.
 
-    Its machines are the module's ``MACHINES``: node name to catalogue name.
+    Its nodes are the module's ``NODES``, or one for each of its ``MACHINES``: node name to
+    catalogue name. Those of ``LATER``, where it has any, may join later.
     """
-    machines = request.module.MACHINES
-    folder = tmp_path_factory.mktemp("realnodes")
-    with realnodes.real_nodes(folder, control_plane_binaries, node_binaries, machines) as found:
+    module, folder = request.module, tmp_path_factory.mktemp("realnodes")
+    nodes = getattr(module, "NODES", None) or {
+        name: RealNode(kind) for name, kind in module.MACHINES.items()
+    }
+    later = getattr(module, "LATER", ())
+    with realnodes.real_nodes(folder, control_plane_binaries, node_binaries, nodes, later) as found:
         yield found

@@ -1,23 +1,16 @@
-"""A real control plane on loopback: etcd, kube-apiserver and kube-scheduler, built from source.
+"""A real control plane on loopback: etcd, kube-apiserver, kube-scheduler, kube-controller-manager.
 
-The Go module beside this file pins one Kubernetes release. It is built once, into git-ignored
-folders of the checkout that are named after its sources: the control plane into one, what a node
-runs into another. ``KUBEBUILDER_ASSETS`` wins where it holds all binaries of either already.
+:mod:`tests.e2e.building` builds them from source.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
-import re
 import secrets
-import shutil
 import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,93 +23,20 @@ import yaml
 from tests.programs import free_port
 from tests.waiting import FOREVER, PATIENCE, eventually
 
-HERE = Path(__file__).parent
-SOURCES = HERE / "controlplane"
-CACHE = HERE.parent.parent / ".cache" / "controlplane"
-BINARIES = ("etcd", "kube-apiserver", "kube-scheduler")
+SCHEDULER = "system:kube-scheduler"
+CONTROLLER_MANAGER = "system:kube-controller-manager"
 KUBECTL = Path(sys.executable).with_name("kubectl")
-NODE_BINARIES = ("kubelet", "cri", "deviceplugin")
-CGO_BINARIES = ("deviceplugin",)
-"""Those that cannot be built without a C compiler: NVIDIA's allocator binds to NVML."""
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+"""In the order in which they start."""
+CONTROLLERS = ("replicaset-controller", "disruption-controller", "resourcequota-controller")
+"""Those that tests need. Others would work against tests that make and break nodes by hand: the
+node controllers taint and empty nodes without a kubelet."""
 PERIOD = 0.05
 """Seconds between two looks at what the control plane does."""
 
 
-class ControlPlaneUnavailable(Exception):  # noqa: N818 (it is not a fault)
-    """The binaries cannot be had here; the message says why."""
-
-
 class ControlPlaneFailed(Exception):  # noqa: N818
     """A part did not start; the message ends with its log."""
-
-
-def binaries() -> Path:
-    """The folder with the control plane's binaries, building them if need be (minutes, once).
-
-    Raises :class:`ControlPlaneUnavailable` where Go or its modules cannot be had.
-    """
-    return _found(BINARIES)
-
-
-def node_binaries() -> Path:
-    """The folder with what a node runs: kubelet, runtime and device plugin, as :func:`binaries`."""
-    return _found(NODE_BINARIES)
-
-
-def _found(names: Sequence[str]) -> Path:
-    assets = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
-    if _complete(assets, names):
-        return assets
-    packages = (path for name in names for path in SOURCES.glob(f"{name}/*.go"))
-    sources = sorted([*SOURCES.glob("go.*"), *packages])
-    digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
-    folder = CACHE / digest
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _complete(folder, names):
-            _build(folder, names)
-    return folder
-
-
-def _complete(folder: Path, names: Sequence[str]) -> bool:
-    return all(os.access(folder / name, os.X_OK) for name in names)
-
-
-def _build(folder: Path, names: Sequence[str]) -> None:
-    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-    if go is None:
-        raise ControlPlaneUnavailable(
-            f"Go is not installed, and KUBEBUILDER_ASSETS does not hold {', '.join(names)}"
-        )
-    release = re.search(r"k8s\.io/kubernetes (v1\.(\d+)\.\d+)", (SOURCES / "go.mod").read_text())
-    assert release is not None
-    print(f"building {', '.join(names)} {release[1]} (once, some minutes) …", file=sys.stderr)
-    version = "k8s.io/component-base/version"
-    stamp = (
-        f"-s -w -X {version}.gitVersion={release[1]} -X {version}.gitMajor=1 "
-        f"-X {version}.gitMinor={release[2]}"
-    )
-    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
-    started = time.monotonic()
-    # Without -buildvcs=false the build fails where git distrusts the owner of the checkout.
-    flags = ("-trimpath", "-buildvcs=false", "-ldflags", stamp)
-    for cgo in (False, True):
-        packages = [f"./{name}" for name in names if (name in CGO_BINARIES) == cgo]
-        if not packages:
-            continue
-        command = [go, "build", *flags, "-o", f"{fresh}/", *packages]
-        environment = {**os.environ, "CGO_ENABLED": f"{cgo:d}", "GOFLAGS": "-mod=readonly"}
-        done = subprocess.run(
-            command, cwd=SOURCES, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        if done.returncode != 0:
-            shutil.rmtree(fresh, ignore_errors=True)
-            tail = done.stdout.decode(errors="replace")[-2000:]
-            raise ControlPlaneUnavailable(f"go build failed: {tail}")
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
-    print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
 def create_node(
@@ -212,9 +132,11 @@ class ControlPlane:
         self.url = f"https://127.0.0.1:{self._port}"
         self.tokens = {
             name: secrets.token_hex(16)
-            for name in ("admin", "system:kube-scheduler", *(users or {}))
+            for name in ("admin", SCHEDULER, CONTROLLER_MANAGER, *(users or {}))
         }
-        self._groups = {"admin": ["system:masters"], **(users or {})}
+        masters = ["system:masters"]
+        # Controllers that share one identity need the rights of all of them.
+        self._groups = {"admin": masters, CONTROLLER_MANAGER: masters, **(users or {})}
         self._issued: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -301,8 +223,8 @@ class ControlPlane:
             "--service-account-issuer=https://e2e.invalid",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--allow-privileged=true",  # as kubeadm has it
-            # No controllers run here: nobody would make the default service account, and nobody
-            # would take the taint off a new node.
+            # Most controllers do not run here: nobody would make the default service account, and
+            # nobody would take the taint off a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
         )
         self._wait("kube-apiserver", self._serves)
@@ -315,13 +237,24 @@ class ControlPlane:
     def start_scheduler(self, configuration: str) -> Process:
         """Start kube-scheduler; ``{kubeconfig}`` in the configuration is filled in."""
         path = self._folder / "scheduler.yaml"
-        kubeconfig = str(self.kubeconfig("system:kube-scheduler"))
+        kubeconfig = str(self.kubeconfig(SCHEDULER))
         path.write_text(configuration.replace("{kubeconfig}", kubeconfig))
         return self._start("kube-scheduler", f"--config={path}", "--secure-port=0", "-v=3")
 
     def stop_scheduler(self) -> None:
         """Stop kube-scheduler."""
         self._processes.pop("kube-scheduler").stop()
+
+    def start_controllers(self, controllers: Sequence[str] = CONTROLLERS) -> Process:
+        """Start kube-controller-manager with these of its controllers; most tests need none."""
+        return self._start(
+            "kube-controller-manager",
+            f"--kubeconfig={self.kubeconfig(CONTROLLER_MANAGER)}",
+            f"--controllers={','.join(controllers)}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "-v=2",
+        )
 
     def log(self, name: str) -> str:
         """The log of a part, all its starts together."""
@@ -368,6 +301,6 @@ class ControlPlane:
 
     def _stop_all(self) -> None:
         # Clients first, whatever was restarted since: a server waits for those that watch it.
-        for name in reversed(BINARIES):
+        for name in reversed(PROGRAMS):
             if name in self._processes:
                 self._processes.pop(name).stop()

@@ -1,14 +1,12 @@
-"""A real kubelet as a process: a node of the cluster whose containers are records only.
+"""A real kubelet with NVIDIA's device plugin: a node whose containers are records only.
 
-It needs root. Constants of the kubelet lead into folders that belong to the machine, so it gets a
-mount namespace of its own in which private folders lie over them; when its processes have ended the
-namespace is gone too, and nothing of it was ever seen outside.
+Both see a described machine (:mod:`tests.e2e.silicon`) and folders of the node's own
+(:mod:`tests.e2e.privatemounts`).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +21,15 @@ import httpx
 import yaml
 
 from tests.e2e.controlplane import ControlPlane, Process
-from tests.e2e.machinefile import describe
+from tests.e2e.nvidiastack import STOCK, NvidiaStack, PluginSettings
 from tests.e2e.podresources import PodResources
+from tests.e2e.privatemounts import PrivateMounts
+from tests.e2e.processors import Processors
+from tests.e2e.relay import Relay
+from tests.e2e.silicon import Silicon
 from tests.waiting import eventually
 from topology.core.graph import NodeTopology
+from topology.machines import Machine
 
 ROOT = "/var/lib/kubelet"
 HIDDEN = ("/var/lib", "/var/log")
@@ -42,18 +45,6 @@ TUNABLES = (
 )
 """Kernel settings that the kubelet changes to its liking; here it changes copies."""
 
-# Arguments: the private folder, then the kubelet's command line.
-IN_PRIVATE = """
-set -eu
-base=$1
-shift
-for folder in var/lib var/log; do mount --bind "$base/$folder" "/$folder"; done
-cd "$base/sys"
-for name in $(find . -type f); do mount --bind "$base/sys/$name" "/proc/sys/$name"; done
-cd "$base/cwd"
-exec "$@"
-"""
-
 
 class KubeletFailed(Exception):  # noqa: N818 (as ControlPlaneFailed)
     """A part of a node did not start or died; the message ends with its log."""
@@ -61,21 +52,16 @@ class KubeletFailed(Exception):  # noqa: N818 (as ControlPlaneFailed)
 
 @dataclass(frozen=True)
 class Call:
-    """One question of the kubelet to the device plugin, GPUs by position; -1 is a nil answered."""
+    """One question of the kubelet to the device plugin, GPUs by position.
+
+    Where the plugin ``died`` of the question the answer is empty.
+    """
 
     available: tuple[int, ...]
     must: tuple[int, ...]
     size: int
     answer: tuple[int, ...]
-
-
-def why_not() -> str:
-    """Why no kubelet can run here; empty where one can."""
-    if os.geteuid() != 0:
-        return "a kubelet needs root"
-    if shutil.which("unshare") is None:
-        return "unshare (util-linux) is missing"
-    return ""
+    died: bool = False
 
 
 def kubelet_users(names: Sequence[str]) -> dict[str, list[str]]:
@@ -88,12 +74,15 @@ def _user(name: str) -> str:
 
 
 class Kubelet:
-    """Kubelet, runtime and device plugin of one node, running while the context is open.
+    """Kubelet, runtime and NVIDIA's device plugin of one node, running while the context is open.
 
-    ``topology`` names the node and is the machine that its device plugin pretends to have.
-    ``overrides`` are fields of the KubeletConfiguration. ``delay`` slows every preferred allocation
-    down by so many seconds: NVIDIA's allocator takes as long on larger machines. The control plane
-    must know :func:`kubelet_users`.
+    ``topology`` names the node and describes its machine; ``machine`` (the catalogue's entry) and
+    ``processors`` are as for :class:`~tests.e2e.silicon.Silicon`. ``overrides`` are fields of the
+    KubeletConfiguration. ``plugin`` says how the device plugin is set up, ``prepare`` is done to
+    the machine before any program sees it. An ``observed`` node has a relay between kubelet and
+    plugin, and only there :meth:`calls` knows what was asked; ``delay`` then slows every preferred
+    allocation down by so many seconds: NVIDIA's allocator takes as long on larger machines. The
+    control plane must know :func:`kubelet_users`.
     """
 
     def __init__(
@@ -103,17 +92,27 @@ class Kubelet:
         binaries: Path,
         logs: Path,
         overrides: Mapping[str, Any] | None = None,
+        *,
+        machine: Machine | None = None,
+        processors: Processors | None = None,
+        plugin: PluginSettings = STOCK,
+        prepare: Callable[[Silicon], None] | None = None,
+        observed: bool = False,
         delay: float = 0,
     ) -> None:
-        self.topology = topology
         self.name = str(topology.name)
         self._control_plane = control_plane
         self._bin = binaries
         self._logs = logs / self.name
         self._overrides = dict(overrides or {})
+        self._settings = plugin
+        self._described = topology, machine, processors
+        self._prepare = prepare
+        self._observed = observed
         self._delay = delay
         self._processes: dict[str, Process] = {}
         self._stack = ExitStack()
+        self._relay: Relay | None = None
         self._position = {str(gpu.uuid): p for p, gpu in enumerate(topology.gpus)}
 
     def __enter__(self) -> Self:
@@ -123,9 +122,16 @@ class Kubelet:
             self._base = Path(tempfile.mkdtemp(prefix="kubelet-"))
             stack.callback(self._remove_base)
             stack.callback(self._stop_all)
+            self.silicon = Silicon(self._base / "silicon", *self._described)
+            if self._prepare is not None:
+                self._prepare(self.silicon)
             self._lay_out()
             self._start_runtime()
             self.start_kubelet()
+            if self._observed:
+                folder = self._base / "relay"
+                self._relay = stack.enter_context(Relay(folder, self.plugins, self._delay))
+            self._until(lambda: (self.plugins / "kubelet.sock").is_socket())
             self.start_plugin()
             self.socket = self._base / ROOT.lstrip("/") / "pod-resources" / "kubelet.sock"
             self.pod_resources = stack.enter_context(PodResources(self.socket))
@@ -141,11 +147,19 @@ class Kubelet:
     ) -> None:
         self._stack.close()
 
+    @property
+    def topology(self) -> NodeTopology:
+        """The machine, with the PCI addresses that it was given."""
+        return self.silicon.topology
+
+    @property
+    def plugins(self) -> Path:
+        """The kubelet's folder for device plugins, as seen from outside."""
+        return self._base / ROOT.lstrip("/") / "device-plugins"
+
     def start_kubelet(self) -> None:
         """Start the kubelet on its folders; again after :meth:`stop_kubelet`."""
-        command = (
-            *("unshare", "--mount", "--propagation=private", "sh", "-c", IN_PRIVATE, "sh"),
-            str(self._base),
+        command = self._mounts.command(
             str(self._bin / "kubelet"),
             f"--config={self._base / 'kubelet.yaml'}",
             f"--kubeconfig={self._control_plane.kubeconfig(_user(self.name))}",
@@ -166,39 +180,62 @@ class Kubelet:
 
     def start_plugin(self) -> None:
         """Start the device plugin; again after it died."""
-        self._start(
-            "deviceplugin",
-            str(self._bin / "deviceplugin"),
-            f"--machine={self._base / 'machine.json'}",
-            f"--folder={self._base / ROOT.lstrip('/') / 'device-plugins'}",
-            f"--calls={self._calls_file}",
-            f"--delay={self._delay}s",
-        )
+        log = self._logs / "deviceplugin.log"
+        self._processes.pop("deviceplugin", None)
+        registry = None
+        if self._relay is not None:
+            registry = self._relay.socket
+            self._until(registry.is_socket)
+        self._processes["deviceplugin"] = self.nvidia.start_plugin(log, registry)
+
+    def restart_plugin(self) -> None:
+        """Stop the device plugin, start it, and wait until its devices are back."""
+        self._processes.pop("deviceplugin").stop()
+        self.start_plugin()
+        self._until(self._has_devices)
 
     def heal_plugin(self) -> bool:
-        """Start the device plugin again where it has crashed, and wait for its devices.
-
-        Says whether it had crashed.
-        """
+        """Start the device plugin if it died, and wait for its devices; whether it had died."""
         if self._processes["deviceplugin"].alive():
             return False
         self.start_plugin()
         self._until(self._has_devices)
         return True
 
+    def publish_features(self) -> dict[str, str]:
+        """Put gpu-feature-discovery's labels on the Node, as its companions in a cluster would.
+
+        Returns the labels.
+        """
+        labels = self.nvidia.labels()
+        kind = {"Content-Type": "application/merge-patch+json"}
+        body = json.dumps({"metadata": {"labels": labels}})
+        with self._control_plane.client() as client:
+            client.patch(
+                f"/api/v1/nodes/{self.name}", content=body, headers=kind
+            ).raise_for_status()
+        return labels
+
     def calls(self) -> list[Call]:
-        """Every question to the device plugin so far."""
-        if not self._calls_file.exists():
-            return []
-        entries = map(json.loads, self._calls_file.read_text().splitlines())
+        """Every question for a preferred allocation so far, with the answer."""
+        assert self._relay is not None, f"{self.name} is not observed"
         return [
-            Call(tuple(e["available"]), tuple(e["must"]), e["size"], tuple(e["answer"]))
-            for e in entries
+            Call(
+                self.positions(asked.available),
+                self.positions(asked.required),
+                asked.size,
+                self.positions(asked.answer or ()),
+                asked.answer is None,
+            )
+            for asked in self._relay.preferences()
         ]
 
     def positions(self, ids: Sequence[str]) -> tuple[int, ...]:
-        """The GPUs with these device ids, by position in the topology, ascending."""
-        return tuple(sorted(self._position[i] for i in ids))
+        """The GPUs with these device ids, by position in the topology, ascending.
+
+        A GPU of which several replicas are among them is there as often.
+        """
+        return tuple(sorted(self._position[i.partition("::")[0]] for i in ids))
 
     def log(self, name: str) -> str:
         """The log of ``kubelet``, ``cri`` or ``deviceplugin``, all its starts together."""
@@ -209,21 +246,20 @@ class Kubelet:
         """Where it serves, if its overrides make it."""
         return int(self._overrides["port"])
 
-    @property
-    def _calls_file(self) -> Path:
-        return self._logs / "calls.jsonl"
-
     def _lay_out(self) -> None:
-        plugins = f"{ROOT.lstrip('/')}/device-plugins"
-        for folder in (plugins, "var/log/pods", "cwd", "sys", "volume-plugins"):
+        self.plugins.mkdir(parents=True)
+        for folder in ("var/log/pods", "relay", "volume-plugins"):
             (self._base / folder).mkdir(parents=True)
+        mounts = {folder: self._base / folder.lstrip("/") for folder in HIDDEN}
         for name in TUNABLES:
             setting = Path("/proc/sys") / name
             if setting.exists():
-                copy = self._base / "sys" / name
+                copy = self._base / "tunables" / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_text(setting.read_text())
-        (self._base / "machine.json").write_text(describe(self.topology))
+                mounts[str(setting)] = copy
+        self._mounts = PrivateMounts(self._base, mounts | dict(self.silicon.mounts()))
+        self.nvidia = NvidiaStack(self._settings, self.silicon, self._mounts, self._base)
         configuration = self._configuration() | self._overrides
         (self._base / "kubelet.yaml").write_text(yaml.safe_dump(configuration))
 
@@ -270,14 +306,18 @@ class Kubelet:
     def _start(self, name: str, *command: str) -> None:
         self._processes[name] = Process(name, command, self._logs / f"{name}.log")
 
+    def _serves(self) -> Mapping[str, int]:
+        return self.nvidia.serves(len(self.topology.gpus))
+
     def _has_devices(self) -> bool:
-        return len(self.pod_resources.allocatable()) == len(self.topology.gpus)
+        found = {name: len(ids) for name, ids in self.pod_resources.allocatable().items() if ids}
+        return found == self._serves()
 
     def _until_ready(self) -> None:
         with self._control_plane.client() as client:
             # Its own word first: the API server may still have that of a kubelet before it.
             self._until(self._has_devices)
-            self._until(lambda: _ready(client, self.name, len(self.topology.gpus)))
+            self._until(lambda: _ready(client, self.name, self._serves()))
 
     def _until(self, condition: Callable[[], object]) -> None:
         def holds() -> bool:
@@ -303,11 +343,12 @@ class Kubelet:
         shutil.rmtree(self._base)
 
 
-def _ready(client: httpx.Client, name: str, gpus: int) -> bool:
+def _ready(client: httpx.Client, name: str, serves: Mapping[str, int]) -> bool:
     answer = client.get(f"/api/v1/nodes/{name}")
     if not answer.is_success:
         return False
     status = answer.json()["status"]
     conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}
-    has = int(status.get("allocatable", {}).get("nvidia.com/gpu", 0))
-    return conditions.get("Ready") == "True" and has == gpus
+    has = status.get("allocatable", {})
+    served = all(has.get(resource) == str(count) for resource, count in serves.items())
+    return conditions.get("Ready") == "True" and served

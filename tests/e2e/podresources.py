@@ -28,13 +28,14 @@ A container without devices is there with none; a pod that asks for none is ther
 Answer = TypeVar("Answer")
 SERVICE = "/v1.PodResourcesLister"
 FIRST_BACKOFF = 0.1
+PREFIX = "nvidia.com/"
+"""Of every resource that NVIDIA's plugin serves."""
 
 
 class PodResources:
     """One kubelet's PodResources, over its unix socket."""
 
-    def __init__(self, socket: Path, resource: str = "nvidia.com/gpu") -> None:
-        self._resource = resource
+    def __init__(self, socket: Path) -> None:
         self._channel = grpc.insecure_channel(f"unix:{socket}")
         self._list = self._channel.unary_unary(
             f"{SERVICE}/List",
@@ -64,19 +65,27 @@ class PodResources:
             lambda: self._list(ListPodResourcesRequest(), timeout=PATIENCE)
         )
         return {
-            (pod.namespace, pod.name): {c.name: self._ids(*c.devices) for c in pod.containers}
+            (pod.namespace, pod.name): {c.name: _ids(*c.devices) for c in pod.containers}
             for pod in found.pod_resources
         }
 
-    def allocatable(self) -> frozenset[str]:
-        """The devices that the kubelet hands out from, held ones included."""
+    def allocatable(self) -> dict[str, frozenset[str]]:
+        """The devices that the kubelet hands out from by resource, held ones included.
+
+        A resource without any may be there or not.
+        """
         found: AllocatableResourcesResponse = _patiently(
             lambda: self._allocatable(AllocatableResourcesRequest(), timeout=PATIENCE)
         )
-        return frozenset(self._ids(*found.devices))
+        names = {d.resource_name for d in found.devices if d.resource_name.startswith(PREFIX)}
+        return {
+            name: frozenset(_ids(*(d for d in found.devices if d.resource_name == name)))
+            for name in names
+        }
 
-    def _ids(self, *devices: ContainerDevices) -> tuple[str, ...]:
-        return tuple(i for d in devices if d.resource_name == self._resource for i in d.device_ids)
+
+def _ids(*devices: ContainerDevices) -> tuple[str, ...]:
+    return tuple(i for d in devices if d.resource_name.startswith(PREFIX) for i in d.device_ids)
 
 
 def _patiently(ask: Callable[[], Answer], within: float = PATIENCE) -> Answer:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e import agentidentity
-from tests.e2e.agents import Agent, run_plugin_pod
+from tests.e2e.agents import Agent
 from tests.e2e.cluster import RealCluster
 from tests.e2e.follower import Follower
 from tests.e2e.kubelet import Kubelet, kubelet_users
+from tests.e2e.nvidiastack import STOCK, PluginSettings, run_plugin_pod
+from tests.e2e.processors import Processors
+from tests.e2e.silicon import Silicon
 from tests.programs import free_port
 from topology import codec
 from topology.machines import machine
@@ -31,45 +34,106 @@ class RealNodes:
 
     def ready(self, node: str) -> bool:
         """Whether the node's record can be relied on."""
-        record = codec.decode(self.cluster.record(node)) if self.cluster.record(node) else None
-        report = record.report if record else None
-        return report is not None and bool(report.conditions) and not report.not_ready
+        return ready(self.cluster, node)
+
+
+@dataclass(frozen=True)
+class RealNode:
+    """A node to be: a machine of the catalogue by name, and how its device plugin is set up.
+
+    ``processors`` are those of the host where it has none of its own. ``overrides`` are fields of
+    its KubeletConfiguration. ``prepare`` is done to the machine before
+    any program sees it: MIG instances, faults.
+    """
+
+    machine: str
+    plugin: PluginSettings = STOCK
+    processors: Processors | None = None
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    prepare: Callable[[Silicon], None] | None = None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What runs on one node."""
+
+    kubelet: Kubelet
+    agent: Agent
 
 
 @contextmanager
 def real_nodes(
-    folder: Path, control_plane: Path, node: Path, machines: Mapping[str, str]
+    folder: Path,
+    control_plane: Path,
+    binaries: Path,
+    nodes: Mapping[str, RealNode],
+    later: Sequence[str] = (),
 ) -> Iterator[RealNodes]:
-    """Such a cluster, with a node per entry of ``machines`` (node name to catalogue name).
+    """Such a cluster, with these nodes by name; those of ``later`` may be :func:`joined` to it.
 
-    ``control_plane`` and ``node`` are the folders of their binaries. The agents learn the kubelets'
-    configuration from the kubelets, over HTTPS.
+    ``control_plane`` and ``binaries`` are the folders of the programs.
     """
     with ExitStack() as stack:
-        cluster = stack.enter_context(
-            RealCluster(folder, control_plane, kubelet_users(list(machines)))
+        users = kubelet_users([*nodes, *later])
+        cluster = stack.enter_context(RealCluster(folder, control_plane, users))
+        agentidentity.install(cluster.control_plane)
+        found = {
+            name: stack.enter_context(joined(cluster, folder, binaries, name, wanted))
+            for name, wanted in nodes.items()
+        }
+        kubelets = {name: node.kubelet for name, node in found.items()}
+        follower = stack.enter_context(Follower(cluster.control_plane, kubelets))
+        agents = {name: node.agent for name, node in found.items()}
+        yield RealNodes(cluster, kubelets, agents, follower)
+
+
+@contextmanager
+def joined(
+    cluster: RealCluster, folder: Path, binaries: Path, name: str, wanted: RealNode
+) -> Iterator[Joined]:
+    """A node of the cluster, ready for pods; at the end its Node is deleted.
+
+    Kubelet, plugin, feature discovery and agent see one described machine. The agent learns the
+    kubelet's configuration from the kubelet, over HTTPS.
+    """
+    described = machine(wanted.machine)
+    port = free_port()
+    plane = cluster.control_plane
+    with ExitStack() as stack:
+        kubelet = stack.enter_context(
+            Kubelet(
+                plane,
+                described.topology(name),
+                binaries,
+                folder / "nodes",
+                {**serving(port), **wanted.overrides},
+                machine=described,
+                processors=wanted.processors,
+                plugin=wanted.plugin,
+                prepare=wanted.prepare,
+            )
         )
-        plane = cluster.control_plane
-        kubelets, agents = {}, {}
-        for name, kind in machines.items():
-            topology = machine(kind).topology(name)
-            port = free_port()
-            kubelets[name] = stack.enter_context(
-                Kubelet(plane, topology, node, folder / "nodes", serving(port))
-            )
-            run_plugin_pod(cluster.api, name)
-        follower = stack.enter_context(Follower(plane, kubelets))
-        agentidentity.install(plane)
-        for name, kubelet in kubelets.items():
-            flags = [f"--kubelet-address=127.0.0.1:{kubelet.port}", "--kubelet-insecure-tls"]
-            socket = kubelet.socket
-            agents[name] = stack.enter_context(
-                Agent(plane, kubelet.topology, socket, folder, flags)
-            )
-        found = RealNodes(cluster, kubelets, agents, follower)
-        for name in machines:
-            cluster.until(lambda name=name: found.ready(name), f"the agent of {name} is ready")  # type: ignore[misc]
-        yield found
+        stack.callback(cluster.api.delete, f"/api/v1/nodes/{name}")
+        kubelet.publish_features()
+        run_plugin_pod(cluster.api, name, wanted.plugin)
+        silicon = kubelet.silicon
+        flags = [
+            f"--kubelet-address=127.0.0.1:{port}",
+            "--kubelet-insecure-tls",
+            f"--sysfs={silicon.sysfs}",
+        ]
+        agent = stack.enter_context(
+            Agent(plane, silicon.topology, kubelet.socket, folder, flags, silicon.nvml)
+        )
+        cluster.until(lambda: ready(cluster, name), f"the agent of {name} is ready")
+        yield Joined(kubelet, agent)
+
+
+def ready(cluster: RealCluster, node: str) -> bool:
+    """Whether a node's record can be relied on."""
+    found = cluster.record(node)
+    report = codec.decode(found).report if found else None
+    return report is not None and bool(report.conditions) and not report.not_ready
 
 
 def serving(port: int) -> dict[str, object]:

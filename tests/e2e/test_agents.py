@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.e2e import agentidentity
-from tests.e2e.agents import Agent, run_plugin_pod
+from tests.e2e.agents import Agent
 from tests.e2e.cluster import PODS, RealCluster
+from tests.e2e.nvidiastack import run_plugin_pod
 from tests.fakes.kubelet import GPU, FakeKubelet
 from topology import codec
 from topology.codec import Record

@@ -10,6 +10,7 @@ from statistics import median
 import httpx
 import pytest
 
+from tests.e2e.building import NEWEST
 from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.realnodes import RealNodes
 from topology import codec
@@ -52,7 +53,7 @@ def test_the_kubelets_configuration_was_had_from_the_kubelet(real_nodes: RealNod
     facts = codec.decode(real_nodes.cluster.record(NODE)).topology.allocator
     assert facts.topology_manager_policy == "none"
     assert (facts.cpu_manager_policy, facts.memory_manager_policy) == ("none", "None")
-    assert (facts.policy, facts.plugin_version) == ("best-effort", "v0.17.1")
+    assert (facts.policy, facts.plugin_version) == ("best-effort", NEWEST)
 
 
 def test_every_allocation_and_release_is_followed(real_nodes: RealNodes) -> None:

@@ -1,4 +1,4 @@
-"""What real kubelets with NVIDIA's allocator do to pods that are bound to them by hand."""
+"""What real kubelets with NVIDIA's device plugin do to pods that are bound to them by hand."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from random import Random
 import httpx
 import pytest
 
+from tests.e2e.building import NEWEST
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.kubelet import Kubelet, kubelet_users
 from tests.e2e.pods import PODS, gpu_pod
-from tests.e2e.replay import Positions, Step, remove, replay, settle, until
+from tests.e2e.replay import Step, remove, replay, settle, until
+from tests.e2e.shown import Shown
 from tests.nodes import gpus
 from topology.core.admission import Kubelet as ModelOfKubelet
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import PADDED
 from topology.core.belief import Availability, Pending, pending_order
 from topology.core.devices import NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
 from topology.core.links import Link, LinkKind
 from topology.core.placement import predicted
 from topology.core.requests import Role
@@ -53,9 +55,7 @@ def kubelets(
     logs = tmp_path_factory.mktemp("logs")
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(
-                Kubelet(control_plane, machine(kind).topology(name), node_binaries, logs)
-            )
+            name: stack.enter_context(_observed(control_plane, kind, name, node_binaries, logs))
             for name, kind in MACHINES.items()
         }
 
@@ -70,49 +70,44 @@ def padding(control_plane: ControlPlane, node_binaries: Path, tmp_path: Path) ->
     topology = NodeTopology(
         NodeName("padding"), gpus(5), tuple(links), allocator=AllocatorFacts("best-effort")
     )
-    with Kubelet(control_plane, topology, node_binaries, tmp_path) as kubelet:
+    with Kubelet(control_plane, topology, node_binaries, tmp_path, observed=True) as kubelet:
         yield kubelet
 
 
 @pytest.fixture
 def slow(control_plane: ControlPlane, node_binaries: Path, tmp_path: Path) -> Iterator[Kubelet]:
     """A DGX-1V whose allocator takes a while."""
-    topology = machine("dgx1-v100").topology("slow")
-    with Kubelet(control_plane, topology, node_binaries, tmp_path, delay=0.15) as kubelet:
+    with _observed(
+        control_plane, "dgx1-v100", "slow", node_binaries, tmp_path, delay=0.15
+    ) as kubelet:
         yield kubelet
+
+
+def _observed(
+    control_plane: ControlPlane,
+    kind: str,
+    name: str,
+    node_binaries: Path,
+    logs: Path,
+    delay: float = 0,
+) -> Kubelet:
+    """A node with a machine of the catalogue that tells what its plugin was asked."""
+    described = machine(kind)
+    return Kubelet(
+        control_plane,
+        described.topology(name),
+        node_binaries,
+        logs,
+        machine=described,
+        observed=True,
+        delay=delay,
+    )
 
 
 @pytest.fixture
 def client(control_plane: ControlPlane) -> Iterator[httpx.Client]:
     with control_plane.client() as client:
         yield client
-
-
-class Shown:
-    """What became of one pod alone on the DGX-1V: PodResources, and the plugin's calls."""
-
-    def __init__(
-        self,
-        kubelet: Kubelet,
-        client: httpx.Client,
-        containers: list[int],
-        init: list[int] | None = None,
-        sidecars: list[int] | None = None,
-    ) -> None:
-        asked = len(kubelet.calls())
-        name = f"alone-{asked}"
-        pod = gpu_pod(name, containers, init=init or [], sidecars=sidecars or [], node=kubelet.name)
-        settle(kubelet, client, [pod])
-        found = kubelet.pod_resources.holdings()[("default", name)]
-        self.containers: dict[str, Positions] = {
-            name: kubelet.positions(ids) for name, ids in found.items()
-        }
-        self.calls = kubelet.calls()[asked:]
-        remove(kubelet, client, [name])
-
-    def questions(self) -> list[tuple[int, Positions, int]]:
-        """How many were available, which had to be among the answer, how many were wanted."""
-        return [(len(call.available), call.must, call.size) for call in self.calls]
 
 
 def test_an_init_containers_devices_are_used_again(
@@ -279,7 +274,7 @@ def test_the_padding_defect_refuses_a_pod_though_enough_is_free(
     settle(padding, client, [gpu_pod("triple", [3], node="padding")])
     status = client.get(f"{PODS}/triple").json()["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "UnexpectedAdmissionError")
-    assert [call.answer for call in padding.calls()] == [(-1, 0, 1)]
+    assert [call.died for call in padding.calls()] == [True]
     assert padding.heal_plugin()
     settle(padding, client, [gpu_pod("pair", [2], node="padding")])
     held = padding.pod_resources.holdings()["default", "pair"]
@@ -302,7 +297,7 @@ def test_random_pods_where_the_plugin_dies_now_and_then(
 ) -> None:
     admitted, refused = _check_random_pods(padding, client, 25, seed=3)
     assert admitted > refused
-    assert any(-1 in call.answer for call in padding.calls())
+    assert any(call.died for call in padding.calls())
 
 
 def _check_random_pods(
@@ -344,10 +339,14 @@ def _check_foreseen(kubelet: Kubelet, step: Step) -> None:
     model = ModelOfKubelet(kubelet.topology.shape, kubelet.topology.allocator)
     for call in step.calls:
         asked = Call(
-            model.shape, _mask(call.available), call.size, _mask(call.must), version=(0, 20)
+            model.shape,
+            _mask(call.available),
+            call.size,
+            _mask(call.must),
+            version=plugin_version(NEWEST),
         )
         found = model.allocator.outcomes(asked)
-        if -1 in call.answer:
+        if call.died:
             assert PADDED in found.hazards, call
         else:
             assert _mask(call.answer) in (found.sets or ()), call

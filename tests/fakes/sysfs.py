@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
 from topology.machines import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the PCI bus says that a device is: vendor, model, and class (a 3D controller …)."""
+
+    vendor: str
+    device: str
+    function: str
+
+
+GPU = Identity("0x10de", "0x20b0", "0x030200")
+NIC = Identity("0x15b3", "0x101b", "0x020700")
 
 
 def write_sysfs(folder: Path, topology: NodeTopology, machine: Machine) -> None:
@@ -33,7 +47,8 @@ def write_sysfs(folder: Path, topology: NodeTopology, machine: Machine) -> None:
             else:
                 counters[2] += 1
         port, switch, slot = counters
-        if leaf.isdecimal():
+        is_gpu = leaf.isdecimal()
+        if is_gpu:
             bus = str(topology.gpus[int(leaf)].pci_bus_id)
         else:
             bus = f"00{0xA0 + i:02x}:{domain:02x}:00.0"
@@ -47,13 +62,33 @@ def write_sysfs(folder: Path, topology: NodeTopology, machine: Machine) -> None:
             / f"down{port}-{switch}-{slot}"
             / bus
         )
-        place.mkdir(parents=True)
-        (place / "numa_node").write_text(f"{-1 if numa[i] is None else numa[i]}\n")
+        _write_device(place, numa[i], GPU if is_gpu else NIC)
         (folder / "bus/pci/devices" / bus).symlink_to(place)
-        if not leaf.isdecimal():
+        if not is_gpu:
             card = folder / "class/infiniband" / leaf
             card.mkdir(parents=True)
             (card / "device").symlink_to(place)
+
+
+def write_gpus(folder: Path, topology: NodeTopology) -> None:
+    """The GPUs of ``topology`` alone, each below a PCI root of its own."""
+    (folder / "bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    for gpu in topology.gpus:
+        bus = str(gpu.pci_bus_id)
+        place = folder / f"devices/pci0000:{gpu.index:02x}" / bus
+        _write_device(place, gpu.numa_node, GPU)
+        (folder / "bus/pci/devices" / bus).symlink_to(place)
+
+
+def _write_device(place: Path, numa: int | None, identity: Identity) -> None:
+    """A device's files, as far as NVIDIA's programs and ours read them."""
+    place.mkdir(parents=True)
+    (place / "numa_node").write_text(f"{-1 if numa is None else numa}\n")
+    (place / "vendor").write_text(f"{identity.vendor}\n")
+    (place / "device").write_text(f"{identity.device}\n")
+    (place / "class").write_text(f"{identity.function}\n")
+    (place / "config").write_bytes(bytes(256))
+    (place / "resource").write_text("0x0 0x0 0x0\n")
 
 
 def _numa_of_leaves(machine: Machine) -> list[int | None]:

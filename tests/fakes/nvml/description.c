@@ -10,6 +10,7 @@
  *                                           minor number and the name in every other line
  *   memory GPU TOTAL RESERVED USED          bytes; used without the reserved ones
  *   numa GPU NODE                           the host's node nearest to it (memory affinity)
+ *   capability GPU MAJOR MINOR              of CUDA
  *   own-numa GPU NODE                       its own memory is this NUMA node (Grace)
  *   class GPU GPU WORD                      BOARD PIX PXB PHB NODE SYS; absent: UNKNOWN (999)
  *   nvlink GPU LINK STATE VERSION REMOTE    STATE up, down; REMOTE gpu ADDRESS, switch ADDRESS,
@@ -171,6 +172,13 @@ static void read_numa(struct Line *line) {
     struct Gpu *on = gpu(line);
     on->facts |= NUMA;
     on->numa = (int)small(line);
+}
+
+static void read_capability(struct Line *line) {
+    struct Gpu *on = gpu(line);
+    on->facts |= CAPABILITY;
+    on->major = (int)small(line);
+    on->minor = (int)small(line);
 }
 
 static void read_own_numa(struct Line *line) {
@@ -389,6 +397,7 @@ static void read_line(struct Line *line) {
         {"gpu", read_gpu},
         {"memory", read_memory},
         {"numa", read_numa},
+        {"capability", read_capability},
         {"own-numa", read_own_numa},
         {"class", read_class},
         {"nvlink", read_nvlink},

@@ -27,6 +27,7 @@ enum Fact {
     MIG = 1 << 9,
     SPEED = 1 << 10,
     MEMORY = 1 << 11,
+    CAPABILITY = 1 << 12,
 };
 
 enum Remote { REMOTE_GPU = 0, REMOTE_SWITCH = 2, REMOTE_UNKNOWN = 0xFF };
@@ -53,6 +54,7 @@ struct Gpu {
     struct Address address;
     uint64_t memory, reserved, used;
     int numa, own_numa;
+    int major, minor; /* of its compute capability */
     uint64_t corrected, uncorrected;
     unsigned retired, retirement_pending;
     uint64_t page_address[MAX_PAGES], page_time[MAX_PAGES];

@@ -16,7 +16,7 @@ from typing import Any
 import pynvml
 
 from tests.fakes.nvml.building import SONAME, library, symbols
-from tests.fakes.nvml.products import generation
+from tests.fakes.nvml.products import compute_capability, generation
 from topology.core.devices import MIB, Gpu
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind, Via, nvlink_port
@@ -377,6 +377,8 @@ class FakeNvml:
         yield f"recovery {i} {state.recovery}"
         if gpu.numa_node is not None:
             yield f"numa {i} {gpu.numa_node}"
+        if capability := compute_capability(gpu.product):
+            yield f"capability {i} {capability.replace('.', ' ')}"
         if model.coherent:
             yield f"own-numa {i} {2 + 8 * i}"
         if model.energy:

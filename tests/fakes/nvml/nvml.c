@@ -6,7 +6,7 @@
  * that cannot be read makes nvmlInit fail with UNKNOWN and one line on stderr; while a process
  * runs, the last good one stays in force. Without $FAKE_NVML nvmlInit answers LIBRARY_NOT_FOUND.
  * core.c begins and ends every call, watching.c answers what is asked again and again (load,
- * health, events), this file the rest.
+ * health, events), mig.c what is asked of MIG instances, this file the rest.
  *
  * One lock guards everything; it is released while a call hangs or waits. Every entry is
  *
@@ -25,12 +25,6 @@
 
 enum { P2P_READ, P2P_WRITE, P2P_NVLINK, P2P_ATOMICS, P2P_PCI, P2P_KINDS };
 enum { P2P_OK = 0, P2P_NOT_SUPPORTED = 5, P2P_UNKNOWN = 6 };
-
-static Return enter_mig(const char *function, Device device, struct Target *on,
-                        const void *answer) {
-    Return code = enter_any(function, device, on, answer);
-    return code ? code : on->instance ? SUCCESS : INVALID_ARGUMENT;
-}
 
 static Return enter_pair(const char *function, Device a, Device b, struct Gpu *gpus[2],
                          const void *answer) {
@@ -104,10 +98,19 @@ API Return nvmlSystemGetNVMLVersion(char *version, unsigned length) {
     return leave(code ? code : put(version, length, played->nvml));
 }
 
-API Return nvmlSystemGetCudaDriverVersion_v2(int *version) {
-    Return code = enter(__func__, version);
+static Return cuda(const char *function, int *version) {
+    Return code = enter(function, version);
     if (!code) *version = played->cuda;
     return leave(code);
+}
+
+/* The first form is what go-nvml calls. NVML documents that the second asks the library itself. */
+API Return nvmlSystemGetCudaDriverVersion(int *version) {
+    return cuda(__func__, version);
+}
+
+API Return nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    return cuda(__func__, version);
 }
 
 /* --- Finding devices -------------------------------------------------------------------------- */
@@ -285,6 +288,14 @@ API Return nvmlDeviceGetNumaNodeId(Device device, int *node) {
     return leave(code);
 }
 
+API Return nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
+    struct Target on;
+    Return code = enter_any(__func__, device, &on, minor ? major : NULL);
+    if (!code && !(on.gpu->facts & CAPABILITY)) code = NOT_SUPPORTED;
+    if (!code) *major = on.gpu->major, *minor = on.gpu->minor;
+    return leave(code);
+}
+
 API Return nvmlDeviceGetPersistenceMode(Device device, unsigned *mode) {
     struct Gpu *on;
     Return code = enter_gpu(__func__, device, &on, mode);
@@ -404,78 +415,4 @@ API Return nvmlDeviceGetGpuFabricInfoV(Device device, struct FabricInfoV *answer
     answer->health = 0; /* every aspect "not supported", as on the GB200 of leptonai/gpud#1106 */
     if (answer->version == v3) answer->summary = 0;
     return leave(SUCCESS);
-}
-
-/* --- MIG -------------------------------------------------------------------------------------- */
-
-API Return nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
-    struct Gpu *on;
-    Return code = enter_fact(__func__, device, MIG, &on, pending ? current : NULL);
-    if (!code) *current = on->mig_current, *pending = on->mig_pending;
-    return leave(code);
-}
-
-API Return nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *count) {
-    struct Gpu *on;
-    Return code = enter_gpu(__func__, device, &on, count);
-    if (!code) *count = on->mig_current ? on->mig_maximum : 0;
-    return leave(code);
-}
-
-API Return nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *mig) {
-    struct Gpu *on;
-    Return code = enter_fact(__func__, device, MIG, &on, mig);
-    if (code) return leave(code);
-    if (!on->mig_current || index >= MAX_INSTANCES || !on->instances[index].present)
-        return leave(NOT_FOUND);
-    *mig = handle_of(on->instances[index].uuid, device);
-    return leave(SUCCESS);
-}
-
-API Return nvmlDeviceIsMigDeviceHandle(Device device, unsigned *is) {
-    struct Target on;
-    Return code = enter_any(__func__, device, &on, is);
-    if (!code) *is = on.instance != NULL;
-    return leave(code);
-}
-
-API Return nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device mig, Device *device) {
-    struct Target on;
-    Return code = enter_mig(__func__, mig, &on, device);
-    if (!code) *device = mig->parent;
-    return leave(code);
-}
-
-API Return nvmlDeviceGetGpuInstanceId(Device device, unsigned *id) {
-    struct Target on;
-    Return code = enter_mig(__func__, device, &on, id);
-    if (!code) *id = on.instance->gpu_instance;
-    return leave(code);
-}
-
-API Return nvmlDeviceGetComputeInstanceId(Device device, unsigned *id) {
-    struct Target on;
-    Return code = enter_mig(__func__, device, &on, id);
-    if (!code) *id = on.instance->compute_instance;
-    return leave(code);
-}
-
-struct Attributes {
-    unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, slices;
-    unsigned compute_slices;
-    unsigned long long mib;
-};
-
-API Return nvmlDeviceGetAttributes_v2(Device device, struct Attributes *attributes) {
-    struct Target on;
-    Return code = enter_mig(__func__, device, &on, attributes);
-    if (!code)
-        *attributes = (struct Attributes){
-            .multiprocessors = on.instance->multiprocessors,
-            .copy_engines = on.instance->slices,
-            .slices = on.instance->slices,
-            .compute_slices = on.instance->compute_slices,
-            .mib = on.instance->memory >> 20,
-        };
-    return leave(code);
 }

@@ -73,3 +73,30 @@ def generation(product: str) -> Generation:
     """
     name = canonical_product(product)
     return next(each for each in GENERATIONS if re.match(each.pattern, name))
+
+
+CAPABILITIES = (
+    # The first match counts. NVIDIA's page "CUDA GPU Compute Capability".
+    (r"k80", "3.7"),
+    (r"p100", "6.0"),
+    (r"p40?(-|$)", "6.1"),
+    (r"v100|titan-v", "7.0"),
+    (r"t4", "7.5"),
+    (r"a[18]00|a30(-|$)", "8.0"),
+    (r"a(2|10|16|40)(-|$)|(rtx-)?a\d000|geforce-rtx-30", "8.6"),
+    (r"l4|geforce-rtx-40|rtx-\d000-ada", "8.9"),
+    (r"g?h\d+", "9.0"),
+    (r"g?b300", "10.3"),
+    (r"g?b[12]00", "10.0"),
+    (r"rtx-pro|geforce-rtx-50", "12.0"),
+)
+
+
+def compute_capability(product: str) -> str | None:
+    """CUDA's compute capability of a product, such as ``8.0``; None for one that we do not know.
+
+    >>> compute_capability("Tesla V100-SXM2-16GB")
+    '7.0'
+    """
+    name = canonical_product(product)
+    return next((found for pattern, found in CAPABILITIES if re.match(pattern, name)), None)

@@ -1,0 +1,64 @@
+"""A described machine as a node's programs see it: NVML, and what the kernel shows as files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from tests.e2e.processors import Processors
+from tests.fakes.nvml.machine import FakeNvml, address
+from tests.fakes.nvml.testing import fake_nvml
+from tests.fakes.sysfs import write_gpus, write_sysfs
+from topology.core.graph import NodeTopology
+from topology.machines import Machine
+
+PCI = "bus/pci/devices"
+MOST_GPU_INSTANCES = 15
+"""Of one GPU, as the driver lists their capabilities."""
+
+
+class Silicon:
+    """One machine behind the fake NVML, with the sysfs and procfs files that go with it.
+
+    ``machine`` is the catalogue's entry, whose whole PCI tree is laid out then; without it there
+    are the GPUs alone. Without ``processors`` programs see those of the host. Methods of ``nvml``
+    break the machine.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        topology: NodeTopology,
+        machine: Machine | None = None,
+        processors: Processors | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        gpus = tuple(replace(gpu, pci_bus_id=address(gpu)) for gpu in topology.gpus)
+        self.topology = replace(topology, gpus=gpus)
+        self.nvml: FakeNvml = fake_nvml(folder, self.topology)
+        self.sysfs = folder / "sys"
+        self._driver = folder / "driver"
+        if machine is None:
+            write_gpus(self.sysfs, self.topology)
+        else:
+            write_sysfs(self.sysfs, self.topology, machine)
+        self._write_capabilities()
+        self._processors = processors.write(folder / "host") if processors else {}
+
+    def mounts(self) -> Mapping[str, Path]:
+        """What lies over the machine's own files for programs that cannot be told another path."""
+        mine = {f"/sys/{PCI}": self.sysfs / PCI, "/proc/driver": self._driver}
+        return {**mine, **self._processors}
+
+    def _write_capabilities(self) -> None:
+        """``mig-minors``: a device node's number for every instance that a GPU could have."""
+        names = ["config", "monitor"]
+        for gpu in self.topology.gpus:
+            for number in range(MOST_GPU_INSTANCES):
+                whole = f"gpu{gpu.index}/gi{number}"
+                names += [f"{whole}/access", f"{whole}/ci0/access"]
+        capabilities = self._driver / "nvidia-caps"
+        capabilities.mkdir(parents=True)
+        lines = [f"{name} {number}\n" for number, name in enumerate(names, start=1)]
+        (capabilities / "mig-minors").write_text("".join(lines))

@@ -1,0 +1,191 @@
+"""NVIDIA's device plugin on machines of the catalogue, asked on its own socket."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import grpc
+import pytest
+
+from tests.e2e.building import NEWEST
+from tests.e2e.catalogue import ONE, stacks, versions
+from tests.e2e.deviceplugin import DevicePlugin
+from tests.e2e.loneplugin import LonePlugin
+from tests.e2e.nvidiastack import PluginSettings
+from tests.waiting import eventually
+from topology.core.allocators import Call
+from topology.core.allocators.best_effort import BEST_EFFORT, CORRUPTED, PADDED
+from topology.core.graph import plugin_version
+from topology.machines import machine
+
+pytestmark = pytest.mark.e2e
+QUESTIONS = 60
+MOST_PARTITIONS = 20_000
+"""The plugin tries all; 16 GPUs by pairs would be two million, half a minute each."""
+LOST = 79
+APPLICATION_ERROR = 31
+
+
+@pytest.fixture
+def lone(
+    nvidia_programs: Callable[[str], Path],
+) -> Iterator[Callable[[str, str], LonePlugin]]:
+    """Makes the plugin of a machine and a version; the machine may be changed before its start."""
+    made: list[LonePlugin] = []
+
+    def make(name: str, version: str) -> LonePlugin:
+        nvidia_programs(NEWEST)
+        nvidia_programs(version)
+        described = machine(name)
+        plugin = LonePlugin(described.topology("lone"), described, PluginSettings(version))
+        made.append(plugin.__enter__())
+        return plugin
+
+    yield make
+    for plugin in reversed(made):
+        plugin.__exit__(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """GPUs by position: which are free, which must be among the answer, how many are wanted."""
+
+    available: tuple[int, ...]
+    required: tuple[int, ...]
+    size: int
+
+
+def questions(random: Random, gpus: int) -> Iterator[Question]:
+    """Random ones that the plugin can answer in a moment."""
+    asked = 0
+    while asked < QUESTIONS:
+        available = tuple(sorted(random.sample(range(gpus), random.randint(1, gpus))))
+        size = random.randint(1, len(available))
+        if partitions(len(available), size) > MOST_PARTITIONS:
+            continue
+        must = random.randint(0, size) if random.random() < 0.2 else 0
+        asked += 1
+        yield Question(available, tuple(sorted(random.sample(available, must))), size)
+
+
+def partitions(count: int, size: int) -> int:
+    """In how many ways so many GPUs, filled up to a multiple of ``size``, fall into sets of it."""
+    sets = -(-count // size)
+    found: int = math.factorial(sets * size) // math.factorial(size) ** sets
+    return found // math.factorial(sets)
+
+
+def mask(positions: Collection[int]) -> int:
+    return sum(1 << p for p in positions)
+
+
+@pytest.mark.parametrize(("name", "version"), stacks())
+def test_what_the_plugin_prefers_lies_in_the_outcomes(
+    lone: Callable[[str, str], LonePlugin], name: str, version: str
+) -> None:
+    plugin = lone(name, version)
+    topology = plugin.silicon.topology
+    uuids = [str(gpu.uuid) for gpu in topology.gpus]
+    client = plugin.start()
+    died = 0
+    for asked in questions(Random(19), len(uuids)):
+        found = BEST_EFFORT.outcomes(
+            Call(
+                topology.shape,
+                mask(asked.available),
+                asked.size,
+                mask(asked.required),
+                version=plugin_version(version),
+            )
+        )
+        try:
+            answer = client.preferred(
+                [uuids[p] for p in asked.available], asked.size, [uuids[p] for p in asked.required]
+            )
+        except grpc.RpcError:
+            eventually(lambda: not plugin.alive(), "the plugin has died", told=plugin.log)
+            assert PADDED in found.hazards, (asked, plugin.log()[-2000:])
+            died += 1
+            client = plugin.start()
+            continue
+        got = {uuids.index(i) for i in answer}
+        if len(got) != asked.size:
+            assert CORRUPTED in found.hazards, (asked, got)
+        else:
+            assert found.sets is None or mask(got) in found.sets, (asked, got)
+    print(f"{name} {version}: {QUESTIONS} questions, the plugin died of {died}")
+
+
+@pytest.mark.parametrize(("name", "version"), stacks())
+def test_the_plugin_finds_the_machine(
+    lone: Callable[[str, str], LonePlugin], name: str, version: str
+) -> None:
+    plugin = lone(name, version)
+    devices = {d.id: d for d in plugin.start().devices()}
+    topology = plugin.silicon.topology
+    assert devices.keys() == {str(gpu.uuid) for gpu in topology.gpus}
+    for gpu in topology.gpus:
+        found = devices[str(gpu.uuid)]
+        assert found.healthy
+        assert found.numa_nodes == (() if gpu.numa_node is None else (gpu.numa_node,))
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in stacks()}))
+def test_feature_discovery_finds_the_machine(
+    lone: Callable[[str, str], LonePlugin], name: str
+) -> None:
+    plugin = lone(name, NEWEST)
+    topology = plugin.silicon.topology
+    gpu = topology.gpus[0]
+    labels = plugin.nvidia.labels()
+    assert labels["nvidia.com/gpu.product"] == gpu.product.replace(" ", "-")
+    assert labels["nvidia.com/gpu.count"] == str(len(topology.gpus))
+    assert labels["nvidia.com/gpu.memory"] == str(gpu.memory >> 20)
+    assert labels["nvidia.com/gpu.mode"] == "compute"
+    assert labels["nvidia.com/gpu.sharing-strategy"] == "none"
+    clique = topology.fabric and f"{topology.fabric.cluster_uuid}.{topology.fabric.clique_id}"
+    assert labels.get("nvidia.com/gpu.clique") == clique
+
+
+# --- Health ---------------------------------------------------------------------------------------
+
+
+def sick(client: DevicePlugin) -> set[str]:
+    """The devices that the plugin calls unhealthy."""
+    return {device.id for device in client.devices() if not device.healthy}
+
+
+@pytest.mark.parametrize("version", versions())
+def test_a_critical_xid_marks_its_gpu(lone: Callable[[str, str], LonePlugin], version: str) -> None:
+    """And stays: the plugin never takes it back. Errors of applications do not count."""
+    plugin = lone(ONE, version)
+    client = plugin.start()
+    gpus = plugin.silicon.topology.gpus
+
+    def told() -> bool:
+        plugin.silicon.nvml.xid(1, APPLICATION_ERROR)
+        plugin.silicon.nvml.xid(2, 48)  # it may not listen yet
+        return bool(sick(client))
+
+    eventually(told, "a GPU is sick", every=0.5, told=plugin.log)
+    assert sick(client) == {str(gpus[2].uuid)}
+
+
+@pytest.mark.parametrize("version", versions())
+def test_a_lost_gpu(lone: Callable[[str, str], LonePlugin], version: str) -> None:
+    """One GPU falls off the bus: every GPU is called sick, and nothing is preferred any more."""
+    plugin = lone(ONE, version)
+    client = plugin.start()
+    uuids = [str(gpu.uuid) for gpu in plugin.silicon.topology.gpus]
+    plugin.silicon.nvml.lose(3)
+    with pytest.raises(grpc.RpcError) as refused:
+        client.preferred([u for i, u in enumerate(uuids) if i != 3], 2)
+    assert "GPU is lost" in (refused.value.details() or "")
+    eventually(lambda: sick(client) == set(uuids), "all GPUs are called sick", told=plugin.log)
+    plugin.silicon.nvml.restore(3)
+    assert len(client.preferred(uuids, 2)) == 2
+    assert sick(client) == set(uuids)
