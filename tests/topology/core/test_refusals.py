@@ -89,7 +89,7 @@ def test_a_certain_refusal_comes_every_time(facts: AllocatorFacts) -> None:
 
 def words(facts: AllocatorFacts, free: Mask, pod: GpuRequest) -> tuple[str, bool] | None:
     found = assess(Kubelet(DGX.shape, facts), Availability(free), pod).refusal
-    return found and (found.reason, found.resolvable)
+    return None if found is None else (found.reason, found.resolvable)
 
 
 def test_the_reason_names_policy_and_count() -> None:
