@@ -150,6 +150,8 @@ def _row(row: Answer) -> dict[str, Any]:
 def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
     topology, report = facts.topology, facts.report
     found: dict[str, Any] = {"node": facts.name, "stale": facts.stale, "problem": facts.problem}
+    if facts.streaks:
+        found["refusals"] = [_streak(cluster, facts, resource) for resource in facts.streaks]
     if topology is None:
         return found
     if report is not None and report.not_ready:
@@ -168,6 +170,19 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
         else:
             found |= asdict(room(topology, available))
     return found
+
+
+def _streak(cluster: Cluster, facts: NodeFacts, resource: str) -> dict[str, Any]:
+    """The kubelet's refusals in a row over one resource, and when a pod is tried again."""
+    streak = facts.streaks[resource]
+    paused = max(0.0, streak.until - cluster.clock()) if streak.paused else 0.0
+    return {
+        "resource": resource,
+        "inARow": len(streak.refusals),
+        "reason": streak.reason,
+        "takesNoPods": bool(facts.refusing(resource)),
+        "triedAgainInSeconds": round(paused),
+    }
 
 
 def _asks(request: GpuRequest | Malformed) -> str:

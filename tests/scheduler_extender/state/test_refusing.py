@@ -132,7 +132,6 @@ class World:
         )
         self.cluster.put_report(NODE, Report("boot", self.sequence, allocations=held))
 
-    @property
     def shut(self) -> bool:
         """Whether the node takes no pod; every kind of pod must get the same answer."""
         self.cluster.expire()
@@ -143,7 +142,7 @@ class World:
     def pause(self) -> float:
         """How many seconds the node stays shut if nothing happens."""
         began = self.clock.now
-        while self.shut:
+        while self.shut():
             self.clock.now += 1
         return self.clock.now - began
 
@@ -151,9 +150,9 @@ class World:
 def test_the_second_refusal_in_a_row_shuts_the_node() -> None:
     world = World()
     world.refuse("a")
-    assert not world.shut
+    assert not world.shut()
     world.refuse("b")
-    assert world.shut
+    assert world.shut()
     assert [(r.in_a_row, r.pause) for r in world.told] == [(1, 0), (2, 30)]
 
 
@@ -179,16 +178,16 @@ def test_after_a_pause_one_pod_may_try() -> None:
     world = World()
     world.refuse("a", "b")
     world.pause()
-    assert not world.shut
+    assert not world.shut()
     flying = world.cluster.reserve(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
     assert flying is not None
-    assert world.shut
+    assert world.shut()
     trial = world.bind("c")
-    assert world.shut
+    assert world.shut()
     facts = world.cluster.facts(NODE)
     assert not facts.without(frozenset({trial.uid})).refusing(GPU)  # it is not in its own way
     world.answer(trial)
-    assert not world.shut
+    assert not world.shut()
     assert not world.cluster.facts(NODE).streaks
 
 
@@ -197,9 +196,9 @@ def test_a_trial_that_is_deleted_makes_room_for_another() -> None:
     world.refuse("a", "b")
     world.pause()
     trial = world.bind("c")
-    assert world.shut
+    assert world.shut()
     world.cluster.drop_pod(trial.uid)
-    assert not world.shut
+    assert not world.shut()
 
 
 def test_a_report_that_shows_the_trial_lifts_the_pause() -> None:
@@ -220,7 +219,7 @@ def test_who_was_bound_before_the_last_refusal_lifts_nothing(by: str) -> None:
         world.answer(early)
     else:
         world.report("early")
-    assert world.shut
+    assert world.shut()
 
 
 def test_a_success_between_starts_the_count_again() -> None:
@@ -228,14 +227,14 @@ def test_a_success_between_starts_the_count_again() -> None:
     for i in range(6):
         world.refuse(f"bad-{i}")
         world.answer(world.bind(f"good-{i}"))
-    assert not world.shut
+    assert not world.shut()
     assert {r.in_a_row for r in world.told} == {1}
 
 
 def test_the_pods_own_faults_are_told_and_shut_nothing() -> None:
     world = World()
     world.refuse("a", "b", "c", reason="SysctlForbidden")
-    assert not world.shut
+    assert not world.shut()
     assert [r.in_a_row for r in world.told] == [0, 0, 0]
 
 
@@ -248,7 +247,7 @@ def test_other_resources_are_not_shut() -> None:
 def test_ignored_refusals_shut_nothing_and_are_told() -> None:
     world = World(Settings(refusals=Refusals.IGNORE))
     world.refuse("a", "b")
-    assert not world.shut
+    assert not world.shut()
     assert len(world.told) == 2
 
 
@@ -256,7 +255,7 @@ def test_a_node_without_a_record_is_shut_too() -> None:
     world = World()
     world.cluster.drop_record(NODE)
     world.refuse("a", "b")
-    assert world.shut
+    assert world.shut()
     world.pause()
     world.bind("c")
     assert not world.cluster.facts(NODE).without(frozenset({PodUid("c")})).refusing(GPU)
@@ -286,7 +285,7 @@ def test_after_a_restart_a_success_in_between_counts(step: int) -> None:
     for uid, reason, age in answers[::step]:
         world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), reason, age)
     assert [r.at for r in world.cluster.facts(NODE).streaks[GPU].refusals] == [-10.0]
-    assert not world.shut
+    assert not world.shut()
 
 
 def test_an_operator_lifts_the_pause() -> None:
@@ -294,10 +293,10 @@ def test_an_operator_lifts_the_pause() -> None:
     world.cluster.put_node(NODE, advertises=True)
     world.refuse("a", "b")
     world.cluster.put_node(NODE, advertises=True, resumed=1.0)  # whatever the operator's clock
-    assert not world.shut
+    assert not world.shut()
     world.refuse("c", "d")
     world.cluster.put_node(NODE, advertises=True, resumed=1.0)  # nothing new
-    assert world.shut
+    assert world.shut()
 
 
 @pytest.mark.parametrize("pods_first", [True, False])
@@ -310,7 +309,7 @@ def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
     if pods_first:
         world.cluster.put_node(NODE, advertises=True, resumed=975.0)
     assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 1
-    assert not world.shut
+    assert not world.shut()
 
 
 def test_who_is_told_learns_whether_it_was_foreseen() -> None:
