@@ -53,9 +53,9 @@ def node(
     """Show what the extender knows of a node, or resume it.
 
     NODE is the name of a node. A node whose kubelet refused pods in a row takes none for a while;
-    to resume it is to let it take pods again. Without --resume the command asks the extender's admin port and
-    prints what it answers as YAML. With --resume it writes the annotation gpu-topology.io/resume to
-    the Node, which needs the right to patch nodes.
+    to resume it is to let it take pods again. Without --resume the command asks the extender's
+    admin port and prints what it answers as YAML. With --resume it writes the annotation
+    gpu-topology.io/resume to the Node, which needs the right to patch nodes.
     """
     check_node_name("NODE", name)
     if resume:

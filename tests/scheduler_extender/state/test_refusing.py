@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.files.clusterfile import feed, parse
+from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals, Settings, refusing
 from scheduler_extender.state.enquiry import answer_of
@@ -310,6 +312,20 @@ def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
         world.cluster.put_node(NODE, advertises=True, resumed=975.0)
     assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 1
     assert not world.shut()
+
+
+def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
+    world = World(Settings(stale_after=None))
+    for step in range(2):
+        if step:
+            world.answer(world.bind("good"))
+        else:
+            world.refuse("a", "b")
+        text = b"".join(cluster_file(world.cluster)).decode()
+        replayed = Cluster(world.clock, world.cluster.settings)
+        feed(replayed, parse(text))
+        shut = answer_of(replayed, replayed.facts(NODE), ASKING).rejection is not None
+        assert shut == world.shut() == (step == 0)
 
 
 def test_who_is_told_learns_whether_it_was_foreseen() -> None:
