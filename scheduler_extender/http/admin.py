@@ -25,6 +25,7 @@ from scheduler_extender.http.health import add_errors, add_health
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import MAX_REPORT_BODY
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Refusals
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology import codec
 from topology.core.devices import NodeName, PodUid
@@ -175,12 +176,13 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
 def _streak(cluster: Cluster, facts: NodeFacts, resource: str) -> dict[str, Any]:
     """The kubelet's refusals in a row over one resource, and when a pod is tried again."""
     streak = facts.streaks[resource]
+    ignored = cluster.settings.refusals is Refusals.IGNORE
     paused = max(0.0, streak.until - cluster.clock()) if streak.paused else 0.0
     return {
         "resource": resource,
         "inARow": len(streak.refusals),
         "reason": streak.reason,
-        "takesNoPods": bool(facts.refusing(resource)),
+        "takesNoPods": bool(facts.refusing(resource)) and not ignored,
         "triedAgainInSeconds": round(paused),
     }
 

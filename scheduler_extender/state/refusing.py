@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.decision import Refusals, Settings, decide
 from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusal import Refusal
@@ -22,7 +22,7 @@ class NodeRefusal:
     """A kubelet has refused a pod that was bound to its node.
 
     ``in_a_row`` is how many it has refused since the last success, 0 where the reason is the pod's
-    own. ``pause`` is for how many seconds the node takes no pods now, 0 without a pause.
+    own. ``pause`` is how many seconds the pause has that it begins, 0 where it begins none.
     ``foreseen`` are the hazards that were known of the pod on the node before.
     """
 
@@ -50,14 +50,19 @@ def refusal_by(
     before: NodeFacts, after: NodeFacts, pod: PodRecord, refusal: Refusal, settings: Settings
 ) -> NodeRefusal:
     """What is told of a refusal. ``before`` are the node's facts until it was seen."""
-    streak = after.streaks.get(resource_of(pod)) if refusal.of_the_node else None
-    pauses = streak is not None and streak.paused
+    resource = resource_of(pod)
+    streak = after.streaks.get(resource) if refusal.of_the_node else None
+    former = before.streaks.get(resource)
+    pause = 0.0
+    if streak is not None and streak.paused and settings.refusals is not Refusals.IGNORE:
+        begins = former is None or former.until != streak.until
+        pause = streak.until - streak.refusals[-1].at if begins else 0.0
     return NodeRefusal(
         before.name,
         pod,
         refusal,
         len(streak.refusals) if streak is not None else 0,
-        streak.until - streak.refusals[-1].at if streak is not None and pauses else 0.0,
+        pause,
         _foreseen(before, pod, settings),
     )
 

@@ -173,6 +173,7 @@ def test_pauses_double_up_to_half_an_hour() -> None:
 def test_a_crowd_that_was_bound_before_makes_one_pause() -> None:
     world = World()
     world.refuse(*(f"p{i}" for i in range(20)))
+    assert [r.pause for r in world.told] == [0, 30] + 18 * [0]
     assert world.pause() == 30
 
 
@@ -250,7 +251,7 @@ def test_ignored_refusals_shut_nothing_and_are_told() -> None:
     world = World(Settings(refusals=Refusals.IGNORE))
     world.refuse("a", "b")
     assert not world.shut()
-    assert len(world.told) == 2
+    assert [r.pause for r in world.told] == [0, 0]
 
 
 def test_a_node_without_a_record_is_shut_too() -> None:
