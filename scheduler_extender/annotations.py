@@ -22,6 +22,8 @@ from topology.core.requests import Constraints, ContainerRequest, GpuRequest, Pa
 PREFIX = "gpu-topology.io/"
 PLACEMENT = PREFIX + "placement"
 WAKE = PREFIX + "wake"
+RESUME = PREFIX + "resume"
+"""On a Node, not on a pod: up to when an operator forgives its refusals, in RFC 3339."""
 RESERVED = frozenset({PLACEMENT, WAKE})
 """Ours to write; ignored on input."""
 

@@ -81,11 +81,22 @@ class ExtendedResourceClaim(msgspec.Struct, rename="camel", frozen=True):
     request_mappings: list[ClaimedResource] | None = None
 
 
+class ContainerStatus(msgspec.Struct, frozen=True):
+    """What we read of a container's status: that there is one."""
+
+    name: str = ""
+
+
 class PodStatus(msgspec.Struct, rename="camel", frozen=True):
     """What we read of a pod's status."""
 
     phase: str = "Pending"
+    reason: str | None = None
+    message: str | None = None
+    start_time: str | None = None
     conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 

@@ -19,6 +19,7 @@ from scheduler_extender.cli.demo import demo
 from scheduler_extender.cli.extender import extender
 from scheduler_extender.cli.importing import import_
 from scheduler_extender.cli.machines import machines
+from scheduler_extender.cli.node import node
 
 app = typer.Typer(
     name="gpu-topology",
@@ -35,6 +36,7 @@ app.command()(agent)
 app.command("import")(import_)
 app.command()(check)
 app.command()(machines)
+app.command()(node)
 app.command()(demo)
 
 

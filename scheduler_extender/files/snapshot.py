@@ -13,7 +13,7 @@ from dataclasses import replace
 import orjson
 
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodRecord, manifest_of
 from topology import codec
 
@@ -38,8 +38,13 @@ def _pieces(nodes: list[NodeFacts], unbound: list[bytes]) -> Iterator[bytes]:
 
 
 def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:
-    """A pod that an earlier report has shown runs, whatever its own status says so far."""
+    """A pod that an earlier report has shown runs, whatever its own status says so far.
+
+    Refused pods stay refused where they keep the node from taking pods now.
+    """
     shown = pod.uid in node.reported and pod.phase == "Pending"
+    if pod.refusal is not None and not node.refusing(resource_of(pod)):
+        pod = replace(pod, refusal=None)  # it counts no more; a file does not tell how old it is
     return replace(pod, phase="Running") if shown else pod
 
 
@@ -55,6 +60,8 @@ def _notes(node: NodeFacts) -> Iterator[str]:
         yield f"left out, {_unusable(node)}"
     if node.stale:
         yield "its report was stale"
+    for streak in node.streaks.values():
+        yield f"its kubelet refused {len(streak.refusals)} pods in a row: {streak.reason}"
     if node.departed:
         yield f"{len(node.departed)} pods ended before any report showed them, and are left out"
 

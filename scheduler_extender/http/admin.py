@@ -25,6 +25,7 @@ from scheduler_extender.http.health import add_errors, add_health
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import MAX_REPORT_BODY
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Refusals
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology import codec
 from topology.core.devices import NodeName, PodUid
@@ -150,6 +151,8 @@ def _row(row: Answer) -> dict[str, Any]:
 def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
     topology, report = facts.topology, facts.report
     found: dict[str, Any] = {"node": facts.name, "stale": facts.stale, "problem": facts.problem}
+    if facts.streaks:
+        found["refusals"] = [_streak(cluster, facts, resource) for resource in facts.streaks]
     if topology is None:
         return found
     if report is not None and report.not_ready:
@@ -168,6 +171,20 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
         else:
             found |= asdict(room(topology, available))
     return found
+
+
+def _streak(cluster: Cluster, facts: NodeFacts, resource: str) -> dict[str, Any]:
+    """The kubelet's refusals in a row over one resource, and when a pod is tried again."""
+    streak = facts.streaks[resource]
+    ignored = cluster.settings.refusals is Refusals.IGNORE
+    paused = max(0.0, streak.until - cluster.clock()) if streak.paused else 0.0
+    return {
+        "resource": resource,
+        "inARow": len(streak.refusals),
+        "reason": streak.reason,
+        "takesNoPods": bool(facts.refusing(resource)) and not ignored,
+        "triedAgainInSeconds": round(paused),
+    }
 
 
 def _asks(request: GpuRequest | Malformed) -> str:

@@ -11,13 +11,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.refusal import LABELS
+from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
 from topology.core.devices import NodeName
 
 log = structlog.get_logger(__name__)
 
 LOG_PAUSE, LOG_RATE, LOG_BURST = 60.0, 1.0, 20
-"""Seconds between two log lines about one pod; lines a second about all, and at once."""
+"""Seconds between two log lines about one pod, or about one node's refusals for one reason; lines a
+second about all, and at once."""
 
 
 class Metrics:
@@ -52,6 +55,14 @@ class Metrics:
         )
         for kind in (OUTSIDE, BROKEN):
             self.surprises.labels(kind)
+        self.refusals = Counter(
+            "gpu_topology_refusals",
+            "Pods that the kubelet of their node has refused, by the kubelet's reason",
+            ["reason"],
+            registry=self.registry,
+        )
+        for label in LABELS:
+            self.refusals.labels(label)
         self.watch_age = Gauge(
             "gpu_topology_watch_age_seconds",
             "Seconds since the API server last said something over a watch",
@@ -97,6 +108,7 @@ class Metrics:
             log.error("a node could not be evaluated", node=node, exc_info=error)
 
         cluster.on_surprise(note)
+        cluster.on_refusal(self._refusal_noter())
         cluster.faults.on_fault(fault)
         self._cluster = cluster
         self.follow(
@@ -109,6 +121,34 @@ class Metrics:
             "Reports that came after newer ones of their node, and were passed over",
             lambda: cluster.reports_out_of_order,
         )
+
+    def _refusal_noter(self) -> Callable[[NodeRefusal], None]:
+        """Counts each refusal, and logs one for each node and reason once in a while."""
+        limit, lock, untold = RateLimit(LOG_PAUSE, LOG_RATE, LOG_BURST), threading.Lock(), 0
+
+        def note(found: NodeRefusal) -> None:
+            nonlocal untold
+            self.refusals.labels(found.refusal.label).inc()
+            with lock:
+                # The first refusal of each pause is told, however soon it comes.
+                key = (found.node, found.refusal.reason, found.pause)
+                if not limit.allows(key, time.monotonic()):
+                    untold += 1
+                    return
+                before, untold = untold, 0
+            log.warning(
+                found.words,
+                node=found.node,
+                pod=f"{found.pod.namespace}/{found.pod.name}",
+                reason=found.refusal.reason,
+                kubelet=found.refusal.message,
+                foreseen=list(found.foreseen),
+                in_a_row=found.in_a_row,
+                pause_seconds=found.pause,
+                untold=before,
+            )
+
+        return note
 
     def follow(self, name: str, what: str, count: Callable[[], int]) -> None:
         """Show a number that only grows and that somebody else counts; ``count`` gives it."""

@@ -1,8 +1,8 @@
-"""Events on pods whose GPUs were not what was foreseen.
+"""Events on pods whose GPUs were not what was foreseen, and on nodes that refuse pods.
 
 A user can cause some of them at will, and the API server may be slow: they are written in a thread
-of their own, a few a second, and what happens to one pod again and again becomes one Event with a
-count.
+of their own, a few a second, and what happens to one pod or node again and again becomes one Event
+with a count.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.ratelimit import RateLimit
+from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import Surprise
 from topology.kubeapi.apiserver import ApiFailure
 from topology.kubeapi.paths import path
@@ -25,11 +26,14 @@ from topology.kubeapi.paths import path
 log = structlog.get_logger(__name__)
 
 REASON = "GPUPlacementNotForeseen"
+REFUSED = "GPUPodRefused"
+NODES_NAMESPACE = "default"
+"""Where Events about objects without a namespace are written, as the kubelet does."""
 COMPONENT = "gpu-topology"
 MOST_WAITING = 1000
 WRITE_TIMEOUT = 2.0
 PAUSE, RATE, BURST = 60.0, 2.0, 20
-"""Seconds between two Events of one kind on one pod; Events a second in all, and at once."""
+"""Seconds between two Events of one kind on one object; Events a second in all, and at once."""
 
 
 class _EventApi(Protocol):
@@ -37,20 +41,32 @@ class _EventApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """The latest surprise of one pod and kind, how many there were, and when the first came."""
+class _Notice:
+    """What one Event tells: about which object, on which node, why and in which words."""
 
-    surprise: Surprise
+    about: dict[str, str]
+    namespace: str
+    node: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The latest notice about one object and kind, how many there were, and when the first came."""
+
+    notice: _Notice
     count: int
     first: str
     last: str
 
 
 class EventWriter:
-    """Writes an Event for each pod and kind of surprise, in a thread of its own.
+    """Writes an Event for each pod and kind of surprise, and for each node and reason of refusals,
+    in a thread of its own.
 
-    What cannot be written is counted in :attr:`dropped` and let go; the counter of surprises and
-    the log have it too. ``now`` gives the time that Events bear, ``clock`` seconds for the rate.
+    What cannot be written is counted in :attr:`dropped` and let go; the counters and the log have
+    it too. ``now`` gives the time that Events bear, ``clock`` seconds for the rate.
     """
 
     ROUND = 0.25
@@ -71,19 +87,24 @@ class EventWriter:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self.dropped = 0
-        """Surprises that no Event tells."""
+        """Surprises and refusals that no Event tells."""
 
     def note(self, surprise: Surprise) -> None:
         """Take a surprise; never waits."""
-        key, now = (surprise.pod.uid, surprise.kind), self._stamp()
+        self._take((surprise.pod.uid, surprise.kind), _of_surprise(surprise))
+
+    def note_refusal(self, refusal: NodeRefusal) -> None:
+        """Take a refusal; never waits."""
+        self._take((refusal.node, refusal.refusal.reason), _of_refusal(refusal))
+
+    def _take(self, key: tuple[str, str], notice: _Notice) -> None:
+        now = self._stamp()
         with self._lock:
             known = self._waiting.get(key)
             if known is not None:
-                self._waiting[key] = replace(
-                    known, surprise=surprise, count=known.count + 1, last=now
-                )
+                self._waiting[key] = replace(known, notice=notice, count=known.count + 1, last=now)
             elif len(self._waiting) < MOST_WAITING:
-                self._waiting[key] = _Waiting(surprise, 1, now, now)
+                self._waiting[key] = _Waiting(notice, 1, now, now)
             else:
                 self.dropped += 1
 
@@ -114,38 +135,56 @@ class EventWriter:
         for waiting in ready:
             if self._stopping.is_set():
                 return
-            pod = waiting.surprise.pod
+            notice = waiting.notice
             try:
-                where = path("/api/v1/namespaces", pod.namespace, "events")
+                where = path("/api/v1/namespaces", notice.namespace, "events")
                 body = msgspec.json.encode(_event(waiting))
                 self._api.create(where, body, timeout=WRITE_TIMEOUT)
             except ApiFailure as error:
                 with self._lock:
                     self.dropped += waiting.count
-                log.warning("event not written", pod=pod.name, cause=str(error))
+                log.warning("event not written", about=notice.about["name"], cause=str(error))
 
     def _stamp(self) -> str:
         return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _event(waiting: _Waiting) -> dict[str, Any]:
-    surprise = waiting.surprise
+def _of_surprise(surprise: Surprise) -> _Notice:
     pod = surprise.pod
+    about = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+    }
+    words = f"{surprise.message} ({surprise.kind})"
+    return _Notice(about, pod.namespace, surprise.node, REASON, words)
+
+
+def _of_refusal(refusal: NodeRefusal) -> _Notice:
+    """On the Node: a controller's failed pods are many, and soon gone."""
+    # kubectl describe looks for a node's Events by its name in place of the UID, as kubelets write.
+    about = {"apiVersion": "v1", "kind": "Node", "name": refusal.node, "uid": refusal.node}
+    said = f": {refusal.refusal.message}" if refusal.refusal.message else ""
+    words = f"{refusal.words}{said}"
+    return _Notice(about, NODES_NAMESPACE, refusal.node, REFUSED, words)
+
+
+def _event(waiting: _Waiting) -> dict[str, Any]:
+    notice = waiting.notice
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
+        "metadata": {
+            "generateName": f"{notice.about['name']}.",
+            "namespace": notice.namespace,
         },
+        "involvedObject": notice.about,
         "type": "Warning",
-        "reason": REASON,
-        "message": f"{surprise.message} ({surprise.kind})",
-        "source": {"component": COMPONENT, "host": surprise.node},
+        "reason": notice.reason,
+        "message": notice.message,
+        "source": {"component": COMPONENT, "host": notice.node},
         "reportingComponent": COMPONENT,
         "firstTimestamp": waiting.first,
         "lastTimestamp": waiting.last,

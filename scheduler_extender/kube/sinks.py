@@ -12,6 +12,7 @@ from datetime import datetime
 import msgspec
 import structlog
 
+from scheduler_extender.annotations import RESUME
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import UNKNOWN_VERSION
 from scheduler_extender.state.pods import pod_record
@@ -94,10 +95,14 @@ class RecordSink:
 
 
 class PodSink:
-    """Pods that ask for GPUs into the cluster."""
+    """Pods that ask for GPUs into the cluster.
 
-    def __init__(self, cluster: Cluster) -> None:
+    ``now`` is the time of day in seconds since 1970: a pod tells when its kubelet answered.
+    """
+
+    def __init__(self, cluster: Cluster, now: Callable[[], float] = time.time) -> None:
         self._cluster = cluster
+        self._now = now
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
@@ -112,7 +117,8 @@ class PodSink:
         """Take a pod that is new or changed."""
         record = pod_record(pod_decoder.decode(obj), self._cluster.settings.managed)
         if record is not None:
-            self._cluster.put_pod(record)
+            age = 0.0 if record.started is None else self._now() - record.started
+            self._cluster.put_pod(record, age)
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
@@ -126,8 +132,17 @@ def version_of(resource_version: str) -> int:
     return int(resource_version) if comparable else UNKNOWN_VERSION
 
 
+def _time(text: str) -> float:
+    """A time in RFC 3339 as seconds since 1970; 0 where it cannot be read."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
 class NodeSink:
-    """From Node objects we learn whether the device plugin advertises GPUs at all."""
+    """From Node objects we learn whether the device plugin advertises GPUs at all, and up to when
+    an operator forgives the node's refusals (the annotation :data:`.RESUME`)."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -145,7 +160,9 @@ class NodeSink:
         offered = node.status.allocatable
         managed = self._cluster.settings.managed
         advertises = offered is None or any(resource in offered for resource in managed)
-        self._cluster.put_node(NodeName(node.metadata.name), advertises=advertises)
+        resumed = _time((node.metadata.annotations or {}).get(RESUME, ""))
+        name = NodeName(node.metadata.name)
+        self._cluster.put_node(name, advertises=advertises, resumed=resumed)
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion; the node's record is owned by it and goes with it."""

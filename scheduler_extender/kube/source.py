@@ -51,6 +51,7 @@ class KubeSource:
         self._settler = Settler(cluster, self.binder, clock=clock)
         self._events = EventWriter(api)
         cluster.on_surprise(self._events.note)
+        cluster.on_refusal(self._events.note_refusal)
         self.reflectors = [
             Reflector(api, path, sink, name=name, timing=TIMING)
             for path, sink, name in (

@@ -99,6 +99,7 @@ class Waker:
 
     def round(self, now: float) -> None:
         """Wake whoever a recently changed node would take. ``now`` in seconds."""
+        self._cluster.expire()  # a pause that ends is a change, and nobody else may be asking
         self._take_changes(now)
         unschedulable = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
         self._next = {uid: due for uid, due in self._next.items() if uid in unschedulable}

@@ -20,6 +20,8 @@ from scheduler_extender.state.faults import Faults
 from scheduler_extender.state.freshness import Staleness, Watch
 from scheduler_extender.state.lookup import SLICE, Look, Lookup, NotRememberedError, Size
 from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pauses import Pauses
+from scheduler_extender.state.refusing import with_pauses_ended
 from topology.core.devices import NodeName
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Mix, Prospect, RequestClasses
@@ -57,6 +59,7 @@ class Board:
         self._lock = threading.RLock()
         self._nodes: dict[NodeName, NodeFacts] = {}
         self._staleness = Staleness(settings.stale_after)
+        self._pauses = Pauses()
         self._lookup = Lookup(self.faults)
         self._on_change: list[Callable[[NodeName], None]] = []
 
@@ -202,8 +205,13 @@ class Board:
             for name in self._nodes:
                 self._tell(name)
 
+    def expire(self) -> None:
+        """Take note of what time alone has changed: nodes that are stale, pauses that are over."""
+        with self._lock:
+            self._expire()
+
     def _expire(self, *, at_once: bool = False) -> None:
-        """Call stale whoever has not reported for too long."""
+        """Call stale whoever has not reported for too long; end the pauses that are over."""
         now = self.clock()
         if at_once and self._staleness.overdue(now) > AT_ONCE_STATES:
             raise NotRememberedError
@@ -211,6 +219,10 @@ class Board:
             facts = self._nodes.get(name)
             if facts is not None and facts.report is not None:
                 self._put(replace(facts, stale=True))
+        for name in self._pauses.take(now):
+            facts = self._nodes.get(name)
+            if facts is not None and (ended := with_pauses_ended(facts, now)) is not facts:
+                self._put(ended)
 
     # Inside.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from scheduler_extender.state import node
+from scheduler_extender.state import node, refusing
 from scheduler_extender.state.board import Board
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.freshness import Watch
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, with_promise_of
+from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import Surprise, verify
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -37,6 +38,7 @@ class Cluster(Board):
         self._in_flight: dict[PodUid, NodeName] = {}
         self._node_objects = False
         self._on_surprise: list[Callable[[Surprise], None]] = []
+        self._on_refusal: list[Callable[[NodeRefusal], None]] = []
 
     def on_surprise(self, listener: Callable[[Surprise], None]) -> None:
         """Call ``listener`` when a report shows what was not foreseen.
@@ -44,6 +46,13 @@ class Cluster(Board):
         Called by whoever feeds the report, who should not be kept waiting.
         """
         self._on_surprise.append(listener)
+
+    def on_refusal(self, listener: Callable[[NodeRefusal], None]) -> None:
+        """Call ``listener`` when a kubelet has refused a pod that we had seen before.
+
+        Called by whoever feeds the pod, who should not be kept waiting.
+        """
+        self._on_refusal.append(listener)
 
     # Nodes and their records.
 
@@ -84,17 +93,30 @@ class Cluster(Board):
         same = before.topology == topology
         heard = report != known or not same or before.problem is not None or anew
         heartbeat = same and not before.stale and node.is_heartbeat(report, known)
-        after = node.with_record(before, topology, report, uid)
+        after = self._with_shown(before, node.with_record(before, topology, report, uid))
         if heard:
             after = replace(after, stale=False) if after.stale else after
             since = max(0.0, age) if known is None else 0.0
             self._staleness.heard(topology.name, self.clock() - since)
         moved = (
-            after.leaving.keys() != before.leaving.keys()
+            after.streaks is not before.streaks
+            or after.leaving.keys() != before.leaving.keys()
             or after.departed.keys() != before.departed.keys()
         )
         self._put(after, changed=(heard and not heartbeat) or moved)
         return before, report if same and heard and known is not None else None
+
+    def _with_shown(self, before: NodeFacts, after: NodeFacts) -> NodeFacts:
+        """Pods that a report shows for the first time have been admitted.
+
+        The first report that we see of a node tells nothing of when.
+        """
+        if after.streaks and before.report is not None:
+            for uid in after.reported - before.reported:
+                pod = after.pods.get(uid)
+                if pod is not None:
+                    after = refusing.with_pod_admitted(after, pod, self.clock())
+        return after
 
     def put_problem(self, name: NodeName, problem: str) -> None:
         """Note that a node's record cannot be used, and why."""
@@ -118,12 +140,16 @@ class Cluster(Board):
                 if name not in names and (facts.topology or facts.problem):
                     self.drop_record(name)
 
-    def put_node(self, name: NodeName, *, advertises: bool) -> None:
-        """Note that a Node object exists, and whether it advertises a managed resource."""
+    def put_node(self, name: NodeName, *, advertises: bool, resumed: float = 0.0) -> None:
+        """Note that a Node object exists, and whether it advertises a managed resource.
+
+        ``resumed`` is up to when an operator forgives its refusals, in seconds since 1970.
+        """
         with self._lock:
             self._node_objects = True
-            facts = self._facts(name)
-            changed = facts.dra_only == advertises
+            before = self._facts(name)
+            facts = refusing.with_resumed(before, resumed, self.clock())
+            changed = facts.dra_only == advertises or facts.streaks is not before.streaks
             self._put(replace(facts, exists=True, dra_only=not advertises), changed=changed)
 
     def drop_node(self, name: NodeName) -> None:
@@ -147,15 +173,53 @@ class Cluster(Board):
 
     # Pods.
 
-    def put_pod(self, pod: PodRecord) -> None:
-        """Take in a pod as it is now; a bind in flight that it confirms retires."""
+    def put_pod(self, pod: PodRecord, age: float = 0.0) -> None:
+        """Take in a pod as it is now; a bind in flight that it confirms retires.
+
+        ``age`` is how many seconds ago its kubelet admitted or refused it, by the kubelet's word;
+        it counts where we see the pod for the first time. A refusal is told outside the lock.
+        """
+        told = None
         with self._lock:
             earlier = self._pods.get(pod.uid)
             if pod.node is not None:
                 pod = with_promise_of(pod, earlier, self.bind_in_flight(pod.uid))
             self._take_pod(pod, earlier)
             if pod.node is not None:
+                before = self._facts(pod.node)
+                if self._take_answer(pod, earlier, age) and earlier is not None:
+                    told = (before, self._facts(pod.node))
                 self.release(pod.uid)  # last: else the pod would be on no node in between
+        if told is not None:
+            self._tell_refusal(*told, pod)
+
+    def _take_answer(self, pod: PodRecord, earlier: PodRecord | None, age: float) -> bool:
+        """Take in what the kubelet has answered to a bound pod; whether it has refused it now."""
+        assert pod.node is not None  # noqa: S101 (the caller looked)
+        now, before = self.clock(), self._facts(pod.node)
+        after, first_seen = before, earlier is None
+        refused = pod.refusal is not None and (earlier is None or earlier.refusal is None)
+        if refused:
+            at = now - max(0.0, age) if first_seen else now
+            after = refusing.with_pod_refused(before, pod, at, now, first_seen=first_seen)
+        elif pod.admitted and not (earlier is not None and earlier.admitted):
+            after = refusing.with_pod_admitted(before, pod, now, first_seen=first_seen)
+        if after is not before:
+            self._put(after)
+            for streak in after.streaks.values():
+                if streak.paused:
+                    self._pauses.put(pod.node, streak.until)
+        return refused
+
+    def _tell_refusal(self, before: NodeFacts, after: NodeFacts, pod: PodRecord) -> None:
+        """Tell of a refusal; a fault of ours here costs nobody the pod."""
+        try:
+            if pod.refusal is not None:
+                found = refusing.refusal_by(before, after, pod, pod.refusal, self.settings)
+                for listener in self._on_refusal:
+                    listener(found)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self.faults.note(before.name, error)
 
     def _take_pod(self, pod: PodRecord, earlier: PodRecord | None) -> None:
         if earlier == pod:

@@ -86,6 +86,27 @@ class Decision:
 
 def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
     """The answer of one node."""
+    found = _by_facts(facts, request, settings)
+    reason = facts.refusing(request.resource)
+    if not reason or settings.refusals is Refusals.IGNORE:
+        return found
+    if found.rejection is not None and not found.rejection.resolvable:
+        return found
+    return Decision(refusing(reason), found.assessment)
+
+
+def refusing(reason: str) -> Rejection:
+    """Why a node takes no pod whose kubelet has refused pod after pod, ``reason`` the latest.
+
+    No eviction helps. The text is the same in a pause and while one pod tries: kube-scheduler looks
+    at a pod again whenever its reason changes.
+    """
+    words = f"the node's kubelet refused pods in a row ({reason}): one is tried now and then"
+    return Rejection(words, resolvable=False)
+
+
+def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
+    """The answer of one node whose kubelet has not refused pods."""
     unknown = _why_unknown(facts, request)
     if unknown is not None:
         return Decision(unknown if request.required else None)

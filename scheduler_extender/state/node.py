@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from scheduler_extender.state.ledger import ContradictionError, Departed, Ledger, ledger
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.streak import Streak
 from topology.core.belief import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -73,7 +74,8 @@ class NodeFacts:
     ``exists`` is whether a Node object was seen, ``dra_only`` that it advertises no managed
     resource, ``stale`` that its agent has not reported for too long. ``reported`` are pods whose
     devices some report of this boot has shown. ``all_pods_known`` is false where the source names
-    only some of the pods (see ``ledger``).
+    only some of the pods (see ``ledger``). ``streaks`` are the kubelet's refusals in a row, by
+    resource, ``resumed`` when an operator has forgiven them, in seconds since 1970.
     """
 
     name: NodeName
@@ -91,6 +93,8 @@ class NodeFacts:
     leaving: Mapping[PodUid, Leaving] = field(default_factory=dict)
     departed: Mapping[PodUid, Departed] = field(default_factory=dict)
     reported: frozenset[PodUid] = frozenset()
+    streaks: Mapping[str, Streak] = field(default_factory=dict)
+    resumed: float = 0.0
     _ledgers: dict[str, Ledger | Unusable] = field(init=False, repr=False, default_factory=dict)
 
     @property
@@ -119,6 +123,22 @@ class NodeFacts:
         """Whether more pods departed here than anybody can follow."""
         return any(gone.many for gone in self.departed.values())
 
+    def refusing(self, resource: str) -> str:
+        """Why the kubelet refuses pods over ``resource``, where the node takes none for it now.
+
+        Empty where it takes pods. While a pause lasts it takes none, and afterwards one at a time,
+        until one is admitted.
+        """
+        streak = self.streaks.get(resource)
+        if streak is None or not streak.one_at_a_time:
+            return ""
+        tried = streak.paused or any(
+            not (pod.ended or pod.admitted or pod.uid in self.reported)
+            for pod in (*self.pods.values(), *self.in_flight.values())
+            if resource_of(pod) == resource
+        )
+        return streak.reason if tried else ""
+
     def ledger(self, resource: str) -> Ledger | Unusable:
         """The ledger over one resource. There has to be a topology."""
         found = self._ledgers.get(resource)
@@ -143,6 +163,7 @@ class NodeFacts:
             self.dra_only,
             self.stale,
             self.report is not None and self.report.not_ready != "",
+            self.refusing(resource),
         )
         topology = self.topology
         if topology is not None:
@@ -154,13 +175,14 @@ class NodeFacts:
 
     def without(self, gone: frozenset[PodUid]) -> NodeFacts:
         """The facts if some pods had ended and their devices had been released."""
-        if self.topology is None or self.report is None:
-            return self
-        kept = tuple(a for a in self.report.allocations if a.pod_uid not in gone)
+        report = self.report
+        if report is not None:
+            kept = tuple(a for a in report.allocations if a.pod_uid not in gone)
+            report = replace(report, allocations=kept)
         return _without_old_departed(
             replace(
                 self,
-                report=replace(self.report, allocations=kept),
+                report=report,
                 pods=_without(self.pods, gone),
                 in_flight=_without(self.in_flight, gone),
                 leaving=_without(self.leaving, gone),
@@ -185,6 +207,11 @@ class NodeFacts:
 
 def _without(found: Mapping[PodUid, T], gone: frozenset[PodUid]) -> Mapping[PodUid, T]:
     return {uid: value for uid, value in found.items() if uid not in gone}
+
+
+def resource_of(pod: PodRecord) -> str:
+    """The resource that a pod asks for; empty where what it asks cannot be read."""
+    return pod.request.resource if isinstance(pod.request, GpuRequest) else ""
 
 
 def is_heartbeat(report: Report | None, known: Report | None) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from scheduler_extender.annotations import PLACEMENT, Malformed, containers_of, parse, render
-from scheduler_extender.wire import Pod
+from scheduler_extender.state.refusal import Refusal, refusal_of
+from scheduler_extender.wire import Pod, PodStatus
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
@@ -23,7 +25,9 @@ class PodRecord:
 
     ``promised`` is what was promised to it when we bound it; nothing for a plain pod, and nothing
     for one that somebody else bound. ``survives_endings`` is a promise that was called
-    guaranteed, and not just expected.
+    guaranteed, and not just expected. ``refusal`` is why its kubelet has turned it away, None where
+    it has not. ``admitted`` says that the kubelet has taken it, as far as its status tells, and
+    ``started`` when either happened, in seconds since 1970 by the kubelet's clock.
     """
 
     uid: PodUid
@@ -36,6 +40,9 @@ class PodRecord:
     called_unschedulable: bool = False
     promised: Constraints = NO_CONSTRAINTS
     survives_endings: bool = False
+    refusal: Refusal | None = None
+    admitted: bool = False
+    started: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -60,6 +67,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     if request is None:
         return None
     promise = _promise_of(pod, trusted=trusted)
+    refusal, admitted, started = _taken(pod.status)
     promised = NO_CONSTRAINTS
     if promise is not None and isinstance(request, GpuRequest) and request.required:
         promised = request.constraints
@@ -77,7 +85,29 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         ),
         promised=promised,
         survives_endings=promised != NO_CONSTRAINTS and promise is Verdict.GUARANTEED,
+        refusal=refusal,
+        admitted=admitted,
+        started=started,
     )
+
+
+def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
+    """Why the kubelet refused the pod; whether it admitted it; when either was.
+
+    A kubelet writes the start time only with its answer. A pod that failed and shows no containers
+    may have been refused for a reason that we do not know: it does not count as admitted.
+    """
+    containers = bool(status.container_statuses or status.init_container_statuses)
+    refusal = refusal_of(
+        status.phase, status.reason or "", status.message or "", has_containers=containers
+    )
+    try:
+        started = datetime.fromisoformat(status.start_time or "").timestamp()
+    except (ValueError, OverflowError):
+        started = None
+    answered = started is not None or status.phase in ("Running", "Succeeded")
+    failed_unseen = status.phase == "Failed" and not containers
+    return refusal, answered and refusal is None and not failed_unseen, started
 
 
 class _Placement(msgspec.Struct):
@@ -149,6 +179,13 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
     if pod.called_unschedulable:
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         status["conditions"] = [unscheduled]
+    if pod.started is not None:
+        started = datetime.fromtimestamp(pod.started, UTC)
+        status["startTime"] = started.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if pod.refusal is not None:
+        status |= {"reason": pod.refusal.reason, "message": pod.refusal.message}
+    elif pod.admitted and pod.phase == "Failed":
+        status["containerStatuses"] = [{}]
     if pod.deleting:
         metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
     return {

@@ -26,7 +26,8 @@ from tests.manifests.building import (
 def test_the_page_names_flags_and_files_that_there_are() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     group: Any = typer.main.get_command(cli.app)
-    known = {flag for option in group.commands["extender"].params for flag in option.opts}
+    params = [p for name in ("extender", "node") for p in group.commands[name].params]
+    known = {flag for option in params for flag in option.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
     assert named - known == {"--config"}  # kube-scheduler's
     assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
