@@ -54,6 +54,7 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     init_containers: list[Container] | None = None
     node_name: str | None = None
     resource_claims: list[Any] | None = None
+    resources: Resources | None = None
 
 
 class Condition(msgspec.Struct, rename="camel", frozen=True):
@@ -81,6 +82,7 @@ class PodStatus(msgspec.Struct, rename="camel", frozen=True):
     """What we read of a pod's status."""
 
     phase: str = "Pending"
+    qos_class: str | None = None
     conditions: list[Condition] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
 

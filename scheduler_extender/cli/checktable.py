@@ -11,10 +11,10 @@ from rich.text import Text
 
 from scheduler_extender.explain import Answer, answers
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, kubelet_of
+from scheduler_extender.state.decision import Decision
 from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.wording import sets_text, verdict_text
-from topology.core.admission import container_sets
+from topology.core.admission import container_sets, kubelet_of
 from topology.core.devices import Mask
 from topology.core.graph import NodeTopology
 from topology.core.pools import gpus
@@ -100,7 +100,11 @@ def _containers(
         return named
     kubelet = kubelet_of(topology, served)
     found = container_sets(
-        kubelet, available.free, request.counts, only_gpu_plugin=request.only_gpu_plugin
+        kubelet,
+        available.free,
+        request.counts,
+        only_gpu_plugin=request.only_gpu_plugin,
+        exclusive=request.exclusive,
     )
     for container, pools in zip(request.containers, found, strict=True):
         if container.name in named:

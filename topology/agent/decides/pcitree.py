@@ -18,12 +18,17 @@ Place = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class PciTree:
-    """Places and NUMA nodes by PCI address; NICs by name with theirs."""
+    """Places and NUMA nodes by PCI address; NICs by name with theirs.
+
+    ``numa_distances`` has a row for each NUMA node of the machine by its number; None where they
+    are not to be had or not numbered without gaps.
+    """
 
     places: Mapping[str, Place] = field(default_factory=dict)
     numa: Mapping[str, int] = field(default_factory=dict)
     nics: Mapping[str, tuple[Place, int | None]] = field(default_factory=dict)
     unseen: tuple[Unseen, ...] = ()
+    numa_distances: tuple[tuple[int, ...], ...] | None = None
 
     def between(self, bus: str, other: str) -> LinkKind:
         """The class of two PCI addresses; UNKNOWN where one of them is not in the tree."""
