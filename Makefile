@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop lint e2e bench lock clean
+.PHONY: help run serve dev test closed-loop differential lint e2e bench lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,9 @@ test: $(VENV)/dev.stamp         ## unit, property and service tests
 
 closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, ten times as long as in `make test`
 	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=10 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py
+
+differential: $(VENV)/dev.stamp ## the model beside Kubernetes' own managers: 100,000 admissions (needs Go; builds once)
+	$(BIN)/python -m tests.differential --admissions 100000 --keep $(OUT)/differential
 
 lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

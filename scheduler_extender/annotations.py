@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from scheduler_extender.wire import Container, Pod, Resources
 from topology.core.devices import Bytes
 from topology.core.links import GBps, LinkKind, canonical_product
-from topology.core.requests import Constraints, ContainerRequest, GpuRequest, Pattern, Policy, Role
+from topology.core.requests import (
+    Constraints,
+    ContainerRequest,
+    Exclusive,
+    GpuRequest,
+    Pattern,
+    Policy,
+    Role,
+)
 
 PREFIX = "gpu-topology.io/"
 PLACEMENT = PREFIX + "placement"
@@ -80,7 +88,13 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         return Malformed(
             f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
         )
-    counted = GpuRequest(resource, tuple(containers[resource]), only_gpu_plugin=only_gpu_plugin)
+    exclusive = _exclusive(pod)
+    counted = GpuRequest(
+        resource,
+        tuple(containers[resource]),
+        only_gpu_plugin=only_gpu_plugin,
+        exclusive=exclusive,
+    )
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
     for key in sorted(ours.keys() - RESERVED):
@@ -101,7 +115,7 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     if len(containers) > 1 and constraints != Constraints():
         kinds = " and ".join(sorted(containers))
         return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
-    return GpuRequest(resource, tuple(containers[resource]), constraints, policy, only_gpu_plugin)
+    return replace(counted, constraints=constraints, policy=policy)
 
 
 def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
@@ -137,6 +151,44 @@ def _other_devices(container: Container, managed: tuple[str, ...]) -> bool:
     resources = container.resources or Resources()
     names = {*(resources.requests or {}), *(resources.limits or {})} - set(managed)
     return any("/" in name and ".kubernetes.io/" not in name for name in names)
+
+
+def _exclusive(pod: Pod) -> Exclusive:
+    """What static CPU and Memory Managers would give to the pod, by Kubernetes' rules.
+
+    With resources of the pod as a whole it depends on the kubelet's version; then it is the most.
+    """
+    containers = [c.resources or Resources() for c, _ in _containers(pod)]
+    told = pod.status.qos_class
+    if told:
+        guaranteed = told == "Guaranteed"
+    else:
+        guaranteed = pod.spec.resources is not None or all(map(_is_guaranteed, containers))
+    if not guaranteed:
+        return Exclusive.NOTHING
+    if pod.spec.resources is not None:
+        return Exclusive.CPUS
+    cpus = (_amount((c.requests or {}).get("cpu", (c.limits or {}).get("cpu"))) for c in containers)
+    whole = any(amount is None or (amount > 0 and amount == int(amount)) for amount in cpus)
+    return Exclusive.CPUS if whole else Exclusive.MEMORY
+
+
+def _is_guaranteed(resources: Resources) -> bool:
+    """Whether a container has limits of CPU and memory, and requests that equal them."""
+    limits, requests = resources.limits or {}, resources.requests or {}
+    return all(
+        limits.get(name) is not None
+        and (name not in requests or _amount(requests[name]) == _amount(limits[name]))
+        for name in ("cpu", "memory")
+    )
+
+
+def _amount(given: str | int | float | None) -> Decimal | None:
+    """A quantity as a number; None where it cannot be read."""
+    try:
+        return quantity(str(given)) if given is not None else Decimal(0)
+    except ValueError:
+        return None
 
 
 def _count(container: Container, resource: str) -> int:
@@ -290,8 +342,13 @@ def _plain(number: float) -> str:
 def containers_of(request: GpuRequest) -> dict[str, Any]:
     """The containers of a pod's spec that :func:`parse` reads as this request's."""
     found: dict[str, Any] = {"containers": []}
+    beside = {
+        Exclusive.NOTHING: {},
+        Exclusive.MEMORY: {"cpu": "500m", "memory": "1Gi"},
+        Exclusive.CPUS: {"cpu": "1", "memory": "1Gi"},
+    }[request.exclusive]
     for container in request.containers:
-        limits = {"limits": {request.resource: str(container.count)}}
+        limits = {"limits": {request.resource: str(container.count), **beside}}
         written: dict[str, Any] = {"name": container.name, "resources": limits}
         if container.role is Role.SIDECAR:
             written["restartPolicy"] = "Always"

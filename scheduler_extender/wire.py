@@ -54,6 +54,7 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     init_containers: list[Container] | None = None
     node_name: str | None = None
     resource_claims: list[Any] | None = None
+    resources: Resources | None = None
 
     def size(self) -> int:
         """How many containers the pod has, init containers included."""
@@ -94,6 +95,7 @@ class PodStatus(msgspec.Struct, rename="camel", frozen=True):
     reason: str | None = None
     message: str | None = None
     start_time: str | None = None
+    qos_class: str | None = None
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None

@@ -8,9 +8,9 @@ from benchmarks.promises.extender import Extender
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.policy import Pick
 from benchmarks.promises.scene import Scene
-from scheduler_extender.state.decision import kubelet_of
 from scheduler_extender.wire import Pod
 from topology.core import scoring
+from topology.core.admission import kubelet_of
 from topology.core.belief import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import subsets

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.shipped.clusters import ClusterError, Node
 from benchmarks.shipped.holders import restore, withhold
 from benchmarks.shipped.jobs import SHARED_GPU, WHOLE_GPU, Ask
-from scheduler_extender.state.decision import kubelet_of
-from topology.core.admission import Kubelet
+from topology.core.admission import Kubelet, kubelet_of
 from topology.core.devices import GpuResource, Mask, PodUid
 from topology.core.graph import Shape
 from topology.core.hashing import hashed_once

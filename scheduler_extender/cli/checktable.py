@@ -10,10 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.explain import Answer
-from scheduler_extender.state.decision import kubelet_of
 from scheduler_extender.state.node import Unusable
 from scheduler_extender.wording import sets_text, verdict_text
-from topology.core.admission import container_sets
+from topology.core.admission import container_sets, kubelet_of
 from topology.core.devices import Mask
 from topology.core.graph import NodeTopology
 from topology.core.placement import Assessment
@@ -95,7 +94,11 @@ def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
         return named
     kubelet = kubelet_of(topology, served)
     found = container_sets(
-        kubelet, available.free, request.counts, only_gpu_plugin=request.only_gpu_plugin
+        kubelet,
+        available.free,
+        request.counts,
+        only_gpu_plugin=request.only_gpu_plugin,
+        exclusive=request.exclusive,
     )
     for container, pools in zip(request.containers, found, strict=True):
         if container.name in named:

@@ -12,7 +12,7 @@ from enum import Enum
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology.core import scoring
-from topology.core.admission import Kubelet
+from topology.core.admission import kubelet_of
 from topology.core.devices import GpuResource
 from topology.core.graph import NodeTopology
 from topology.core.placement import (
@@ -168,11 +168,6 @@ def prospect(
         return Prospect(scoring.UNKNOWN)
     kubelet = kubelet_of(facts.topology, served)
     return scoring.prospect(kubelet, available, request, decision.assessment, classes)
-
-
-def kubelet_of(topology: NodeTopology, served: GpuResource) -> Kubelet:
-    """How a node hands out one of its resources."""
-    return Kubelet(topology.shape, topology.allocator, served.replicas)
 
 
 def _why_unknown(facts: NodeFacts, request: GpuRequest) -> Rejection | None:

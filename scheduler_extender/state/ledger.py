@@ -31,7 +31,7 @@ from scheduler_extender.state.pods import PodRecord
 from topology.core.belief import Availability, Holder, Pending, pending_order
 from topology.core.devices import GpuResource, PodUid, base_uuid
 from topology.core.graph import NodeTopology
-from topology.core.pools import Pool, pack, total, width_for
+from topology.core.pools import Pool, count, pack, total, width_for
 from topology.core.report import Allocation, Report
 from topology.core.requests import Counts, GpuRequest, Role
 
@@ -89,7 +89,8 @@ def ledger(
     if served.strategy == "none" and served.replicas == 1:
         _check_whole(topology, report)
     entries = _Entries(topology, report, resource, served.replicas, reported)
-    held = entries.by_pod()
+    pods = tuple(pods)
+    held = entries.by_pod(pods)
     shown = {uid: entries.count(found.devices) for uid, found in held.items()}
     for pod in pods:
         entries.enter(pod, held.pop(pod.uid, None))
@@ -142,13 +143,23 @@ class _Entries:
         self._taken: set[str] = set()
         self.shown: Collection[PodUid] = ()
 
-    def by_pod(self) -> dict[PodUid, _Held]:
-        """The report's allocations, pod by pod."""
+    def by_pod(self, pods: Iterable[PodRecord]) -> dict[PodUid, _Held]:
+        """The report's allocations, pod by pod.
+
+        The agent may not have known a pod's UID yet. Then it is one of ``pods`` that has the name
+        and is not shown by its UID, if one alone is; else it is told apart by its name.
+        """
+        with_uid = {a.pod_uid for a in self._report.allocations if a.pod_uid}
+        named: dict[tuple[str, str], PodUid] = {}
+        for pod in pods:
+            if pod.uid not in with_uid:
+                name = (pod.namespace, pod.name)
+                named[name] = PodUid("") if name in named else pod.uid
         holder: dict[str, Allocation] = {}
         found: dict[PodUid, _Held] = {}
         for allocation in self._report.allocations:
-            # A pod whose UID the agent could not find is still told apart by its name.
-            uid = allocation.pod_uid or PodUid(f"{allocation.namespace}/{allocation.pod}")
+            name = (allocation.namespace, allocation.pod)
+            uid = allocation.pod_uid or named.get(name) or PodUid("/".join(name))
             held = found.setdefault(uid, _Held())
             for i, device in enumerate(allocation.device_ids):
                 first = holder.setdefault(device, allocation)
@@ -196,6 +207,7 @@ class _Entries:
             pod.promised,
             pod.survives_endings,
             request.only_gpu_plugin,
+            request.exclusive,
             # Its init containers may have devices already, and no report would show them.
             opaque=any(role is Role.INIT for role, _ in request.counts),
             ending=pod.deleting,
@@ -212,7 +224,10 @@ class _Entries:
             and not unreported.isdisjoint(gone.beside)
         ):
             self.unreported[gone.pod.uid] = Pending(
-                request.counts, only_gpu_plugin=request.only_gpu_plugin, departed=True
+                request.counts,
+                only_gpu_plugin=request.only_gpu_plugin,
+                exclusive=request.exclusive,
+                departed=True,
             )
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
@@ -250,6 +265,7 @@ class _Entries:
             pod.promised,
             pod.survives_endings,
             request.only_gpu_plugin,
+            request.exclusive,
             started=True,
             shown=self.pool(shown),
             opaque=opaque,
@@ -280,7 +296,16 @@ class _Entries:
             sick=sum(1 << p for p in {p for p in sick if p is not None}),
             width=self._width,
             gone=max(0, gone) if hiding else 0,
+            withheld=self._withheld(taken, free),
         )
+
+    def _withheld(self, taken: Pool, free: Pool) -> Pool:
+        """What nobody holds and the kubelet does not hand out now."""
+        n, width = len(self._topology.gpus), self._width
+        if self._report.allocatable is None:
+            return 0
+        left = (self._replicas - count(taken, p, width) - count(free, p, width) for p in range(n))
+        return pack([max(0, devices) for devices in left], width)
 
     def _allocatable(self, device: str) -> bool:
         return self._report.allocatable is None or device in self._report.allocatable

@@ -18,7 +18,7 @@ from scheduler_extender.state.ledger import ContradictionError, ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
 from topology import codec
-from topology.core.admission import Kubelet
+from topology.core.admission import Kubelet, kubelet_of
 from topology.core.belief import Availability, Pending
 from topology.core.devices import GpuResource
 from topology.core.graph import NodeTopology
@@ -84,7 +84,7 @@ def verify(before: NodeFacts, after: Report) -> list[Surprise]:
 def _verify(
     facts: NodeFacts, topology: NodeTopology, served: GpuResource, before: Report, after: Report
 ) -> list[Surprise]:
-    kubelet = Kubelet(topology.shape, topology.allocator, served.replicas)
+    kubelet = kubelet_of(topology, served)
     same_boot = before.boot_id == after.boot_id
     known = set(before.allocations) if same_boot else set()
     new = {a.pod_uid or f"{a.namespace}/{a.pod}" for a in set(after.allocations) - known}

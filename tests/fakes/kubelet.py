@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,9 @@ from topology.agent.asks.proto.podresources_pb2 import (
     DynamicResource,
     ListPodResourcesRequest,
     ListPodResourcesResponse,
+    NUMANode,
     PodResources,
+    TopologyInfo,
 )
 
 GPU = "nvidia.com/gpu"
@@ -41,6 +43,8 @@ class FakeKubelet:
         self._lock = threading.Lock()
         self._pods: list[PodResources] = []
         self._allocatable: dict[str, list[str]] = {}
+        self.numa: Mapping[str, Sequence[int]] = {}
+        """The NUMA nodes of each device, as the plugin names them."""
         self._busy = 0
         self._server: grpc.Server | None = None
 
@@ -142,7 +146,13 @@ class FakeKubelet:
         self._count("GetAllocatableResources", context)
         with self._lock:
             devices = [
-                ContainerDevices(resource_name=resource, device_ids=[device])
+                ContainerDevices(
+                    resource_name=resource,
+                    device_ids=[device],
+                    topology=TopologyInfo(
+                        nodes=[NUMANode(ID=n) for n in self.numa.get(device, ())]
+                    ),
+                )
                 for resource, ids in self._allocatable.items()
                 for device in ids
             ]

@@ -64,6 +64,10 @@ class Kubelet(Protocol):
     def entries(self) -> list[Entry]:
         """Every active pod. Raises :class:`KubeletDownError`."""
 
+    @property
+    def topology_nodes(self) -> Mapping[DeviceId, tuple[int, ...]]:
+        """On which NUMA nodes it takes each device to be, as of the last :meth:`allocatable`."""
+
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
         """What the kubelet hands out from. Raises :class:`KubeletDownError`."""
 
@@ -147,6 +151,7 @@ class NodeAgent:
         self._health = HealthBook()
         self._unaccounted = UnaccountedUse()
         self._conditions = ConditionBook()
+        self._topology_nodes: dict[GpuUuid, tuple[int, ...]] = {}
         self._rounds = -1
         self._unfit = ""
 
@@ -155,6 +160,10 @@ class NodeAgent:
         if report is None or report.boot_id != self._boot:
             return
         self._hardware.remember(topology)
+        facts = topology.allocator
+        if facts.topology_manager_policy != "none" and facts.sees_topology:
+            # A GPU that is sick now is not among what the kubelet shows.
+            self._topology_nodes = {gpu.uuid: gpu.topology_nodes or () for gpu in topology.gpus}
         self._health = HealthBook(report.health)
         self._conditions = ConditionBook(report.conditions)
         if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
@@ -208,9 +217,14 @@ class NodeAgent:
         polling.ask(now)
         try:
             entries = kubelet.entries()
+            if polling.restarted(kubelet.restarts):
+                self._allocatable.want()  # another kubelet may hand out from other devices
             waited_for = [around.pods[uid] for uid in polling.due if uid in around.pods]
             if self._allocatable.is_due(now, entries, waited_for, watchful=polling.watchful(now)):
                 self._allocatable.answered(now, kubelet.allocatable())
+                self._topology_nodes |= {
+                    base_uuid(device): nodes for device, nodes in kubelet.topology_nodes.items()
+                }
         except KubeletBusyError as error:
             self._log_silence(begins=polling.busy(str(error)), error=error)
             return
@@ -264,6 +278,7 @@ class NodeAgent:
             kubelet=KubeletState(
                 cause=polling.cause,
                 silent=polling.silent,
+                gone=polling.gone,
                 too_long=polling.silent_too_long(now),
                 accepted=self._holders.accepted,
                 pods_missing=self._holders.pods_missing(now),
@@ -274,6 +289,7 @@ class NodeAgent:
             health=self._health.report(),
             unaccounted=self._unaccounted.gpus(),
             due=polling.due,
+            topology_nodes=self._topology_nodes,
             policy=self._policy,
         )
 

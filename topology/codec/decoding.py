@@ -24,7 +24,11 @@ from topology.core.devices import (
     NodeName,
 )
 from topology.core.devices import PodUid as Uid
-from topology.core.graph import AllocatorFacts, NodeTopology, TopologyError
+from topology.core.graph import (
+    AllocatorFacts,
+    NodeTopology,
+    TopologyError,
+)
 from topology.core.links import GBps, Link, LinkKind, Via
 from topology.core.report import Allocation, Condition, Health, Report
 
@@ -61,8 +65,8 @@ def decode(data: Mapping[str, object], *, strict: bool = False) -> Record:
             gpus=tuple(_gpu(d) for d in spec.devices),
             links=tuple(_link(k) for k in spec.links),
             nics=tuple(_nic(n) for n in spec.nics),
-            resources=tuple(GpuResource(r.name, r.strategy, r.replicas) for r in spec.resources),
-            allocator=_allocator(spec.allocator),
+            resources=tuple(_resource(r) for r in spec.resources),
+            allocator=_allocator(spec),
             fabric=None if spec.fabric is None else _fabric(spec.fabric),
         )
     except TopologyError as error:
@@ -110,7 +114,13 @@ def _known_only(data: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def _allocator(a: wire.Allocator) -> AllocatorFacts:
+def _resource(r: wire.Resource) -> GpuResource:
+    return GpuResource(r.name, r.strategy, r.replicas, r.fail_requests_greater_than_one)
+
+
+def _allocator(spec: wire.Spec) -> AllocatorFacts:
+    a = spec.allocator
+    aligned = a.topology_manager_policy != "none"
     return AllocatorFacts(
         a.policy,
         a.plugin_version,
@@ -118,7 +128,21 @@ def _allocator(a: wire.Allocator) -> AllocatorFacts:
         a.topology_manager_scope,
         a.cpu_manager_policy,
         a.memory_manager_policy,
+        a.prefer_closest_numa_nodes,
+        _distances(spec.numa_nodes),
+        # An agent that does not say which NUMA nodes the plugin names cannot know of any.
+        sees_topology=not aligned or all(d.topology_nodes is not None for d in spec.devices),
+        full_cores_only=a.full_pcpus_only,
     )
+
+
+def _distances(nodes: list[wire.NumaNode] | None) -> tuple[tuple[int, ...], ...] | None:
+    """The distances by number; None where they are not known of every NUMA node from 0 on."""
+    rows = {node.id: tuple(map(int, node.distances.split())) for node in nodes or ()}
+    n = len(rows)
+    if not rows or set(rows) != set(range(n)) or any(len(row) != n for row in rows.values()):
+        return None
+    return tuple(rows[i] for i in range(n))
 
 
 def _fabric(f: wire.Fabric) -> Fabric:
@@ -138,12 +162,14 @@ def _gpu(d: wire.Device) -> Gpu:
         mig_instances=tuple(
             MigInstance(m.uuid, m.profile, Bytes(m.memory_bytes)) for m in d.mig_instances or ()
         ),
+        topology_nodes=None if d.topology_nodes is None else tuple(sorted(set(d.topology_nodes))),
     )
 
 
 def _link(k: wire.Link) -> Link:
     pcie = LinkKind.UNKNOWN if k.pcie is None else LinkKind[k.pcie]
-    return Link(k.a, k.b, pcie, k.nvlinks, Via(k.via), GBps(k.nvlink_gbps), bool(k.one_sided))
+    speed = GBps(k.nvlink_gbps)
+    return Link(k.a, k.b, pcie, k.nvlinks, Via(k.via), speed, bool(k.one_sided), bool(k.uneven))
 
 
 def _nic(n: wire.Nic) -> Nic:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from topology.codec import wire
-from topology.core.devices import Fabric, Gpu, Nic, base_uuid
+from topology.core.devices import Fabric, Gpu, GpuResource, Nic, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link
 from topology.core.report import Allocation, Condition, Health, Report
@@ -16,15 +16,13 @@ from topology.core.report import Allocation, Condition, Health, Report
 def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, object]:
     """The GPUTopology object of a node; :func:`~topology.codec.decode` gives the node back."""
     spec = wire.Spec(
-        resources=[
-            wire.Resource(name=r.name, strategy=_literal(r.strategy), replicas=r.replicas)
-            for r in topology.resources
-        ],
+        resources=[_resource(r) for r in topology.resources],
         allocator=_allocator(topology.allocator),
-        devices=[_device(gpu) for gpu in topology.gpus],
+        devices=[_device(gpu, topology.allocator) for gpu in topology.gpus],
         links=[_link(link) for link in topology.links],
         nics=[_nic(nic) for nic in topology.nics],
         fabric=None if topology.fabric is None else _fabric(topology.fabric),
+        numa_nodes=_numa_nodes(topology.allocator),
     )
     found: dict[str, object] = {
         "apiVersion": wire.API_VERSION,
@@ -56,6 +54,32 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
     return _dump(status)
 
 
+def _resource(resource: GpuResource) -> wire.Resource:
+    return wire.Resource(
+        name=resource.name,
+        strategy=_literal(resource.strategy),
+        replicas=resource.replicas,
+        fail_requests_greater_than_one=resource.refuses_several,
+    )
+
+
+def _numa_nodes(facts: AllocatorFacts) -> list[wire.NumaNode] | None:
+    rows = facts.numa_distances
+    if rows is None:
+        return None
+    return [wire.NumaNode(id=i, distances=" ".join(map(str, row))) for i, row in enumerate(rows)]
+
+
+def _topology_nodes(gpu: Gpu, facts: AllocatorFacts) -> list[int] | None:
+    """What the kubelet is told; left out where nobody aligns and it is the hardware's node."""
+    alone = () if gpu.numa_node is None else (gpu.numa_node,)
+    if not facts.sees_topology:
+        return None
+    if facts.topology_manager_policy == "none" and gpu.topology_nodes == alone:
+        return None
+    return list(gpu.topology_nodes or ())
+
+
 def _allocator(facts: AllocatorFacts) -> wire.Allocator:
     return wire.Allocator(
         policy=_literal(facts.policy),
@@ -64,10 +88,12 @@ def _allocator(facts: AllocatorFacts) -> wire.Allocator:
         topology_manager_scope=_literal(facts.topology_manager_scope),
         cpu_manager_policy=_literal(facts.cpu_manager_policy),
         memory_manager_policy=_literal(facts.memory_manager_policy),
+        prefer_closest_numa_nodes=facts.prefers_closest,
+        full_pcpus_only=facts.full_cores_only,
     )
 
 
-def _device(gpu: Gpu) -> wire.Device:
+def _device(gpu: Gpu, facts: AllocatorFacts) -> wire.Device:
     return wire.Device(
         index=gpu.index,
         vendor=gpu.vendor,
@@ -82,6 +108,7 @@ def _device(gpu: Gpu) -> wire.Device:
             for m in gpu.mig_instances
         ]
         or None,
+        topology_nodes=_topology_nodes(gpu, facts),
     )
 
 
@@ -94,6 +121,7 @@ def _link(link: Link) -> wire.Link:
         via=link.via.value,
         nvlink_gbps=link.nvlink_one_way,
         one_sided=link.one_sided or None,
+        uneven=link.uneven or None,
     )
 
 

@@ -18,6 +18,7 @@ KIND = "GPUTopology"
 
 PcieClass = Literal["BOARD", "PIX", "PXB", "PHB", "NODE", "SYS"]
 Index = Annotated[int, Field(ge=0, lt=1024)]
+NumaId = Annotated[int, Field(ge=0, lt=64)]
 Text = Annotated[str, Field(max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -36,6 +37,7 @@ class Resource(Wire):
     name: Name = "nvidia.com/gpu"
     strategy: Literal["none", "time-slicing", "mps", "mig"] = "none"
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+    fail_requests_greater_than_one: bool | None = None
 
 
 class Allocator(Wire):
@@ -49,6 +51,15 @@ class Allocator(Wire):
     topology_manager_scope: Literal["container", "pod"] = "container"
     cpu_manager_policy: Literal["none", "static"] | None = None
     memory_manager_policy: Literal["None", "Static"] | None = None
+    prefer_closest_numa_nodes: bool | None = None
+    full_pcpus_only: bool | None = None
+
+
+class NumaNode(Wire):
+    """An entry of ``spec.numaNodes``: how far each NUMA node is from this one."""
+
+    id: NumaId
+    distances: Annotated[str, Field(max_length=256, pattern=r"^[0-9]{1,3}( [0-9]{1,3})*$")]
 
 
 class MigInstance(Wire):
@@ -71,6 +82,7 @@ class Device(Wire):
     numa_node: Annotated[int, Field(ge=0)] | None = None
     mig_mode: Literal["disabled", "enabled"] = "disabled"
     mig_instances: list[MigInstance] | None = None
+    topology_nodes: Annotated[list[NumaId], Field(max_length=64)] | None = None
 
 
 class Link(Wire):
@@ -83,6 +95,7 @@ class Link(Wire):
     via: Literal["direct", "switch"] = "direct"
     nvlink_gbps: Annotated[float, Field(ge=0, allow_inf_nan=False, alias="nvlinkGBps")] = 0.0
     one_sided: bool | None = None
+    uneven: bool | None = None
 
 
 class Distance(Wire):
@@ -116,6 +129,7 @@ class Spec(Wire):
     links: list[Link] = []
     nics: list[Nic] = []
     fabric: Fabric | None = None
+    numa_nodes: Annotated[list[NumaNode], Field(max_length=64)] | None = None
 
 
 class Allocation(Wire):

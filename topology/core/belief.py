@@ -38,9 +38,9 @@ from typing import NamedTuple
 from topology.core.admission import UNKNOWN_FACTS, Admission, Kubelet, admissions
 from topology.core.budget import BELIEF_STEPS
 from topology.core.devices import Mask
-from topology.core.pools import Pool, choices, choices_count, marked, total
+from topology.core.pools import Pool, choices, choices_count, marked, members, only, total
 from topology.core.remembering import remembered
-from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, device_count
+from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, Exclusive, device_count
 
 MAX_STATES = 4096
 """A belief of more states is given up: then nothing is promised."""
@@ -59,18 +59,19 @@ class Pending:
 
     ``counts`` are the containers it still needs devices for. ``promised`` is what it was promised,
     if anything, and ``survives_endings`` whether the promise was to hold even if running pods end.
-    ``only_gpu_plugin`` is the request's. A pod in the middle of its admission has ``started`` and
-    has already ``shown`` something. To others an ``opaque`` one may take any devices: its init
-    containers may have theirs already, from what was free then, and no report shows them. One that
-    is ``ending`` may be admitted and release its devices again before the next pod is admitted. A
-    ``departed`` one ended before any report showed it: it is gone now, but may have been there
-    when another pod was admitted that is still unreported.
+    ``only_gpu_plugin`` and ``exclusive`` are the request's. A pod in the middle of its admission
+    has ``started`` and has already ``shown`` something. To others an ``opaque`` one may take any
+    devices: its init containers may have theirs already, from what was free then, and no report
+    shows them. One that is ``ending`` may be admitted and release its devices again before the next
+    pod is admitted. A ``departed`` one ended before any report showed it: it is gone now, but may
+    have been there when another pod was admitted that is still unreported.
     """
 
     counts: Counts
     promised: Constraints = NO_CONSTRAINTS
     survives_endings: bool = False
     only_gpu_plugin: bool = True
+    exclusive: Exclusive = Exclusive.NOTHING
     started: bool = False
     shown: Pool = 0
     opaque: bool = False
@@ -101,6 +102,7 @@ def _order(pod: Pending) -> tuple[object, ...]:
         repr(pod.promised),
         pod.survives_endings,
         pod.only_gpu_plugin,
+        pod.exclusive.value,
         pod.opaque,
         pod.ending,
         pod.departed,
@@ -115,8 +117,9 @@ class Availability:
     ``free`` is what nobody is seen to hold. ``releasing`` are pods that are ending, ``running``
     those that are not, ``pending`` the unreported ones, each in a fixed order. GPUs that are
     ``sick`` stay free for the kubelet but break every promise. ``gone`` counts devices that nobody
-    is seen to hold and the kubelet hands out no more: what pods hide may be among them. Pools have
-    ``width`` bits per GPU.
+    is seen to hold and the kubelet hands out no more: what pods hide may be among them.
+    ``withheld`` are devices that nobody is seen to hold and the kubelet does not hand out now (a
+    GPU it takes for sick): it may do so again any moment. Pools have ``width`` bits per GPU.
     """
 
     free: Pool
@@ -126,6 +129,7 @@ class Availability:
     sick: Mask = 0
     width: int = 1
     gone: int = 0
+    withheld: Pool = 0
 
     @property
     def hidden(self) -> int:
@@ -142,7 +146,7 @@ class Availability:
         """Only what belief and outcomes depend on: many availabilities have this in common.
 
         Promises and health are for judging; of running pods counts only what they hide, unless
-        they may end.
+        they may end. Then withheld devices may come back, too.
         """
         running = self.running if endings else tuple(Holder(0, h.hidden) for h in self.running)
         return Availability(
@@ -152,16 +156,18 @@ class Availability:
             pending_order(pod.outcome_key() for pod in self.pending),
             width=self.width,
             gone=self.gone if self.hidden else 0,
+            withheld=self.withheld if endings else 0,
         )
 
     def widest(self, *, endings: bool = False) -> Pool:
         """What is free at most: no pod is admitted first, and every ending pod has released.
 
-        With ``endings`` every running pod has ended too.
+        With ``endings`` every running pod has ended too, and withheld devices are back.
         """
+        back = self.withheld if endings else 0
         ended = (*self.releasing, *(self.running if endings else ()))
         started = sum(pod.shown for pod in self.pending)
-        return self.free + sum(holder.shown for holder in ended) + started
+        return self.free + back + sum(holder.shown for holder in ended) + started
 
 
 class FreeState(NamedTuple):
@@ -191,13 +197,14 @@ def belief(
 ) -> Belief:
     """What may be free when a pod is admitted.
 
-    With ``endings`` any running pod may have ended too. A monotone allocator needs only the widest
-    pool: every outcome under a smaller one is an outcome under it. A pod with ``one_container``
-    does not ask what may come free while it is admitted.
+    With ``endings`` any running pod may have ended too, and withheld devices may be back, GPU by
+    GPU. A monotone allocator needs only the widest pool: every outcome under a smaller one is an
+    outcome under it. A pod with ``one_container`` does not ask what may come free while it is
+    admitted.
     """
     if kubelet.monotone:
         return Belief((FreeState(now.widest(endings=endings)),))
-    holders = (*now.releasing, *(now.running if endings else ()))
+    holders = (*now.releasing, *(now.running if endings else ()), *_coming_back(now, endings))
     if not now.pending and not now.hidden:
         return _only_endings(now.free, holders, one_container)
     future = _Future(kubelet, now, endings)
@@ -214,6 +221,14 @@ def belief(
     settled = (state for state in seen if future.settled(state))
     found = {FreeState(s.free, () if one_container else s.releasable.held) for s in settled}
     return Belief(tuple(sorted(found)), future.spent)
+
+
+def _coming_back(now: Availability, endings: bool) -> tuple[Holder, ...]:
+    """Withheld devices as if each GPU's were held by a pod of their own that may end."""
+    if not endings:
+        return ()
+    found = (only(now.withheld, 1 << p, now.width) for p in members(now.withheld, now.width))
+    return tuple(Holder(devices) for devices in found)
 
 
 def _only_endings(free: Pool, holders: tuple[Holder, ...], one_container: bool) -> Belief:
@@ -359,9 +374,15 @@ class _Future:
     def _after_admissions(self, state: _State, pod: Pending) -> set[_State] | None:
         """The states after a pod was admitted that is unreported no more; None if too many."""
         kubelet = opaque(self._kubelet) if pod.opaque else self._kubelet
-        later = state.releasable.pools if len(pod.counts) > 1 and not pod.opaque else ()
+        one = len(pod.counts) == 1 and not kubelet.aligns
+        later = () if one or pod.opaque else state.releasable.pools
         found = admissions(
-            kubelet, state.free, pod.counts, only_gpu_plugin=pod.only_gpu_plugin, releasing=later
+            kubelet,
+            state.free,
+            pod.counts,
+            only_gpu_plugin=pod.only_gpu_plugin,
+            exclusive=pod.exclusive,
+            releasing=later,
         )
         self.spent += found.steps
         if found.sets is None or self.spent + 2 * len(found.sets) > BELIEF_STEPS:

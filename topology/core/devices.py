@@ -35,7 +35,9 @@ class Gpu:
 
     ``index`` is the driver's number (NVML, nvidia-smi): unique in a node, not necessarily dense.
     ``memory`` is NVML's total in bytes, which is below the marketing number. ``numa_node`` is
-    ``None`` where the platform does not say.
+    ``None`` where the platform does not say. ``topology_nodes`` are the NUMA nodes that the device
+    plugin names to the kubelet (``TopologyInfo`` of PodResources), none, one or several; left out,
+    it is ``numa_node`` alone. The kubelet aligns by these.
     """
 
     index: int
@@ -47,6 +49,12 @@ class Gpu:
     vendor: str = "nvidia"
     mig_mode: str = "disabled"
     mig_instances: tuple[MigInstance, ...] = ()
+    topology_nodes: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.topology_nodes is None:
+            alone = () if self.numa_node is None else (self.numa_node,)
+            object.__setattr__(self, "topology_nodes", alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +82,15 @@ class GpuResource:
     """An extended resource that the node's device plugin serves.
 
     ``strategy`` is ``none`` (whole GPUs), ``time-slicing``, ``mps`` or ``mig``; ``replicas`` is how
-    many devices the plugin advertises for one GPU.
+    many devices the plugin advertises for one GPU. ``refuses_several`` says whether the plugin
+    refuses a container more than one shared device (its option ``failRequestsGreaterThanOne``);
+    None where nobody could tell.
     """
 
     name: str = "nvidia.com/gpu"
     strategy: str = "none"
     replicas: int = 1
+    refuses_several: bool | None = None
 
 
 def base_uuid(device_id: str) -> GpuUuid:

@@ -46,6 +46,13 @@ class AllocatorFacts:
     ``policy`` names an allocator (``allocators``). The CPU and Memory Managers matter
     where the Topology Manager has a policy other than ``none``: unless both are known to give no
     hints, its merged hint can be anything (``admission``). ``None`` is unknown.
+
+    ``prefers_closest`` is the Topology Manager's option ``prefer-closest-numa-nodes``;
+    ``numa_distances`` are the node's NUMA distances, a row for each NUMA node by its number, GPUs
+    or not. ``sees_topology`` is false where it is not known which NUMA nodes the plugin names to
+    the kubelet (a record of an older agent): then devices may be aligned in any way.
+    ``full_cores_only`` is the CPU Manager's option ``full-pcpus-only``: it refuses CPUs that would
+    not make up whole cores.
     """
 
     policy: str = "any"
@@ -54,6 +61,10 @@ class AllocatorFacts:
     topology_manager_scope: str = "container"
     cpu_manager_policy: str | None = None
     memory_manager_policy: str | None = None
+    prefers_closest: bool | None = None
+    numa_distances: tuple[tuple[int, ...], ...] | None = None
+    sees_topology: bool = True
+    full_cores_only: bool | None = None
 
 
 @lru_cache(maxsize=256)
@@ -74,7 +85,8 @@ class Shape:
 
     All tuples are by position, matrices n × n and symmetric. Nodes with equal hardware in the same
     order share one shape *object* (see :func:`NodeTopology.shape`), so a look-up by shape costs an
-    identity test. ``nic`` is the kind of the nearest RDMA NIC per GPU.
+    identity test. ``nic`` is the kind of the nearest RDMA NIC per GPU. ``numa`` is where the
+    hardware has the GPUs, ``topology_nodes`` what the kubelet is told of that.
     """
 
     products: tuple[str, ...]
@@ -83,6 +95,7 @@ class Shape:
     mig: tuple[bool, ...]
     nic: tuple[LinkKind, ...]
     links: tuple[tuple[Link | None, ...], ...]
+    topology_nodes: tuple[tuple[int, ...], ...]
 
     @property
     def size(self) -> int:
@@ -221,6 +234,7 @@ class NodeTopology:
                 mig=tuple(g.mig_mode == "enabled" for g in self.gpus),
                 nic=tuple(nearest),
                 links=tuple(tuple(row) for row in matrix),
+                topology_nodes=tuple(g.topology_nodes or () for g in self.gpus),
             )
         )
 
@@ -275,6 +289,25 @@ def numa_nodes(shape: Shape) -> tuple[Mask, ...]:
     """The GPUs of each NUMA node that has some, by ascending node."""
     nodes = sorted({n for n in shape.numa if n is not None})
     return tuple(sum(1 << p for p, at in enumerate(shape.numa) if at == n) for n in nodes)
+
+
+@remembered
+def hinted_nodes(shape: Shape) -> tuple[tuple[int, Mask], ...]:
+    """The NUMA nodes that the kubelet knows of GPUs, ascending, each with its GPUs.
+
+    A GPU may be on several of them, or on none.
+    """
+    nodes = sorted({n for named in shape.topology_nodes for n in named})
+    return tuple(
+        (n, sum(1 << p for p, named in enumerate(shape.topology_nodes) if n in named))
+        for n in nodes
+    )
+
+
+@remembered
+def placed_gpus(shape: Shape) -> Mask:
+    """The GPUs of which the kubelet knows a NUMA node."""
+    return sum(1 << p for p, named in enumerate(shape.topology_nodes) if named)
 
 
 def best_ring(shape: Shape, mask: Mask) -> GBps:

@@ -56,7 +56,8 @@ class Link:
     counts the pair's own links when ``via`` is direct; through a switch it is the smaller of the
     two attachments. ``nvlink_one_way`` is GB/s of one link in one direction, 0 where unknown.
     ``one_sided`` marks NVLinks that only one of the two GPUs reports: NVIDIA's allocator panics
-    over such a pair.
+    over such a pair. ``uneven`` marks a pair whose GPUs both report some, but not as many
+    (``nvlinks`` is the fewer): what the pair scores there depends on an order nobody controls.
     """
 
     a: int
@@ -66,6 +67,7 @@ class Link:
     via: Via = Via.DIRECT
     nvlink_one_way: GBps = GBps(0.0)
     one_sided: bool = False
+    uneven: bool = False
 
     @property
     def kind(self) -> LinkKind:

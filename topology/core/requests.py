@@ -25,6 +25,21 @@ class Role(Enum):
     __hash__ = object.__hash__  # quicker than Enum's, which hashes the name (see hashing)
 
 
+class Exclusive(Enum):
+    """What static CPU and Memory Managers have to give to a pod: it depends on the pod's class.
+
+    They care about pods of the class Guaranteed alone. The Memory Manager gives each of their
+    containers memory of certain NUMA nodes, the CPU Manager whole CPUs to those that ask for a
+    whole number.
+    """
+
+    NOTHING = "nothing"
+    MEMORY = "memory"
+    CPUS = "cpus"
+
+    __hash__ = object.__hash__
+
+
 class Policy(Enum):
     """Whether a node that cannot keep the constraints is refused or only scored lower."""
 
@@ -127,7 +142,8 @@ class ContainerRequest:
 class GpuRequest:
     """What a pod asks: devices of one extended resource, and what must hold for the set.
 
-    ``only_gpu_plugin`` says that it asks for no other device plugin's resources.
+    ``only_gpu_plugin`` says that it asks for no other device plugin's resources, ``exclusive`` what
+    the kubelet's static managers would give to it.
 
     Two pods that ask the same are equal whatever their containers are called, so a request is the
     key under which verdicts are remembered.
@@ -139,6 +155,7 @@ class GpuRequest:
     policy: Policy = Policy.REQUIRED
     only_gpu_plugin: bool = True
     counts: Counts = ()
+    exclusive: Exclusive = Exclusive.NOTHING
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", tuple((c.role, c.count) for c in self.containers))

@@ -46,7 +46,7 @@ from topology.core.links import LinkKind
 from topology.core.placement import Assessment, Verdict
 from topology.core.pools import Pool, choices, total
 from topology.core.remembering import remembered
-from topology.core.requests import Constraints, Counts, GpuRequest, device_count
+from topology.core.requests import Constraints, Counts, Exclusive, GpuRequest, device_count
 from topology.core.worth import RequestClass as RequestClass
 from topology.core.worth import mean_promises
 from topology.core.worth import promises as promises
@@ -260,7 +260,7 @@ def losses(
     lost, steps = [], 0
     for state in enough[::step]:
         found, cost = _losses_at(
-            kubelet, state.free, request.counts, request.only_gpu_plugin, classes
+            kubelet, state.free, request.counts, request.only_gpu_plugin, request.exclusive, classes
         )
         steps += cost
         if found is None or steps > SCORE_STEPS:
@@ -273,9 +273,14 @@ def losses(
 
 @remembered
 def _losses_at(
-    kubelet: Kubelet, free: Pool, counts: Counts, only_gpu_plugin: bool, classes: RequestClasses
+    kubelet: Kubelet,
+    free: Pool,
+    counts: Counts,
+    only_gpu_plugin: bool,
+    exclusive: Exclusive,
+    classes: RequestClasses,
 ) -> tuple[tuple[float, ...] | None, int]:
-    taken, steps = _taken(kubelet, free, counts, only_gpu_plugin)
+    taken, steps = _taken(kubelet, free, counts, only_gpu_plugin, exclusive)
     if not taken:
         return (0.0,) * len(classes), steps
     left = [free - way for way in taken]
@@ -291,10 +296,10 @@ def _losses_at(
 
 
 def _taken(
-    kubelet: Kubelet, free: Pool, counts: Counts, only_gpu_plugin: bool
+    kubelet: Kubelet, free: Pool, counts: Counts, only_gpu_plugin: bool, exclusive: Exclusive
 ) -> tuple[Sequence[Pool], int]:
     """What a pod may hold in the end, way by way."""
-    found = admissions(kubelet, free, counts, only_gpu_plugin=only_gpu_plugin)
+    found = admissions(kubelet, free, counts, only_gpu_plugin=only_gpu_plugin, exclusive=exclusive)
     if found.sets is None:
         return (next(choices(free, device_count(counts), kubelet.width)),), found.steps
     if found.several is None:

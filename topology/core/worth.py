@@ -167,7 +167,9 @@ def _after_the_lowest(
     """What each pool leaves after its lowest outcome; -1 where no placement can be promised."""
     left = np.full(len(pools), -1, dtype=np.int32)
     sizes = np.bitwise_count(pools)
-    fine = ~best_effort.unequal(shape, pools) if wanted.count > 1 else np.ones(len(pools), np.bool_)
+    fine = np.ones(len(pools), np.bool_)
+    if wanted.count > 1:  # where the ends of a pair disagree about its links, no placement counts
+        fine = ~(best_effort.unequal(shape, pools) | best_effort.uneven(shape, pools))
     passing = _passing(shape, wanted)
     for size in np.unique(sizes):
         places = np.flatnonzero((sizes == size) & fine)
@@ -177,7 +179,7 @@ def _after_the_lowest(
         for found in best_effort.answers_of(shape, pools[places], wanted.count):
             good = ~found.padded & (passing[found.sets] | ~found.chosen).all(axis=1)
             lowest = np.where(found.chosen, found.sets, 1 << 30).min(axis=1)
-            rows.append(np.where(good & (not found.lost), lowest, -1))
+            rows.append(np.where(good, lowest, -1))
         lowest = np.concatenate(rows)
         left[places] = np.where(lowest >= 0, pools[places] ^ lowest, -1)
     return left

@@ -15,7 +15,7 @@ from itertools import combinations
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
-from topology.core.requests import GpuRequest, Role
+from topology.core.requests import Exclusive, GpuRequest, Role
 from topology.emulation.plugin import Device, PluginCrash, best_effort, greedy
 
 UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
@@ -38,8 +38,8 @@ class _Pod:
 class EmulatedKubelet:
     """One node. ``rng`` decides what the real programs leave to chance.
 
-    ``foreign_hints`` says that the CPU Manager and others give the Topology Manager hints, too; the
-    model does not know them.
+    ``foreign_hints`` says that the CPU Manager and others give the Topology Manager hints, too, for
+    pods that they serve; the model does not know them.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class EmulatedKubelet:
         self._replicas = served.replicas
         self._rng = rng
         self._foreign_hints = foreign_hints
+        self._others_hint = False
         self._devices = [(p, r) for p in range(len(topology.gpus)) for r in range(self._replicas)]
         self._pods: dict[PodUid, _Pod] = {}
         self._sequence = 0
@@ -75,6 +76,9 @@ class EmulatedKubelet:
         """Admit a pod container by container, yielding each one's name. Raises :class:`Refused`."""
         pod = self._pods[uid] = _Pod(namespace, name, request)
         reusable: set[Device] = set()
+        self._others_hint = self._foreign_hints and (
+            request.exclusive is Exclusive.CPUS or not request.only_gpu_plugin
+        )
         try:
             hint = self._pod_hint(request)
             for container in request.containers:
@@ -220,7 +224,7 @@ class EmulatedKubelet:
         nodes = sorted({n for n in map(self._numa, self._devices) if n is not None})
         everything = frozenset(nodes)
         theirs: list[tuple[frozenset[int] | None, bool]] = [(None, True)]
-        if self._foreign_hints and self._rng.random() < 0.7:
+        if self._others_hint and self._rng.random() < 0.7:
             masks = [frozenset(c) for n in range(1, len(nodes) + 1) for c in combinations(nodes, n)]
             some = self._rng.sample(masks, self._rng.randint(1, len(masks)))
             theirs = [(mask, self._rng.random() < 0.5) for mask in some]

@@ -44,6 +44,7 @@ def _compared(shape: Shape, hides: bool) -> Shape:
         products=tuple(re.sub(r"-(\d+gb|hbm\d\w?)(?=-|$)", "", p) for p in shape.products),
         memory=(Bytes(0),) * n,
         numa=(None,) * n,
+        topology_nodes=((),) * n,
         mig=(False,) * n,
         nic=(LinkKind.UNKNOWN,) * n,
         links=tuple(

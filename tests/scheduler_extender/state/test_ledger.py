@@ -24,7 +24,7 @@ from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.pools import pack
 from topology.core.report import Allocation, Health, Report
-from topology.core.requests import Constraints, Role, gpu_request
+from topology.core.requests import Constraints, Exclusive, Role, gpu_request
 
 NODE = switched(name="node")
 GPU = "nvidia.com/gpu"
@@ -102,7 +102,10 @@ def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
     manifest = pod(1, node="node")
     manifest["spec"]["resources"] = {"limits": {GPU: "4"}}
     manifest["spec"]["ephemeralContainers"] = [container("debug", 2)]
-    assert free(Report(), record(manifest)) == Availability(0b1111, pending=(unreported(1),))
+    one = replace(
+        unreported(1), exclusive=Exclusive.CPUS
+    )  # it may be: that is the kubelet's to say
+    assert free(Report(), record(manifest)) == Availability(0b1111, pending=(one,))
 
 
 def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
@@ -127,9 +130,11 @@ def test_what_init_containers_hold_may_have_failed_since() -> None:
     hungry = bound(containers=[container("a", 1)], init=[container("i", 2)])
     well = frozenset(DeviceId(f"GPU-{i}") for i in (0, 2, 3))
     report = Report(allocatable=well, allocations=(shown("uid-1", 0, name="a"),))
-    assert free(report, hungry) == Availability(0b1100, running=(Holder(0b0001, 1),), gone=1)
+    assert free(report, hungry) == Availability(
+        0b1100, running=(Holder(0b0001, 1),), gone=1, withheld=2
+    )
     # Where nothing is hidden it changes nothing, and the moment stays one with others.
-    assert free(Report(allocatable=well)) == Availability(0b1101)
+    assert free(Report(allocatable=well)).gone == 0
 
 
 def test_a_departed_pod_counts_while_one_beside_it_is_unreported() -> None:
@@ -247,7 +252,16 @@ def test_a_recreated_pod_of_the_same_name_is_another_pod() -> None:
 
 def test_what_the_kubelet_would_not_hand_out_is_not_free() -> None:
     report = Report(allocatable=frozenset({DeviceId("GPU-0"), DeviceId("GPU-3")}))
-    assert free(report) == Availability(0b1001)
+    assert free(report) == Availability(0b1001, withheld=0b0110)
+
+
+def test_an_allocation_without_a_uid_is_the_pods_of_that_name() -> None:
+    nameless = replace(shown("", 0, 1), pod="train")
+    report = Report(allocations=(nameless,))
+    assert free(report, bound(uid="uid-2")) == Availability(0b1100, running=(Holder(0b0011),))
+    # Of two pods of that name it cannot be told whose it is: each of them may take two more.
+    twice = free(report, bound(uid="uid-2"), bound(uid="uid-3"))
+    assert (twice.free, len(twice.pending)) == (0b1100, 2)
 
 
 def test_a_sick_gpu_stays_free_and_is_marked() -> None:

@@ -23,7 +23,8 @@ from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise, verify
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
-from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
 from topology.kubeapi.apiserver import ApiUnreachable
 from topology.machines import machine
@@ -58,11 +59,15 @@ def kinds(after: Report, *pods: PodRecord, before: Report = BEFORE) -> list[str]
 
 
 def surprises(
-    after: Report, *pods: PodRecord, before: Report = BEFORE, departed: tuple[Departed, ...] = ()
+    after: Report,
+    *pods: PodRecord,
+    before: Report = BEFORE,
+    departed: tuple[Departed, ...] = (),
+    node: NodeTopology = NODE,
 ) -> list[Surprise]:
     facts = NodeFacts(
         NODE.name,
-        topology=NODE,
+        topology=node,
         report=before,
         pods={pod.uid: pod for pod in pods},
         departed={gone.pod.uid: gone for gone in departed},
@@ -93,14 +98,16 @@ def test_whoever_was_pending_may_have_come_first() -> None:
 
 
 def test_a_pod_that_came_and_went_may_have_come_first() -> None:
-    lower = frozenset(DeviceId(gpu.uuid) for gpu in NODE.gpus[:4])
-    before = Report("boot", 1, allocatable=lower)
-    after = Report("boot", 2, allocatable=lower, allocations=(shows("pair", 2, 3),))
+    links = tuple(link for link in NODE.links if link.b < 4)
+    lower = replace(NODE, gpus=NODE.gpus[:4], links=links, nics=())
+    before = Report("boot", 1)
+    after = Report("boot", 2, allocations=(shows("pair", 2, 3),))
     gone = record("gone", 1, link=False, phase="Succeeded")
     # Of 0 to 3 the pair would be 0-3 or 1-2; it is 2-3 where another pod took 0 first.
-    assert kinds(after, PAIR, gone, before=before) == [OUTSIDE]
+    found = surprises(after, PAIR, gone, before=before, node=lower)
+    assert [surprise.kind for surprise in found] == [OUTSIDE]
     departed = Departed(gone, frozenset({PAIR.uid}))
-    assert surprises(after, PAIR, gone, before=before, departed=(departed,)) == []
+    assert surprises(after, PAIR, gone, before=before, departed=(departed,), node=lower) == []
 
 
 def test_a_pod_that_nobody_told_us_of_is_named() -> None:

@@ -60,6 +60,7 @@ class ScriptedNode:
         self.boot = "boot-1"
         self.listed: list[Entry] = []
         self.served: dict[str, list[str]] = {GPU: [f"GPU-{i}" for i in range(4)]}
+        self.topology_nodes: dict[DeviceId, tuple[int, ...]] = {}
         self.failure: KubeletDownError | None = None
         self.restarts = 0
         self.asked: list[float] = []

@@ -59,6 +59,7 @@ def test_a_gpu_box_prints_its_machine_and_who_holds_it(tmp_path: Path) -> None:
     fake = fake_nvml(tmp_path, played)
     with tempfile.TemporaryDirectory(prefix="agent-") as folder, FakeKubelet(Path(folder)) as node:
         uuids = [str(gpu.uuid) for gpu in played.gpus]
+        node.numa = {str(g.uuid): g.topology_nodes or () for g in played.gpus}
         node.allocatable(*uuids)
         node.show("team-a", "train-0", {"main": {GPU: uuids[:2]}})
         done = run(

@@ -138,7 +138,7 @@ KUBELET: dict[str, Story] = {
         Row(1, bound("1", "a")),
         Row(1, listed(holds("a", 0))),
         Row(20, silent()),
-        Row(30, holders={"1": (0,)}, not_ready=""),  # ten seconds are passed over
+        Row(26, holders={"1": (0,)}, not_ready="kubelet.sock"),  # it may come back with others
         Row(34, holders={"1": (0,)}, not_ready="kubelet.sock"),
         Row(35, answers),
         Row(35.4, holders={"1": (0,)}, not_ready=""),

@@ -18,7 +18,14 @@ from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import assess
 from topology.core.pools import pack, total
-from topology.core.requests import Constraints, ContainerRequest, Counts, GpuRequest, Role
+from topology.core.requests import (
+    Constraints,
+    ContainerRequest,
+    Counts,
+    Exclusive,
+    GpuRequest,
+    Role,
+)
 from topology.emulation import EmulatedKubelet, Refused
 from topology.emulation.kubelet import TOPOLOGY_AFFINITY
 from topology.machines import machine
@@ -75,7 +82,8 @@ def test_whatever_the_kubelet_does_was_foreseen(facts: AllocatorFacts, foreign: 
     for counts in CONTAINERS:
         for _ in range(6):
             free = rng.randrange(1, 256)
-            found = admissions(kubelet, free, counts)
+            exclusive = Exclusive.CPUS if foreign else Exclusive.NOTHING
+            found = admissions(kubelet, free, counts, exclusive=exclusive)
             assert found.ways is not None
             ways = {(way.shown, way.taken) for way in found.ways}
             for _ in range(12):
@@ -94,7 +102,10 @@ def _admit(
     emulated = EmulatedKubelet(topology, rng, foreign_hints=foreign)
     emulated.withhold(p for p in range(len(topology.gpus)) if not free >> p & 1)
     try:
-        emulated.admit(PodUid("u"), "default", "pod", request(*counts))
+        asked = request(*counts)
+        if foreign:
+            asked = replace(asked, exclusive=Exclusive.CPUS)
+        emulated.admit(PodUid("u"), "default", "pod", asked)
     except Refused as refusal:
         return str(refusal)
     left = {p for p, _ in emulated.free()}
@@ -209,7 +220,8 @@ def test_single_numa_node_refuses_what_spans_two() -> None:
 def test_what_other_providers_hint_is_not_known() -> None:
     facts = AllocatorFacts("best-effort", None, "best-effort")
     alone = replace(facts, cpu_manager_policy="none", memory_manager_policy="None")
-    either = admissions(Kubelet(DGX.shape, facts), 0xFF, ((APP, 2),))
+    cpus = Exclusive.CPUS
+    either = admissions(Kubelet(DGX.shape, facts), 0xFF, ((APP, 2),), exclusive=cpus)
     lower = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),))
     assert {way.shown for way in lower.ways or ()} < {way.shown for way in either.ways or ()}
     assert lower.ways
@@ -217,6 +229,8 @@ def test_what_other_providers_hint_is_not_known() -> None:
     # A pod that asks for another plugin's devices as well brings hints of its own.
     both = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),), only_gpu_plugin=False)
     assert both.ways == either.ways
+    # Managers that are not known give nothing to a pod that is not of the class Guaranteed.
+    assert admissions(Kubelet(DGX.shape, facts), 0xFF, ((APP, 2),)).ways == lower.ways
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])

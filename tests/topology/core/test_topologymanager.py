@@ -24,7 +24,7 @@ from topology.core.admission.topologymanager import (
 )
 from topology.core.devices import Mask
 from topology.core.graph import AllocatorFacts
-from topology.core.requests import Role
+from topology.core.requests import Exclusive, Role
 
 LOWER, UPPER, BOTH = 0x0F, 0xF0, 0xFF
 EVERY_UNION = (None, LOWER, UPPER, BOTH)
@@ -78,7 +78,7 @@ ALONE = [
     # free GPUs, count, and what comes of it: the one hint, or nothing where it is refused
     pytest.param("best-effort", BOTH, 2, (LOWER,), id="best-effort: the lower of two equal nodes"),
     pytest.param("best-effort", 0x11, 2, (BOTH,), id="best-effort: split"),
-    pytest.param("best-effort", 0x01, 2, (None,), id="best-effort: no hint, admitted"),
+    pytest.param("best-effort", 0x01, 2, (BOTH,), id="best-effort: none is possible, so all"),
     pytest.param("restricted", 0xF1, 2, (UPPER,), id="restricted: on one node"),
     pytest.param("restricted", BOTH, 6, (BOTH,), id="restricted: on two, for one cannot do"),
     pytest.param("restricted", 0x11, 2, (), id="restricted: split, refused"),
@@ -91,7 +91,9 @@ ALONE = [
 def test_where_nobody_else_has_hints(
     policy: str, free: Mask, count: int, hints: tuple[Hint, ...]
 ) -> None:
-    found = merged_hints(kubelet(policy), free, 0, count, only_gpu_plugin=True)
+    found = merged_hints(
+        kubelet(policy), free, 0, count, only_gpu_plugin=True, exclusive=Exclusive.NOTHING
+    )
     assert (found.hints, found.may_refuse) == (hints, not hints)
 
 
@@ -109,7 +111,7 @@ def test_where_others_have_hints(
     policy: str, hints: tuple[Hint, ...], may_refuse: bool, silent: bool
 ) -> None:
     node = kubelet(policy, silent=silent)
-    found = merged_hints(node, BOTH, 0, 2, only_gpu_plugin=not silent)
+    found = merged_hints(node, BOTH, 0, 2, only_gpu_plugin=not silent, exclusive=Exclusive.CPUS)
     assert (found.hints, found.may_refuse) == (hints, may_refuse)
 
 
@@ -130,7 +132,7 @@ def test_hints_are_followed_on_eight_numa_nodes_at_most() -> None:
     aligned = AllocatorFacts("best-effort", None, "restricted")
     for nodes, followed in ((8, True), (9, False)):
         topology = switched(9)
-        gpus = tuple(replace(gpu, numa_node=gpu.index % nodes) for gpu in topology.gpus)
+        gpus = tuple(replace(gpu, topology_nodes=(gpu.index % nodes,)) for gpu in topology.gpus)
         shape = replace(topology, gpus=gpus).shape
         found = admissions(Kubelet(shape, aligned), shape.all_gpus, ((Role.APP, 1),))
         assert (TOO_MANY_NODES not in found.hazards) is followed

@@ -11,6 +11,9 @@ from pathlib import Path
 from topology.agent.decides.observed import Unseen
 from topology.agent.decides.pcitree import PciNic, PciTree, Place
 
+MOST_NUMA_NODES = 64
+"""As many as the kubelet can name."""
+
 
 def read(sys: Path) -> PciTree:
     """The tree of a sysfs mount. Never raises: what cannot be read is unseen."""
@@ -41,7 +44,7 @@ def read(sys: Path) -> PciTree:
             unseen.append(Unseen("place of an RDMA NIC", "not on PCI", card.name))
         else:
             nics[card.name] = PciNic(place, _numa(card / "device"))
-    return PciTree(places, numa, nics, tuple(unseen))
+    return PciTree(places, numa, nics, tuple(unseen), _numa_distances(sys))
 
 
 def _place(link: Path) -> Place | None:
@@ -60,6 +63,23 @@ def _numa(device: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
+
+
+def _numa_distances(sys: Path) -> tuple[tuple[int, ...], ...] | None:
+    """A row for each NUMA node, as the kernel has them; None where one cannot be read."""
+    rows: list[tuple[int, ...]] = []
+    try:
+        count = sum(
+            p.name.removeprefix("node").isdecimal()
+            for p in (sys / "devices/system/node").glob("node*")
+        )
+        for number in range(count):
+            text = (sys / f"devices/system/node/node{number}/distance").read_text()
+            rows.append(tuple(int(word) for word in text.split()))
+    except (OSError, ValueError):
+        return None
+    known = 0 < count <= MOST_NUMA_NODES and all(len(row) == count for row in rows)
+    return tuple(rows) if known else None
 
 
 def _natural(name: str) -> tuple[str, int]:

@@ -8,7 +8,7 @@ then.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +54,9 @@ class PodResources:
         self._identity: tuple[int, int] | None = None
         self.restarts = 0
         """How often the socket has become another one."""
+        self.topology_nodes: Mapping[DeviceId, tuple[int, ...]] = {}
+        """The NUMA nodes on which the kubelet takes each device to be, from the last
+        :meth:`allocatable`; empty for one of which the plugin names none."""
 
     def close(self) -> None:
         """Let the connection go."""
@@ -86,6 +89,7 @@ class PodResources:
             AllocatableResourcesRequest(),
             AllocatableResourcesResponse.FromString,
         )
+        self.topology_nodes = _topology_nodes(answer.devices)
         return {name: frozenset(ids) for name, ids in _by_resource(answer.devices).items()}
 
     def _call(self, method: str, request: Any, decode: Callable[[bytes], Answer]) -> Answer:
@@ -145,6 +149,15 @@ def _held(container: ContainerResources) -> list[Held]:
     if claimed:
         found.append(Held(container.name, GPU_DRIVER, tuple(sorted(claimed))))
     return found
+
+
+def _topology_nodes(devices: Iterable[ContainerDevices]) -> dict[DeviceId, tuple[int, ...]]:
+    """The NUMA nodes of each device. A kubelet may name a device once for each of its nodes."""
+    found: defaultdict[DeviceId, set[int]] = defaultdict(set)
+    for part in devices:
+        for device in part.device_ids:
+            found[DeviceId(device)].update(node.ID for node in part.topology.nodes)
+    return {device: tuple(sorted(nodes)) for device, nodes in found.items()}
 
 
 def _by_resource(devices: Iterable[ContainerDevices]) -> dict[str, set[DeviceId]]:

@@ -15,7 +15,11 @@ from itertools import pairwise
 
 from topology.agent.decides.observed import Unseen
 from topology.core.devices import DeviceId, GpuResource, base_uuid
-from topology.core.graph import UNKNOWN, AllocatorFacts, plugin_version
+from topology.core.graph import (
+    UNKNOWN,
+    AllocatorFacts,
+    plugin_version,
+)
 
 DEFAULT_RESOURCE = GpuResource()
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
@@ -27,6 +31,9 @@ LONGEST_VERSION = 64
 """Of the plugin, as the record holds it."""
 OTHER_PROGRAMS = ("gpu-feature-discovery", "config-manager", "mps-control-daemon")
 """What else the plugin's image runs, by the words of its command."""
+PREFERS_CLOSEST = "prefer-closest-numa-nodes"
+FULL_CORES_ONLY = "full-pcpus-only"
+"""Options of the Topology Manager and of the CPU Manager, by their names in the configuration."""
 TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 
@@ -38,6 +45,8 @@ class KubeletFacts:
     topology_manager_scope: str | None = None
     cpu_manager_policy: str | None = None
     memory_manager_policy: str | None = None
+    prefers_closest: bool | None = None
+    full_cores_only: bool | None = None
 
     def over(self, other: KubeletFacts) -> KubeletFacts:
         """These facts, and the other's where these say nothing."""
@@ -46,6 +55,8 @@ class KubeletFacts:
             self.topology_manager_scope or other.topology_manager_scope,
             self.cpu_manager_policy or other.cpu_manager_policy,
             self.memory_manager_policy or other.memory_manager_policy,
+            other.prefers_closest if self.prefers_closest is None else self.prefers_closest,
+            other.full_cores_only if self.full_cores_only is None else self.full_cores_only,
         )
 
 
@@ -79,7 +90,18 @@ def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
         word("topologyManagerScope", "container", "pod") or "container",
         word("cpuManagerPolicy", "none", "static"),
         word("memoryManagerPolicy", "None", "Static"),
+        _option(configuration.get("topologyManagerPolicyOptions"), PREFERS_CLOSEST),
+        _option(configuration.get("cpuManagerPolicyOptions"), FULL_CORES_ONLY),
     )
+
+
+def _option(options: object, name: str) -> bool | None:
+    """A manager's option; None where the options are not what a kubelet reads."""
+    if options is None:
+        return False
+    if not isinstance(options, Mapping):
+        return None
+    return str(options.get(name, "false")).lower() in ("1", "t", "true")
 
 
 def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) -> Plugin | None:
@@ -165,6 +187,8 @@ def allocator_of(
         kubelet.topology_manager_scope or "container",
         kubelet.cpu_manager_policy,
         kubelet.memory_manager_policy,
+        kubelet.prefers_closest,
+        full_cores_only=kubelet.full_cores_only,
     )
     return facts, tuple(unseen)
 

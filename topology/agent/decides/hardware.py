@@ -48,7 +48,9 @@ def topology_of(
     )
     gpus = tuple(_gpu(g, pci) for g in _by_index(seen.gpus))
     nics = tuple(_nic(nic, there, seen.gpus, pci) for nic, there in pci.nics.items())
-    topology = NodeTopology(name, gpus, links, nics, fabric=_fabric(seen.gpus, unseen))
+    facts = AllocatorFacts(numa_distances=pci.numa_distances)
+    fabric = _fabric(seen.gpus, unseen)
+    topology = NodeTopology(name, gpus, links, nics, allocator=facts, fabric=fabric)
     return topology, tuple(sorted(set(unseen)))
 
 
@@ -156,7 +158,8 @@ def _link(
     if there or back:
         # A link is up if it is at both ends; one end alone may be all that a driver shows.
         both = min(there, back)
-        return Link(*pair, pcie, both or max(there, back), Via.DIRECT, speed, not both)
+        uneven = both > 0 and there != back
+        return Link(*pair, pcie, both or max(there, back), Via.DIRECT, speed, not both, uneven)
     if switched:
         return Link(*pair, pcie, switched, Via.SWITCH, speed)
     if usable is None:

@@ -35,6 +35,8 @@ LONGEST_REASON = 253
 LONGEST_MESSAGE = 4000
 """Shorter than the schema allows: people read it."""
 HIGHEST_NUMA_NODE = 1023
+HIGHEST_HINTED_NODE = 63
+"""The kubelet cannot hint at a NUMA node of a higher number."""
 LARGEST_RECORD = 600_000
 """Bytes of JSON, spec and status together."""
 
@@ -238,6 +240,7 @@ def _gpu(gpu: Gpu, unseen: list[Unseen]) -> Gpu:
         pci_bus_id=bus if bus and _BUS_ID.fullmatch(bus) else None,
         numa_node=_numa(gpu.numa_node, f"GPU {gpu.index}", unseen),
         mig_instances=gpu.mig_instances[:MOST_MIG_INSTANCES],
+        topology_nodes=tuple(n for n in gpu.topology_nodes or () if n <= HIGHEST_HINTED_NODE),
     )
 
 

@@ -26,12 +26,17 @@ class PciNic:
 
 @dataclass(frozen=True, slots=True)
 class PciTree:
-    """Places and NUMA nodes by PCI address, and the RDMA NICs by name."""
+    """Places and NUMA nodes by PCI address, and the RDMA NICs by name.
+
+    ``numa_distances`` has a row for each NUMA node of the machine by its number; None where they
+    are not to be had or not numbered without gaps.
+    """
 
     places: Mapping[str, Place] = field(default_factory=dict)
     numa: Mapping[str, int] = field(default_factory=dict)
     nics: Mapping[str, PciNic] = field(default_factory=dict)
     unseen: tuple[Unseen, ...] = ()
+    numa_distances: tuple[tuple[int, ...], ...] | None = None
 
     def between(self, bus: str, other: str) -> LinkKind:
         """The class of two PCI addresses; UNKNOWN where one of them is not in the tree."""

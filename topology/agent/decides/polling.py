@@ -77,6 +77,11 @@ class KubeletPolling:
         """Whether the last question was not answered. False before the first one."""
         return self._silent_since is not None
 
+    @property
+    def gone(self) -> bool:
+        """Whether it does not answer at all; one that asks for patience is silent and not gone."""
+        return self._was_down
+
     def silent_too_long(self, now: float) -> bool:
         """Whether the record has to say that the kubelet does not answer."""
         since = self._silent_since
@@ -119,6 +124,10 @@ class KubeletPolling:
         self._watchful_until = max(self._watchful_until, now + self._intervals.restart)
         self.news(now)
 
+    def restarted(self, sockets: int) -> bool:
+        """Whether an answer that comes now is the first of another kubelet."""
+        return self._was_down or sockets != self._sockets
+
     def wait_for(self, due: frozenset[PodUid], now: float) -> None:
         """News of these pods is due from now on; one that is new among them starts the haste."""
         if due - self.due:
@@ -132,7 +141,7 @@ class KubeletPolling:
     def answered(self, sockets: int) -> None:
         """The kubelet has answered. ``sockets`` counts how often its socket became another one."""
         self._at_once = False
-        if self._was_down or sockets != self._sockets:
+        if self.restarted(sockets):
             self._was_down, self._sockets = False, sockets
             self._watchful_until = self._asked + self._intervals.restart
             self.restarts += 1

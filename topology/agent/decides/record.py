@@ -52,13 +52,14 @@ class KubeletState:
     """How the kubelet answers.
 
     ``cause`` says why it does not, empty where it does. ``silent`` says that it has been asked in
-    vain; ``too_long`` that it has been silent for longer than a record may pass over. ``accepted``
-    says that a list of its pods has been taken for true; ``pods_missing`` that it does not show
-    pods that are alive.
+    vain, ``gone`` that it did not answer at all; ``too_long`` that it has been silent for longer
+    than a record may pass over. ``accepted`` says that a list of its pods has been taken for true;
+    ``pods_missing`` that it does not show pods that are alive.
     """
 
     cause: str = ""
     silent: bool = False
+    gone: bool = False
     too_long: bool = False
     accepted: bool = True
     pods_missing: bool = False
@@ -70,7 +71,8 @@ class Facts:
 
     ``nvml_problem`` is empty where NVML answers. ``allocatable`` are device ids by resource, None
     before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds.
-    ``policy`` is an operator's word for the plugin's policy.
+    ``topology_nodes`` are the NUMA nodes that the plugin names to the kubelet, by GPU, as far as
+    they have been seen. ``policy`` is an operator's word for the plugin's policy.
     """
 
     boot_id: str
@@ -83,6 +85,7 @@ class Facts:
     health: tuple[Health, ...] = ()
     unaccounted: Collection[GpuUuid] = ()
     due: frozenset[PodUid] = frozenset()
+    topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
     policy: str | None = None
 
 
@@ -115,7 +118,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     unseen = tuple(sorted({*hardware.unseen, *untold, *facts.surroundings.unseen, *too_many}))
     topology = None
     if hardware.topology is not None and hardware.looked:
-        topology = replace(hardware.topology, resources=resources, allocator=allocator)
+        topology = _with_choosers(hardware.topology, facts, resources, allocator)
     held = allocations(holders.by_uid, holders.unidentified)
     gpus = None if topology is None else [gpu.uuid for gpu in topology.gpus]
     unknown = limits.unknown_devices(allocatable, held, gpus)
@@ -147,6 +150,26 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         shown.left_out,
         unfit,
     )
+
+
+def _with_choosers(
+    hardware: NodeTopology,
+    facts: Facts,
+    resources: tuple[GpuResource, ...],
+    allocator: AllocatorFacts,
+) -> NodeTopology:
+    """The hardware with what kubelet and plugin make of it."""
+    named = facts.topology_nodes
+    allocator = replace(
+        allocator,
+        numa_distances=hardware.allocator.numa_distances,
+        sees_topology=allocator.topology_manager_policy == "none"
+        or all(gpu.uuid in named for gpu in hardware.gpus),
+    )
+    gpus = tuple(
+        replace(g, topology_nodes=named.get(g.uuid, g.topology_nodes)) for g in hardware.gpus
+    )
+    return replace(hardware, gpus=gpus, resources=resources, allocator=allocator)
 
 
 def _allocator(
@@ -181,7 +204,8 @@ def _not_ready(
         return Problem("NvmlUnavailable", f"NVML: {facts.nvml_problem}")
     if facts.hardware.contradiction:
         return Problem("HardwareContradictory", facts.hardware.contradiction)
-    if kubelet.silent and (not kubelet.accepted or kubelet.too_long):
+    # A kubelet that is gone may come back with other devices to hand out, and admit pods at once.
+    if kubelet.silent and (kubelet.gone or kubelet.too_long or not kubelet.accepted):
         return Problem("KubeletUnavailable", kubelet.cause)
     if not kubelet.accepted:
         return Problem("Starting", "the node's pods are not known yet")

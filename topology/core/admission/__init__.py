@@ -20,13 +20,22 @@ For each container:
 the containers, and ``ways`` answers.
 """
 
-from topology.core.admission.kubelet import UNKNOWN_FACTS, Kubelet
+from topology.core.admission.kubelet import UNKNOWN_FACTS, Kubelet, kubelet_of
 from topology.core.admission.topologymanager import AFFINITY, TOO_MANY_NODES
 from topology.core.admission.walk import TOO_FEW
-from topology.core.admission.ways import Admission, Admissions, admissions, container_sets
+from topology.core.admission.ways import (
+    MANAGERS,
+    SEVERAL,
+    Admission,
+    Admissions,
+    admissions,
+    container_sets,
+)
 
 __all__ = [
     "AFFINITY",
+    "MANAGERS",
+    "SEVERAL",
     "TOO_FEW",
     "TOO_MANY_NODES",
     "UNKNOWN_FACTS",
@@ -35,4 +44,5 @@ __all__ = [
     "Kubelet",
     "admissions",
     "container_sets",
+    "kubelet_of",
 ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from topology.core.allocators import Allocator, allocator
+from topology.core.allocators import ANY, Allocator, allocator
 from topology.core.allocators.best_effort import BEST_EFFORT, MAX_GPUS
-from topology.core.graph import AllocatorFacts, Shape
+from topology.core.devices import GpuResource
+from topology.core.graph import AllocatorFacts, NodeTopology, Shape, placed_gpus, plugin_version
 from topology.core.hashing import hashed_once
 from topology.core.pools import width_for
+from topology.core.requests import Exclusive
 
 UNKNOWN_FACTS = AllocatorFacts()
 
@@ -18,24 +20,27 @@ UNKNOWN_FACTS = AllocatorFacts()
 class Kubelet:
     """How one node hands out one resource: equal nodes are equal keys.
 
-    ``replicas`` is how many devices the plugin advertises for one GPU.
+    ``replicas`` is how many devices the plugin advertises for one GPU. ``refuses_several`` says
+    whether the plugin refuses a container more than one device; None where that is not known.
     """
 
     shape: Shape
     facts: AllocatorFacts = UNKNOWN_FACTS
     replicas: int = 1
+    refuses_several: bool | None = False
     width: int = field(init=False, compare=False, repr=False, default=1)
     """Bits per GPU in this node's pools."""
     aligns: bool = field(init=False, compare=False, repr=False, default=False)
-    """Whether the Topology Manager has a say: it has a policy, and GPUs have NUMA nodes."""
+    """Whether the Topology Manager has a say: it may align GPUs, or refuse the pod for others."""
     monotone: bool = field(init=False, compare=False, repr=False, default=False)
     """Whether a larger pool never loses an outcome, so that the largest speaks for all."""
     whole_best_effort: bool = field(init=False, compare=False, repr=False, default=False)
     """Whether NVIDIA's plugin picks whole GPUs, as modelled, and nobody else has a say."""
 
     def __post_init__(self) -> None:
-        known = any(node is not None for node in self.shape.numa)
-        aligns = known and self.facts.topology_manager_policy != "none"
+        policy = self.facts.topology_manager_policy
+        cares = policy != "best-effort" or bool(placed_gpus(self.shape))
+        aligns = policy != "none" and (cares or not self.facts.sees_topology)
         derived = {
             "width": width_for(self.replicas),
             "aligns": aligns,
@@ -52,7 +57,25 @@ class Kubelet:
     def may_refuse(self) -> bool:
         """Whether a container may be refused, by whomever, though there are devices enough."""
         strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
-        return strict or self.allocator is BEST_EFFORT
+        return strict or self.allocator is BEST_EFFORT or self.refuses_several is not False
+
+    def managers_are_silent(self, exclusive: Exclusive) -> bool:
+        """Whether neither CPU nor Memory Manager hints at NUMA nodes for such a pod."""
+        facts = self.facts
+        no_cpus = facts.cpu_manager_policy == "none" or exclusive is not Exclusive.CPUS
+        no_memory = facts.memory_manager_policy == "None" or exclusive is Exclusive.NOTHING
+        return no_cpus and no_memory
+
+    def managers_may_refuse(self, exclusive: Exclusive) -> bool:
+        """Whether the CPU or the Memory Manager may refuse such a pod what it asks, hints apart.
+
+        The CPU Manager refuses where whole cores alone are given out and do not suffice, the Memory
+        Manager where no NUMA nodes fit that others do not hold in another grouping.
+        """
+        facts = self.facts
+        no_cpus = facts.cpu_manager_policy == "none" or facts.full_cores_only is False
+        no_memory = facts.memory_manager_policy == "None" or exclusive is Exclusive.NOTHING
+        return not (no_memory and (no_cpus or exclusive is not Exclusive.CPUS))
 
     @property
     def shared_bytes(self) -> int:
@@ -61,5 +84,31 @@ class Kubelet:
 
     @property
     def allocator(self) -> Allocator:
-        """The model of its device plugin."""
+        """The model of its device plugin.
+
+        Where devices may be aligned in any way, so may come any.
+        """
+        if self.facts.topology_manager_policy != "none" and not self.facts.sees_topology:
+            return ANY
         return allocator(self.facts.policy)
+
+
+REFUSES_SEVERAL_SINCE = (0, 20)
+"""From this version of the plugin on, refusing more than one MPS share is an option, on unless it
+is turned off; before, all such requests are refused."""
+
+
+def kubelet_of(topology: NodeTopology, served: GpuResource) -> Kubelet:
+    """How a node hands out one of its resources."""
+    return Kubelet(
+        topology.shape, topology.allocator, served.replicas, _refuses_several(topology, served)
+    )
+
+
+def _refuses_several(topology: NodeTopology, served: GpuResource) -> bool | None:
+    if served.strategy not in ("mps", "time-slicing"):
+        return False
+    version = plugin_version(topology.allocator.plugin_version)
+    if served.strategy == "mps" and version is not None and version < REFUSES_SEVERAL_SINCE:
+        return True
+    return served.refuses_several

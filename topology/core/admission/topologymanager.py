@@ -5,16 +5,20 @@ or, under scope ``pod``, once for the whole pod:
 
 1. Every *provider* (the device manager for each resource, the CPU Manager, the Memory Manager)
    gives *hints*: sets of NUMA nodes on which it could serve the container. A hint is *preferred*
-   if no smaller set of nodes could ever serve such a container, not even on an empty machine.
+   if no smaller set of nodes could ever serve such a container, not even on an empty machine. A
+   provider that cannot serve it anywhere has no possible hint; one that does not care about NUMA
+   nodes gives none.
 2. The manager *merges* them: it combines one hint of each provider, keeps the nodes that these have
-   in common, and takes the best combination: preferred before not preferred, then the fewest nodes.
-   A combination is preferred only if all its hints are preferred and name the same nodes.
+   in common, and takes the best combination: preferred before not preferred, then the fewest nodes,
+   then the lowest numbers (or, with the option ``prefer-closest-numa-nodes``, the nodes nearest to
+   each other). A combination is preferred only if all its hints are preferred and name the same
+   nodes. Where no hint is possible it is all nodes, not preferred.
 3. The *policy* looks at the merged hint and admits the container, or refuses it with
    ``TopologyAffinityError``. Two policies differ in nothing else: each is one function below.
 
-We know the hints of the device manager for GPUs. We do not know those of the other providers, so
-unless they are known to give none, every hint that the merge could end with counts, and so does the
-refusal.
+Which NUMA nodes a GPU is on, the device plugin says: one, several, or none. We know the hints of
+the device manager for GPUs. We do not know those of the other providers, so unless they are known
+to give none, every hint that the merge could end with counts, and so does the refusal.
 """
 
 from __future__ import annotations
@@ -25,9 +29,10 @@ from itertools import combinations
 from typing import NamedTuple
 
 from topology.core.admission.kubelet import Kubelet
-from topology.core.devices import Mask
-from topology.core.graph import UNKNOWN, Shape, numa_nodes
+from topology.core.devices import Mask, positions
+from topology.core.graph import UNKNOWN, Shape, hinted_nodes, placed_gpus
 from topology.core.pools import Pool, gpus, only, total
+from topology.core.requests import Exclusive
 
 AFFINITY = "topology-affinity"
 """The Topology Manager may refuse the pod (TopologyAffinityError)."""
@@ -45,8 +50,8 @@ Hint = Mask | None
 class DeviceHint:
     """NUMA nodes that a provider hints at.
 
-    ``gpus`` are the GPUs there, ``nodes`` counts them, and ``order`` breaks ties as the kubelet
-    does.
+    ``gpus`` are the GPUs there, ``nodes`` counts them, and ``order`` has the bits of their numbers:
+    the lower one wins a tie.
     """
 
     gpus: Hint
@@ -56,7 +61,7 @@ class DeviceHint:
 
 
 NO_HINT = DeviceHint(None, 0, 0, preferred=False)
-"""What the merge ends with where the device manager has no hint or the providers do not agree."""
+"""What the merge may end with where the providers do not agree."""
 
 
 Policy = Callable[[DeviceHint], bool]
@@ -96,7 +101,7 @@ class Merged(NamedTuple):
 
 def too_many_nodes(shape: Shape) -> bool:
     """Whether so many NUMA nodes have GPUs that hints are not followed."""
-    return len(numa_nodes(shape)) > MAX_NUMA_NODES
+    return len(hinted_nodes(shape)) > MAX_NUMA_NODES
 
 
 def hints_whole_pods(kubelet: Kubelet) -> bool:
@@ -113,56 +118,128 @@ def hints_whole_pods(kubelet: Kubelet) -> bool:
 
 
 def merged_hints(
-    kubelet: Kubelet, free: Pool, reusable: Pool, count: int, *, only_gpu_plugin: bool
+    kubelet: Kubelet,
+    free: Pool,
+    reusable: Pool,
+    count: int,
+    *,
+    only_gpu_plugin: bool,
+    exclusive: Exclusive,
 ) -> Merged:
     """What the Topology Manager may decide for a container that asks for ``count`` devices."""
     policy = POLICIES.get(kubelet.facts.topology_manager_policy)
     if policy is None:
         return Merged(_every_union(kubelet), may_refuse=True)
-    ours = device_hints(kubelet, free, reusable, count) or (NO_HINT,)
+    if not kubelet.facts.sees_topology:
+        return Merged((None,), may_refuse=policy is not best_effort)  # the allocator is any
+    silent = only_gpu_plugin and kubelet.managers_are_silent(exclusive)
+    if not placed_gpus(kubelet.shape):  # the device manager does not care about NUMA nodes
+        return Merged((None,), may_refuse=not silent and policy is not best_effort)
+    ours = device_hints(kubelet, free, reusable, count)
     admitted = [hint for hint in ours if policy(hint)]
-    if _others_are_silent(kubelet, only_gpu_plugin):
-        if not admitted:
-            return Merged((), may_refuse=True)
-        best = min(admitted, key=lambda hint: (not hint.preferred, hint.nodes, hint.order))
-        return Merged((best.gpus,))
-    if policy(NO_HINT):  # the others may leave any NUMA nodes, and it is admitted all the same
+    if silent:
+        return _alone(kubelet, policy, ours, admitted)
+    if (
+        policy is best_effort
+    ):  # the others may leave any NUMA nodes, and it is admitted all the same
         return Merged(_every_union(kubelet))
     # All providers have to prefer one hint, so it is one of ours; or they do not, and it refuses.
-    return Merged(tuple(hint.gpus for hint in admitted), may_refuse=True)
+    return Merged(_as_stored(kubelet, policy, admitted), may_refuse=True)
 
 
 def device_hints(
     kubelet: Kubelet, free: Pool, reusable: Pool, count: int
 ) -> tuple[DeviceHint, ...]:
-    """The device manager's hints: NUMA nodes whose free devices suffice, the fewest preferred."""
+    """The device manager's hints: NUMA nodes whose free devices suffice, the fewest preferred.
+
+    None where no hint is possible: too few devices are free, or too few of which a NUMA node is
+    known.
+    """
     width = kubelet.width
-    nodes = numa_nodes(kubelet.shape)
-    here = [total(only(free, node, width), width) for node in nodes]
-    reused, kept = gpus(reusable, width), total(reusable, width)
+    if total(free, width) + total(reusable, width) < count:
+        return ()
+    nodes = hinted_nodes(kubelet.shape)
+    placed = only(reusable, placed_gpus(kubelet.shape), width)
+    reused, kept = gpus(placed, width), total(placed, width)
     found: list[tuple[Mask, int, int]] = []
     fewest = len(nodes)
     for n in range(1, len(nodes) + 1):
-        for chosen in combinations(range(len(nodes)), n):
-            mask = sum(nodes[i] for i in chosen)
+        for chosen in combinations(nodes, n):
+            mask = order = 0
+            for number, there in chosen:
+                mask |= there
+                order |= 1 << number
             if mask.bit_count() * kubelet.replicas >= count:
                 fewest = min(fewest, n)
-            if not reused & ~mask and sum(here[i] for i in chosen) + kept >= count:
-                found.append((mask, n, sum(1 << i for i in chosen)))
+            if not reused & ~mask and total(only(free, mask, width), width) + kept >= count:
+                found.append((mask, n, order))
     return tuple(DeviceHint(mask, n, order, n == fewest) for mask, n, order in found)
 
 
-def _others_are_silent(kubelet: Kubelet, only_gpu_plugin: bool) -> bool:
-    """Whether no provider but the device manager for GPUs gives hints for this pod."""
+def _alone(
+    kubelet: Kubelet, policy: Policy, ours: tuple[DeviceHint, ...], admitted: list[DeviceHint]
+) -> Merged:
+    """The merge where nobody hints but the device manager for GPUs."""
+    if not ours:  # no hint is possible: all NUMA nodes, not preferred
+        if policy is not best_effort:
+            return Merged((), may_refuse=True)
+        return Merged((placed_gpus(kubelet.shape),))
+    if not admitted:
+        return Merged((), may_refuse=True)
+    best = min((not hint.preferred, hint.nodes) for hint in admitted)
+    tied = [hint for hint in admitted if (not hint.preferred, hint.nodes) == best]
+    return Merged(_as_stored(kubelet, policy, _winners(kubelet, policy, tied)))
+
+
+def _winners(kubelet: Kubelet, policy: Policy, tied: list[DeviceHint]) -> list[DeviceHint]:
+    """Which of these hints may win: they are preferred alike and name as many NUMA nodes.
+
+    Alone every NUMA node is as near to itself as any other, so distances say nothing.
+    """
+    lowest = min(tied, key=lambda hint: hint.order)
     facts = kubelet.facts
-    silent = facts.cpu_manager_policy == "none" and facts.memory_manager_policy == "None"
-    return silent and only_gpu_plugin
+    if facts.prefers_closest is False or policy is single_numa_node or tied[0].nodes == 1:
+        return [lowest]
+    distances = facts.numa_distances
+    if distances is None or max(hint.order for hint in tied) >> len(distances):
+        return tied
+    nearest = min(tied, key=lambda hint: (_apart(hint, distances), hint.order))
+    return [nearest] if facts.prefers_closest else [lowest, nearest]
+
+
+def _apart(hint: DeviceHint, distances: tuple[tuple[int, ...], ...]) -> int:
+    """The sum of the distances between the hint's NUMA nodes, both ways."""
+    nodes = positions(hint.order)
+    return sum(distances[a][b] for a in nodes for b in nodes)
+
+
+def _as_stored(kubelet: Kubelet, policy: Policy, hints: list[DeviceHint]) -> tuple[Hint, ...]:
+    """The hints as the device manager gets them.
+
+    ``single-numa-node`` lets go of a hint that names all NUMA nodes of the machine: of its only
+    one. Where the machine's NUMA nodes are not known, that may be so or not.
+    """
+    found: list[Hint] = []
+    for hint in hints:
+        if policy is single_numa_node and len(hinted_nodes(kubelet.shape)) == 1:
+            machine = kubelet.facts.numa_distances
+            if machine is None:
+                found += [hint.gpus, None]
+            else:
+                found.append(None if len(machine) == 1 else hint.gpus)
+        else:
+            found.append(hint.gpus)
+    return tuple(dict.fromkeys(found))
 
 
 def _every_union(kubelet: Kubelet) -> tuple[Hint, ...]:
-    """Every union of NUMA nodes, and no hint at all."""
-    nodes = numa_nodes(kubelet.shape)
-    found: list[Hint] = [None]
+    """The GPUs of every set of NUMA nodes, and no hint at all."""
+    nodes = hinted_nodes(kubelet.shape)
+    found: dict[Hint, None] = {None: None}
     for n in range(1, len(nodes) + 1):
-        found += [sum(chosen) for chosen in combinations(nodes, n)]
+        for chosen in combinations(nodes, n):
+            mask = 0
+            for _, there in chosen:
+                mask |= there
+            found[mask] = None
     return tuple(found)

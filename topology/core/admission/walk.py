@@ -7,7 +7,8 @@ container in turn::
 
 1. *Releases.* Between two containers the kubelet looks for pods that have ended. Each pod in
    ``releasing`` may have released its devices by then, once, or not: every stage becomes up to two
-   for each of them (:meth:`Walk._with_releases`).
+   for each of them (:meth:`Walk._with_releases`). Where there are hints, it also looks between a
+   hint and what is handed out under it.
 2. *Container.* In each stage the container gets devices:
 
    a. An init container that the reusable devices cover changes nothing: it takes a part of them and
@@ -30,9 +31,9 @@ from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.topologymanager import AFFINITY, Hint, hints_whole_pods, merged_hints
 from topology.core.allocators import Call
 from topology.core.budget import ADMISSION_STEPS, ASKED_STEPS, SPENT, most_sets
-from topology.core.graph import numa_nodes, plugin_version
+from topology.core.graph import hinted_nodes, plugin_version
 from topology.core.pools import Pool, choices, choices_count, common, only, total
-from topology.core.requests import Counts, Role, device_count
+from topology.core.requests import Counts, Exclusive, Role, device_count
 
 TOO_FEW = "too-few-devices"
 """The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""
@@ -63,10 +64,15 @@ class Walk:
     """
 
     def __init__(
-        self, kubelet: Kubelet, only_gpu_plugin: bool, releasing: tuple[Pool, ...] = ()
+        self,
+        kubelet: Kubelet,
+        only_gpu_plugin: bool,
+        exclusive: Exclusive,
+        releasing: tuple[Pool, ...] = (),
     ) -> None:
         self._kubelet = kubelet
         self._only_gpu_plugin = only_gpu_plugin
+        self._exclusive = exclusive
         self._releasing = releasing
         self._width = kubelet.width
         self._hazards: set[str] = set()
@@ -101,7 +107,7 @@ class Walk:
     def through(self, stages: set[Stage], counts: Counts, pod_hint: PodHint) -> set[Stage] | None:
         """The stages after all of ``counts``; None where there are too many."""
         for i, (role, count) in enumerate(counts):
-            if i:
+            if i or pod_hint is not None:  # the hint of a pod was merged before
                 if self._too_many_releases(stages):
                     return None
                 stages = self._with_releases(stages)
@@ -115,20 +121,23 @@ class Walk:
         """What one container may get in any of the stages; None where there is too much."""
         found: set[Pool] = set()
         for stage in stages:
-            sets = self.given(stage, count, pod_hint)
-            if sets is None:
-                return None
-            self.steps += len(sets)
-            if self.spent:
-                return None
-            found |= sets
+            hints = self._hints_for(stage, count, pod_hint)
+            for later in self._after_hint(stage, pod_hint):
+                sets = self.given(later, count, hints)
+                if sets is None:
+                    return None
+                self.steps += len(sets)
+                if self.spent:
+                    return None
+                found |= sets
         return found
 
-    def given(self, stage: Stage, count: int, pod_hint: PodHint) -> set[Pool] | None:
-        """What one container may get in one stage, reused devices included."""
+    def given(self, stage: Stage, count: int, hints: tuple[Hint, ...]) -> set[Pool] | None:
+        """What one container may get in one stage under these hints, reused devices included."""
         width, reusable = self._width, stage.reusable
         self.steps += 1
-        hints = self._hints_for(stage, count, pod_hint)
+        if not hints:
+            return set()
         missing = count - total(reusable, width)
         if missing > total(stage.free, width):
             self._hazards.add(TOO_FEW)
@@ -136,7 +145,7 @@ class Walk:
         if missing <= 0:
             if choices_count(reusable, count, width, self._most) > self._most:
                 return None
-            return set(choices(reusable, count, width)) if hints else set()
+            return set(choices(reusable, count, width))
         found: set[Pool] = set()
         for hint in hints:
             sets = self._asked(stage, count, hint)
@@ -166,6 +175,14 @@ class Walk:
             }
         return stages
 
+    def _after_hint(self, stage: Stage, pod_hint: PodHint) -> set[Stage]:
+        """The stages in which a container gets its devices, once its hint was merged in one."""
+        if not self._kubelet.aligns or pod_hint is not None or not self._releasing:
+            return {stage}
+        stages = self._with_releases({stage})
+        self.steps += len(stages)
+        return stages
+
     # 2. One container.
 
     def _after_container(
@@ -174,16 +191,18 @@ class Walk:
         """The stages after one more container; None where there is too much."""
         after: set[Stage] = set()
         for stage in stages:
+            hints = self._hints_for(stage, count, pod_hint)
             if self._changes_nothing(stage, role, count):
                 self.steps += 1
-                if self._hints_for(stage, count, pod_hint):
+                if hints:
                     after.add(stage)
                 continue
-            sets = self.given(stage, count, pod_hint)
-            if sets is None or self.spent:
-                return None
-            self.steps += len(sets)
-            after.update(self._next(stage, given, role) for given in sets)
+            for later in self._after_hint(stage, pod_hint):
+                sets = self.given(later, count, hints)
+                if sets is None or self.spent:
+                    return None
+                self.steps += len(sets)
+                after.update(self._next(later, given, role) for given in sets)
         return after
 
     def _changes_nothing(self, stage: Stage, role: Role, count: int) -> bool:
@@ -244,9 +263,14 @@ class Walk:
         """Every hint that the merge may end with; notes where it may refuse the container."""
         asked = (free, reusable, count)
         if asked not in self._hinted:
-            self.steps += 1 << len(numa_nodes(self._kubelet.shape))
+            self.steps += 1 << len(hinted_nodes(self._kubelet.shape))
             merged = merged_hints(
-                self._kubelet, free, reusable, count, only_gpu_plugin=self._only_gpu_plugin
+                self._kubelet,
+                free,
+                reusable,
+                count,
+                only_gpu_plugin=self._only_gpu_plugin,
+                exclusive=self._exclusive,
             )
             if merged.may_refuse:
                 self._hazards.add(AFFINITY)

@@ -8,7 +8,7 @@ question to the allocator. Everything else is walked through container by contai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,7 +21,12 @@ from topology.core.budget import ASKED_STEPS, SPENT, most_sets
 from topology.core.graph import plugin_version
 from topology.core.pools import Pool, choices, choices_count, marked, total
 from topology.core.remembering import remembered
-from topology.core.requests import Counts, Role, device_count
+from topology.core.requests import Counts, Exclusive, Role, device_count
+
+SEVERAL = "more-than-one-share"
+"""The plugin may refuse a container more than one shared device (UnexpectedAdmissionError)."""
+MANAGERS = "cpu-or-memory-manager"
+"""A static CPU or Memory Manager may refuse the pod, by whatever name."""
 
 
 class Admission(NamedTuple):
@@ -70,22 +75,37 @@ def admissions(
     counts: Counts,
     *,
     only_gpu_plugin: bool = True,
+    exclusive: Exclusive = Exclusive.NOTHING,
     releasing: tuple[Pool, ...] = (),
 ) -> Admissions:
     """Every way in which a pod with these containers may be admitted when ``free`` is free.
 
     ``counts`` are the containers in the kubelet's order, init containers first;
     ``only_gpu_plugin`` says that the pod asks for no other device plugin's resources, which could
-    give hints of their own. Each of ``releasing`` may become free between two containers. An answer
-    without ways and hazards cannot be: devices that do not suffice are a hazard too.
+    give hints of their own; ``exclusive`` is what the CPU and Memory Managers may care about. Each
+    of ``releasing`` may become free between two containers. An answer without ways and hazards
+    cannot be: devices that do not suffice are a hazard too.
     """
+    several = kubelet.refuses_several is not False and any(n > 1 for _, n in counts)
+    if several and kubelet.refuses_several:
+        return Admissions((), hazards=(SEVERAL,))
+    walk = Walk(kubelet, only_gpu_plugin, exclusive, releasing)
+    found = _admissions(walk, kubelet, free, counts, releasing)
+    more = (SEVERAL,) * several + (MANAGERS,) * kubelet.managers_may_refuse(exclusive)
+    return replace(found, hazards=tuple(sorted({*found.hazards, *more}))) if more else found
+
+
+def _admissions(
+    walk: Walk, kubelet: Kubelet, free: Pool, counts: Counts, releasing: tuple[Pool, ...]
+) -> Admissions:
+    """The same, whatever the plugin says to a container's count and the managers to the pod."""
     if kubelet.monotone:
         return _any_devices(kubelet, free + sum(releasing), counts)
     if kubelet.aligns and too_many_nodes(kubelet.shape):
         return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
     if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
         return _one_container(kubelet, free, counts[0][1])
-    return _walked(Walk(kubelet, only_gpu_plugin, releasing), kubelet, free, counts, releasing)
+    return _walked(walk, kubelet, free, counts, releasing)
 
 
 def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
@@ -159,13 +179,18 @@ def _without_repeats(counts: Counts) -> Counts:
 
 @remembered
 def container_sets(
-    kubelet: Kubelet, free: Pool, counts: Counts, *, only_gpu_plugin: bool = True
+    kubelet: Kubelet,
+    free: Pool,
+    counts: Counts,
+    *,
+    only_gpu_plugin: bool = True,
+    exclusive: Exclusive = Exclusive.NOTHING,
 ) -> tuple[tuple[Pool, ...] | None, ...]:
     """For each container, every set that it may get; None where they are too many to list."""
     if kubelet.aligns and too_many_nodes(kubelet.shape):
         return (None,) * len(counts)
     found: list[tuple[Pool, ...] | None] = [()] * len(counts)
-    walk = Walk(kubelet, only_gpu_plugin)
+    walk = Walk(kubelet, only_gpu_plugin, exclusive)
     for hint in walk.pod_hints(free, counts):
         stages: set[Stage] | None = {Stage(free)}
         for i, (role, count) in enumerate(counts):

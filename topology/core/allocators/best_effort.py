@@ -19,12 +19,19 @@ Hazards, where the call may end without a usable answer:
     The best set of a best split can be the one with blanks. The plugin dereferences a nil.
 ``unequal-links``
     A pair shows its NVLinks from one end only. The plugin panics.
-``slice-corruption``
-    With seven or eight sets (and eleven to sixteen) Go slices of different splits share memory: the
-    last sets of the split that won are overwritten by others. What comes is then bounded, not
-    known, and with required GPUs the answer may be empty, so the kubelet picks at random.
+
+*Slice corruption* refuses nobody, it only makes the outcomes a superset. With seven or eight sets
+(and eleven to sixteen) Go slices of different splits share memory: the last sets of the split that
+won are overwritten by sets of others. Without required GPUs the answer is still a set of the size
+that was asked for; with required ones it may be empty, and then the kubelet fills up with any.
 
 Where the PCIe class of a pair is unknown its score is an interval, and the outcomes a superset.
+Where the two GPUs of a pair count different numbers of NVLinks, the score depends on the order of
+the two: any set may come.
+
+Read and run: go-gpuallocator 0.2 to 0.6, which are the same in this, as NVIDIA's plugin up to
+0.20.0 has them. An unknown version is taken for one of these. A newer one is taken to choose alike
+and to have these defects or not, so hazards stay hazards and corrupted sets stay possible.
 """
 
 from __future__ import annotations
@@ -64,7 +71,6 @@ NVLINK_SCORE = 100
 
 PADDED = "padded-set"
 UNEQUAL = "unequal-links"
-CORRUPTED = "slice-corruption"
 
 
 class BestEffort:
@@ -99,12 +105,13 @@ def _hazards_of_large(call: Call) -> tuple[str, ...]:
     if _has_unequal_links(shape, available):
         return (UNEQUAL,)
     count = available.bit_count()
-    found: tuple[str, ...] = (CORRUPTED,) if _overwritten(-(-count // size)) else ()
     blank = count % size
     least, most = _score_bounds(shape)
-    if blank and comb(blank, 2) * most >= comb(size, 2) * least:
-        found += (PADDED,)
-    return found
+    unsure = call.required and _overwritten(-(-count // size))
+    unsure = unsure or _has_pair(_uneven_rows(shape), available)
+    if blank and (unsure or comb(blank, 2) * most >= comb(size, 2) * least):
+        return (PADDED,)
+    return ()
 
 
 @remembered
@@ -139,6 +146,9 @@ def _outcomes(call: Call) -> Outcomes:
         return every_choice(call, exact=True)
     if _has_unequal_links(shape, available):
         return Outcomes((), hazards=(UNEQUAL,))
+    if _has_pair(_uneven_rows(shape), available):
+        blank = available.bit_count() % size
+        return every_choice(call, exact=False, hazards=(PADDED,) if blank else ())
     if not call.required:
         if shape.size <= SMALL_GPUS:
             return _of_small(shape, size)[available] or Outcomes(())
@@ -147,7 +157,9 @@ def _outcomes(call: Call) -> Outcomes:
         return Outcomes(listed, found.exact, found.hazards)
     splits = -(-available.bit_count() // size)
     if _overwritten(splits):
-        return every_choice(call, exact=False, hazards=(CORRUPTED,))
+        # The full set around the required GPUs may be lost, and the one with blanks be left.
+        blank = available.bit_count() % size
+        return every_choice(call, exact=False, hazards=(PADDED,) if blank else ())
     low, high = _tables(shape, size, available.bit_count())
     sets = _subsets(available & ~call.required, size - call.required.bit_count()) | call.required
     rest = available & ~sets
@@ -162,33 +174,31 @@ class Answers:
     """What may come of many pools at once, each of as many GPUs.
 
     ``sets`` has a row for each pool with every set of the size asked for, ``chosen`` says which may
-    come, ``padded`` for each pool whether the set with blanks may win. ``lost`` says that what
-    comes is not sure for any of them.
+    come, ``padded`` for each pool whether the set with blanks may win.
     """
 
     sets: Ints
     chosen: NDArray[np.bool_]
     padded: NDArray[np.bool_]
-    lost: bool
     exact: bool
 
     @property
     def hazards(self) -> tuple[str, ...]:
         """The hazards of any of the pools."""
-        return (CORRUPTED,) * self.lost + (PADDED,) * bool(self.padded.any())
+        return (PADDED,) * bool(self.padded.any())
 
 
 def answers(shape: Shape, pools: Ints, size: int) -> Answers:
     """Everything that may come of each pool, without required GPUs.
 
-    All pools have the same number of GPUs, at least ``size``, and no unequal links
-    (:func:`unequal`).
+    All pools have the same number of GPUs, at least ``size``, and no pair whose two ends disagree
+    about its NVLinks (:func:`unequal`, :func:`uneven`).
     """
     count = int(pools[0]).bit_count()
     sets = _spread(pools, count, size)
     if size == 1:
         chosen = np.ones(sets.shape, dtype=np.bool_)
-        return Answers(sets, chosen, np.zeros(len(pools), dtype=np.bool_), False, True)
+        return Answers(sets, chosen, np.zeros(len(pools), dtype=np.bool_), True)
     splits = -(-count // size)
     lost = _overwritten(splits)
     low, high = _tables(shape, size, count)
@@ -207,7 +217,7 @@ def answers(shape: Shape, pools: Ints, size: int) -> Answers:
     else:
         chosen = (best + high.total[rest] >= least) & (best * splits >= least)
     padded = _blank_sets_can_win(pools, count, size, low, high, least, splits)
-    return Answers(sets, chosen, padded, lost > 0, low is high and not lost)
+    return Answers(sets, chosen, padded, low is high and not lost)
 
 
 def answers_of(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
@@ -226,7 +236,7 @@ def _of_small(shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
         for mask, sets, chosen, padded in zip(
             masks.tolist(), known.sets, known.chosen, known.padded, strict=True
         ):
-            hazards = (CORRUPTED,) * known.lost + (PADDED,) * bool(padded)
+            hazards = (PADDED,) * bool(padded)
             listed = tuple(np.sort(sets[chosen]).tolist())
             found[mask] = Outcomes(listed, known.exact, hazards)
     return tuple(found)
@@ -249,8 +259,18 @@ def _blank_sets_can_win(
 
 def unequal(shape: Shape, pools: Ints) -> NDArray[np.bool_]:
     """For each pool, whether one of its pairs shows its NVLinks from one end only."""
+    return _have_pair(_unequal_rows(shape), pools)
+
+
+def uneven(shape: Shape, pools: Ints) -> NDArray[np.bool_]:
+    """For each pool, whether the ends of one of its pairs count different numbers of NVLinks."""
+    return _have_pair(_uneven_rows(shape), pools)
+
+
+def _have_pair(rows: tuple[Mask, ...], pools: Ints) -> NDArray[np.bool_]:
+    """For each pool, whether it has a pair of this adjacency."""
     found = np.zeros(len(pools), dtype=np.bool_)
-    for p, row in enumerate(_unequal_rows(shape)):
+    for p, row in enumerate(rows):
         if row:
             found |= (pools >> p & 1 != 0) & (pools & row != 0)
     return found
@@ -261,6 +281,11 @@ def _unequal_rows(shape: Shape) -> tuple[Mask, ...]:
     return shape.rows(frozenset(link for link in shape.distinct_links() if link.one_sided))
 
 
+@remembered
+def _uneven_rows(shape: Shape) -> tuple[Mask, ...]:
+    return shape.rows(frozenset(link for link in shape.distinct_links() if link.uneven))
+
+
 def _tables(shape: Shape, size: int, count: int) -> tuple[_Table, _Table]:
     """The tables for the lowest and the highest scores that pairs may have; one if they agree."""
     low = _table(shape, size, False, count)
@@ -268,7 +293,10 @@ def _tables(shape: Shape, size: int, count: int) -> tuple[_Table, _Table]:
 
 
 def _has_unequal_links(shape: Shape, available: Mask) -> bool:
-    rows = _unequal_rows(shape)
+    return _has_pair(_unequal_rows(shape), available)
+
+
+def _has_pair(rows: tuple[Mask, ...], available: Mask) -> bool:
     return any(rows[p] & available for p in positions(available)) if any(rows) else False
 
 

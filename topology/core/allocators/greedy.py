@@ -44,7 +44,12 @@ class Greedy:
         found = _picks(
             call.available, call.required, call.size, call.width, self._fewest_first, fair
         )
-        return every_choice(call, exact=False) if found is None else Outcomes(found)
+        missing = call.size - total(call.required, call.width)
+        if found is None:
+            return every_choice(call, exact=False)
+        # Without the rule of the round a sort decides that is stable on short lists: not every way
+        # in which the ties may fall need occur.
+        return Outcomes(found, exact=fair or missing <= 1 or len(found) == 1)
 
 
 @remembered

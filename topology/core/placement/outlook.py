@@ -16,11 +16,11 @@ from topology.core.allocators import best_effort
 from topology.core.belief import Availability, FreeState, belief
 from topology.core.budget import LARGE, SPENT, most_sets, outlook_steps
 from topology.core.devices import Mask
-from topology.core.patterns import is_clique
+from topology.core.patterns import is_clique, subset_masks
 from topology.core.placement.constraints import CompiledConstraints
 from topology.core.pools import Pool, gpu_masks, gpus, total
 from topology.core.remembering import remembered
-from topology.core.requests import Counts, Role
+from topology.core.requests import Counts, Exclusive, Role
 
 FEW = 32
 """Sets that are judged one by one; more are judged together, which takes a while to set up."""
@@ -56,6 +56,7 @@ def outlook(
     now: Availability,
     counts: Counts,
     only_gpu_plugin: bool,
+    exclusive: Exclusive = Exclusive.NOTHING,
     *,
     endings: bool = False,
 ) -> Outlook:
@@ -64,16 +65,17 @@ def outlook(
     ``now`` is an :meth:`~topology.core.belief.Availability.outcome_key`, so that availabilities
     which differ in nothing else have one answer.
     """
-    one = len(counts) == 1
+    one = len(counts) == 1 and not kubelet.aligns  # a pod may end after its hint was merged
     count = sum(n for role, n in counts if role is not Role.INIT)
     believed = belief(kubelet, now, endings=endings, one_container=one)
     widest = now.widest(endings=endings)
     if believed.free_states is None:
         return Outlook(None, (SPENT,), False, widest, count, believed.steps)
-    if one and counts[0][0] is not Role.INIT and kubelet.whole_best_effort:
+    only_plugin = kubelet.whole_best_effort and not kubelet.managers_may_refuse(exclusive)
+    if one and counts[0][0] is not Role.INIT and only_plugin:
         found = _all_at_once(kubelet, believed.free_states, count)
     else:
-        found = _one_by_one(kubelet, believed.free_states, counts, only_gpu_plugin)
+        found = _one_by_one(kubelet, believed.free_states, counts, only_gpu_plugin, exclusive)
     exact = found.exact and found.sets is not None
     steps = found.steps + believed.steps
     return Outlook(found.sets, found.hazards, exact, widest, count, steps)
@@ -89,14 +91,23 @@ class _Found(NamedTuple):
 
 
 def _one_by_one(
-    kubelet: Kubelet, believed: tuple[FreeState, ...], counts: Counts, only_gpu_plugin: bool
+    kubelet: Kubelet,
+    believed: tuple[FreeState, ...],
+    counts: Counts,
+    only_gpu_plugin: bool,
+    exclusive: Exclusive,
 ) -> _Found:
     hazards: set[str] = set()
     sets: set[Pool] | None = set()
     exact, steps, budget = True, 0, outlook_steps(kubelet.shape.size)
     for done, state in enumerate(believed, 1):
         found = admissions(
-            kubelet, state.free, counts, only_gpu_plugin=only_gpu_plugin, releasing=state.later
+            kubelet,
+            state.free,
+            counts,
+            only_gpu_plugin=only_gpu_plugin,
+            exclusive=exclusive,
+            releasing=state.later,
         )
         hazards.update(found.hazards)
         exact &= found.exact
@@ -129,6 +140,14 @@ def _all_at_once(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) 
         if unequal.any():
             hazards.add(best_effort.UNEQUAL)
             pools, sizes = pools[~unequal], sizes[~unequal]
+        uneven = best_effort.uneven(shape, pools) & (sizes >= count)
+        if uneven.any():
+            exact = False
+            for pool in pools[uneven].tolist():
+                came[subset_masks(pool, count)] = True
+            if (sizes[uneven] % count).any():
+                hazards.add(best_effort.PADDED)
+            pools, sizes = pools[~uneven], sizes[~uneven]
     for size in sorted({n for n in sizes.tolist() if n >= count}):
         for found in best_effort.answers_of(shape, pools[sizes == size], count):
             came[found.sets[found.chosen]] = True

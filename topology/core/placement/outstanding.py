@@ -28,7 +28,9 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     """
     if kubelet.monotone or request.effective_count == 0:
         return False
-    newcomer = Pending(request.counts, only_gpu_plugin=request.only_gpu_plugin)
+    newcomer = Pending(
+        request.counts, only_gpu_plugin=request.only_gpu_plugin, exclusive=request.exclusive
+    )
     steps = 0
     for i, pod in enumerate(now.pending):
         if pod.promised == NO_CONSTRAINTS or pod.started:
@@ -53,7 +55,7 @@ def _keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> tuple[bool, int
     """:func:`keeps`, and the steps that it took."""
     endings = pod.survives_endings
     key = _with_departed_alive(now).outcome_key(endings=endings)
-    found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, endings=endings)
+    found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings)
     constraints = compiled(kubelet.shape, pod.promised, now.sick)
     return judged(kubelet, found, constraints).every, found.steps
 
@@ -68,7 +70,7 @@ def predicted(
     """
     kubelet = opaque(kubelet) if pod.opaque else kubelet
     key = _with_departed_alive(now).outcome_key(endings=True)
-    found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, endings=True)
+    found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=True)
     if found.sets is None:
         return None, found.hazards
     return tuple(s + pod.shown for s in found.sets), found.hazards

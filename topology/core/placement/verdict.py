@@ -126,7 +126,9 @@ def _outlook_of(
     kubelet: Kubelet, now: Availability, request: GpuRequest, *, endings: bool
 ) -> Outlook:
     key = now.outcome_key(endings=endings)
-    return outlook(kubelet, key, request.counts, request.only_gpu_plugin, endings=endings)
+    return outlook(
+        kubelet, key, request.counts, request.only_gpu_plugin, request.exclusive, endings=endings
+    )
 
 
 def _not_promised(

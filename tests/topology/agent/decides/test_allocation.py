@@ -17,7 +17,7 @@ from topology.core.devices import DeviceId, GpuResource
 WHOLE = (GpuResource(),)
 SHARED = (GpuResource(strategy="time-slicing", replicas=4),)
 NVIDIA = Plugin("v0.20.0", {})
-KNOWN = KubeletFacts("none", "container", "none", "None")
+KNOWN = KubeletFacts("none", "container", "none", "None", False, False)
 
 
 def ids(*names: str) -> frozenset[DeviceId]:
@@ -141,7 +141,20 @@ def test_a_word_that_we_do_not_know_is_as_good_as_none() -> None:
     found = kubelet_facts(
         {"topologyManagerPolicy": "new", "cpuManagerPolicy": "new", "memoryManagerPolicy": "new"}
     )
-    assert found == KubeletFacts("unknown", "container", None, None)
+    assert found == KubeletFacts("unknown", "container", None, None, False, False)
+
+
+def test_options_are_read_as_the_kubelet_reads_them() -> None:
+    found = kubelet_facts(
+        {
+            "topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "true"},
+            "cpuManagerPolicyOptions": {"full-pcpus-only": "1", "align-by-socket": "true"},
+        }
+    )
+    assert (found.prefers_closest, found.full_cores_only) == (True, True)
+    unread = kubelet_facts({"topologyManagerPolicyOptions": "prefer-closest-numa-nodes=true"})
+    assert (unread.prefers_closest, unread.full_cores_only) == (None, False)
+    assert unread.over(found).prefers_closest is True
 
 
 def test_flags_and_environment_of_a_container_are_read() -> None:
@@ -166,7 +179,7 @@ def test_a_kubelet_that_nobody_could_ask_may_do_anything() -> None:
 def test_what_a_configuration_leaves_out_is_the_kubelets_default() -> None:
     assert kubelet_facts({}) == KNOWN
     found = kubelet_facts({"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"})
-    assert found.over(KNOWN) == KubeletFacts("restricted", "pod", "none", "None")
+    assert found.over(KNOWN) == KubeletFacts("restricted", "pod", "none", "None", False, False)
 
 
 def test_facts_are_laid_over_one_another() -> None:

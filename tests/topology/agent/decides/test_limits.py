@@ -66,6 +66,7 @@ class Machine:
     pci: PciTree = field(default_factory=PciTree)
     image: str = "example/k8s-device-plugin:v0.17.1"
     restarts: int = 0
+    topology_nodes: Mapping[DeviceId, tuple[int, ...]] = field(default_factory=dict)
 
     def state(self) -> NvmlState:
         return NvmlState(self.seen, self.vitals, 1, "", True)
@@ -201,7 +202,11 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         nothing_lost,
     ),
     "a NUMA node of a high number": (
-        (".spec.devices[].numaNode", ".spec.nics[].numaNode"),
+        (
+            ".spec.devices[].numaNode",
+            ".spec.devices[].topologyNodes[]",
+            ".spec.nics[].numaNode",
+        ),
         Machine(
             SeenNode(gpus(1, numa_node=5000)),
             served={GPU: named("GPU-0")},
@@ -259,6 +264,10 @@ CANNOT = {
     ".spec.devices[].vendor": "ours",
     ".spec.devices[].uuid": "NVML's has 96 bytes at most",
     ".spec.devices[].memoryBytes": "of a memory of eight exabytes",
+    ".spec.devices[].topologyNodes": "of 64 numbers at most",
+    ".spec.numaNodes": "with more they count as not known",
+    ".spec.numaNodes[].id": "numbers are given in order, to 64 NUMA nodes",
+    ".spec.numaNodes[].distances": "64 distances of three digits at most",
     ".spec.devices[].migInstances[].uuid": "NVML's has 96 bytes at most",
     ".spec.devices[].migInstances[].profile": "the end of NVML's name, or three numbers",
     ".spec.devices[].migInstances[].memoryBytes": "of a memory of eight exabytes",
@@ -325,6 +334,7 @@ def test_the_limits_are_the_schemas() -> None:
     assert of[".status.allocatable[]"]["maxLength"] == limits.LONGEST_NAME
     assert of[".status.conditions[].message"]["maxLength"] >= limits.LONGEST_MESSAGE
     assert of[".spec.devices[].numaNode"]["maximum"] == limits.HIGHEST_NUMA_NODE
+    assert of[".spec.devices[].topologyNodes[]"]["maximum"] == limits.HIGHEST_HINTED_NODE
 
 
 def test_the_agents_resources_are_the_extenders() -> None:

@@ -1,0 +1,57 @@
+"""``python -m tests.differential --admissions 100000``: the long run.
+
+Every counterexample is printed with its seed, made small, and written into the folder that
+``--keep`` names. The exit code is 1 where reality was outside the prediction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from tests.differential.histories import random_history
+from tests.differential.managers import Managers, programs
+from tests.differential.play import play
+from tests.differential.shrinking import shrunk
+from tests.differential.tally import Table
+
+
+def main() -> int:
+    """Run, print, and say whether all was foreseen."""
+    parser = argparse.ArgumentParser(prog="python -m tests.differential")
+    parser.add_argument("--admissions", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first history")
+    parser.add_argument("--keep", type=Path, help="folder for counterexamples")
+    parser.add_argument("--shrink", type=int, default=10, help="so many are made small")
+    parser.add_argument("--show", type=int, default=10, help="so many are printed")
+    given = parser.parse_args()
+    table, seed, wrong, begun = Table(), given.seed, 0, time.monotonic()
+    with Managers(programs()) as managers:
+        while table.whole.admissions < given.admissions:
+            history = random_history(seed)
+            played = play(history, managers)
+            table.add(played)
+            outside = [c for c in played.found if not c.unreported]
+            if outside:
+                wrong += 1
+                if wrong <= given.show:
+                    print(f"seed {seed} [{played.family}]: {outside[0]}", flush=True)
+                if given.keep is not None and wrong <= given.shrink:
+                    small = shrunk(history, outside[0].kind, managers)
+                    given.keep.mkdir(parents=True, exist_ok=True)
+                    (given.keep / f"seed-{seed}.json").write_text(json.dumps(small) + "\n")
+            seed += 1
+    print("\n".join(table.lines()))
+    seconds = time.monotonic() - begun
+    print(
+        f"histories of seeds {given.seed} to {seed - 1}, {wrong} with a counterexample; "
+        f"{seconds:.0f} s"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

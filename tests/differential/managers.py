@@ -1,0 +1,144 @@
+"""Kubernetes' own managers as a child process that answers line by line."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+SOURCES = Path(__file__).parent / "kubelet"
+CACHE = Path(__file__).parents[2] / ".cache" / "differential"
+REQUIRE = "GPU_TOPOLOGY_REQUIRE_DIFFERENTIAL"
+"""Where this is set, as in CI, a machine on which the program cannot be built is a failure."""
+MEMORY_FOLDER = Path("/dev/shm")
+PROGRAMS = {"managers": "0", "allocator": "1"}
+"""By name, whether cgo is needed: without it the managers share the e2e kubelet's build cache."""
+NODES_OF_ONE_PROCESS = 2000
+"""Static managers leave a goroutine behind for each node, so the process is renewed."""
+
+Json = dict[str, Any]
+
+
+class ManagersUnavailable(Exception):  # noqa: N818 (it is not a fault)
+    """The program cannot be built here; the message says why."""
+
+
+class ManagersFailed(Exception):  # noqa: N818
+    """The program ended, or said that what it was asked makes no sense."""
+
+
+def programs() -> Path:
+    """The folder with both programs, built if need be (minutes, once).
+
+    Raises :class:`ManagersUnavailable`.
+    """
+    sources = sorted([*SOURCES.glob("*/*.go"), *SOURCES.glob("go.*")])
+    digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
+    folder = CACHE / digest
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not all(os.access(folder / name, os.X_OK) for name in PROGRAMS):
+            _build(folder)
+    return folder
+
+
+def _build(folder: Path) -> None:
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go is None:
+        raise ManagersUnavailable("Go is not installed")
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        raise ManagersUnavailable("there is no C compiler, and NVIDIA's allocator binds to NVML")
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+    # Without -buildvcs=false the build fails where git distrusts the owner of the checkout.
+    flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
+    for name, cgo in PROGRAMS.items():
+        done = subprocess.run(
+            [go, "build", *flags, "-o", str(fresh / name), f"./{name}"],
+            cwd=SOURCES,
+            env={**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": "-mod=readonly"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if done.returncode != 0:
+            shutil.rmtree(fresh, ignore_errors=True)
+            tail = done.stdout.decode(errors="replace")[-2000:]
+            raise ManagersUnavailable(f"go build failed: {tail}")
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+
+
+class Managers:
+    """The managers of one node at a time, while the context is open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._command = [str(folder / "managers"), str(folder / "allocator")]
+        self._child: subprocess.Popen[str] | None = None
+        self._nodes = 0
+        place = MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None
+        self._folder = tempfile.TemporaryDirectory(prefix="managers-", dir=place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def begin(self, node: Mapping[str, Any]) -> None:
+        """Begin a new node; the former one is forgotten."""
+        if self._nodes % NODES_OF_ONE_PROCESS == 0:
+            self._end()
+        self._nodes += 1
+        folder = Path(self._folder.name)
+        for old in folder.iterdir():
+            shutil.rmtree(old)
+        place = folder / str(self._nodes)
+        place.mkdir()
+        self.ask(do="node", node=node, folder=str(place))
+
+    def ask(self, **command: Any) -> Json:
+        """The answer to one command; see ``kubelet/protocol.go``. Raises ManagersFailed."""
+        child = self._running()
+        assert child.stdin is not None and child.stdout is not None  # noqa: PT018
+        try:
+            child.stdin.write(json.dumps(command) + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._end()
+            raise ManagersFailed(f"the program ended over {command.get('do')}")
+        found: Json = json.loads(line)
+        if found.get("error"):
+            raise ManagersFailed(str(found["error"]))
+        return found
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._child is None:
+            self._child = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        return self._child
+
+    def _end(self) -> None:
+        if self._child is not None:
+            assert self._child.stdin is not None and self._child.stdout is not None  # noqa: PT018
+            self._child.stdin.close()
+            self._child.wait(60)
+            self._child.stdout.close()
+            self._child = None

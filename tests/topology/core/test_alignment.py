@@ -1,0 +1,171 @@
+"""What the Topology Manager makes of NUMA nodes: options, GPUs on none or several, other managers.
+
+Every case here was first seen with the real managers (``tests/differential``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.nodes import gpus
+from topology.core.admission import (
+    AFFINITY,
+    MANAGERS,
+    SEVERAL,
+    Admissions,
+    Kubelet,
+    admissions,
+    kubelet_of,
+)
+from topology.core.belief import Availability, free_states
+from topology.core.devices import GpuResource, NodeName
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.requests import Exclusive, Role
+
+APP = Role.APP
+SILENT = AllocatorFacts("any", None, "best-effort", "container", "none", "None", False)
+
+
+def node(*named: tuple[int, ...], facts: AllocatorFacts = SILENT) -> Kubelet:
+    """Unlinked GPUs of which the plugin names these NUMA nodes."""
+    found = tuple(
+        replace(g, topology_nodes=n) for g, n in zip(gpus(len(named)), named, strict=True)
+    )
+    return Kubelet(NodeTopology(NodeName("n"), found).shape, facts)
+
+
+def sets(found: Admissions) -> set[int]:
+    assert found.sets is not None
+    return set(found.sets)
+
+
+THREE = ((0,), (1,), (2,))
+APART = ((10, 21, 12), (21, 10, 30), (12, 30, 10))
+"""Of three NUMA nodes the first and the last are the nearest to each other."""
+
+
+@pytest.mark.parametrize(
+    ("prefers", "distances", "pairs"),
+    [
+        pytest.param(False, APART, {0b011}, id="the lowest numbers"),
+        pytest.param(True, APART, {0b101}, id="the nearest nodes"),
+        pytest.param(None, APART, {0b011, 0b101}, id="the option is not known"),
+        pytest.param(True, None, {0b011, 0b101, 0b110}, id="the distances are not known"),
+    ],
+)
+def test_of_hints_as_narrow_the_lowest_or_the_nearest_wins(
+    prefers: bool | None, distances: tuple[tuple[int, ...], ...] | None, pairs: set[int]
+) -> None:
+    facts = replace(SILENT, prefers_closest=prefers, numa_distances=distances)
+    found = admissions(node(*THREE, facts=facts), 0b111, ((APP, 2),))
+    assert (sets(found), found.hazards) == (pairs, ())
+
+
+def test_where_no_hint_is_possible_the_gpus_with_a_numa_node_go_first() -> None:
+    # One GPU with a NUMA node and two without: no NUMA nodes have two GPUs.
+    mixed = node((0,), (), ())
+    assert sets(admissions(mixed, 0b111, ((APP, 2),))) == {0b011, 0b101}
+    for policy in ("restricted", "single-numa-node"):
+        strict = replace(SILENT, topology_manager_policy=policy)
+        refused = admissions(node((0,), (), (), facts=strict), 0b111, ((APP, 2),))
+        assert (refused.sets, refused.hazards) == ((), (AFFINITY,))
+
+
+def test_a_gpu_on_several_numa_nodes_belongs_to_each_hint_that_names_one() -> None:
+    both = node((0, 1), (1,), (0,))
+    assert sets(admissions(both, 0b111, ((APP, 2),))) == {0b101}  # node 0 has two
+    assert sets(admissions(both, 0b011, ((APP, 2),))) == {0b011}  # then node 1
+
+
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
+def test_without_numa_nodes_of_gpus_others_may_still_refuse(policy: str) -> None:
+    facts = replace(SILENT, topology_manager_policy=policy, cpu_manager_policy="static")
+    nowhere = node((), (), facts=facts)
+    assert admissions(nowhere, 0b11, ((APP, 2),)).hazards == ()
+    cpus = admissions(nowhere, 0b11, ((APP, 2),), exclusive=Exclusive.CPUS)
+    assert AFFINITY in cpus.hazards
+
+
+def test_static_managers_care_about_the_class_guaranteed_alone() -> None:
+    facts = replace(
+        SILENT,
+        topology_manager_policy="single-numa-node",
+        cpu_manager_policy="static",
+        full_cores_only=False,
+    )
+    kubelet = node((0,), (0,), (1,), (1,), facts=facts)
+    calm = admissions(kubelet, 0b1111, ((APP, 2),))
+    assert (sets(calm), calm.hazards) == ({0b0011}, ())
+    memory = admissions(kubelet, 0b1111, ((APP, 2),), exclusive=Exclusive.MEMORY)
+    assert memory.ways == calm.ways  # no whole CPUs are asked for, and nobody hands out memory
+    cpus = admissions(kubelet, 0b1111, ((APP, 2),), exclusive=Exclusive.CPUS)
+    assert (sets(cpus), cpus.hazards) == ({0b0011, 0b1100}, (AFFINITY,))
+
+
+@pytest.mark.parametrize(
+    ("full_cores", "exclusive", "hazards"),
+    [
+        pytest.param(True, Exclusive.CPUS, (MANAGERS,), id="whole cores may not suffice"),
+        pytest.param(None, Exclusive.CPUS, (MANAGERS,), id="the option is not known"),
+        pytest.param(False, Exclusive.CPUS, (), id="CPUs are counted by the scheduler"),
+        pytest.param(True, Exclusive.MEMORY, (), id="no whole CPUs are asked for"),
+        pytest.param(True, Exclusive.NOTHING, (), id="not of the class Guaranteed"),
+    ],
+)
+def test_the_cpu_manager_may_refuse_without_any_topology_manager(
+    full_cores: bool | None, exclusive: Exclusive, hazards: tuple[str, ...]
+) -> None:
+    facts = AllocatorFacts("any", None, "none", "container", "static", "None")
+    kubelet = node((0,), (1,), facts=replace(facts, full_cores_only=full_cores))
+    assert admissions(kubelet, 0b11, ((APP, 1),), exclusive=exclusive).hazards == hazards
+
+
+def test_a_record_that_does_not_know_numa_nodes_promises_no_alignment() -> None:
+    facts = replace(SILENT, sees_topology=False)
+    found = admissions(node((0,), (0,), (1,), (1,), facts=facts), 0b1111, ((APP, 2),))
+    assert len(sets(found)) == 6
+
+
+def test_a_pod_may_end_between_a_hint_and_what_is_handed_out_under_it() -> None:
+    """Two GPUs are free on two NUMA nodes, so the hint names both; then a third comes free."""
+    kubelet = node((0,), (0,), (1,), (1,))
+    before = admissions(kubelet, 0b0101, ((APP, 2),))
+    later = admissions(kubelet, 0b0101, ((APP, 2),), releasing=(0b0010,))
+    assert sets(before) == {0b0101}
+    assert sets(later) == {0b0101, 0b0011, 0b0110}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "version", "told", "count", "hazards", "sure"),
+    [
+        pytest.param("mps", "0.19.3", None, 2, (SEVERAL,), True, id="MPS up to 0.19"),
+        pytest.param("mps", "0.20.0", None, 2, (SEVERAL,), False, id="MPS since, not told"),
+        pytest.param("mps", "0.20.0", False, 2, (), False, id="MPS since, turned off"),
+        pytest.param("time-slicing", None, None, 2, (SEVERAL,), False, id="time-slicing, not told"),
+        pytest.param("time-slicing", None, True, 2, (SEVERAL,), True, id="time-slicing, told so"),
+        pytest.param("time-slicing", None, True, 1, (), False, id="one share is always served"),
+    ],
+)
+def test_a_plugin_may_refuse_more_than_one_share(
+    strategy: str,
+    version: str | None,
+    told: bool | None,
+    count: int,
+    hazards: tuple[str, ...],
+    sure: bool,
+) -> None:
+    served = GpuResource("nvidia.com/gpu", strategy, 2, told)
+    facts = AllocatorFacts("distributed", version)
+    topology = NodeTopology(NodeName("n"), gpus(2), resources=(served,), allocator=facts)
+    found = admissions(kubelet_of(topology, served), 0b1010, ((APP, count),))
+    assert (found.hazards, found.sets == ()) == (hazards, sure)
+
+
+def test_withheld_gpus_may_come_back_but_only_if_much_may_happen() -> None:
+    kubelet = node((0,), (0,), (0,), facts=AllocatorFacts("best-effort"))
+    now = Availability(0b001, withheld=0b110)
+    assert {s.free for s in free_states(kubelet, now) or ()} == {0b001}
+    everything = {s.free for s in free_states(kubelet, now, endings=True) or ()}
+    assert everything == {0b001, 0b011, 0b101, 0b111}
