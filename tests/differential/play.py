@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from scheduler_extender.annotations import parse
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.decision import Refusals, Settings, decide
 from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.state.pods import PodRecord
 from tests.differential.histories import History, manifest
@@ -141,7 +141,7 @@ class Play:
         request = parse(pod)
         if not isinstance(request, GpuRequest):
             return
-        decision = decide(self._facts, request, Settings())
+        decision = decide(self._facts, request, Settings(refusals=Refusals.IGNORE))
         if decision.rejection is not None or decision.assessment is None:
             return
         verdict = decision.assessment.verdict

@@ -28,7 +28,15 @@ UNASKED = dgx("unasked", "single-numa-node", managers=None)
 """Its CPU Manager may have hints that nobody tells us of, and may refuse."""
 NODES = (SURE, STRICT, UNASKED)
 NAMES = [node.name for node in NODES]
-FIVE, TWO = pod(5), pod(2)
+
+
+def pinned(count: int, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    """A pod of the class Guaranteed with whole CPUs: a static CPU Manager gives hints for it."""
+    limits = {"nvidia.com/gpu": str(count), "cpu": "2", "memory": "1Gi"}
+    return pod(None, annotations, containers=[{"name": "main", "resources": {"limits": limits}}])
+
+
+FIVE, TWO = pinned(5), pinned(2)
 NO_NODE = "Topology Manager single-numa-node: no NUMA node has 5 free GPUs"
 
 
@@ -43,7 +51,7 @@ def answer(settings: Settings, asking: dict[str, Any], *nodes: NodeTopology) -> 
 
 @pytest.mark.parametrize("annotations", [{}, {"link": "nvlink", "policy": "preferred"}])
 def test_a_pod_is_not_sent_where_it_is_refused_for_certain(annotations: dict[str, str]) -> None:
-    found = answer(under(Refusals.CERTAIN), pod(5, annotations), *NODES)
+    found = answer(under(Refusals.CERTAIN), pinned(5, annotations), *NODES)
     assert found["NodeNames"] == ["sure"]
     assert found["FailedAndUnresolvableNodes"] == {"strict": NO_NODE, "unasked": NO_NODE}
 

@@ -17,6 +17,7 @@ from topology.core.placement import Verdict, assess
 from topology.core.requests import (
     Constraints,
     ContainerRequest,
+    Exclusive,
     GpuRequest,
     Policy,
     Role,
@@ -129,7 +130,8 @@ def test_constraints_do_not_hide_it(policy: Policy) -> None:
 def test_what_the_kubelet_may_do_is_no_certain_refusal() -> None:
     """Other managers may have hints that nobody shows us."""
     unknown = replace(SINGLE_NODE, cpu_manager_policy=None)
-    found = assess(Kubelet(DGX.shape, unknown), Availability(0xFF), gpu_request(2))
+    pinned = replace(gpu_request(2), exclusive=Exclusive.CPUS)
+    found = assess(Kubelet(DGX.shape, unknown), Availability(0xFF), pinned)
     assert found.hazards
     assert found.refusal is None
 
