@@ -18,7 +18,7 @@ from tests.e2e.loneplugin import LonePlugin
 from tests.e2e.nvidiastack import PluginSettings
 from tests.waiting import eventually
 from topology.core.allocators import Call
-from topology.core.allocators.best_effort import BEST_EFFORT, CORRUPTED, PADDED
+from topology.core.allocators.best_effort import BEST_EFFORT, PADDED
 from topology.core.graph import plugin_version
 from topology.machines import machine
 
@@ -114,7 +114,9 @@ def test_what_the_plugin_prefers_lies_in_the_outcomes(
             continue
         got = {uuids.index(i) for i in answer}
         if len(got) != asked.size:
-            assert CORRUPTED in found.hazards, (asked, got)
+            # Overwritten slices: the kubelet fills up what the plugin left out.
+            assert not found.exact, (asked, got)
+            assert found.sets is None or any(not mask(got) & ~one for one in found.sets)
         else:
             assert found.sets is None or mask(got) in found.sets, (asked, got)
     print(f"{name} {version}: {QUESTIONS} questions, the plugin died of {died}")
