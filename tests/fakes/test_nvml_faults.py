@@ -68,6 +68,11 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "nvmlDeviceGetGpuInstanceId": pynvml.nvmlDeviceGetGpuInstanceId,
     "nvmlDeviceGetComputeInstanceId": pynvml.nvmlDeviceGetComputeInstanceId,
     "nvmlDeviceGetAttributes_v2": pynvml.nvmlDeviceGetAttributes,
+    "nvmlDeviceGetGpuInstanceById": lambda h: pynvml.nvmlDeviceGetGpuInstanceById(h, 1),
+    "nvmlDeviceGetGpuInstanceProfileInfo": (
+        lambda h: pynvml.nvmlDeviceGetGpuInstanceProfileInfo(h, 0, version=1)
+    ),
+    "nvmlDeviceGetCudaComputeCapability": pynvml.nvmlDeviceGetCudaComputeCapability,
     "nvmlDeviceGetUtilizationRates": pynvml.nvmlDeviceGetUtilizationRates,
     "nvmlDeviceGetComputeRunningProcesses_v3": pynvml.nvmlDeviceGetComputeRunningProcesses,
     "nvmlDeviceGetGraphicsRunningProcesses_v3": pynvml.nvmlDeviceGetGraphicsRunningProcesses,
@@ -86,6 +91,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 SYSTEM: dict[str, Callable[[], Any]] = {
     "nvmlSystemGetDriverVersion": pynvml.nvmlSystemGetDriverVersion,
     "nvmlSystemGetNVMLVersion": pynvml.nvmlSystemGetNVMLVersion,
+    "nvmlSystemGetCudaDriverVersion": pynvml.nvmlSystemGetCudaDriverVersion,
     "nvmlSystemGetCudaDriverVersion_v2": pynvml.nvmlSystemGetCudaDriverVersion_v2,
     "nvmlDeviceGetCount_v2": pynvml.nvmlDeviceGetCount,
     "nvmlDeviceGetHandleByIndex_v2": lambda: handle(0),
@@ -96,6 +102,14 @@ SYSTEM: dict[str, Callable[[], Any]] = {
     "nvmlEventSetWait_v2": lambda: pynvml.nvmlEventSetWait(pynvml.nvmlEventSetCreate(), 0),
 }
 """Every other function, but for those that begin and end, and the texts of errors."""
+
+OF_PARTS = {
+    "nvmlComputeInstanceGetInfo_v2",
+    "nvmlGpuInstanceGetComputeInstanceById",
+    "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+    "nvmlGpuInstanceGetInfo",
+}
+"""Functions about a part of a GPU; test_nvml_mig.py asks them."""
 
 
 def code_of(call: Callable[..., Any], *arguments: Any) -> int:
@@ -115,7 +129,7 @@ def again() -> None:
 
 def test_the_tables_are_complete() -> None:
     ends = {"nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown", "nvmlErrorString"}
-    assert symbols() == ends | CALLS.keys() | SYSTEM.keys()
+    assert symbols() == ends | CALLS.keys() | SYSTEM.keys() | OF_PARTS
 
 
 # --- GPUs that are lost or gone -------------------------------------------------------------------

@@ -137,8 +137,13 @@ def test_a_lost_gpu_is_lost_and_not_free(node: Node) -> None:
     assert not node.health()[3].healthy
     assert "refuse" in node.report().not_ready  # the plugin asks NVML over every GPU
     assert codec.decode(node.record()).topology.allocator.policy == "any"
-    node.nvml.xid(5, 79)  # the others are listened to all the same
-    node.until(lambda: 5 in node.health())
+
+    def heard() -> bool:
+        """The others are listened to all the same, once the agent has asked for events anew."""
+        node.nvml.xid(5, 79)
+        return 5 in node.health()
+
+    node.until(heard)
     topology = codec.decode(node.record()).topology
     assert len(topology.gpus) == 8
     assert topology.links == machine("dgx1-v100").topology("n").links
