@@ -174,23 +174,23 @@ class Room:
     """A node's GPUs that no report shows as held, and how many of these pods will get.
 
     ``free`` are driver indices, ``promised`` counts devices of pods that are bound and not yet
-    reported (which of the free ones they will be, the kubelet decides), ``pending`` these pods.
+    reported (which of the free ones they will be, the kubelet decides), ``unreported`` these pods.
     ``left`` is what remains for others.
     """
 
     free: list[int]
     promised: int
     left: int
-    pending: int
+    unreported: int
 
 
 def room(topology: NodeTopology, available: Availability) -> Room:
     """What is free on a node, and what is left of it."""
-    unreported = [pod for pod in available.pending if not pod.departed]
+    there = [pod for pod in available.unreported if not pod.departed]
     free = gpus(available.free, available.width)
     return Room(
         free=[topology.gpus[p].index for p in positions(free)],
-        promised=sum(pod.held for pod in unreported),
+        promised=sum(pod.held for pod in there),
         left=max(0, available.devices_left),
-        pending=len(available.pending),
+        unreported=len(available.unreported),
     )

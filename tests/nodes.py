@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topology.core.belief import Pending
+from topology.core.belief import Unreported
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
@@ -94,7 +94,7 @@ def unreported(
     *,
     survives_endings: bool = False,
     init: int = 0,
-) -> Pending:
+) -> Unreported:
     """A bound pod with one container, maybe after an init container, that no report shows yet."""
     counts: Counts = ((Role.INIT, init),) if init else ()
-    return Pending((*counts, (Role.APP, count)), promised, survives_endings)
+    return Unreported((*counts, (Role.APP, count)), promised, survives_endings)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.pods import PodRecord
-from topology.core.belief import Availability, Holder, Pending, pending_order
+from topology.core.belief import Availability, Holder, Unreported, unreported_order
 from topology.core.devices import GpuResource, PodUid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.pools import Pool, count, pack, total, width_for
@@ -62,7 +62,7 @@ class Ledger:
     """
 
     availability: Availability
-    unreported: Mapping[PodUid, Pending]
+    unreported: Mapping[PodUid, Unreported]
     shown: Mapping[PodUid, Pool]
 
 
@@ -139,7 +139,7 @@ class _Entries:
         self._width = width_for(replicas)
         self.running: list[Holder] = []
         self.releasing: list[Holder] = []
-        self.unreported: dict[PodUid, Pending] = {}
+        self.unreported: dict[PodUid, Unreported] = {}
         self._taken: set[str] = set()
         self.shown: Collection[PodUid] = ()
 
@@ -202,7 +202,7 @@ class _Entries:
             # moment after its restart.
             self._hold(pod, Holder(0, request.effective_count))
             return
-        self.unreported[pod.uid] = Pending(
+        self.unreported[pod.uid] = Unreported(
             request.counts,
             pod.promised,
             pod.survives_endings,
@@ -223,7 +223,7 @@ class _Entries:
             and gone.pod.uid not in self.shown
             and not unreported.isdisjoint(gone.beside)
         ):
-            self.unreported[gone.pod.uid] = Pending(
+            self.unreported[gone.pod.uid] = Unreported(
                 request.counts,
                 only_gpu_plugin=request.only_gpu_plugin,
                 exclusive=request.exclusive,
@@ -234,7 +234,7 @@ class _Entries:
         """How many devices it holds that no report shows: its init containers' unused ones."""
         return max(0, request.effective_count - shown.count(request.resource))
 
-    def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Pending:
+    def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Unreported:
         """A pod in the middle of its admission: containers get their devices one by one.
 
         1. Where the report shows whole containers and nothing else is in doubt, the pod still needs
@@ -260,7 +260,7 @@ class _Entries:
             counts: Counts = ((Role.INIT, held), (Role.APP, lacking))
         else:
             counts = tuple((c.role, c.count) for c in request.containers if got[c.name] < c.count)
-        return Pending(
+        return Unreported(
             counts,
             pod.promised,
             pod.survives_endings,
@@ -292,7 +292,7 @@ class _Entries:
             free=free,
             releasing=tuple(sorted(h for h in self.releasing if h != Holder(0))),
             running=tuple(sorted(h for h in self.running if h != Holder(0))),
-            pending=pending_order(self.unreported.values()),
+            unreported=unreported_order(self.unreported.values()),
             sick=sum(1 << p for p in {p for p in sick if p is not None}),
             width=self._width,
             gone=max(0, gone) if hiding else 0,

@@ -19,7 +19,7 @@ from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
 from topology import codec
 from topology.core.admission import Kubelet, kubelet_of
-from topology.core.belief import Availability, Pending
+from topology.core.belief import Availability, Unreported
 from topology.core.devices import GpuResource
 from topology.core.graph import NodeTopology
 from topology.core.placement import predicted, satisfies
@@ -112,8 +112,8 @@ def _verify(
         if same_boot and pod.ended and pod.uid in facts.reported:
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
-        pending = then.unreported.get(pod.uid) if same_boot else None
-        if pending is not None and not _foreseen(kubelet, then.availability, pending, got):
+        pod_then = then.unreported.get(pod.uid) if same_boot else None
+        if pod_then is not None and not _foreseen(kubelet, then.availability, pod_then, got):
             kinds.append(OUTSIDE)
         mask = gpus(got, kubelet.width)
         if not satisfies(topology.shape, pod.promised, mask):
@@ -132,10 +132,10 @@ def _verify(
     return found
 
 
-def _foreseen(kubelet: Kubelet, then: Availability, pending: Pending, got: Pool) -> bool:
-    others = list(then.pending)
-    others.remove(pending)
-    sets, _ = predicted(kubelet, replace(then, pending=tuple(others)), pending)
+def _foreseen(kubelet: Kubelet, then: Availability, pod_then: Unreported, got: Pool) -> bool:
+    others = list(then.unreported)
+    others.remove(pod_then)
+    sets, _ = predicted(kubelet, replace(then, unreported=tuple(others)), pod_then)
     return sets is None or got in sets
 
 

@@ -20,7 +20,7 @@ from tests.differential.managers import Json, Managers
 from tests.differential.nodes import RESOURCE, family, record
 from topology import codec
 from topology.core.admission import kubelet_of
-from topology.core.belief import Pending
+from topology.core.belief import Unreported
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import Verdict, predicted, satisfies
@@ -242,9 +242,9 @@ class Play:
         if topology is None or isinstance(ledger, Unusable):
             return None
         pending = ledger.unreported[bound.record.uid]
-        others = list(ledger.availability.pending)
+        others = list(ledger.availability.unreported)
         others.remove(pending)
-        now = replace(ledger.availability, pending=tuple(others))
+        now = replace(ledger.availability, unreported=tuple(others))
         served = topology.resource(RESOURCE)
         assert served is not None
         kubelet = kubelet_of(topology, served)
@@ -334,7 +334,7 @@ class _Foreseen:
     """What may come of it if no running pod ends."""
     topology: NodeTopology
     width: int
-    pending: Pending
+    pending: Unreported
 
 
 def _plain(spec: Json) -> Json:

@@ -21,7 +21,7 @@ from tests.nodes import gpus
 from topology.core.admission import Kubelet as ModelOfKubelet
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import PADDED
-from topology.core.belief import Availability, Pending, pending_order
+from topology.core.belief import Availability, Unreported, unreported_order
 from topology.core.devices import NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
 from topology.core.links import Link, LinkKind
@@ -353,9 +353,11 @@ def _check_foreseen(kubelet: Kubelet, step: Step) -> None:
     waiting = [tuple((Role.APP, n) for n in pod.containers) for pod in step.pods]
     for i, pod in enumerate(step.pods):
         if pod.got is not None and not step.crashed:
-            others = pending_order(Pending(counts) for counts in waiting[:i] + waiting[i + 1 :])
-            now = Availability(_mask(step.free), pending=others)
-            sets, _ = predicted(model, now, Pending(waiting[i]))
+            others = unreported_order(
+                Unreported(counts) for counts in waiting[:i] + waiting[i + 1 :]
+            )
+            now = Availability(_mask(step.free), unreported=others)
+            sets, _ = predicted(model, now, Unreported(waiting[i]))
             assert sum(map(_mask, pod.got)) in (sets or ()), step
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topology.core.admission import Kubelet, admissions
-from topology.core.belief import Availability, Holder, Pending, free_states
+from topology.core.belief import Availability, Holder, Unreported, free_states
 from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
 from topology.core.graph import AllocatorFacts, NodeTopology, best_ring, subsets
 from topology.core.links import GBps, Link, LinkKind, Via
@@ -283,7 +283,7 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
         held[0],
         releasing=holders[:2],
         running=holders[2:],
-        pending=(Pending(data.draw(several)),),
+        unreported=(Unreported(data.draw(several)),),
         width=width,
     )
     counts = data.draw(several)

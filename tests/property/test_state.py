@@ -292,5 +292,5 @@ def test_nothing_is_given_twice_lost_or_left_over(seed: int) -> None:
         assert (
             available.free.bit_count() == available.devices_left == GPUS - sum(node.held.values())
         )
-        assert not available.pending
+        assert not available.unreported
         assert not available.releasing

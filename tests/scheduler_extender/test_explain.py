@@ -71,7 +71,7 @@ def test_what_is_promised_is_told_apart_from_what_is_free() -> None:
         bind(service, pod(2, NVLINK, name="pair", uid="uid-pair"), "switched")
         told = service.admin.get("/v1/nodes").json()[0]
         assert (told["free"], told["promised"], told["left"]) == ([0, 1, 2, 3], 2, 2)
-        assert told["pending"] == 1
+        assert told["unreported"] == 1
 
 
 def test_every_row_that_is_no_promise_says_why() -> None:

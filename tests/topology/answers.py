@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability, Holder, Pending
+from topology.core.belief import Availability, Holder, Unreported
 from topology.core.graph import AllocatorFacts
 from topology.core.links import GBps, LinkKind
 from topology.core.placement import assess
@@ -96,7 +96,7 @@ def states(kubelet: Kubelet, rng: random.Random) -> Iterator[Availability]:
             rest,
             releasing=(Holder(one),),
             running=tuple(sorted((Holder(two), Holder(three)))),
-            pending=(Pending(((Role.APP, 1),)),),
+            unreported=(Unreported(((Role.APP, 1),)),),
             width=width,
         )
 
@@ -129,7 +129,8 @@ def answers(name: str) -> dict[str, str]:
             each = [
                 digest(kubelet, now, request)
                 for request in requests(kubelet.shape.size * kubelet.replicas)
-                if not now.pending or len(request.counts) <= (2 if kubelet.shape.size <= 8 else 1)
+                if not now.unreported
+                or len(request.counts) <= (2 if kubelet.shape.size <= 8 else 1)
             ]
             whole = hashlib.sha256(" ".join(each).encode()).hexdigest()[:16]
             found[f"{kubelet.facts.policy} {i}"] = whole

@@ -12,7 +12,7 @@ admits one pod at a time, so every other pod comes after it.
 The search goes through every state that the node may reach from what we see::
 
     Availability ──beginnings──▶ {_State} ──any steps, in any order──▶ {_State}
-                                                                          │ settled ones only
+                                                                          │ ones at rest
                                                                           ▼
                                                                     {FreeState}
 
@@ -25,7 +25,7 @@ still. There are three kinds of steps:
    two of its containers is. If it may end before ours is admitted, what it holds may be released.
 3. An admission that has started *fails*: what the pod had shown is free again.
 
-A state is *settled* where no pod is in the middle of its admission and no departed pod (one that
+A state is *at rest* where no pod is in the middle of its admission and no departed pod (one that
 ended before any report showed it) holds anything: only then ours can be admitted.
 """
 
@@ -54,7 +54,7 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class Unreported:
     """A pod that is bound here and not yet wholly reported.
 
     ``counts`` are the containers it still needs devices for. ``promised`` is what it was promised,
@@ -78,7 +78,7 @@ class Pending:
     ending: bool = False
     departed: bool = False
 
-    def outcome_key(self) -> Pending:
+    def outcome_key(self) -> Unreported:
         """The pod without its promise."""
         if self.promised == NO_CONSTRAINTS:
             return self
@@ -90,13 +90,13 @@ class Pending:
         return device_count(self.counts)
 
 
-def pending_order(pending: Iterable[Pending]) -> tuple[Pending, ...]:
-    """Pending pods in one fixed order, so that equal availabilities are equal keys."""
-    return tuple(sorted(pending, key=_order))
+def unreported_order(pods: Iterable[Unreported]) -> tuple[Unreported, ...]:
+    """Unreported pods in one fixed order, so that equal availabilities are equal keys."""
+    return tuple(sorted(pods, key=_order))
 
 
 @remembered
-def _order(pod: Pending) -> tuple[object, ...]:
+def _order(pod: Unreported) -> tuple[object, ...]:
     counts = tuple((role.value, n) for role, n in pod.counts)
     words = (
         repr(pod.promised),
@@ -115,7 +115,7 @@ class Availability:
     """What is known of a node's devices at one moment: a value, so equal ones are equal keys.
 
     ``free`` is what nobody is seen to hold. ``releasing`` are pods that are ending, ``running``
-    those that are not, ``pending`` the unreported ones, each in a fixed order. GPUs that are
+    those that are not, ``unreported`` the unreported ones, each in a fixed order. GPUs that are
     ``sick`` stay free for the kubelet but break every promise. ``gone`` counts devices that nobody
     is seen to hold and the kubelet hands out no more: what pods hide may be among them.
     ``withheld`` are devices that nobody is seen to hold and the kubelet does not hand out now (a
@@ -125,7 +125,7 @@ class Availability:
     free: Pool
     releasing: tuple[Holder, ...] = ()
     running: tuple[Holder, ...] = ()
-    pending: tuple[Pending, ...] = ()
+    unreported: tuple[Unreported, ...] = ()
     sick: Mask = 0
     width: int = 1
     gone: int = 0
@@ -138,9 +138,9 @@ class Availability:
 
     @property
     def devices_left(self) -> int:
-        """Devices that are surely left once every pending pod is admitted; may be negative."""
+        """Devices that are surely left once every unreported pod is admitted; may be negative."""
         free = total(self.free, self.width)
-        return free - self.hidden - sum(pod.held for pod in self.pending if not pod.departed)
+        return free - self.hidden - sum(pod.held for pod in self.unreported if not pod.departed)
 
     def outcome_key(self, *, endings: bool) -> Availability:
         """Only what belief and outcomes depend on: many availabilities have this in common.
@@ -153,7 +153,7 @@ class Availability:
             self.free,
             self.releasing,
             tuple(sorted(h for h in running if h != Holder(0))),
-            pending_order(pod.outcome_key() for pod in self.pending),
+            unreported_order(pod.outcome_key() for pod in self.unreported),
             width=self.width,
             gone=self.gone if self.hidden else 0,
             withheld=self.withheld if endings else 0,
@@ -166,7 +166,7 @@ class Availability:
         """
         back = self.withheld if endings else 0
         ended = (*self.releasing, *(self.running if endings else ()))
-        started = sum(pod.shown for pod in self.pending)
+        started = sum(pod.shown for pod in self.unreported)
         return self.free + back + sum(holder.shown for holder in ended) + started
 
 
@@ -205,7 +205,7 @@ def belief(
     if kubelet.monotone:
         return Belief((FreeState(now.widest(endings=endings)),))
     holders = (*now.releasing, *(now.running if endings else ()), *_coming_back(now, endings))
-    if not now.pending and not now.hidden:
+    if not now.unreported and not now.hidden:
         return _only_endings(now.free, holders, one_container)
     future = _Future(kubelet, now, endings)
     seen = future.beginnings(holders)
@@ -218,8 +218,8 @@ def belief(
             return Belief(None, future.spent)
         frontier += reached - seen
         seen |= reached
-    settled = (state for state in seen if future.settled(state))
-    found = {FreeState(s.free, () if one_container else s.releasable.held) for s in settled}
+    at_rest = (state for state in seen if future.at_rest(state))
+    found = {FreeState(s.free, () if one_container else s.releasable.held) for s in at_rest}
     return Belief(tuple(sorted(found)), future.spent)
 
 
@@ -303,8 +303,8 @@ class _Future:
         self._kubelet = kubelet
         self._now = now
         self._endings = endings
-        self._pods = now.pending
-        self.spent = len(now.pending) ** 2 // 16
+        self._pods = now.unreported
+        self.spent = len(now.unreported) ** 2 // 16
 
     def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
         """The states now: what pods hide may be any devices that seem free; None if too many.
@@ -314,7 +314,7 @@ class _Future:
         now = self._now
         if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
             return None
-        first: dict[Pending, int] = {}
+        first: dict[Unreported, int] = {}
         everybody = tuple(first.setdefault(pod, n) for n, pod in enumerate(self._pods))
         hidden_by_others = now.hidden - sum(holder.hidden for holder in holders)
         found = {_State(now.free, _Releasable(), everybody)}
@@ -338,7 +338,7 @@ class _Future:
             }
         return found or None  # more is hidden than there is: what we see contradicts itself
 
-    def settled(self, state: _State) -> bool:
+    def at_rest(self, state: _State) -> bool:
         """Whether another pod can be admitted in this state."""
         started = any(self._pods[number].started for number in state.unreported)
         return not state.releasable.departed and not started
@@ -371,7 +371,7 @@ class _Future:
             for pool, left in state.releasable.each()
         }
 
-    def _after_admissions(self, state: _State, pod: Pending) -> set[_State] | None:
+    def _after_admissions(self, state: _State, pod: Unreported) -> set[_State] | None:
         """The states after a pod was admitted that is unreported no more; None if too many."""
         kubelet = opaque(self._kubelet) if pod.opaque else self._kubelet
         one = len(pod.counts) == 1 and not kubelet.aligns
@@ -391,7 +391,7 @@ class _Future:
         self.spent += 2 * len(ways)
         return {self._after(state, pod, way) for way in ways}
 
-    def _after(self, state: _State, pod: Pending, way: Admission) -> _State:
+    def _after(self, state: _State, pod: Unreported, way: Admission) -> _State:
         """The state after a pod was admitted in one way.
 
         1. What others released between two of its containers came free.

@@ -19,7 +19,7 @@ from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod, switched, unreported
 from tests.scheduler_extender.serving import Clock
-from topology.core.belief import Availability, Holder, Pending
+from topology.core.belief import Availability, Holder, Unreported
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.pools import pack
@@ -54,7 +54,7 @@ def test_nothing_known_is_all_free() -> None:
 
 
 def test_a_bound_pod_is_a_reservation_until_it_is_reported() -> None:
-    assert free(Report(), bound()) == Availability(0b1111, pending=(unreported(2),))
+    assert free(Report(), bound()) == Availability(0b1111, unreported=(unreported(2),))
     now = free(Report(allocations=(shown("uid-1", 1, 2),)), bound())
     assert now == Availability(0b1001, running=(Holder(0b0110),))
 
@@ -71,7 +71,7 @@ def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
     cluster.put_pod(bound())
     cluster.put_record(NODE, Report("boot", 1))
     now = cluster.facts(NODE.name).availability(GPU)
-    assert now == Availability(0b1111, pending=(unreported(2),))
+    assert now == Availability(0b1111, unreported=(unreported(2),))
     cluster.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
     cluster.put_record(NODE, Report("boot", 3))
     assert cluster.facts(NODE.name).availability(GPU) == Availability(
@@ -80,7 +80,7 @@ def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
     # After a reboot it is admitted anew.
     cluster.put_record(NODE, Report("reboot", 1))
     now = cluster.facts(NODE.name).availability(GPU)
-    assert now == Availability(0b1111, pending=(unreported(2),))
+    assert now == Availability(0b1111, unreported=(unreported(2),))
 
 
 def test_what_dra_serves_holds_no_plugin_device() -> None:
@@ -95,7 +95,7 @@ def test_what_dra_serves_holds_no_plugin_device() -> None:
         node="node",
         extendedResourceClaimStatus=claim,
     )
-    assert free(Report(), record(mixed)) == Availability(0b1111, pending=(unreported(2),))
+    assert free(Report(), record(mixed)) == Availability(0b1111, unreported=(unreported(2),))
 
 
 def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
@@ -105,21 +105,21 @@ def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
     one = replace(
         unreported(1), exclusive=Exclusive.CPUS
     )  # it may be: that is the kubelet's to say
-    assert free(Report(), record(manifest)) == Availability(0b1111, pending=(one,))
+    assert free(Report(), record(manifest)) == Availability(0b1111, unreported=(one,))
 
 
 def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
     two = bound(containers=[container("a", 1), container("b", 2)])
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), two)
-    rest = Pending(((Role.APP, 2),), started=True, shown=0b0001)
-    assert now == Availability(0b1110, pending=(rest,))
+    rest = Unreported(((Role.APP, 2),), started=True, shown=0b0001)
+    assert now == Availability(0b1110, unreported=(rest,))
 
 
 def test_init_containers_hold_devices_that_nobody_shows() -> None:
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
     # Its init container may have its devices already: to others it may take any.
-    entry = Pending(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
-    assert free(Report(), hungry) == Availability(0b1111, pending=(entry,))
+    entry = Unreported(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
+    assert free(Report(), hungry) == Availability(0b1111, unreported=(entry,))
     now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
     assert now == Availability(0b1110, running=(Holder(0b0001, 2),))
     assert now.devices_left == 1
@@ -145,9 +145,9 @@ def test_a_departed_pod_counts_while_one_beside_it_is_unreported() -> None:
     cluster.put_pod(pair)
     cluster.put_pod(single)
     cluster.put_pod(replace(single, phase="Succeeded"))
-    departed = Pending(((Role.APP, 1),), departed=True)
+    departed = Unreported(((Role.APP, 1),), departed=True)
     now = cluster.facts(NODE.name).availability(GPU)
-    assert now == Availability(0b1111, pending=(departed, unreported(2)))
+    assert now == Availability(0b1111, unreported=(departed, unreported(2)))
     assert isinstance(now, Availability)
     assert now.devices_left == 2  # a departed pod takes nothing from later ones
     cluster.drop_pod(PodUid("single"))
@@ -247,7 +247,7 @@ def test_a_holder_that_nobody_knows() -> None:
 def test_a_recreated_pod_of_the_same_name_is_another_pod() -> None:
     report = Report(allocations=(shown("uid-1", 0, 1),))
     now = free(report, bound(uid="uid-2"))
-    assert now == Availability(0b1100, releasing=(Holder(0b0011),), pending=(unreported(2),))
+    assert now == Availability(0b1100, releasing=(Holder(0b0011),), unreported=(unreported(2),))
 
 
 def test_what_the_kubelet_would_not_hand_out_is_not_free() -> None:
@@ -261,7 +261,7 @@ def test_an_allocation_without_a_uid_is_the_pods_of_that_name() -> None:
     assert free(report, bound(uid="uid-2")) == Availability(0b1100, running=(Holder(0b0011),))
     # Of two pods of that name it cannot be told whose it is: each of them may take two more.
     twice = free(report, bound(uid="uid-2"), bound(uid="uid-3"))
-    assert (twice.free, len(twice.pending)) == (0b1100, 2)
+    assert (twice.free, len(twice.unreported)) == (0b1100, 2)
 
 
 def test_a_sick_gpu_stays_free_and_is_marked() -> None:

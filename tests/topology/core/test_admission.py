@@ -11,7 +11,7 @@ import pytest
 from tests.nodes import bridged, switched
 from tests.recorded import lines, mask, node, recorded
 from topology.core.admission import AFFINITY, TOO_FEW, Kubelet, admissions, container_sets
-from topology.core.belief import Availability, Holder, Pending, free_states
+from topology.core.belief import Availability, Holder, Unreported, free_states
 from topology.core.budget import SPENT
 from topology.core.devices import GpuResource, Mask, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -148,10 +148,10 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
         if line["op"] != "admit":
             continue
         start = free = mask(line["free"])
-        earlier: list[Pending] = []
+        earlier: list[Unreported] = []
         for pod in line["pods"]:
             counts = tuple((APP, n) for n in pod["containers"])
-            belief = free_states(kubelet, Availability(start, pending=tuple(earlier)))
+            belief = free_states(kubelet, Availability(start, unreported=tuple(earlier)))
             assert belief is not None
             assert free in {state.free for state in belief}, line
             got = mask([i for container in pod["got"] for i in container])
@@ -160,7 +160,7 @@ def test_every_recorded_admission_of_a_real_kubelet_is_explained() -> None:
                 before = free & ~mask([i for c in pod["got"][:n] for i in c])
                 assert mask(given) in (container_sets(kubelet, before, (container,))[0] or ())
             free &= ~got
-            earlier.append(Pending(counts))
+            earlier.append(Unreported(counts))
             steps += 1
     assert steps > 300
 
@@ -253,8 +253,8 @@ def test_devices_that_do_not_suffice_are_a_hazard() -> None:
 
 def test_what_a_half_admitted_pod_leaves() -> None:
     """After a crash of its second container it gives back what it had."""
-    half = Pending(((APP, 3),), started=True, shown=0b0001)
-    now = Availability(0b1110, pending=(half,), running=(Holder(0b11110000),))
+    half = Unreported(((APP, 3),), started=True, shown=0b0001)
+    now = Availability(0b1110, unreported=(half,), running=(Holder(0b11110000),))
     found = free_states(KUBELET, now)
     assert found is not None
     assert {state.free for state in found} == {0b0000, 0b1111}

@@ -19,7 +19,7 @@ from topology.core.belief import (
     Availability,
     FreeState,
     Holder,
-    Pending,
+    Unreported,
     _Releasable,
     belief,
     free_states,
@@ -64,7 +64,7 @@ def masks(now: Availability, *, endings: bool = False) -> tuple[Mask, ...]:
 
 
 def test_masks_under_every_order_of_admission() -> None:
-    now = Availability(0b1111, pending=(unreported(1), unreported(2)))
+    now = Availability(0b1111, unreported=(unreported(1), unreported(2)))
     # nobody; the single first (3); the pair first (0,1); single then pair; pair then single
     assert masks(now) == (0b0100, 0b0111, 0b1100, 0b1111)
 
@@ -76,13 +76,13 @@ def test_masks_with_releases() -> None:
 
 
 def test_a_release_may_fall_between_two_admissions() -> None:
-    now = Availability(0b1100, releasing=(Holder(0b0010),), pending=(unreported(1),))
+    now = Availability(0b1100, releasing=(Holder(0b0010),), unreported=(unreported(1),))
     # the single takes 3 whatever comes first; the release adds 1 before or after it
     assert masks(now) == (0b0100, 0b0110, 0b1100, 0b1110)
 
 
 def test_a_pod_that_comes_and_goes() -> None:
-    now = Availability(0b0111, pending=(unreported(2), unreported(1)))
+    now = Availability(0b0111, unreported=(unreported(2), unreported(1)))
     assert 0b0101 not in masks(now)
     # The single takes 2, the pair 0 and 1, the single ends again: only then is 2 alone free …
     assert 0b0100 in masks(now, endings=True)
@@ -116,13 +116,13 @@ def test_more_hidden_than_there_is_promises_nothing() -> None:
 
 
 def test_a_departed_pod_was_there_for_others_and_is_no_more() -> None:
-    departed = Pending(((Role.APP, 1),), departed=True)
+    departed = Unreported(((Role.APP, 1),), departed=True)
     pair = unreported(2, NVLINK)
-    now = Availability(0b0111, pending=(departed, pair))
+    now = Availability(0b0111, unreported=(departed, pair))
     # The departed pod had 2 and has let go; the pair took 0 and 1 whatever came first.
     assert masks(now) == (0b0100, 0b0111)
     # Of three in a row the pair could have come second, to 1 alone and 0: the departed pod held 3.
-    gone = Availability(0b1110, pending=(departed,))
+    gone = Availability(0b1110, unreported=(departed,))
     assert not keeps(node(), gone, pair)
     assert keeps(node(), Availability(0b1110), pair)
 
@@ -145,13 +145,13 @@ def test_each_pool_is_released_alone() -> None:
 
 
 def test_an_opaque_pod_may_take_any_devices() -> None:
-    unseen = Pending(((Role.INIT, 2), (Role.APP, 2)), opaque=True)
-    assert len(masks(Availability(0b1111, pending=(unseen,)))) == 1 + 6
+    unseen = Unreported(((Role.INIT, 2), (Role.APP, 2)), opaque=True)
+    assert len(masks(Availability(0b1111, unreported=(unseen,)))) == 1 + 6
 
 
 def test_a_half_admitted_pod_comes_first_or_fails() -> None:
-    half = Pending(((Role.APP, 1),), started=True, shown=0b1000)
-    now = Availability(0b0111, pending=(half, unreported(2)))
+    half = Unreported(((Role.APP, 1),), started=True, shown=0b1000)
+    now = Availability(0b0111, unreported=(half, unreported(2)))
     # It takes 2 and the pair may follow; or it fails and gives 3 back.
     assert masks(now) == (0b0000, 0b0011, 0b1100, 0b1111)
 
@@ -173,15 +173,15 @@ def test_a_verdict_needs_every_mask() -> None:
         (0b0111, (unreported(1),), Verdict.GUARANTEED),
         (0b1110, (unreported(1),), Verdict.POSSIBLE),
     ):
-        assert assess(node(), Availability(free, pending=pending), request).verdict is verdict
+        assert assess(node(), Availability(free, unreported=pending), request).verdict is verdict
 
 
 def test_a_newcomer_may_endanger_a_promise() -> None:
     promise = unreported(2, NVLINK)
-    now = Availability(0b1110, pending=(promise,))
+    now = Availability(0b1110, unreported=(promise,))
     assert endangers(node(), now, gpu_request(1))
     assert not endangers(Kubelet(bridged().shape), now, gpu_request(1))
-    roomy = Availability(0b1111, pending=(promise,))
+    roomy = Availability(0b1111, unreported=(promise,))
     assert not endangers(node(), roomy, gpu_request(1))
     assert not endangers(node(), Availability(0b1110), gpu_request(1))
 
@@ -190,24 +190,24 @@ def test_only_a_promise_that_survives_endings_minds_them() -> None:
     held = (Holder(0b0001),)
     # 2-3 is the only pair; if 0 came free beside 1, that pair would be handed out first, also good;
     # with 1 held instead, 0-1 stays apart.
-    now = Availability(0b1110, running=held, pending=(unreported(2, NVLINK),))
+    now = Availability(0b1110, running=held, unreported=(unreported(2, NVLINK),))
     assert endangers(node(), now, gpu_request(1))
-    wide = Availability(0b1111, pending=(unreported(2, NVLINK, survives_endings=True),))
+    wide = Availability(0b1111, unreported=(unreported(2, NVLINK, survives_endings=True),))
     assert not endangers(node(), wide, gpu_request(1))
 
 
 def test_a_belief_that_grows_too_large_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topology.core.belief.MAX_STATES", 2)
     belief.cache_clear()
-    now = Availability(0b11110, pending=(unreported(1), unreported(1), unreported(1)))
+    now = Availability(0b11110, unreported=(unreported(1), unreported(1), unreported(1)))
     node = Kubelet(bridged(6).shape, AllocatorFacts("pairs-first"))
     assert free_states(node, now) is None
     found = assess(node, now, gpu_request(2, NVLINK))
     assert (found.verdict, found.hazards) == (Verdict.IMPOSSIBLE, ())  # too few are left
-    now = Availability(0b111110, pending=(unreported(1), unreported(1), unreported(1)))
+    now = Availability(0b111110, unreported=(unreported(1), unreported(1), unreported(1)))
     found = assess(node, now, gpu_request(2, NVLINK))
     assert (found.verdict, found.hazards) == (Verdict.POSSIBLE, ("too-much-at-once",))
-    promise = Availability(0b111110, pending=(unreported(2, NVLINK), unreported(1)))
+    promise = Availability(0b111110, unreported=(unreported(2, NVLINK), unreported(1)))
     assert endangers(node, promise, gpu_request(1))
     belief.cache_clear()
 
@@ -224,7 +224,7 @@ def test_belief_is_every_history(free: Mask, pods: list[int], gone: list[int]) -
     now = Availability(
         free,
         releasing=tuple(Holder(h) for h in sorted(holders)),
-        pending=tuple(unreported(n) for n in sorted(pods)),
+        unreported=tuple(unreported(n) for n in sorted(pods)),
     )
     steps = [("admit", n) for n in pods] + [("release", h) for h in holders]
     expected = {free}

@@ -10,7 +10,7 @@ from benchmarks.speed.worst_nodes import sparse
 from tests.topology import answers
 from topology.core import remembering
 from topology.core.admission import Kubelet, admissions, container_sets
-from topology.core.belief import Availability, Holder, Pending
+from topology.core.belief import Availability, Holder, Unreported
 from topology.core.budget import SPENT
 from topology.core.devices import Bytes, NodeName
 from topology.core.graph import AllocatorFacts
@@ -83,8 +83,8 @@ def test_what_is_over_budget_is_not_promised_and_refuses_a_bind() -> None:
     for count in (1, 2, 3):
         admissions(node, node.shape.all_gpus, ((Role.APP, count),))
     assert assess.__wrapped__(node, now, request) == cold  # type: ignore[attr-defined]
-    promise = Pending(request.counts, promised=request.constraints)
-    assert endangers(node, Availability(node.shape.all_gpus, pending=(promise,)), gpu_request(1))
+    promise = Unreported(request.counts, promised=request.constraints)
+    assert endangers(node, Availability(node.shape.all_gpus, unreported=(promise,)), gpu_request(1))
     assert container_sets(node, now.free, request.counts)[-1] is None
 
 

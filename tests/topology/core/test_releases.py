@@ -16,7 +16,7 @@ import pytest
 from tests.nodes import bridged
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import ALLOCATORS, Call, Outcomes
-from topology.core.belief import Availability, Holder, Pending
+from topology.core.belief import Availability, Holder, Unreported
 from topology.core.devices import GpuResource, PodUid, positions
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
@@ -241,10 +241,10 @@ def test_what_comes_beside_ending_pods_was_foreseen(
             node.free(),
             releasing=tuple(sorted(node.holders[uid] for uid in ending)),
             running=tuple(sorted(node.holders[uid] for uid in staying)),
-            pending=(Pending(before),) if beside else (),
+            unreported=(Unreported(before),) if beside else (),
             width=width_for(replicas),
         )
-        sets, hazards = predicted(node.kubelet, now, Pending(counts))
+        sets, hazards = predicted(node.kubelet, now, Unreported(counts))
         node.end_some(ending)
         if beside and rng.random() < 0.7:
             node.admit("beside", before, ending)
@@ -283,9 +283,11 @@ def test_three_containers_beside_a_running_pod_get_an_answer(held: int) -> None:
 
 @pytest.mark.parametrize("held", range(8))
 def test_four_unreported_containers_fail_nobody(held: int) -> None:
-    unreported = Pending(((APP, 1),) * 4)
-    now = Availability(0xFF & ~(1 << held), releasing=(Holder(1 << held),), pending=(unreported,))
+    unreported = Unreported(((APP, 1),) * 4)
+    now = Availability(
+        0xFF & ~(1 << held), releasing=(Holder(1 << held),), unreported=(unreported,)
+    )
     assess(DGX, now, gpu_request(1))
     assess(DGX, now, gpu_request(2, NVLINK))
-    assert keeps(DGX, now, Pending(((APP, 1),))) is True
+    assert keeps(DGX, now, Unreported(((APP, 1),))) is True
     assert not endangers(DGX, now, gpu_request(2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability, Pending, opaque, pending_order
+from topology.core.belief import Availability, Unreported, opaque, unreported_order
 from topology.core.budget import CHECK_STEPS
 from topology.core.placement.constraints import compiled
 from topology.core.placement.outlook import judged, outlook
@@ -28,22 +28,22 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     """
     if kubelet.monotone or request.effective_count == 0:
         return False
-    newcomer = Pending(
+    newcomer = Unreported(
         request.counts, only_gpu_plugin=request.only_gpu_plugin, exclusive=request.exclusive
     )
     steps = 0
-    for i, pod in enumerate(now.pending):
+    for i, pod in enumerate(now.unreported):
         if pod.promised == NO_CONSTRAINTS or pod.started:
             continue
-        others = pending_order((*now.pending[:i], *now.pending[i + 1 :], newcomer))
-        kept, cost = _keeps(kubelet, replace(now, pending=others), pod)
+        others = unreported_order((*now.unreported[:i], *now.unreported[i + 1 :], newcomer))
+        kept, cost = _keeps(kubelet, replace(now, unreported=others), pod)
         steps += cost + len(others)
         if not kept or steps > CHECK_STEPS:
             return True
     return False
 
 
-def keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> bool:
+def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> bool:
     """Whether a promise holds in every free state; ``now`` is without the pod itself.
 
     What is too much to work out does not hold.
@@ -51,7 +51,7 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> bool:
     return _keeps(kubelet, now, pod)[0]
 
 
-def _keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> tuple[bool, int]:
+def _keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[bool, int]:
     """:func:`keeps`, and the steps that it took."""
     endings = pod.survives_endings
     key = _with_departed_alive(now).outcome_key(endings=endings)
@@ -61,7 +61,7 @@ def _keeps(kubelet: Kubelet, now: Availability, pod: Pending) -> tuple[bool, int
 
 
 def predicted(
-    kubelet: Kubelet, now: Availability, pod: Pending
+    kubelet: Kubelet, now: Availability, pod: Unreported
 ) -> tuple[tuple[Pool, ...] | None, tuple[str, ...]]:
     """Every set that an unreported pod may be seen with, and the refusals it may meet.
 
@@ -78,7 +78,7 @@ def predicted(
 
 def _with_departed_alive(now: Availability) -> Availability:
     """What an unreported pod may have met: pods that departed since may have been there then."""
-    if not any(pod.departed for pod in now.pending):
+    if not any(pod.departed for pod in now.unreported):
         return now
-    pods = (replace(p, departed=False, ending=True) if p.departed else p for p in now.pending)
-    return replace(now, pending=pending_order(pods))
+    pods = (replace(p, departed=False, ending=True) if p.departed else p for p in now.unreported)
+    return replace(now, unreported=unreported_order(pods))
