@@ -19,6 +19,7 @@ from tests.e2e.nvidiastack import run_plugin_pod
 from tests.fakes.kubelet import GPU, FakeKubelet
 from topology import codec
 from topology.codec import Record
+from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.machines import machine
 
@@ -26,6 +27,12 @@ pytestmark = pytest.mark.e2e
 MACHINES = {"n1": "dgx1-v100", "n2": "a100-pcie-4-bridged", "n3": "l40s-4"}
 OUTAGE = 60.0
 NVLINK = {"link": "nvlink"}
+
+
+def hand_out(kubelet: FakeKubelet, topology: NodeTopology) -> None:
+    """Let a kubelet hand out the GPUs of a machine, with the NUMA nodes that a plugin names."""
+    kubelet.numa = {str(gpu.uuid): gpu.topology_nodes or () for gpu in topology.gpus}
+    kubelet.allocatable(*(str(gpu.uuid) for gpu in topology.gpus))
 
 
 class Site:
@@ -44,7 +51,7 @@ class Site:
             socket = Path(tempfile.mkdtemp(prefix="agents-"))
             stack.callback(shutil.rmtree, socket)
             kubelet = self.kubelets[name] = stack.enter_context(FakeKubelet(socket))
-            kubelet.allocatable(*(str(gpu.uuid) for gpu in topology.gpus))
+            hand_out(kubelet, topology)
             flags = ["--topology-manager-policy=none"]
             self.agents[name] = stack.enter_context(
                 Agent(real.control_plane, topology, kubelet.socket, folder, flags)
@@ -148,7 +155,7 @@ def test_a_rebooted_node_with_other_gpus_lets_a_waiting_pod_in(site: Site) -> No
     site.real.unschedulable("quad")
     other = machine("hgx-h100-4").topology("n3")
     agent = site.agents["n3"]
-    site.kubelets["n3"].allocatable(*(str(gpu.uuid) for gpu in other.gpus))
+    hand_out(site.kubelets["n3"], other)
     agent.reboot(other)
 
     def published() -> bool:
