@@ -22,9 +22,9 @@ from scheduler_extender.limits import DEFAULT, Limits
 GC_THRESHOLDS = (50_000, 20, 1000)
 """The collector of reference cycles stops every thread while it looks, up to 60 ms through all that
 is remembered. Hardly anything here is part of a cycle, so it looks at all of it rarely."""
-SWITCH_INTERVAL = 0.001
-"""Seconds after which a thread that computes lets another one go on; the interpreter's own is 5 ms.
-"""
+SWITCH_INTERVAL = 0.0002
+"""Seconds after which a thread that computes lets the event loop go on; the interpreter's own is
+5 ms. An answer of the loop takes several such turns."""
 
 
 class PortError(OSError):
