@@ -22,6 +22,7 @@ from topology.core.devices import (
 )
 from topology.core.hashing import hashed_once
 from topology.core.links import GBps, Link, LinkKind, canonical_product
+from topology.core.numa import NumaFacts
 from topology.core.patterns import Rows, has_ring
 from topology.core.remembering import remembered
 
@@ -52,7 +53,8 @@ class AllocatorFacts:
     or not. ``sees_topology`` is false where it is not known which NUMA nodes the plugin names to
     the kubelet (a record of an older agent): then devices may be aligned in any way.
     ``full_cores_only`` is the CPU Manager's option ``full-pcpus-only``: it refuses CPUs that would
-    not make up whole cores.
+    not make up whole cores. ``numa`` are the machine's CPUs and memory, where a static manager
+    gives them to pods.
     """
 
     policy: str = "any"
@@ -65,6 +67,7 @@ class AllocatorFacts:
     numa_distances: tuple[tuple[int, ...], ...] | None = None
     sees_topology: bool = True
     full_cores_only: bool | None = None
+    numa: NumaFacts | None = None
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,111 @@
+"""A node's CPUs and memory by NUMA node, and which pods have some of them for their own.
+
+The kubelet's CPU Manager (policy ``static``) gives whole CPUs to containers of pods of the class
+Guaranteed, its Memory Manager (policy ``Static``) memory of certain NUMA nodes. Both tell the
+Topology Manager on which NUMA nodes they could do so, and GPUs are chosen accordingly
+(:mod:`topology.core.admission`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from topology.core.devices import positions
+
+CpuSet = NewType("CpuSet", int)
+"""Logical CPUs: bit *n* is the CPU with the kernel's number *n*."""
+
+NO_CPUS = CpuSet(0)
+MOST_CPUS = 4096
+"""Numbers of CPUs go up to one less."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA node: its logical CPUs, its socket, and the memory that pods may have for their own.
+
+    ``memory`` is bytes by type (``memory``, ``hugepages-1Gi`` …) in the order of the types;
+    ``socket`` is the kernel's number of the package, None where it is not known.
+    """
+
+    cpus: CpuSet
+    socket: int | None = None
+    memory: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NumaFacts:
+    """A machine's NUMA nodes by number, and what the kubelet gives out of them.
+
+    ``allocatable`` are the CPUs that pods may have for their own: all but the reserved ones.
+    ``whole_cores`` are those of them whose core has no reserved CPU, ``threads`` is how many CPUs a
+    core has. ``socket_aligned`` is the CPU Manager's option ``align-by-socket``.
+    """
+
+    nodes: tuple[NumaNode, ...]
+    allocatable: CpuSet
+    whole_cores: CpuSet
+    threads: int = 1
+    socket_aligned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBlock:
+    """Memory of one type that one container has for its own, somewhere on these NUMA nodes."""
+
+    type: str
+    amount: int
+    """Bytes."""
+    nodes: tuple[int, ...]
+    """Numbers of NUMA nodes, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one pod has for its own, as the kubelet shows it.
+
+    Ordinary init containers do not show.
+    """
+
+    namespace: str
+    pod: str
+    cpus: CpuSet = NO_CPUS
+    memory: tuple[MemoryBlock, ...] = ()
+
+
+def cpu_set(text: str) -> CpuSet:
+    """The CPUs of a list as the kernel writes it; a ValueError names what is wrong.
+
+    >>> bin(cpu_set("0-2,8"))
+    '0b100000111'
+    """
+    found = 0
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        low, high = _number(first, part), _number(last if dash else first, part)
+        if low > high:
+            raise ValueError(f"{part!r}: the first CPU must not be above the last")
+        found |= (1 << high + 1) - (1 << low)
+    return CpuSet(found)
+
+
+def _number(text: str, part: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 4 or int(text) >= MOST_CPUS:
+        raise ValueError(f"{part!r}: allowed are CPUs from 0 to {MOST_CPUS - 1}, such as 0-3,8")
+    return int(text)
+
+
+def cpu_list(cpus: CpuSet) -> str:
+    """The CPUs as the kernel writes them.
+
+    >>> cpu_list(cpu_set("8,0-2,1"))
+    '0-2,8'
+    """
+    parts: list[list[int]] = []
+    for cpu in positions(cpus):
+        if parts and parts[-1][-1] == cpu - 1:
+            parts[-1][1:] = [cpu]
+        else:
+            parts.append([cpu])
+    return ",".join("-".join(map(str, part)) for part in parts)
