@@ -11,16 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from scheduler_extender.exclusive import amounts_of, containers_with_roles, exclusive_of
+from scheduler_extender.quantities import BadValueError, cut, quantity, shortened
 from scheduler_extender.wire import Container, Pod, Resources
 from topology.core.devices import Bytes
 from topology.core.links import GBps, LinkKind, canonical_product
 from topology.core.requests import (
     Constraints,
     ContainerRequest,
-    Exclusive,
+    Demand,
     GpuRequest,
     Pattern,
     Policy,
@@ -43,6 +44,7 @@ MAX_VALUE = 1024
 """Characters of an annotation of ours."""
 MAX_MODELS = 32
 """Different globs of gpu-model."""
+BYTES = "allowed are quantities of bytes above 0, such as 40Gi"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,6 @@ class Malformed:
     holds: GpuRequest | None = None
 
 
-class _BadValueError(ValueError):
-    """What a value should have been."""
-
-
 def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malformed | None:
     """The pod's request over the ``managed`` resources; None where it asks for none of them.
 
@@ -70,13 +68,13 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     claimed = _claimed(pod)
     containers: dict[str, list[ContainerRequest]] = {}
     only_gpu_plugin = not pod.spec.resource_claims
-    for container, role in _containers(pod):
+    for container, role in containers_with_roles(pod):
         only_gpu_plugin = only_gpu_plugin and not _other_devices(container, managed)
         for resource in managed:
             try:
                 count = _count(container, resource)
-            except _BadValueError as error:
-                return Malformed(f"container {_cut(container.name)}: {resource} {error}")
+            except BadValueError as error:
+                return Malformed(f"container {cut(container.name)}: {resource} {error}")
             if count and (container.name, resource) not in claimed:
                 found = ContainerRequest(container.name, count, role)
                 containers.setdefault(resource, []).append(found)
@@ -88,7 +86,7 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         return Malformed(
             f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
         )
-    exclusive = _exclusive(pod)
+    exclusive = exclusive_of(pod, resource)
     counted = GpuRequest(
         resource,
         tuple(containers[resource]),
@@ -101,13 +99,13 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         name = key.removeprefix(PREFIX)
         if name not in KEYS:
             return Malformed(
-                f"annotation {_cut(key)}: unknown key, allowed are {', '.join(KEYS)}", counted
+                f"annotation {cut(key)}: unknown key, allowed are {', '.join(KEYS)}", counted
             )
         field, read = KEYS[name]
         try:
             values[field] = read(_bounded(ours[key]))
-        except _BadValueError as error:
-            return Malformed(f"annotation {key}={_short(ours[key])}: {error}", counted)
+        except BadValueError as error:
+            return Malformed(f"annotation {key}={shortened(ours[key])}: {error}", counted)
     policy = values.pop("policy", Policy.REQUIRED)
     if "link" not in values and "min_nvlinks" not in values:
         values.pop("pattern", None)  # there is nothing for a pattern to speak about
@@ -120,7 +118,7 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
 
 def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
     """Whether a container of the pod asks for a ``managed`` resource, whoever serves it."""
-    for container, _ in _containers(pod):
+    for container, _ in containers_with_roles(pod):
         resources = container.resources or Resources()
         if any(
             r in (amounts or {})
@@ -138,57 +136,11 @@ def _claimed(pod: Pod) -> set[tuple[str, str]]:
     return {(found.container_name, found.resource_name) for found in mappings or ()}
 
 
-def _containers(pod: Pod) -> list[tuple[Container, Role]]:
-    init = [
-        (c, Role.SIDECAR if c.restart_policy == "Always" else Role.INIT)
-        for c in pod.spec.init_containers or []
-    ]
-    return init + [(c, Role.APP) for c in pod.spec.containers or []]
-
-
 def _other_devices(container: Container, managed: tuple[str, ...]) -> bool:
     """Whether it asks for another plugin's devices: their names have a domain of their own."""
     resources = container.resources or Resources()
     names = {*(resources.requests or {}), *(resources.limits or {})} - set(managed)
     return any("/" in name and ".kubernetes.io/" not in name for name in names)
-
-
-def _exclusive(pod: Pod) -> Exclusive:
-    """What static CPU and Memory Managers would give to the pod, by Kubernetes' rules.
-
-    With resources of the pod as a whole it depends on the kubelet's version; then it is the most.
-    """
-    containers = [c.resources or Resources() for c, _ in _containers(pod)]
-    told = pod.status.qos_class
-    if told:
-        guaranteed = told == "Guaranteed"
-    else:
-        guaranteed = pod.spec.resources is not None or all(map(_is_guaranteed, containers))
-    if not guaranteed:
-        return Exclusive.NOTHING
-    if pod.spec.resources is not None:
-        return Exclusive.CPUS
-    cpus = (_amount((c.requests or {}).get("cpu", (c.limits or {}).get("cpu"))) for c in containers)
-    whole = any(amount is None or (amount > 0 and amount == int(amount)) for amount in cpus)
-    return Exclusive.CPUS if whole else Exclusive.MEMORY
-
-
-def _is_guaranteed(resources: Resources) -> bool:
-    """Whether a container has limits of CPU and memory, and requests that equal them."""
-    limits, requests = resources.limits or {}, resources.requests or {}
-    return all(
-        limits.get(name) is not None
-        and (name not in requests or _amount(requests[name]) == _amount(limits[name]))
-        for name in ("cpu", "memory")
-    )
-
-
-def _amount(given: str | int | float | None) -> Decimal | None:
-    """A quantity as a number; None where it cannot be read."""
-    try:
-        return quantity(str(given)) if given is not None else Decimal(0)
-    except ValueError:
-        return None
 
 
 def _count(container: Container, resource: str) -> int:
@@ -198,46 +150,15 @@ def _count(container: Container, resource: str) -> int:
         if amounts and resource in amounts:
             amount = quantity(str(amounts[resource]))
             if amount != int(amount) or not 0 <= amount <= MAX_COUNT:
-                raise _BadValueError(
-                    f"{_short(str(amounts[resource]))} is not a whole number from 0 to {MAX_COUNT}"
-                )
+                given = shortened(str(amounts[resource]))
+                raise BadValueError(f"{given} is not a whole number from 0 to {MAX_COUNT}")
             return int(amount)
     return 0
 
 
-_SUFFIXES: dict[str, int | Decimal] = {
-    "": 1,
-    "m": Decimal("0.001"),
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "E": 10**18,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
-    "Ei": 2**60,
-}
-_QUANTITY = re.compile(r"([+-]?\d{1,18}(?:\.\d{0,9})?(?:[eE][+-]?\d{1,2})?)([A-Za-z]{0,2})")
-
-
-def quantity(text: str) -> Decimal:
-    """A Kubernetes quantity as a number; a :class:`ValueError` says what it should have been."""
-    match = _QUANTITY.fullmatch(text.strip())
-    if match is None or match[2] not in _SUFFIXES:
-        raise _BadValueError(f"{_short(text)} is not a quantity such as 2 or 40Gi")
-    try:
-        return Decimal(match[1]) * _SUFFIXES[match[2]]
-    except InvalidOperation as error:
-        raise _BadValueError(f"{_short(text)} is not a quantity such as 2 or 40Gi") from error
-
-
 def _bounded(text: str) -> str:
     if len(text) > MAX_VALUE:
-        raise _BadValueError(f"{len(text)} characters; at most {MAX_VALUE} are allowed")
+        raise BadValueError(f"{len(text)} characters; at most {MAX_VALUE} are allowed")
     return text.strip()
 
 
@@ -245,7 +166,7 @@ def _one_of(words: Mapping[str, Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         word = text.lower()
         if word not in words:
-            raise _BadValueError(f"allowed are {', '.join(words)}")
+            raise BadValueError(f"allowed are {', '.join(words)}")
         return words[word]
 
     return read
@@ -253,35 +174,35 @@ def _one_of(words: Mapping[str, Any]) -> Callable[[str], Any]:
 
 def _nvlinks(text: str) -> int:
     if not re.fullmatch(r"\d{1,2}", text) or not 1 <= int(text) <= 18:
-        raise _BadValueError("allowed are whole numbers from 1 to 18")
+        raise BadValueError("allowed are whole numbers from 1 to 18")
     return int(text)
 
 
 def _bandwidth(text: str) -> GBps:
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or float(text) <= 0:
-        raise _BadValueError("allowed are GB/s above 0, such as 100 or 37.5")
+        raise BadValueError("allowed are GB/s above 0, such as 100 or 37.5")
     return GBps(float(text))
 
 
 def _memory(text: str) -> Bytes:
     try:
         amount = quantity(text)
-    except _BadValueError:
-        amount = Decimal(0)
+    except BadValueError:
+        raise BadValueError(BYTES) from None
     if amount < 1 or amount != int(amount):
-        raise _BadValueError("allowed are quantities of bytes above 0, such as 40Gi")
+        raise BadValueError(BYTES)
     return Bytes(int(amount))
 
 
 def _models(text: str) -> tuple[str, ...]:
     globs = [canonical_product(glob) for glob in text.split(",")]
     if not all(re.fullmatch(r"[a-z0-9*?.()+/-]{1,64}", glob) for glob in globs):
-        raise _BadValueError("allowed are product names or globs, comma-separated, such as A100*")
+        raise BadValueError("allowed are product names or globs, comma-separated, such as A100*")
     # Every product here is NVIDIA's: "NVIDIA*" asks for nothing more. Nor do two stars.
     globs = [re.sub(r"^(nvidia|nvidia-tesla)\*", "*", glob) for glob in globs]
     found = tuple(sorted({re.sub(r"\*+", "*", glob) for glob in globs}))
     if len(found) > MAX_MODELS:
-        raise _BadValueError(f"{len(found)} different globs; at most {MAX_MODELS} are allowed")
+        raise BadValueError(f"{len(found)} different globs; at most {MAX_MODELS} are allowed")
     return found
 
 
@@ -306,15 +227,6 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "policy": ("policy", _one_of({p.value: p for p in Policy})),
 }
 """Annotation (without prefix) → field of Constraints, and how its value is read."""
-
-
-def _short(text: str) -> str:
-    """A value as a reason quotes it: one line, at most forty characters."""
-    return f'"{_cut(" ".join(text[:200].split()), 40)}"'
-
-
-def _cut(text: str, most: int = 90) -> str:
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def render(request: GpuRequest) -> dict[str, str]:
@@ -342,16 +254,22 @@ def _plain(number: float) -> str:
 def containers_of(request: GpuRequest) -> dict[str, Any]:
     """The containers of a pod's spec that :func:`parse` reads as this request's."""
     found: dict[str, Any] = {"containers": []}
-    beside = {
-        Exclusive.NOTHING: {},
-        Exclusive.MEMORY: {"cpu": "500m", "memory": "1Gi"},
-        Exclusive.CPUS: {"cpu": "1", "memory": "1Gi"},
-    }[request.exclusive]
-    for container in request.containers:
-        limits = {"limits": {request.resource: str(container.count), **beside}}
-        written: dict[str, Any] = {"name": container.name, "resources": limits}
-        if container.role is Role.SIDECAR:
+    left = list(request.containers)
+    for i, demand in enumerate(request.exclusive.demands or _without_demands(request)):
+        name = left.pop(0).name if demand.devices and left else f"beside-{i}"
+        limits = amounts_of(demand, request.exclusive)
+        if demand.devices:
+            limits[request.resource] = str(demand.devices)
+        written: dict[str, Any] = {"name": name, "resources": {"limits": limits}}
+        if demand.role is Role.SIDECAR:
             written["restartPolicy"] = "Always"
-        place = "containers" if container.role is Role.APP else "initContainers"
+        place = "containers" if demand.role is Role.APP else "initContainers"
         found.setdefault(place, []).append(written)
     return found
+
+
+def _without_demands(request: GpuRequest) -> tuple[Demand, ...]:
+    """The containers that ask for devices, and amounts of the kind that the pod's class asks."""
+    cpus = int(request.exclusive.cpus)
+    memory = (("memory", 1 << 30),) if request.exclusive.memory else ()
+    return tuple(Demand(c.role, c.count, cpus, memory) for c in request.containers)

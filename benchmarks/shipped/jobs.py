@@ -36,7 +36,8 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse, quantity
+from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.quantities import quantity
 from scheduler_extender.wire import Pod
 from topology.codec import first_error
 from topology.core.devices import MIB

@@ -12,7 +12,7 @@ from rich.text import Text
 from scheduler_extender.explain import Answer
 from scheduler_extender.state.node import Unusable
 from scheduler_extender.wording import sets_text, verdict_text
-from topology.core.admission import container_sets, kubelet_of
+from topology.core.admission import container_sets, kubelet_of, others_on
 from topology.core.devices import Mask
 from topology.core.graph import NodeTopology
 from topology.core.placement import Assessment
@@ -97,8 +97,13 @@ def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
         kubelet,
         available.free,
         request.counts,
-        only_gpu_plugin=request.only_gpu_plugin,
-        exclusive=request.exclusive,
+        others_on(
+            kubelet,
+            available.room_for(kubelet, endings=False),
+            request.counts,
+            only_gpu_plugin=request.only_gpu_plugin,
+            exclusive=request.exclusive,
+        ),
     )
     for container, pools in zip(request.containers, found, strict=True):
         if container.name in named:

@@ -52,7 +52,7 @@ def import_(
     object goes to standard output as YAML, ready for a cluster file. What the text leaves open goes
     to standard error.
     """
-    from scheduler_extender.annotations import quantity
+    from scheduler_extender.quantities import quantity
     from topology.sources import SourceError, read
 
     check_node_name("--node", node)

@@ -19,7 +19,8 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from scheduler_extender.annotations import MANAGED, quantity
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.quantities import quantity
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Node, Pod

@@ -115,6 +115,7 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
     topology, served = _served(facts, request)
     available = facts.availability(request.resource)
     assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
+    available = available.without_needless_room(request.exclusive)
     kubelet = kubelet_of(topology, served)
     assessed = assess(kubelet, available, request)
     if not assessed.fits and not request.required:

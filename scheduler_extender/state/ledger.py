@@ -27,6 +27,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.occupancy import room
 from scheduler_extender.state.pods import PodRecord
 from topology.core.belief import Availability, Holder, Unreported, unreported_order
 from topology.core.devices import GpuResource, PodUid, base_uuid
@@ -142,13 +143,15 @@ class _Entries:
         self.unreported: dict[PodUid, Unreported] = {}
         self._taken: set[str] = set()
         self.shown: Collection[PodUid] = ()
+        self._pods: tuple[PodRecord, ...] = ()
 
-    def by_pod(self, pods: Iterable[PodRecord]) -> dict[PodUid, _Held]:
+    def by_pod(self, pods: tuple[PodRecord, ...]) -> dict[PodUid, _Held]:
         """The report's allocations, pod by pod.
 
         The agent may not have known a pod's UID yet. Then it is one of ``pods`` that has the name
         and is not shown by its UID, if one alone is; else it is told apart by its name.
         """
+        self._pods = pods
         with_uid = {a.pod_uid for a in self._report.allocations if a.pod_uid}
         named: dict[tuple[str, str], PodUid] = {}
         for pod in pods:
@@ -297,6 +300,7 @@ class _Entries:
             width=self._width,
             gone=max(0, gone) if hiding else 0,
             withheld=self._withheld(taken, free),
+            room=room(self._topology, report, self._pods, self.unreported),
         )
 
     def _withheld(self, taken: Pool, free: Pool) -> Pool:

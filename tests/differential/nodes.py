@@ -139,6 +139,36 @@ def _links(count: int, ids: list[list[int]], rng: Random) -> dict[str, Any]:
     return {"pcie": pcie, "nvlinks": nvlinks}
 
 
+def has_static_managers(node: Node) -> bool:
+    """Whether a manager gives pods CPUs or memory for their own."""
+    return "static" in (node["cpuManager"]["policy"], node["memoryManager"]["policy"].lower())
+
+
+def _cpus(node: Node) -> dict[str, Any]:
+    """What the agent tells of CPUs. The kubelet reserves the lowest ones, core by core."""
+    cores = [core for numa in node["numa"] for core in numa["cores"]]
+    every = [cpu for core in cores for cpu in core]
+    reserved = node["reservedCpus"]
+    whole = [cpu for core in cores for cpu in core if not set(core) & set(reserved)]
+    return {
+        "allocatable": ",".join(str(cpu) for cpu in every if cpu not in reserved),
+        "wholeCores": ",".join(map(str, whole)),
+        "threadsPerCore": 2,
+    }
+
+
+def _numa_node(node: Node, numa: dict[str, Any]) -> dict[str, Any]:
+    """What the agent tells of a NUMA node."""
+    told: dict[str, Any] = {"id": numa["id"], "distances": " ".join(map(str, numa["distances"]))}
+    if has_static_managers(node):
+        memory = numa["memory"] - numa["reservedMemory"]
+        told["cpus"] = ",".join(str(cpu) for core in numa["cores"] for cpu in core)
+        told["socket"] = numa["socket"]
+        if node["memoryManager"]["policy"] == "Static":
+            told["memory"] = [{"type": "memory", "bytes": memory}]
+    return told
+
+
 def record(node: Node, status: dict[str, Any]) -> dict[str, Any]:
     """The GPUTopology object that our agent would write of the node."""
     plugin, manager = node["plugin"], node["topologyManager"]
@@ -150,6 +180,7 @@ def record(node: Node, status: dict[str, Any]) -> dict[str, Any]:
         "topologyManagerScope": manager["scope"],
         "preferClosestNumaNodes": "prefer-closest-numa-nodes" in manager["options"],
         "fullPcpusOnly": "full-pcpus-only" in node["cpuManager"]["options"],
+        "alignBySocket": "align-by-socket" in node["cpuManager"]["options"],
         "cpuManagerPolicy": node["cpuManager"]["policy"],
         "memoryManagerPolicy": node["memoryManager"]["policy"],
     }
@@ -177,10 +208,8 @@ def record(node: Node, status: dict[str, Any]) -> dict[str, Any]:
         "spec": {
             "resources": [{"name": RESOURCE, "strategy": strategy, "replicas": replicas}],
             "allocator": allocator,
-            "numaNodes": [
-                {"id": n["id"], "distances": " ".join(map(str, n["distances"]))}
-                for n in node["numa"]
-            ],
+            "numaNodes": [_numa_node(node, numa) for numa in node["numa"]],
+            **({"cpus": _cpus(node)} if has_static_managers(node) else {}),
             "devices": [
                 {
                     "index": p,

@@ -17,7 +17,7 @@ from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.state.pods import PodRecord
 from tests.differential.histories import History, manifest
 from tests.differential.managers import Json, Managers
-from tests.differential.nodes import RESOURCE, family, record
+from tests.differential.nodes import RESOURCE, family, has_static_managers, record
 from topology import codec
 from topology.core.admission import kubelet_of
 from topology.core.belief import Unreported
@@ -112,7 +112,12 @@ class Play:
         shown = self._managers.ask(do="look")
         self._unseen = not self._registered
         self._sequence += 1
-        status = {
+        static = has_static_managers(self._node)
+        if static:
+            allocatable = set(shown.get("allocatableCpus") or ())
+            every = {c for numa in self._node["numa"] for core in numa["cores"] for c in core}
+            self._node["reservedCpus"] = sorted(every - allocatable) if allocatable else []
+        status: Json = {
             "bootID": "boot",
             "sequence": self._sequence,
             "allocatable": [d["id"] for d in shown.get("allocatable") or []],
@@ -130,6 +135,8 @@ class Play:
                 if container["devices"]
             ],
         }
+        if static:
+            status["exclusive"] = [_exclusive(pod) for pod in shown.get("pods") or []]
         decoded = codec.decode(record(self._node, status))
         self._cluster.put_record(decoded.topology, decoded.report)
 
@@ -250,7 +257,7 @@ class Play:
         kubelet = kubelet_of(topology, served)
         sets, hazards = predicted(kubelet, now, pending)
         if pending.opaque:  # there is no telling what it gets, but how it may be refused
-            key = now.outcome_key(endings=True)
+            key = now.outcome_key(endings=True, exclusive=pending.exclusive)
             one = outlook(
                 kubelet,
                 key,
@@ -260,7 +267,7 @@ class Play:
                 endings=True,
             )
             hazards = tuple(sorted({*hazards, *one.hazards}))
-        key = now.outcome_key(endings=False)
+        key = now.outcome_key(endings=False, exclusive=pending.exclusive)
         narrow = outlook(kubelet, key, pending.counts, pending.only_gpu_plugin, pending.exclusive)
         return _Foreseen(sets, hazards, narrow, topology, kubelet.width, pending)
 
@@ -335,6 +342,20 @@ class _Foreseen:
     topology: NodeTopology
     width: int
     pending: Unreported
+
+
+def _exclusive(pod: Json) -> Json:
+    """What a pod has for its own, as our agent writes it."""
+    return {
+        "namespace": "default",
+        "pod": pod["uid"],
+        "cpus": ",".join(str(cpu) for c in pod["containers"] for cpu in c["cpus"] or ()),
+        "memory": [
+            {"type": block["type"], "bytes": block["size"], "numaNodes": block["numa"]}
+            for c in pod["containers"]
+            for block in c["memory"] or ()
+        ],
+    }
 
 
 def _plain(spec: Json) -> Json:

@@ -35,12 +35,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from topology.core.admission import UNKNOWN_FACTS, Admission, Kubelet, admissions
+from topology.core.admission import (
+    UNKNOWN_FACTS,
+    Admission,
+    Kubelet,
+    Others,
+    admissions,
+    others_on,
+)
 from topology.core.budget import BELIEF_STEPS
 from topology.core.devices import Mask
 from topology.core.pools import Pool, choices, choices_count, marked, members, only, total
 from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, Exclusive, device_count
+from topology.core.room import Room, at_any_moment
 
 MAX_STATES = 4096
 """A belief of more states is given up: then nothing is promised."""
@@ -102,7 +110,7 @@ def _order(pod: Unreported) -> tuple[object, ...]:
         repr(pod.promised),
         pod.survives_endings,
         pod.only_gpu_plugin,
-        pod.exclusive.value,
+        repr(pod.exclusive),
         pod.opaque,
         pod.ending,
         pod.departed,
@@ -130,6 +138,7 @@ class Availability:
     width: int = 1
     gone: int = 0
     withheld: Pool = 0
+    room: Room | None = None
 
     @property
     def hidden(self) -> int:
@@ -142,11 +151,14 @@ class Availability:
         free = total(self.free, self.width)
         return free - self.hidden - sum(pod.held for pod in self.unreported if not pod.departed)
 
-    def outcome_key(self, *, endings: bool) -> Availability:
+    def outcome_key(
+        self, *, endings: bool, exclusive: Exclusive = Exclusive.NOTHING
+    ) -> Availability:
         """Only what belief and outcomes depend on: many availabilities have this in common.
 
         Promises and health are for judging; of running pods counts only what they hide, unless
-        they may end. Then withheld devices may come back, too.
+        they may end. Then withheld devices may come back, too. Room matters to pods that have
+        something for their own, such as one that asks for ``exclusive``.
         """
         running = self.running if endings else tuple(Holder(0, h.hidden) for h in self.running)
         return Availability(
@@ -157,7 +169,40 @@ class Availability:
             width=self.width,
             gone=self.gone if self.hidden else 0,
             withheld=self.withheld if endings else 0,
+            room=self.room if self.room_matters(exclusive) else None,
         )
+
+    def room_matters(self, exclusive: Exclusive) -> bool:
+        """Whether a pod that asks for this, or one that is unreported, needs room."""
+        return exclusive != Exclusive.NOTHING or any(
+            pod.exclusive != Exclusive.NOTHING for pod in self.unreported
+        )
+
+    def without_needless_room(self, exclusive: Exclusive) -> Availability:
+        """The same for a pod that asks for ``exclusive``: without room where none matters."""
+        if self.room is None or self.room_matters(exclusive):
+            return self
+        return replace(self, room=None)
+
+    def room_for(
+        self, kubelet: Kubelet, *, endings: bool, but: Unreported | None = None
+    ) -> Room | None:
+        """The room that a pod finds: all unreported pods may come before it, ``but`` not this one.
+
+        With ``endings`` pods may come and end, with GPUs or without.
+        """
+        numa = kubelet.facts.numa
+        if self.room is None or numa is None:
+            return None
+        if endings:
+            return at_any_moment(numa)
+        found, left = self.room, but
+        for pod in self.unreported:
+            if left is not None and pod == left:
+                left = None
+                continue
+            found = found.beside(pod.exclusive)
+        return found
 
     def widest(self, *, endings: bool = False) -> Pool:
         """What is free at most: no pod is admitted first, and every ending pod has released.
@@ -380,8 +425,7 @@ class _Future:
             kubelet,
             state.free,
             pod.counts,
-            only_gpu_plugin=pod.only_gpu_plugin,
-            exclusive=pod.exclusive,
+            self._others(pod),
             releasing=later,
         )
         self.spent += found.steps
@@ -390,6 +434,17 @@ class _Future:
         ways = found.ways or ()
         self.spent += 2 * len(ways)
         return {self._after(state, pod, way) for way in ways}
+
+    def _others(self, pod: Unreported) -> Others:
+        """What the kubelet's other managers say to an unreported pod."""
+        room = self._now.room_for(self._kubelet, endings=self._endings, but=pod)
+        return others_on(
+            self._kubelet,
+            room,
+            pod.counts,
+            only_gpu_plugin=pod.only_gpu_plugin,
+            exclusive=pod.exclusive,
+        )
 
     def _after(self, state: _State, pod: Unreported, way: Admission) -> _State:
         """The state after a pod was admitted in one way.

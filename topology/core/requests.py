@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import ClassVar, NamedTuple
 
 from topology.core.devices import MIB, Bytes
 from topology.core.hashing import hashed_once
@@ -25,19 +26,52 @@ class Role(Enum):
     __hash__ = object.__hash__  # quicker than Enum's, which hashes the name (see hashing)
 
 
-class Exclusive(Enum):
+class Demand(NamedTuple):
+    """What one container of a pod of the class Guaranteed asks: devices, CPUs and memory.
+
+    ``cpus`` are whole CPUs that it gets for its own under a static CPU Manager, 0 where it asks for
+    a fraction. ``memory`` is bytes by type, in the order of the types (``hugepages-1Gi``,
+    ``memory``).
+    """
+
+    role: Role
+    devices: int
+    cpus: int = 0
+    memory: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusive:
     """What static CPU and Memory Managers have to give to a pod: it depends on the pod's class.
 
     They care about pods of the class Guaranteed alone. The Memory Manager gives each of their
     containers memory of certain NUMA nodes, the CPU Manager whole CPUs to those that ask for a
-    whole number.
+    whole number. ``demands`` are all containers of the pod in the kubelet's order, those without
+    devices included; empty where it is not known what the managers would make of them.
     """
 
-    NOTHING = "nothing"
-    MEMORY = "memory"
-    CPUS = "cpus"
+    cpus: bool = False
+    memory: bool = False
+    demands: tuple[Demand, ...] = ()
 
-    __hash__ = object.__hash__
+    NOTHING: ClassVar[Exclusive]
+    """Nothing: the pod is not of the class Guaranteed."""
+    MEMORY: ClassVar[Exclusive]
+    """Memory, nobody knows how much."""
+    CPUS: ClassVar[Exclusive]
+    """CPUs and memory, nobody knows how many."""
+
+    @property
+    def most_cpus(self) -> int:
+        """CPUs that the pod holds in the end; init containers' are used again by later ones."""
+        return device_count(tuple((d.role, d.cpus) for d in self.demands))
+
+
+Exclusive.NOTHING = Exclusive()
+Exclusive.MEMORY = Exclusive(memory=True)
+Exclusive.CPUS = Exclusive(cpus=True, memory=True)
+MAX_DEMANDS = 64
+"""Containers of a pod whose CPUs and memory are followed."""
 
 
 class Policy(Enum):
@@ -163,7 +197,8 @@ class GpuRequest:
     @property
     def shared_bytes(self) -> int:
         """About how many bytes it takes; memories share it."""
-        return 1000 + 300 * len(self.counts) + 100 * len(self.constraints.models)
+        more = 300 * len(self.exclusive.demands)
+        return 1000 + 300 * len(self.counts) + 100 * len(self.constraints.models) + more
 
     @cached_property
     def count(self) -> int:

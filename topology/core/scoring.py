@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from math import comb, isinf
 from typing import NamedTuple
 
-from topology.core.admission import Kubelet, admissions
+from topology.core.admission import Kubelet, Others, admissions, others_on
 from topology.core.belief import Availability, FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
@@ -46,7 +46,7 @@ from topology.core.links import LinkKind
 from topology.core.placement import Assessment, Verdict
 from topology.core.pools import Pool, choices, total
 from topology.core.remembering import remembered
-from topology.core.requests import Constraints, Counts, Exclusive, GpuRequest, device_count
+from topology.core.requests import Constraints, Counts, GpuRequest, device_count
 from topology.core.worth import RequestClass as RequestClass
 from topology.core.worth import mean_promises
 from topology.core.worth import promises as promises
@@ -254,14 +254,20 @@ def losses(
 
     None where that is too much to work out.
     """
-    believed = free_states(kubelet, now.outcome_key(endings=False)) or (FreeState(now.free),)
+    key = now.outcome_key(endings=False, exclusive=request.exclusive)
+    believed = free_states(kubelet, key) or (FreeState(now.free),)
+    others = others_on(
+        kubelet,
+        key.room_for(kubelet, endings=False),
+        request.counts,
+        only_gpu_plugin=request.only_gpu_plugin,
+        exclusive=request.exclusive,
+    )
     enough = [s for s in believed if total(s.free, kubelet.width) >= request.effective_count]
     step = -(-len(enough) // MAX_FREE_STATES) or 1
     lost, steps = [], 0
     for state in enough[::step]:
-        found, cost = _losses_at(
-            kubelet, state.free, request.counts, request.only_gpu_plugin, request.exclusive, classes
-        )
+        found, cost = _losses_at(kubelet, state.free, request.counts, others, classes)
         steps += cost
         if found is None or steps > SCORE_STEPS:
             return None
@@ -276,11 +282,10 @@ def _losses_at(
     kubelet: Kubelet,
     free: Pool,
     counts: Counts,
-    only_gpu_plugin: bool,
-    exclusive: Exclusive,
+    others: Others,
     classes: RequestClasses,
 ) -> tuple[tuple[float, ...] | None, int]:
-    taken, steps = _taken(kubelet, free, counts, only_gpu_plugin, exclusive)
+    taken, steps = _taken(kubelet, free, counts, others)
     if not taken:
         return (0.0,) * len(classes), steps
     left = [free - way for way in taken]
@@ -296,10 +301,10 @@ def _losses_at(
 
 
 def _taken(
-    kubelet: Kubelet, free: Pool, counts: Counts, only_gpu_plugin: bool, exclusive: Exclusive
+    kubelet: Kubelet, free: Pool, counts: Counts, others: Others
 ) -> tuple[Sequence[Pool], int]:
     """What a pod may hold in the end, way by way."""
-    found = admissions(kubelet, free, counts, only_gpu_plugin=only_gpu_plugin, exclusive=exclusive)
+    found = admissions(kubelet, free, counts, others)
     if found.sets is None:
         return (next(choices(free, device_count(counts), kubelet.width)),), found.steps
     if found.several is None:

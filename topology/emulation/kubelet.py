@@ -15,7 +15,7 @@ from itertools import combinations
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
-from topology.core.requests import Exclusive, GpuRequest, Role
+from topology.core.requests import GpuRequest, Role
 from topology.emulation.plugin import Device, PluginCrash, best_effort, greedy
 
 UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
@@ -77,7 +77,7 @@ class EmulatedKubelet:
         pod = self._pods[uid] = _Pod(namespace, name, request)
         reusable: set[Device] = set()
         self._others_hint = self._foreign_hints and (
-            request.exclusive is Exclusive.CPUS or not request.only_gpu_plugin
+            request.exclusive.cpus or not request.only_gpu_plugin
         )
         try:
             hint = self._pod_hint(request)

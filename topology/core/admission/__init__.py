@@ -16,15 +16,16 @@ For each container:
 4. *Rest.* Reusable devices that no later container took show in no report and stay held until the
    pod ends.
 
-``kubelet`` says how one node hands out, ``topologymanager`` models step 2, ``walk`` goes through
-the containers, and ``ways`` answers.
+``kubelet`` says how one node hands out. ``topologymanager`` models step 2: ``providers`` has the
+hints of the CPU and Memory Managers, ``others`` what they say to one pod, ``merging`` the rule by
+which hints are combined. ``walk`` goes through the containers, and ``ways`` answers.
 """
 
 from topology.core.admission.kubelet import UNKNOWN_FACTS, Kubelet, kubelet_of
-from topology.core.admission.topologymanager import AFFINITY, TOO_MANY_NODES
+from topology.core.admission.others import AFFINITY, MANAGERS, SILENT, Others, others_on
+from topology.core.admission.topologymanager import TOO_MANY_NODES
 from topology.core.admission.walk import TOO_FEW
 from topology.core.admission.ways import (
-    MANAGERS,
     SEVERAL,
     Admission,
     Admissions,
@@ -36,13 +37,16 @@ __all__ = [
     "AFFINITY",
     "MANAGERS",
     "SEVERAL",
+    "SILENT",
     "TOO_FEW",
     "TOO_MANY_NODES",
     "UNKNOWN_FACTS",
     "Admission",
     "Admissions",
     "Kubelet",
+    "Others",
     "admissions",
     "container_sets",
     "kubelet_of",
+    "others_on",
 ]

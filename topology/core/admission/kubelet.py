@@ -10,7 +10,6 @@ from topology.core.devices import GpuResource
 from topology.core.graph import AllocatorFacts, NodeTopology, Shape, placed_gpus, plugin_version
 from topology.core.hashing import hashed_once
 from topology.core.pools import width_for
-from topology.core.requests import Exclusive
 
 UNKNOWN_FACTS = AllocatorFacts()
 
@@ -58,24 +57,6 @@ class Kubelet:
         """Whether a container may be refused, by whomever, though there are devices enough."""
         strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
         return strict or self.allocator is BEST_EFFORT or self.refuses_several is not False
-
-    def managers_are_silent(self, exclusive: Exclusive) -> bool:
-        """Whether neither CPU nor Memory Manager hints at NUMA nodes for such a pod."""
-        facts = self.facts
-        no_cpus = facts.cpu_manager_policy == "none" or exclusive is not Exclusive.CPUS
-        no_memory = facts.memory_manager_policy == "None" or exclusive is Exclusive.NOTHING
-        return no_cpus and no_memory
-
-    def managers_may_refuse(self, exclusive: Exclusive) -> bool:
-        """Whether the CPU or the Memory Manager may refuse such a pod what it asks, hints apart.
-
-        The CPU Manager refuses where whole cores alone are given out and do not suffice, the Memory
-        Manager where no NUMA nodes fit that others do not hold in another grouping.
-        """
-        facts = self.facts
-        no_cpus = facts.cpu_manager_policy == "none" or facts.full_cores_only is False
-        no_memory = facts.memory_manager_policy == "None" or exclusive is Exclusive.NOTHING
-        return not (no_memory and (no_cpus or exclusive is not Exclusive.CPUS))
 
     @property
     def shared_bytes(self) -> int:

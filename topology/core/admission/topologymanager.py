@@ -13,81 +13,48 @@ or, under scope ``pod``, once for the whole pod:
    then the lowest numbers (or, with the option ``prefer-closest-numa-nodes``, the nodes nearest to
    each other). A combination is preferred only if all its hints are preferred and name the same
    nodes. Where no hint is possible it is all nodes, not preferred.
-3. The *policy* looks at the merged hint and admits the container, or refuses it with
-   ``TopologyAffinityError``. Two policies differ in nothing else: each is one function below.
+3. The *policy* looks at the merged hint. ``best-effort`` admits every container. ``restricted``
+   refuses one whose hint is not preferred, with ``TopologyAffinityError``. ``single-numa-node``
+   does the same, and looks only at hints of one NUMA node.
 
-Which NUMA nodes a GPU is on, the device plugin says: one, several, or none. We know the hints of
-the device manager for GPUs. We do not know those of the other providers, so unless they are known
-to give none, every hint that the merge could end with counts, and so does the refusal.
+Which NUMA nodes a GPU is on, the device plugin says: one, several, or none. The device manager's
+hints for GPUs are found here (:func:`device_hints`), those of the other providers come as
+:data:`~topology.core.admission.others.Hints`. Where these are not known, every hint that the merge
+could end with counts, and so does the refusal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 from topology.core.admission.kubelet import Kubelet
-from topology.core.devices import Mask, positions
+from topology.core.admission.merging import (
+    Ranking,
+    not_preferred,
+    on_one_node,
+    preferred,
+    rankings,
+)
+from topology.core.admission.others import Hints
+from topology.core.admission.providers import Hint, Provider
+from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN, Shape, hinted_nodes, placed_gpus
 from topology.core.pools import Pool, gpus, only, total
-from topology.core.requests import Exclusive
 
-AFFINITY = "topology-affinity"
-"""The Topology Manager may refuse the pod (TopologyAffinityError)."""
 TOO_MANY_NODES = "too-many-numa-nodes"
 """More NUMA nodes have GPUs than hints are followed for."""
 
 MAX_NUMA_NODES = 8
 """The kubelet's own limit for the Topology Manager, unless it is raised."""
 
-Hint = Mask | None
+Aligned = Mask | None
 """GPUs on the hinted NUMA nodes; None where there is no hint."""
 
-
-@dataclass(frozen=True, slots=True)
-class DeviceHint:
-    """NUMA nodes that a provider hints at.
-
-    ``gpus`` are the GPUs there, ``nodes`` counts them, and ``order`` has the bits of their numbers:
-    the lower one wins a tie.
-    """
-
-    gpus: Hint
-    nodes: int
-    order: int
-    preferred: bool
-
-
-NO_HINT = DeviceHint(None, 0, 0, preferred=False)
-"""What the merge may end with where the providers do not agree."""
-
-
-Policy = Callable[[DeviceHint], bool]
-"""Whether a policy admits a container with this merged hint."""
-
-
-def best_effort(hint: DeviceHint) -> bool:
-    """Policy ``best-effort`` admits every container, aligned or not."""
-    return True
-
-
-def restricted(hint: DeviceHint) -> bool:
-    """Policy ``restricted`` admits a container on as few NUMA nodes as its count ever needs."""
-    return hint.preferred
-
-
-def single_numa_node(hint: DeviceHint) -> bool:
-    """Policy ``single-numa-node`` admits a container on one NUMA node only."""
-    return hint.preferred and hint.nodes == 1
-
-
-POLICIES: dict[str, Policy] = {
-    "best-effort": best_effort,
-    "restricted": restricted,
-    "single-numa-node": single_numa_node,
-}
+BEST_EFFORT = "best-effort"
+SINGLE = "single-numa-node"
+POLICIES = (BEST_EFFORT, "restricted", SINGLE)
 """By the name in the kubelet's configuration. Under ``none`` there are no hints, and one that
 nobody could tell (``unknown``) may do what any of these does."""
 
@@ -95,7 +62,7 @@ nobody could tell (``unknown``) may do what any of these does."""
 class Merged(NamedTuple):
     """Every hint that the merge may end with, and whether the policy may refuse instead."""
 
-    hints: tuple[Hint, ...]
+    hints: tuple[Aligned, ...]
     may_refuse: bool = False
 
 
@@ -118,42 +85,36 @@ def hints_whole_pods(kubelet: Kubelet) -> bool:
 
 
 def merged_hints(
-    kubelet: Kubelet,
-    free: Pool,
-    reusable: Pool,
-    count: int,
-    *,
-    only_gpu_plugin: bool,
-    exclusive: Exclusive,
+    kubelet: Kubelet, free: Pool, reusable: Pool, count: int, others: Hints = ()
 ) -> Merged:
-    """What the Topology Manager may decide for a container that asks for ``count`` devices."""
-    policy = POLICIES.get(kubelet.facts.topology_manager_policy)
-    if policy is None:
+    """What the Topology Manager may decide for a container that asks for ``count`` devices.
+
+    ``others`` are the hints of the other providers.
+    """
+    policy = kubelet.facts.topology_manager_policy
+    if policy not in POLICIES:
         return Merged(_every_union(kubelet), may_refuse=True)
+    strict = policy != BEST_EFFORT
     if not kubelet.facts.sees_topology:
-        return Merged((None,), may_refuse=policy is not best_effort)  # the allocator is any
-    silent = only_gpu_plugin and kubelet.managers_are_silent(exclusive)
-    if not placed_gpus(kubelet.shape):  # the device manager does not care about NUMA nodes
-        return Merged((None,), may_refuse=not silent and policy is not best_effort)
-    ours = device_hints(kubelet, free, reusable, count)
-    admitted = [hint for hint in ours if policy(hint)]
-    if silent:
-        return _alone(kubelet, policy, ours, admitted)
-    if (
-        policy is best_effort
-    ):  # the others may leave any NUMA nodes, and it is admitted all the same
+        return Merged((None,), may_refuse=strict)  # the allocator is any
+    placed = bool(placed_gpus(kubelet.shape))  # else no NUMA node matters to the device manager
+    ours = (device_hints(kubelet, free, reusable, count),) * placed
+    if others is not None:
+        return _merged(kubelet, [*others, *ours])
+    if not placed:
+        return Merged((None,), may_refuse=strict)
+    if not strict:  # the others may leave any NUMA nodes, and it is admitted all the same
         return Merged(_every_union(kubelet))
     # All providers have to prefer one hint, so it is one of ours; or they do not, and it refuses.
-    return Merged(_as_stored(kubelet, policy, admitted), may_refuse=True)
+    admitted = on_one_node(ours[0]) if policy == SINGLE else ours[0]
+    return Merged(_stored(kubelet, [h.nodes for h in admitted if h.preferred]), may_refuse=True)
 
 
-def device_hints(
-    kubelet: Kubelet, free: Pool, reusable: Pool, count: int
-) -> tuple[DeviceHint, ...]:
+def device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> Provider:
     """The device manager's hints: NUMA nodes whose free devices suffice, the fewest preferred.
 
     None where no hint is possible: too few devices are free, or too few of which a NUMA node is
-    known.
+    known. NUMA nodes without GPUs are left out: they make no hint better.
     """
     width = kubelet.width
     if total(free, width) + total(reusable, width) < count:
@@ -161,81 +122,82 @@ def device_hints(
     nodes = hinted_nodes(kubelet.shape)
     placed = only(reusable, placed_gpus(kubelet.shape), width)
     reused, kept = gpus(placed, width), total(placed, width)
-    found: list[tuple[Mask, int, int]] = []
+    found: list[Mask] = []
     fewest = len(nodes)
     for n in range(1, len(nodes) + 1):
         for chosen in combinations(nodes, n):
-            mask = order = 0
-            for number, there in chosen:
-                mask |= there
-                order |= 1 << number
-            if mask.bit_count() * kubelet.replicas >= count:
+            there = numbers = 0
+            for number, mask in chosen:
+                there |= mask
+                numbers |= 1 << number
+            if there.bit_count() * kubelet.replicas >= count:
                 fewest = min(fewest, n)
-            if not reused & ~mask and total(only(free, mask, width), width) + kept >= count:
-                found.append((mask, n, order))
-    return tuple(DeviceHint(mask, n, order, n == fewest) for mask, n, order in found)
+            if not reused & ~there and total(only(free, there, width), width) + kept >= count:
+                found.append(numbers)
+    return tuple(Hint(numbers, numbers.bit_count() == fewest) for numbers in found)
 
 
-def _alone(
-    kubelet: Kubelet, policy: Policy, ours: tuple[DeviceHint, ...], admitted: list[DeviceHint]
-) -> Merged:
-    """The merge where nobody hints but the device manager for GPUs."""
-    if not ours:  # no hint is possible: all NUMA nodes, not preferred
-        if policy is not best_effort:
-            return Merged((), may_refuse=True)
-        return Merged((placed_gpus(kubelet.shape),))
-    if not admitted:
-        return Merged((), may_refuse=True)
-    best = min((not hint.preferred, hint.nodes) for hint in admitted)
-    tied = [hint for hint in admitted if (not hint.preferred, hint.nodes) == best]
-    return Merged(_as_stored(kubelet, policy, _winners(kubelet, policy, tied)))
-
-
-def _winners(kubelet: Kubelet, policy: Policy, tied: list[DeviceHint]) -> list[DeviceHint]:
-    """Which of these hints may win: they are preferred alike and name as many NUMA nodes.
-
-    Alone every NUMA node is as near to itself as any other, so distances say nothing.
-    """
-    lowest = min(tied, key=lambda hint: hint.order)
+def _merged(kubelet: Kubelet, providers: list[Provider]) -> Merged:
+    """The merge of hints that are known, or known to be possible; ours are the last."""
+    if not providers:
+        return Merged((None,))
     facts = kubelet.facts
-    if facts.prefers_closest is False or policy is single_numa_node or tied[0].nodes == 1:
-        return [lowest]
-    distances = facts.numa_distances
-    if distances is None or max(hint.order for hint in tied) >> len(distances):
-        return tied
-    nearest = min(tied, key=lambda hint: (_apart(hint, distances), hint.order))
-    return [nearest] if facts.prefers_closest else [lowest, nearest]
+    single = facts.topology_manager_policy == SINGLE
+    ranked = rankings(False if single else facts.prefers_closest, facts.numa_distances)
+    found = preferred([on_one_node(p) if single else p for p in providers], ranked)
+    hints = _stored(kubelet, found.nodes)
+    if facts.topology_manager_policy != BEST_EFFORT or not found.may_fail:
+        return Merged(hints, found.may_fail)
+    loose = None if found.nodes else _not_preferred(kubelet, providers, ranked)
+    more = _every_union(kubelet) if loose is None else _stored(kubelet, loose)
+    return Merged(tuple(dict.fromkeys((*hints, *more))))
 
 
-def _apart(hint: DeviceHint, distances: tuple[tuple[int, ...], ...]) -> int:
-    """The sum of the distances between the hint's NUMA nodes, both ways."""
-    nodes = positions(hint.order)
-    return sum(distances[a][b] for a in nodes for b in nodes)
+def _not_preferred(
+    kubelet: Kubelet, providers: list[Provider], ranked: tuple[Ranking, ...]
+) -> tuple[Mask, ...] | None:
+    """What the merge ends with where no combination is preferred; None where it is not known."""
+    with_gpus = sum(1 << number for number, _ in hinted_nodes(kubelet.shape))
+    if len(providers) == 1:
+        return not_preferred(providers, with_gpus, ranked)
+    distances = kubelet.facts.numa_distances
+    if distances is None or with_gpus >> len(distances) or not with_gpus:
+        return None
+    every = (1 << len(distances)) - 1
+    without = every & ~with_gpus
+    more = [m for m in range(every + 1) if not m & ~without]
+    *others, ours = providers
+    widened = tuple(Hint(hint.nodes | m, False) for hint in ours for m in more)
+    return not_preferred([*others, widened], every, ranked)
 
 
-def _as_stored(kubelet: Kubelet, policy: Policy, hints: list[DeviceHint]) -> tuple[Hint, ...]:
-    """The hints as the device manager gets them.
+def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:
+    """The merged NUMA nodes as the device manager gets them: the GPUs there.
 
     ``single-numa-node`` lets go of a hint that names all NUMA nodes of the machine: of its only
     one. Where the machine's NUMA nodes are not known, that may be so or not.
     """
-    found: list[Hint] = []
-    for hint in hints:
-        if policy is single_numa_node and len(hinted_nodes(kubelet.shape)) == 1:
+    found: list[Aligned] = []
+    nodes = hinted_nodes(kubelet.shape)
+    for numbers in merged:
+        there = 0
+        for number, mask in nodes:
+            there |= mask if numbers >> number & 1 else 0
+        if kubelet.facts.topology_manager_policy == SINGLE and len(nodes) == 1:
             machine = kubelet.facts.numa_distances
             if machine is None:
-                found += [hint.gpus, None]
+                found += [there, None]
             else:
-                found.append(None if len(machine) == 1 else hint.gpus)
+                found.append(None if len(machine) == 1 else there)
         else:
-            found.append(hint.gpus)
+            found.append(there)
     return tuple(dict.fromkeys(found))
 
 
-def _every_union(kubelet: Kubelet) -> tuple[Hint, ...]:
+def _every_union(kubelet: Kubelet) -> tuple[Aligned, ...]:
     """The GPUs of every set of NUMA nodes, and no hint at all."""
     nodes = hinted_nodes(kubelet.shape)
-    found: dict[Hint, None] = {None: None}
+    found: dict[Aligned, None] = {None: None}
     for n in range(1, len(nodes) + 1):
         for chosen in combinations(nodes, n):
             mask = 0

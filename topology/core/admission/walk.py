@@ -28,12 +28,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from topology.core.admission.kubelet import Kubelet
-from topology.core.admission.topologymanager import AFFINITY, Hint, hints_whole_pods, merged_hints
+from topology.core.admission.others import AFFINITY, SILENT, Hints, Others
+from topology.core.admission.topologymanager import Aligned, hints_whole_pods, merged_hints
 from topology.core.allocators import Call
 from topology.core.budget import ADMISSION_STEPS, ASKED_STEPS, SPENT, most_sets
 from topology.core.graph import hinted_nodes, plugin_version
 from topology.core.pools import Pool, choices, choices_count, common, only, total
-from topology.core.requests import Counts, Exclusive, Role, device_count
+from topology.core.requests import Counts, Role, device_count
 
 TOO_FEW = "too-few-devices"
 """The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""
@@ -53,8 +54,21 @@ class Stage(NamedTuple):
     released: int = 0
 
 
-PodHint = tuple[Hint] | None
+PodHint = tuple[Aligned] | None
 """The pod's one hint under scope ``pod``; None where every container has its own."""
+
+
+class Asked(NamedTuple):
+    """What one container asks for, and the hints that others than the device manager give it."""
+
+    role: Role
+    devices: int
+    others: Hints = ()
+
+
+def asked_by(counts: Counts, others: Others = SILENT) -> tuple[Asked, ...]:
+    """What each container of a pod asks for, in the kubelet's order."""
+    return tuple(Asked(role, n, others.of(i)) for i, (role, n) in enumerate(counts))
 
 
 class Walk:
@@ -66,17 +80,15 @@ class Walk:
     def __init__(
         self,
         kubelet: Kubelet,
-        only_gpu_plugin: bool,
-        exclusive: Exclusive,
+        others: Others = SILENT,
         releasing: tuple[Pool, ...] = (),
     ) -> None:
         self._kubelet = kubelet
-        self._only_gpu_plugin = only_gpu_plugin
-        self._exclusive = exclusive
+        self._others = others
         self._releasing = releasing
         self._width = kubelet.width
         self._hazards: set[str] = set()
-        self._hinted: dict[tuple[Pool, Pool, int], tuple[Hint, ...]] = {}
+        self._hinted: dict[tuple[Pool, Pool, int, Hints], tuple[Aligned, ...]] = {}
         self._most = most_sets(kubelet.shape.size, kubelet.width)
         self.exact = True
         self.steps = 0
@@ -101,29 +113,32 @@ class Walk:
     def pod_hints(self, free: Pool, counts: Counts) -> list[PodHint]:
         """The hints to go through the pod with, one after the other."""
         if hints_whole_pods(self._kubelet):
-            return [(hint,) for hint in self._hints(free, 0, device_count(counts))]
+            found = self._hints(free, 0, device_count(counts), self._others.pod)
+            return [(hint,) for hint in found]
         return [None]
 
-    def through(self, stages: set[Stage], counts: Counts, pod_hint: PodHint) -> set[Stage] | None:
-        """The stages after all of ``counts``; None where there are too many."""
-        for i, (role, count) in enumerate(counts):
+    def through(
+        self, stages: set[Stage], containers: tuple[Asked, ...], pod_hint: PodHint
+    ) -> set[Stage] | None:
+        """The stages after all of ``containers``; None where there are too many."""
+        for i, asked in enumerate(containers):
             if i or pod_hint is not None:  # the hint of a pod was merged before
                 if self._too_many_releases(stages):
                     return None
                 stages = self._with_releases(stages)
-            after = self._after_container(stages, role, count, pod_hint)
+            after = self._after_container(stages, asked, pod_hint)
             if after is None or len(after) > self._most:
                 return None
             stages = after
         return stages
 
-    def given_in(self, stages: set[Stage], count: int, pod_hint: PodHint) -> set[Pool] | None:
+    def given_in(self, stages: set[Stage], asked: Asked, pod_hint: PodHint) -> set[Pool] | None:
         """What one container may get in any of the stages; None where there is too much."""
         found: set[Pool] = set()
         for stage in stages:
-            hints = self._hints_for(stage, count, pod_hint)
+            hints = self._hints_for(stage, asked, pod_hint)
             for later in self._after_hint(stage, pod_hint):
-                sets = self.given(later, count, hints)
+                sets = self.given(later, asked.devices, hints)
                 if sets is None:
                     return None
                 self.steps += len(sets)
@@ -132,7 +147,7 @@ class Walk:
                 found |= sets
         return found
 
-    def given(self, stage: Stage, count: int, hints: tuple[Hint, ...]) -> set[Pool] | None:
+    def given(self, stage: Stage, count: int, hints: tuple[Aligned, ...]) -> set[Pool] | None:
         """What one container may get in one stage under these hints, reused devices included."""
         width, reusable = self._width, stage.reusable
         self.steps += 1
@@ -186,12 +201,13 @@ class Walk:
     # 2. One container.
 
     def _after_container(
-        self, stages: set[Stage], role: Role, count: int, pod_hint: PodHint
+        self, stages: set[Stage], asked: Asked, pod_hint: PodHint
     ) -> set[Stage] | None:
         """The stages after one more container; None where there is too much."""
+        role, count = asked.role, asked.devices
         after: set[Stage] = set()
         for stage in stages:
-            hints = self._hints_for(stage, count, pod_hint)
+            hints = self._hints_for(stage, asked, pod_hint)
             if self._changes_nothing(stage, role, count):
                 self.steps += 1
                 if hints:
@@ -219,7 +235,7 @@ class Walk:
         left = stage.reusable - reused
         return Stage(free, left, stage.shown + given, stage.released)
 
-    def _asked(self, stage: Stage, count: int, hint: Hint) -> tuple[Pool, ...] | None:
+    def _asked(self, stage: Stage, count: int, hint: Aligned) -> tuple[Pool, ...] | None:
         """What the plugin may answer under one hint; None where that is too much to list."""
         width, required = self._width, stage.reusable
         available = stage.free
@@ -251,27 +267,20 @@ class Walk:
 
     # The hints of step 2b.
 
-    def _hints_for(self, stage: Stage, count: int, pod_hint: PodHint) -> tuple[Hint, ...]:
+    def _hints_for(self, stage: Stage, asked: Asked, pod_hint: PodHint) -> tuple[Aligned, ...]:
         """The hints that the container may have; none where it is surely refused."""
         if pod_hint is not None:
             return pod_hint
         if not self._kubelet.aligns:
             return (None,)
-        return self._hints(stage.free, stage.reusable, count)
+        return self._hints(stage.free, stage.reusable, asked.devices, asked.others)
 
-    def _hints(self, free: Pool, reusable: Pool, count: int) -> tuple[Hint, ...]:
+    def _hints(self, free: Pool, reusable: Pool, count: int, others: Hints) -> tuple[Aligned, ...]:
         """Every hint that the merge may end with; notes where it may refuse the container."""
-        asked = (free, reusable, count)
+        asked = (free, reusable, count, others)
         if asked not in self._hinted:
             self.steps += 1 << len(hinted_nodes(self._kubelet.shape))
-            merged = merged_hints(
-                self._kubelet,
-                free,
-                reusable,
-                count,
-                only_gpu_plugin=self._only_gpu_plugin,
-                exclusive=self._exclusive,
-            )
+            merged = merged_hints(self._kubelet, free, reusable, count, others)
             if merged.may_refuse:
                 self._hazards.add(AFFINITY)
             self._hinted[asked] = merged.hints

@@ -13,20 +13,19 @@ from functools import cached_property
 from typing import NamedTuple
 
 from topology.core.admission.kubelet import Kubelet
+from topology.core.admission.others import SILENT, Others
 from topology.core.admission.topologymanager import TOO_MANY_NODES, too_many_nodes
-from topology.core.admission.walk import TOO_FEW, Stage, Walk
+from topology.core.admission.walk import TOO_FEW, Asked, Stage, Walk, asked_by
 from topology.core.allocators import Call
 from topology.core.allocators.outcomes import every_set
 from topology.core.budget import ASKED_STEPS, SPENT, most_sets
 from topology.core.graph import plugin_version
 from topology.core.pools import Pool, choices, choices_count, marked, total
 from topology.core.remembering import remembered
-from topology.core.requests import Counts, Exclusive, Role, device_count
+from topology.core.requests import Counts, Role, device_count
 
 SEVERAL = "more-than-one-share"
 """The plugin may refuse a container more than one shared device (UnexpectedAdmissionError)."""
-MANAGERS = "cpu-or-memory-manager"
-"""A static CPU or Memory Manager may refuse the pod, by whatever name."""
 
 
 class Admission(NamedTuple):
@@ -73,30 +72,34 @@ def admissions(
     kubelet: Kubelet,
     free: Pool,
     counts: Counts,
-    *,
-    only_gpu_plugin: bool = True,
-    exclusive: Exclusive = Exclusive.NOTHING,
+    others: Others = SILENT,
     releasing: tuple[Pool, ...] = (),
 ) -> Admissions:
     """Every way in which a pod with these containers may be admitted when ``free`` is free.
 
-    ``counts`` are the containers in the kubelet's order, init containers first;
-    ``only_gpu_plugin`` says that the pod asks for no other device plugin's resources, which could
-    give hints of their own; ``exclusive`` is what the CPU and Memory Managers may care about. Each
-    of ``releasing`` may become free between two containers. An answer without ways and hazards
-    cannot be: devices that do not suffice are a hazard too.
+    ``counts`` are the containers in the kubelet's order, init containers first; ``others`` is what
+    the kubelet's other managers say to the pod. Each of ``releasing`` may become free between two
+    containers. An answer without ways and hazards cannot be: devices that do not suffice are a
+    hazard too.
     """
     several = kubelet.refuses_several is not False and any(n > 1 for _, n in counts)
     if several and kubelet.refuses_several:
         return Admissions((), hazards=(SEVERAL,))
-    walk = Walk(kubelet, only_gpu_plugin, exclusive, releasing)
-    found = _admissions(walk, kubelet, free, counts, releasing)
-    more = (SEVERAL,) * several + (MANAGERS,) * kubelet.managers_may_refuse(exclusive)
+    if others.refused:
+        return Admissions((), hazards=others.hazards)
+    walk = Walk(kubelet, others, releasing)
+    found = _admissions(walk, kubelet, free, counts, others, releasing)
+    more = (SEVERAL,) * several + others.hazards
     return replace(found, hazards=tuple(sorted({*found.hazards, *more}))) if more else found
 
 
 def _admissions(
-    walk: Walk, kubelet: Kubelet, free: Pool, counts: Counts, releasing: tuple[Pool, ...]
+    walk: Walk,
+    kubelet: Kubelet,
+    free: Pool,
+    counts: Counts,
+    others: Others,
+    releasing: tuple[Pool, ...],
 ) -> Admissions:
     """The same, whatever the plugin says to a container's count and the managers to the pod."""
     if kubelet.monotone:
@@ -105,7 +108,7 @@ def _admissions(
         return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
     if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
         return _one_container(kubelet, free, counts[0][1])
-    return _walked(walk, kubelet, free, counts, releasing)
+    return _walked(walk, kubelet, free, asked_by(counts, others), releasing)
 
 
 def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
@@ -143,15 +146,19 @@ def _one_container(kubelet: Kubelet, free: Pool, count: int) -> Admissions:
 
 
 def _walked(
-    walk: Walk, kubelet: Kubelet, free: Pool, counts: Counts, releasing: tuple[Pool, ...]
+    walk: Walk,
+    kubelet: Kubelet,
+    free: Pool,
+    containers: tuple[Asked, ...],
+    releasing: tuple[Pool, ...],
 ) -> Admissions:
     """Container by container, once for each hint that the whole pod may have."""
     stages: set[Stage] = set()
-    counts = _without_repeats(counts)
-    for hint in walk.pod_hints(free, counts):
-        found = walk.through({Stage(free)}, counts, hint)
+    containers = _without_repeats(containers)
+    for hint in walk.pod_hints(free, tuple((c.role, c.devices) for c in containers)):
+        found = walk.through({Stage(free)}, containers, hint)
         if found is None:
-            if kubelet.may_refuse and (len(counts) > 1 or kubelet.aligns):
+            if kubelet.may_refuse and (len(containers) > 1 or kubelet.aligns):
                 walk.note(SPENT)  # what was not followed may be refused
             return Admissions(None, exact=False, hazards=walk.hazards, steps=walk.steps)
         stages |= found
@@ -165,7 +172,7 @@ def _walked(
     return Admissions(sets, walk.exact, walk.hazards, walk.steps, tuple(sorted(ways)))
 
 
-def _without_repeats(counts: Counts) -> Counts:
+def _without_repeats(containers: tuple[Asked, ...]) -> tuple[Asked, ...]:
     """The containers without init containers that change nothing.
 
     An init container that asks for no more than what those before it left for use again takes a
@@ -173,7 +180,9 @@ def _without_repeats(counts: Counts) -> Counts:
     Manager may see it otherwise than the first; a third it sees as the second.
     """
     return tuple(
-        c for i, c in enumerate(counts) if c[0] is not Role.INIT or counts[i - 2 : i] != (c, c)
+        c
+        for i, c in enumerate(containers)
+        if c.role is not Role.INIT or containers[i - 2 : i] != (c, c)
     )
 
 
@@ -182,20 +191,21 @@ def container_sets(
     kubelet: Kubelet,
     free: Pool,
     counts: Counts,
-    *,
-    only_gpu_plugin: bool = True,
-    exclusive: Exclusive = Exclusive.NOTHING,
+    others: Others = SILENT,
 ) -> tuple[tuple[Pool, ...] | None, ...]:
     """For each container, every set that it may get; None where they are too many to list."""
     if kubelet.aligns and too_many_nodes(kubelet.shape):
         return (None,) * len(counts)
     found: list[tuple[Pool, ...] | None] = [()] * len(counts)
-    walk = Walk(kubelet, only_gpu_plugin, exclusive)
+    if others.refused:
+        return ((),) * len(counts)
+    walk = Walk(kubelet, others)
+    containers = asked_by(counts, others)
     for hint in walk.pod_hints(free, counts):
         stages: set[Stage] | None = {Stage(free)}
-        for i, (role, count) in enumerate(counts):
-            sets = None if stages is None else walk.given_in(stages, count, hint)
-            stages = None if stages is None else walk.through(stages, ((role, count),), hint)
+        for i, asked in enumerate(containers):
+            sets = None if stages is None else walk.given_in(stages, asked, hint)
+            stages = None if stages is None else walk.through(stages, (asked,), hint)
             old = found[i]
             found[i] = None if old is None or sets is None else tuple(sorted(sets.union(old)))
     return tuple(found)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topology.core.admission import TOO_FEW, Kubelet, admissions
+from topology.core.admission import TOO_FEW, Kubelet, Others, admissions, others_on
 from topology.core.allocators import best_effort
 from topology.core.belief import Availability, FreeState, belief
 from topology.core.budget import LARGE, SPENT, most_sets, outlook_steps
@@ -71,11 +71,18 @@ def outlook(
     widest = now.widest(endings=endings)
     if believed.free_states is None:
         return Outlook(None, (SPENT,), False, widest, count, believed.steps)
-    only_plugin = kubelet.whole_best_effort and not kubelet.managers_may_refuse(exclusive)
+    others = others_on(
+        kubelet,
+        now.room_for(kubelet, endings=endings),
+        counts,
+        only_gpu_plugin=only_gpu_plugin,
+        exclusive=exclusive,
+    )
+    only_plugin = kubelet.whole_best_effort and not others.hazards
     if one and counts[0][0] is not Role.INIT and only_plugin:
         found = _all_at_once(kubelet, believed.free_states, count)
     else:
-        found = _one_by_one(kubelet, believed.free_states, counts, only_gpu_plugin, exclusive)
+        found = _one_by_one(kubelet, believed.free_states, counts, others)
     exact = found.exact and found.sets is not None
     steps = found.steps + believed.steps
     return Outlook(found.sets, found.hazards, exact, widest, count, steps)
@@ -94,8 +101,7 @@ def _one_by_one(
     kubelet: Kubelet,
     believed: tuple[FreeState, ...],
     counts: Counts,
-    only_gpu_plugin: bool,
-    exclusive: Exclusive,
+    others: Others,
 ) -> _Found:
     hazards: set[str] = set()
     sets: set[Pool] | None = set()
@@ -105,8 +111,7 @@ def _one_by_one(
             kubelet,
             state.free,
             counts,
-            only_gpu_plugin=only_gpu_plugin,
-            exclusive=exclusive,
+            others,
             releasing=state.later,
         )
         hazards.update(found.hazards)

@@ -54,7 +54,7 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> bool:
 def _keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[bool, int]:
     """:func:`keeps`, and the steps that it took."""
     endings = pod.survives_endings
-    key = _with_departed_alive(now).outcome_key(endings=endings)
+    key = _with_departed_alive(now).outcome_key(endings=endings, exclusive=pod.exclusive)
     found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings)
     constraints = compiled(kubelet.shape, pod.promised, now.sick)
     return judged(kubelet, found, constraints).every, found.steps
@@ -69,7 +69,7 @@ def predicted(
     since. The sets include what the pod had ``shown`` already; None stands for any devices.
     """
     kubelet = opaque(kubelet) if pod.opaque else kubelet
-    key = _with_departed_alive(now).outcome_key(endings=True)
+    key = _with_departed_alive(now).outcome_key(endings=True, exclusive=pod.exclusive)
     found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=True)
     if found.sets is None:
         return None, found.hazards

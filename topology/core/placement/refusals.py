@@ -8,13 +8,14 @@ next one, which is bound there too.
 
 from __future__ import annotations
 
-from topology.core.admission import AFFINITY, Kubelet
+from topology.core.admission import AFFINITY, Kubelet, Others, others_on
 from topology.core.allocators.best_effort import PADDED, UNEQUAL
 from topology.core.belief import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
 from topology.core.placement.rejections import BUSY, Rejection
-from topology.core.requests import Counts, GpuRequest
+from topology.core.requests import GpuRequest
+from topology.core.room import emptied
 
 
 def certain_refusal(
@@ -27,16 +28,30 @@ def certain_refusal(
     """
     if not _refuses(found):
         return None
-    if AFFINITY in found.hazards:
-        words = _affinity_words(kubelet, request.counts)
+    others = others_on(
+        kubelet,
+        now.room_for(kubelet, endings=False),
+        request.counts,
+        only_gpu_plugin=request.only_gpu_plugin,
+        exclusive=request.exclusive,
+    )
+    if others.refused:
+        words = others.reason
+    elif AFFINITY in found.hazards:
+        words = _affinity_words(kubelet, request, others)
     elif PADDED in found.hazards:
         words = "NVIDIA's device plugin fails when it chooses among the free GPUs"
     elif UNEQUAL in found.hazards:
         words = "NVIDIA's device plugin fails: two GPUs count the links between them differently"
     else:
         return BUSY  # devices enough in all, and too few for one of the containers
-    emptied = Availability(now.widest(endings=True), width=now.width, gone=now.gone)
-    alone = outlook(kubelet, emptied, request.counts, request.only_gpu_plugin)
+    alone = outlook(
+        kubelet,
+        _with_all_pods_gone(kubelet, now),
+        request.counts,
+        request.only_gpu_plugin,
+        request.exclusive,
+    )
     return Rejection(words, resolvable=not _refuses(alone))
 
 
@@ -44,10 +59,19 @@ def _refuses(found: Outlook) -> bool:
     return found.sets == () and bool(found.hazards) and SPENT not in found.hazards
 
 
-def _affinity_words(kubelet: Kubelet, counts: Counts) -> str:
+def _with_all_pods_gone(kubelet: Kubelet, now: Availability) -> Availability:
+    numa = kubelet.facts.numa
+    room = None if numa is None or now.room is None else emptied(numa)
+    return Availability(now.widest(endings=True), width=now.width, gone=now.gone, room=room)
+
+
+def _affinity_words(kubelet: Kubelet, request: GpuRequest, others: Others) -> str:
     policy = kubelet.facts.topology_manager_policy
-    most = max(n for _, n in counts)
+    most = max(n for _, n in request.counts)
     some = "a free GPU" if most == 1 else f"{most} free GPUs"
+    cpus = max((d.cpus for d in request.exclusive.demands if d.devices), default=0)
+    if cpus and (others.pod or any(others.containers)):
+        some += f" and {cpus} free CPU{'s' if cpus > 1 else ''}"
     if policy == "single-numa-node":
         return f"Topology Manager {policy}: no NUMA node has {some}"
     return f"Topology Manager {policy}: {some} are on more NUMA nodes than they need to be"

@@ -1,0 +1,89 @@
+"""What a pod asks of the kubelet's static CPU and Memory Managers, read from its manifest."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from scheduler_extender.quantities import quantity
+from scheduler_extender.wire import Container, Pod, Resources
+from topology.core.requests import MAX_DEMANDS, Demand, Exclusive, Role
+
+
+def containers_with_roles(pod: Pod) -> list[tuple[Container, Role]]:
+    """The containers in the kubelet's order, init containers first."""
+    init = [
+        (c, Role.SIDECAR if c.restart_policy == "Always" else Role.INIT)
+        for c in pod.spec.init_containers or []
+    ]
+    return init + [(c, Role.APP) for c in pod.spec.containers or []]
+
+
+def exclusive_of(pod: Pod, resource: str) -> Exclusive:
+    """What static CPU and Memory Managers would give to the pod, by Kubernetes' rules.
+
+    With resources of the pod as a whole it depends on the kubelet's version; then it is the most.
+    """
+    all_of_them = containers_with_roles(pod)
+    containers = [c.resources or Resources() for c, _ in all_of_them]
+    told = pod.status.qos_class
+    if told:
+        guaranteed = told == "Guaranteed"
+    else:
+        guaranteed = pod.spec.resources is not None or all(map(_is_guaranteed, containers))
+    if not guaranteed:
+        return Exclusive.NOTHING
+    if pod.spec.resources is not None or len(containers) > MAX_DEMANDS:
+        return Exclusive.CPUS
+    demands = tuple(_demand(container, role, resource) for container, role in all_of_them)
+    if any(demand is None for demand in demands):
+        return Exclusive.CPUS  # an amount that nobody can read
+    known = tuple(demand for demand in demands if demand is not None)
+    return Exclusive(any(d.cpus for d in known), memory=True, demands=known)
+
+
+def _demand(container: Container, role: Role, resource: str) -> Demand | None:
+    """What a container asks of devices, CPUs and memory; None where an amount cannot be read."""
+    asked = container.resources or Resources()
+    amounts = {**(asked.limits or {}), **(asked.requests or {})}
+    read = {
+        name: _amount(amount)
+        for name, amount in amounts.items()
+        if name in ("cpu", "memory", resource) or name.startswith("hugepages-")
+    }
+    whole = {name: amount for name, amount in read.items() if amount is not None}
+    if len(whole) < len(read):
+        return None
+    cpus = whole.get("cpu", Decimal(0))
+    memory = sorted((n, int(whole[n])) for n in whole.keys() - {"cpu", resource} if whole[n] > 0)
+    return Demand(
+        role,
+        int(whole.get(resource, 0)),
+        int(cpus) if cpus == int(cpus) else 0,
+        tuple(memory),
+    )
+
+
+def _is_guaranteed(resources: Resources) -> bool:
+    """Whether a container has limits of CPU and memory, and requests that equal them."""
+    limits, requests = resources.limits or {}, resources.requests or {}
+    return all(
+        limits.get(name) is not None
+        and (name not in requests or _amount(requests[name]) == _amount(limits[name]))
+        for name in ("cpu", "memory")
+    )
+
+
+def _amount(given: str | int | float | None) -> Decimal | None:
+    """A quantity as a number; None where it cannot be read."""
+    try:
+        return quantity(str(given)) if given is not None else Decimal(0)
+    except ValueError:
+        return None
+
+
+def amounts_of(demand: Demand, exclusive: Exclusive) -> dict[str, str]:
+    """CPU and memory limits of a container that :func:`exclusive_of` reads as this demand."""
+    if exclusive == Exclusive.NOTHING:
+        return {}
+    found = {"cpu": str(demand.cpus) if demand.cpus else "500m"}
+    return found | {kind: str(amount) for kind, amount in demand.memory}

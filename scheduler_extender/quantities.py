@@ -1,0 +1,50 @@
+"""Kubernetes' quantities, and how a value is quoted that is none."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+
+
+class BadValueError(ValueError):
+    """A value that cannot be read; the message says what is allowed."""
+
+
+_SUFFIXES: dict[str, int | Decimal] = {
+    "": 1,
+    "m": Decimal("0.001"),
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+    "Ei": 2**60,
+}
+_QUANTITY = re.compile(r"([+-]?\d{1,18}(?:\.\d{0,9})?(?:[eE][+-]?\d{1,2})?)([A-Za-z]{0,2})")
+
+
+def quantity(text: str) -> Decimal:
+    """A Kubernetes quantity as a number; a :class:`ValueError` says what it should have been."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in _SUFFIXES:
+        raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi")
+    try:
+        return Decimal(match[1]) * _SUFFIXES[match[2]]
+    except InvalidOperation as error:
+        raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi") from error
+
+
+def shortened(text: str) -> str:
+    """A value as a reason quotes it: one line, at most forty characters."""
+    return f'"{cut(" ".join(text[:200].split()), 40)}"'
+
+
+def cut(text: str, most: int = 90) -> str:
+    """The text, or as much of it as has room."""
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,97 @@
+"""The room of a node: CPUs and memory that its pods may get for their own, from the report.
+
+The report names pods, not their UIDs, and pods without GPUs are in it, too, of which we know
+nothing else. The rules are those of the ledger (:mod:`.ledger`):
+
+1. What the report shows is somebody's. It may be released any moment if its pod is ending, has
+   ended, or is unknown although the report shows its GPUs.
+2. A pod that is bound and not shown yet takes its CPUs from anywhere; so does a part of a pod that
+   does not show (init containers), and a running pod that is missing from the report.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.pods import PodRecord
+from topology.core.graph import NodeTopology
+from topology.core.numa import Holding, MemoryBlock
+from topology.core.report import Report
+from topology.core.requests import Exclusive
+from topology.core.room import Room
+
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+
+def room(
+    topology: NodeTopology,
+    report: Report,
+    pods: Iterable[PodRecord],
+    unreported: Collection[str],
+) -> Room | None:
+    """The room of a node; None where its record does not say what its managers have given.
+
+    ``pods`` are those with this node, ``unreported`` the UIDs of those that are counted as
+    unreported: they take their part later.
+    """
+    numa, holdings = topology.allocator.numa, report.holdings
+    if numa is None or holdings is None:
+        return None
+    named: defaultdict[PodName, list[PodRecord]] = defaultdict(list)
+    for pod in pods:
+        named[pod.namespace, pod.name].append(pod)
+    gone = {(a.namespace, a.pod) for a in report.allocations} - named.keys()
+    held = back = taken = 0
+    blocks: list[MemoryBlock] = []
+    ending: list[MemoryBlock] = []
+    memory_taken = False
+    for holding in holdings:
+        name = (holding.namespace, holding.pod)
+        theirs = named.pop(name, [])
+        if name in gone or any(pod.ended or pod.deleting for pod in theirs):
+            back |= holding.cpus
+            ending += holding.memory
+        else:
+            held |= holding.cpus
+            blocks += holding.memory
+        for pod in theirs:
+            if pod.uid not in unreported and not pod.ended:
+                cpus, memory = _not_shown(pod, holding)
+                taken += cpus
+                memory_taken |= memory
+    for pod in (pod for theirs in named.values() for pod in theirs):
+        if pod.uid not in unreported and not pod.ended:
+            cpus, memory = _not_shown(pod, None)
+            taken += cpus
+            memory_taken |= memory
+    left = numa.allocatable & ~(held | back)
+    returning = numa.allocatable & back & ~held
+    return Room(
+        tuple((node.cpus & left).bit_count() for node in numa.nodes),
+        tuple((node.cpus & returning).bit_count() for node in numa.nodes),
+        (numa.whole_cores & left).bit_count(),
+        (numa.whole_cores & returning).bit_count(),
+        taken,
+        tuple(sorted(blocks, key=_order)),
+        tuple(sorted(ending, key=_order)),
+        memory_taken,
+    )
+
+
+def _order(block: MemoryBlock) -> tuple[object, ...]:
+    return (block.nodes, block.type, block.amount)
+
+
+def _not_shown(pod: PodRecord, holding: Holding | None) -> tuple[int, bool]:
+    """CPUs that a running pod has beside those it shows, and whether it has such memory."""
+    request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+    exclusive = Exclusive.NOTHING if request is None else request.exclusive
+    if not exclusive.demands:
+        return 0, exclusive.memory
+    shown = 0 if holding is None else holding.cpus.bit_count()
+    amount = 0 if holding is None else sum(block.amount for block in holding.memory)
+    wanted = sum(n for demand in exclusive.demands for _, n in demand.memory)
+    return max(0, exclusive.most_cpus - shown), wanted > amount

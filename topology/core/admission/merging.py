@@ -1,0 +1,117 @@
+"""The merge: which NUMA nodes the Topology Manager makes of several providers' hints.
+
+It combines one hint of each provider, keeps the NUMA nodes that these have in common, and takes
+the best combination (``HintMerger`` in ``pkg/kubelet/cm/topologymanager/policy.go``, Kubernetes
+1.36). A combination is *preferred* if all its hints are and name the same NUMA nodes. So where one
+is, the best is a set of NUMA nodes that every provider prefers: the one with the fewest, then the
+nearest to each other (option ``prefer-closest-numa-nodes``), then the lowest numbers.
+
+Some hints may be given or not (:mod:`.providers`). Then every merge that may come counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from topology.core.admission.providers import Hint, Provider
+from topology.core.devices import Mask, positions
+
+Rank = tuple[float, ...]
+Ranking = Callable[[Mask], Rank]
+"""How good a set of NUMA nodes is: the lowest is the best."""
+
+
+class Preferred(NamedTuple):
+    """The preferred merges that may come, and whether there may be none."""
+
+    nodes: tuple[Mask, ...]
+    may_fail: bool
+
+
+def rankings(
+    closest: bool | None, distances: tuple[tuple[int, ...], ...] | None
+) -> tuple[Ranking, ...]:
+    """The rankings that the Topology Manager may go by.
+
+    ``closest`` is its option ``prefer-closest-numa-nodes``, None where that is not known.
+    """
+
+    def nearest(nodes: Mask) -> Rank:
+        numbers = positions(nodes)
+        assert distances is not None  # noqa: S101 (for the type checker)
+        return (len(numbers), sum(distances[a][b] for a in numbers for b in numbers), nodes)
+
+    if closest is False:
+        return (lowest,)
+    if distances is None:
+        return (fewest,)
+    return (nearest,) if closest else (lowest, nearest)
+
+
+def lowest(nodes: Mask) -> Rank:
+    """Fewest NUMA nodes first, then the lowest numbers."""
+    return (nodes.bit_count(), nodes)
+
+
+def fewest(nodes: Mask) -> Rank:
+    """Fewest NUMA nodes first; which of as many, nobody knows."""
+    return (nodes.bit_count(),)
+
+
+def preferred(providers: Iterable[Provider], ranked: tuple[Ranking, ...]) -> Preferred:
+    """The sets of NUMA nodes that may be the best that every provider prefers.
+
+    ``providers`` are those that care. Of hints that may be given, any may be missing.
+    """
+    possible: set[Mask] | None = None
+    certain: set[Mask] | None = None
+    for provider in providers:
+        may = {hint.nodes for hint in provider if hint.preferred}
+        sure = {hint.nodes for hint in provider if hint.preferred and hint.sure}
+        possible = may if possible is None else possible & may
+        certain = sure if certain is None else certain & sure
+    possible, certain = possible or set(), certain or set()
+    found: dict[Mask, None] = {}
+    for rank in ranked:
+        worst = min(map(rank, certain), default=None)
+        found |= {m: None for m in sorted(possible) if worst is None or rank(m) <= worst}
+    return Preferred(tuple(found), may_fail=not certain)
+
+
+def not_preferred(
+    providers: Iterable[Provider], every: Mask, ranked: tuple[Ranking, ...]
+) -> tuple[Mask, ...] | None:
+    """What the merge ends with where no combination is preferred; None where that is not known.
+
+    It goes for as many NUMA nodes as the provider needs that needs the most, or as near below that
+    as can be had. ``every`` are all NUMA nodes of the machine.
+    """
+    combined = {every}
+    wanted = 0
+    for provider in providers:
+        if not all(hint.sure for hint in provider):
+            return None
+        if provider:  # one without any possible hint leaves the others' alone
+            combined = {a & hint.nodes for a in combined for hint in provider} - {0}
+            wanted = max(wanted, min(hint.nodes.bit_count() for hint in provider))
+    if not combined:
+        return (every,)
+    below = [m for m in combined if m.bit_count() <= wanted]
+    size = max((m.bit_count() for m in below), default=0)
+    left = [m for m in below if m.bit_count() == size] or list(combined)
+    found: dict[Mask, None] = {}
+    for rank in ranked:
+        best = min(map(rank, left))
+        found |= {m: None for m in sorted(left) if rank(m) == best}
+    return tuple(found)
+
+
+def on_one_node(provider: Provider) -> Provider:
+    """The hints that ``single-numa-node`` looks at: preferred ones of one NUMA node."""
+    return tuple(h for h in provider if h.preferred and h.nodes.bit_count() == 1)
+
+
+def surely(nodes: Iterable[tuple[Mask, bool]]) -> Provider:
+    """A provider whose hints are all sure."""
+    return tuple(Hint(mask, is_preferred) for mask, is_preferred in nodes)

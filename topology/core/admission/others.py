@@ -1,0 +1,242 @@
+"""What the kubelet's other managers say to a pod: hints beside those for GPUs, and refusals.
+
+Beside the device manager the CPU Manager and the Memory Manager have a say, and the plugins of
+other devices. Under a policy of the Topology Manager their *hints* decide with ours
+(:mod:`.topologymanager`). And each may *refuse* a container what it asks, whatever the hints are:
+
+* With ``full-pcpus-only`` the CPU Manager refuses a number of CPUs that is no multiple of a core's
+  threads, and more of them than whole cores are left.
+* The Memory Manager refuses where no NUMA nodes have the memory, or those that do serve others in
+  another grouping.
+
+Where the record does not tell what a manager has left, or the pod what it asks, any hint counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from topology.core.admission.kubelet import Kubelet
+from topology.core.admission.merging import on_one_node, preferred, rankings
+from topology.core.admission.providers import Provider, all_nodes, cpu_hints, memory_hints
+from topology.core.numa import NumaFacts
+from topology.core.remembering import remembered
+from topology.core.requests import Counts, Demand, Exclusive, Role, device_count
+from topology.core.room import Room
+
+MANAGERS = "cpu-or-memory-manager"
+"""A static CPU or Memory Manager may refuse the pod, by whatever name."""
+AFFINITY = "topology-affinity"
+"""The Topology Manager may refuse the pod (TopologyAffinityError)."""
+
+Hints = tuple[Provider, ...] | None
+"""The hints of the providers that care about a container; None where any hint may be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What the other managers say to a pod.
+
+    ``containers`` are the hints for each container with devices, ``pod`` those for the pod as a
+    whole (scope ``pod``). ``hazards`` are refusals that may come whatever GPUs are free, and with
+    ``refused`` one of them surely comes: ``reason`` says why.
+    """
+
+    containers: tuple[Hints, ...] = ()
+    pod: Hints = ()
+    hazards: tuple[str, ...] = ()
+    refused: bool = False
+    reason: str = ""
+
+    def of(self, container: int) -> Hints:
+        """The hints for the container in this place."""
+        return self.containers[container] if self.containers else ()
+
+
+SILENT = Others()
+"""Nobody else cares."""
+
+
+@remembered
+def others_on(
+    kubelet: Kubelet,
+    room: Room | None,
+    counts: Counts,
+    *,
+    only_gpu_plugin: bool = True,
+    exclusive: Exclusive = Exclusive.NOTHING,
+) -> Others:
+    """What the other managers say to a pod with these containers, given the ``room`` they have."""
+    facts = kubelet.facts
+    cpus = exclusive.cpus and facts.cpu_manager_policy != "none"
+    memory = exclusive.memory and facts.memory_manager_policy != "None"
+    unknown: tuple[Hints, ...] = (None,) * len(counts)
+    if not cpus and not memory:
+        return SILENT if only_gpu_plugin else Others(unknown, None)
+    asked = _with_devices(exclusive, counts) if facts.numa is not None else None
+    if facts.numa is None or room is None or asked is None or _unsure(kubelet, cpus, memory):
+        hazards = (MANAGERS,) if _may_refuse(kubelet, cpus, memory) else ()
+        return Others(unknown, None, hazards)
+    managers = _Managers(kubelet, facts.numa, room, cpus=cpus, memory=memory)
+    found = managers.look(exclusive.demands, asked)
+    if only_gpu_plugin or found.refused:
+        return found
+    return Others(unknown, None, found.hazards)
+
+
+def _with_devices(exclusive: Exclusive, counts: Counts) -> tuple[int, ...] | None:
+    """The places of the containers with devices; None if these are not the pod's ``counts``."""
+    places = tuple(i for i, demand in enumerate(exclusive.demands) if demand.devices)
+    same = tuple((exclusive.demands[i].role, exclusive.demands[i].devices) for i in places)
+    return places if same == counts else None
+
+
+def _unsure(kubelet: Kubelet, cpus: bool, memory: bool) -> bool:
+    """Whether it is not known which managers there are."""
+    facts = kubelet.facts
+    return (cpus and facts.cpu_manager_policy is None) or (
+        memory and facts.memory_manager_policy is None
+    )
+
+
+def _may_refuse(kubelet: Kubelet, cpus: bool, memory: bool) -> bool:
+    """Whether a manager may refuse a pod, for all that is known."""
+    return memory or (cpus and kubelet.facts.full_cores_only is not False)
+
+
+class _Step(NamedTuple):
+    """What the containers before one have taken: CPUs, those for use again, and any memory."""
+
+    cpus: int = 0
+    reusable: int = 0
+    memory: bool = False
+
+
+class _Managers:
+    """The static managers of a node, asked about one pod."""
+
+    def __init__(
+        self, kubelet: Kubelet, numa: NumaFacts, room: Room, *, cpus: bool, memory: bool
+    ) -> None:
+        self._kubelet = kubelet
+        self._policy = kubelet.facts.topology_manager_policy
+        self._numa = numa
+        self._room = room
+        self._cpus = cpus
+        self._memory = memory
+        self._hazards: set[str] = set()
+        self._refused = ""
+
+    def look(self, demands: tuple[Demand, ...], asked: tuple[int, ...]) -> Others:
+        """What they say; ``asked`` are the places of the containers with devices."""
+        whole = self._kubelet.facts.topology_manager_scope == "pod"
+        pod: Hints = ()
+        if whole:
+            total = _as_one(demands)
+            pod = self._hints(total, _Step())
+            self._judge(total, pod, alone=not asked)
+        containers: list[Hints] = []
+        step = _Step()
+        for place, demand in enumerate(demands):
+            self._refuse_cores(demand, step)
+            hints = () if whole else self._hints(demand, step)
+            if not whole:
+                self._judge(demand, hints, alone=place not in asked)
+            if place in asked:
+                containers.append(hints)
+            step = _after(step, demand)
+        return Others(
+            tuple(containers),
+            pod,
+            tuple(sorted(self._hazards)),
+            bool(self._refused),
+            self._refused,
+        )
+
+    def _hints(self, demand: Demand, step: _Step) -> Hints:
+        """The hints for one container, or for the whole pod as one."""
+        found: list[Provider] = []
+        if self._cpus and demand.cpus:
+            cpus = cpu_hints(
+                self._numa, self._room, demand.cpus, before=step.cpus, reusable=step.reusable
+            )
+            if cpus is None:
+                return None
+            found.append(cpus)
+        if self._memory and demand.memory:
+            memory = memory_hints(self._numa, self._room, demand.memory, settled=not step.memory)
+            self._refuse_memory(memory)
+            found += [memory] * len(demand.memory) if memory else []  # without any it is silent
+        return tuple(found)
+
+    def _judge(self, demand: Demand, hints: Hints, *, alone: bool) -> None:
+        """Note what the Topology Manager says where no GPU is asked for."""
+        if not alone or self._policy not in ("restricted", "single-numa-node"):
+            return
+        if hints is None:
+            self._hazards.add(AFFINITY)
+            return
+        single = self._policy == "single-numa-node"
+        if not hints:
+            return
+        facts = self._kubelet.facts
+        ranked = rankings(False if single else facts.prefers_closest, facts.numa_distances)
+        merged = preferred([on_one_node(h) if single else h for h in hints], ranked)
+        if merged.may_fail:
+            self._hazards.add(AFFINITY)
+        if not merged.nodes:
+            where = "no NUMA node has" if single else "on more NUMA nodes than need be are"
+            self._refused = f"Topology Manager {self._policy}: {where} {_text(demand)}"
+
+    def _refuse_cores(self, demand: Demand, step: _Step) -> None:
+        """Note what ``full-pcpus-only`` says to a container."""
+        option = self._kubelet.facts.full_cores_only
+        if not self._cpus or not demand.cpus or option is False:
+            return
+        room, threads = self._room, self._numa.threads
+        uneven = bool(demand.cpus % threads)
+        most = room.whole + room.whole_back
+        if uneven or demand.cpus > room.whole - room.taken - step.cpus:
+            self._hazards.add(MANAGERS)
+        if option and uneven:
+            self._refused = (
+                f"CPU Manager full-pcpus-only: {demand.cpus} CPUs are no whole cores of "
+                f"{threads} threads"
+            )
+        elif option and demand.cpus > most:
+            self._refused = f"CPU Manager full-pcpus-only: no whole cores with {demand.cpus} CPUs"
+
+    def _refuse_memory(self, hints: Provider) -> None:
+        """Note what the Memory Manager says to a container."""
+        merges_less = self._policy == "best-effort" and all_nodes(self._numa) > 1
+        if merges_less or not any(hint.sure for hint in hints):
+            self._hazards.add(MANAGERS)
+        if not hints:
+            self._refused = "Memory Manager Static: no NUMA nodes have the memory"
+
+
+def _as_one(demands: tuple[Demand, ...]) -> Demand:
+    """A pod as one container, by Kubernetes' arithmetic."""
+    kinds = sorted({kind for demand in demands for kind, _ in demand.memory})
+    return Demand(
+        Role.APP,
+        device_count(tuple((d.role, d.devices) for d in demands)),
+        device_count(tuple((d.role, d.cpus) for d in demands)),
+        tuple(
+            (kind, device_count(tuple((d.role, dict(d.memory).get(kind, 0)) for d in demands)))
+            for kind in kinds
+        ),
+    )
+
+
+def _after(step: _Step, demand: Demand) -> _Step:
+    """What has been taken once this container has its own."""
+    again = demand.cpus if demand.role is Role.INIT else 0
+    return _Step(step.cpus + demand.cpus, step.reusable + again, step.memory or bool(demand.memory))
+
+
+def _text(demand: Demand) -> str:
+    words = [f"{demand.cpus} free CPU{'s' if demand.cpus != 1 else ''}"] if demand.cpus else []
+    words += [f"{amount >> 20} MiB of {kind}" for kind, amount in demand.memory]
+    return " and ".join(words)
