@@ -62,8 +62,8 @@ class Report:
     """The moving part of a node's record.
 
     ``sequence`` only grows within one ``boot_id``. ``allocatable`` is what the kubelet would hand
-    out from, devices in use included; None means every device of the node. ``holdings`` are the CPUs
-    and the memory that pods have for their own; None where nobody has looked.
+    out from, devices in use included; None means every device of the node. ``holdings`` are the
+    CPUs and the memory that pods have for their own; None where nobody has looked.
 
     Two fields say when the agent looked; they make no report differ from another. ``observed_at``
     is the time by the node's clock (RFC 3339), ``pods_version`` the resourceVersion up to which the
