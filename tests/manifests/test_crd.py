@@ -87,6 +87,9 @@ def test_every_list_and_string_is_bounded() -> None:
         (".spec.nics", ["name"]),
         (".spec.nics[].distances", ["index"]),
         (".status.allocations", ["podUID", "namespace", "pod", "container", "resource"]),
+        (".spec.numaNodes", ["id"]),
+        (".spec.numaNodes[].memory", ["type"]),
+        (".status.exclusive", ["namespace", "pod"]),
         (".status.health", ["uuid"]),
         (".status.conditions", ["type"]),
     ],
@@ -101,7 +104,9 @@ def test_lists_are_maps_by_key(path: str, keys: list[str]) -> None:
 def test_every_list_says_its_type() -> None:
     for path, found in nodes_of(schema()):
         if found["type"] == "array":
-            assert found["x-kubernetes-list-type"] in ("map", "set"), path
+            # Blocks of memory have no key, and two containers may have blocks that are alike.
+            keyless = path == ".status.exclusive[].memory"
+            assert found["x-kubernetes-list-type"] in (("atomic",) if keyless else ("map", "set"))
 
 
 def test_defaults_are_valid_and_the_same_as_the_codecs() -> None:
@@ -158,10 +163,15 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
     designed = paths(example()) - {".metadata.name"}
     assert designed <= ours
     assert ours - designed == {
+        ".spec.allocator.alignBySocket",
         ".spec.allocator.cpuManagerPolicy",
         ".spec.allocator.fullPcpusOnly",
         ".spec.allocator.memoryManagerPolicy",
         ".spec.allocator.preferClosestNumaNodes",
+        ".spec.cpus",
+        ".spec.cpus.allocatable",
+        ".spec.cpus.threadsPerCore",
+        ".spec.cpus.wholeCores",
         ".spec.devices[].migInstances",
         ".spec.devices[].migInstances[]",
         ".spec.devices[].migInstances[].memoryBytes",
@@ -173,8 +183,14 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
         ".spec.links[].uneven",
         ".spec.numaNodes",
         ".spec.numaNodes[]",
+        ".spec.numaNodes[].cpus",
         ".spec.numaNodes[].distances",
         ".spec.numaNodes[].id",
+        ".spec.numaNodes[].memory",
+        ".spec.numaNodes[].memory[]",
+        ".spec.numaNodes[].memory[].bytes",
+        ".spec.numaNodes[].memory[].type",
+        ".spec.numaNodes[].socket",
         ".spec.resources[].failRequestsGreaterThanOne",
         ".status.conditions[]",
         ".status.conditions[].lastTransitionTime",
@@ -183,6 +199,17 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
         ".status.conditions[].reason",
         ".status.conditions[].status",
         ".status.conditions[].type",
+        ".status.exclusive",
+        ".status.exclusive[]",
+        ".status.exclusive[].cpus",
+        ".status.exclusive[].memory",
+        ".status.exclusive[].memory[]",
+        ".status.exclusive[].memory[].bytes",
+        ".status.exclusive[].memory[].numaNodes",
+        ".status.exclusive[].memory[].numaNodes[]",
+        ".status.exclusive[].memory[].type",
+        ".status.exclusive[].namespace",
+        ".status.exclusive[].pod",
         ".status.health[].energyMillijoules",
         ".status.health[].linksDown",
         ".status.health[].linksDown[]",

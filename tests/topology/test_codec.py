@@ -14,6 +14,7 @@ import yaml
 from topology.codec import RecordError, decode, encode
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.numa import CpuSet, Holding, MemoryBlock, NumaFacts, NumaNode, cpu_list, cpu_set
 from topology.core.report import Allocation, Condition, Health, Report
 from topology.machines import MACHINES, machine
 
@@ -111,6 +112,103 @@ def test_what_an_agent_adds_goes_there_and_back() -> None:
     assert replace(report, conditions=()).not_ready == ""
 
 
+STATIC = """
+numaNodes:
+- {id: 1, distances: 21 10, cpus: "4-7,12-15", socket: 1,
+   memory: [{type: memory, bytes: 100}, {type: hugepages-1Gi, bytes: 7}]}
+- {id: 0, distances: 10 21, cpus: "0-3,8-11", socket: 0, memory: []}
+cpus: {allocatable: 1-15, wholeCores: "1-7,9-15", threadsPerCore: 2}
+"""
+EXCLUSIVE = """
+- {namespace: team-a, pod: train-0, cpus: "4-5,12-13",
+   memory: [{type: memory, bytes: 30, numaNodes: [1, 0]}]}
+- {namespace: team-b, pod: plain}
+"""
+
+
+def static() -> dict[str, Any]:
+    """A record of a node whose CPU Manager and Memory Manager are static."""
+    wire: dict[str, Any] = yaml.safe_load(EXAMPLE)
+    wire["spec"] |= yaml.safe_load(STATIC)
+    wire["spec"]["allocator"] |= {
+        "cpuManagerPolicy": "static",
+        "memoryManagerPolicy": "Static",
+        "alignBySocket": True,
+    }
+    wire["status"]["exclusive"] = yaml.safe_load(EXCLUSIVE)
+    return wire
+
+
+def test_cpus_and_memory_go_there_and_back() -> None:
+    wire = static()
+    jsonschema.validate(wire, schema())
+    record = decode(wire, strict=True)
+    assert record.topology.allocator.numa == NumaFacts(
+        nodes=(
+            NumaNode(cpu_set("0-3,8-11"), 0),
+            NumaNode(cpu_set("4-7,12-15"), 1, (("hugepages-1Gi", 7), ("memory", 100))),
+        ),
+        allocatable=cpu_set("1-15"),
+        whole_cores=cpu_set("1-7,9-15"),
+        threads=2,
+        socket_aligned=True,
+    )
+    assert record.report is not None
+    assert record.report.holdings == (
+        Holding("team-a", "train-0", cpu_set("4-5,12-13"), (MemoryBlock("memory", 30, (0, 1)),)),
+        Holding("team-b", "plain"),
+    )
+    again = encode(record.topology, record.report)
+    jsonschema.validate(again, schema())
+    assert decode(again, strict=True) == record
+
+
+@pytest.mark.parametrize("distances", [None, ((10, 21), (21, 10))])
+def test_the_largest_machine_goes_there_and_back(distances: Any) -> None:
+    """Every CPU number there is, in the longest list there is."""
+    even = cpu_set(",".join(map(str, range(0, 4096, 2))))
+    odd = CpuSet(cpu_set("0-4095") & ~even)
+    nodes = (NumaNode(even), NumaNode(odd))
+    numa = NumaFacts(nodes, even, even, 8)
+    topology = NodeTopology(
+        NodeName("n"), (), allocator=AllocatorFacts(numa_distances=distances, numa=numa)
+    )
+    report = Report("b", 1, holdings=())
+    wire = encode(topology, report)
+    jsonschema.validate(wire, schema())
+    assert decode(wire, strict=True).topology == topology
+    assert decode(wire).report == report
+    assert len(cpu_list(even)) == 9684
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        pytest.param("spec.cpus", id="the CPUs that pods may have"),
+        pytest.param("spec.numaNodes", id="NUMA nodes"),
+        pytest.param("spec.numaNodes.1", id="the first NUMA node"),
+        pytest.param("spec.numaNodes.0.cpus", id="the CPUs of one"),
+        pytest.param("spec.allocator.alignBySocket", id="the option"),
+    ],
+)
+def test_a_machine_that_is_told_in_part_is_not_known(missing: str) -> None:
+    wire = static()
+    _without(missing)(wire)
+    assert decode(wire).topology.allocator.numa is None
+
+
+def test_that_nobody_has_looked_is_not_that_nobody_has_any() -> None:
+    wire = static()
+    wire["status"]["exclusive"] = []
+    report = decode(wire).report
+    assert report is not None
+    assert report.holdings == ()
+    del wire["status"]["exclusive"]
+    report = decode(wire).report
+    assert report is not None
+    assert report.holdings is None
+
+
 def _without(path: str) -> Any:
     def change(wire: dict[str, Any]) -> None:
         *parents, last = path.split(".")
@@ -128,7 +226,7 @@ def _with(path: str, value: object) -> Any:
         at: Any = wire
         for part in parents:
             at = at[int(part) if part.isdigit() else part]
-        at[last] = value
+        at[int(last) if last.isdigit() else last] = value
 
     return change
 
@@ -187,6 +285,80 @@ def test_a_bad_record_is_one_clear_line(change: Any, words: str, in_schema: bool
     if in_schema:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wire, schema())
+
+
+BAD_STATIC = [
+    pytest.param(
+        _with("spec.numaNodes.0.cpus", "7-4"),
+        "spec.numaNodes.0.cpus: '7-4': the first CPU must not be above the last, not '7-4'",
+        id="a range that runs down",
+    ),
+    pytest.param(
+        _with("spec.cpus.allocatable", "0-9999"),
+        "spec.cpus.allocatable: '0-9999': allowed are CPUs from 0 to 4095, such as 0-3,8",
+        id="a number that is too high",
+    ),
+    pytest.param(
+        _with("status.exclusive.0.cpus", "four"),
+        "status.exclusive.0.cpus: 'four': allowed are CPUs from 0 to 4095, such as 0-3,8",
+        id="no number",
+    ),
+    pytest.param(
+        _with("spec.cpus.wholeCores", "1," * 6000 + "1"),
+        "spec.cpus.wholeCores: string should have at most 10240 characters",
+        id="a list that is too long",
+    ),
+    pytest.param(
+        _with("spec.cpus.threadsPerCore", 0),
+        "spec.cpus.threadsPerCore: input should be greater than or equal to 1, not 0",
+        id="a core without threads",
+    ),
+    pytest.param(
+        _with("spec.numaNodes.1.cpus", "0-4"),
+        "spec.numaNodes: CPU 4 is on two NUMA nodes, allowed is one",
+        id="a CPU twice",
+    ),
+    pytest.param(
+        _with("spec.cpus.allocatable", "1-16"),
+        "spec.cpus.allocatable: CPU 16 is on no NUMA node",
+        id="a CPU that is not there",
+    ),
+    pytest.param(
+        _with("spec.cpus.wholeCores", "0-7"),
+        "spec.cpus.wholeCores: CPU 0 is not among the allocatable ones",
+        id="a reserved CPU in a whole core",
+    ),
+    pytest.param(
+        _with("spec.numaNodes.1.id", 1),
+        "spec.numaNodes: 1 stands 2 times, once is allowed",
+        id="a NUMA node twice",
+    ),
+    pytest.param(
+        _with("spec.numaNodes.0.memory", [{"type": "memory", "bytes": 1}] * 2),
+        "spec.numaNodes: memory stands 2 times in the memory of NUMA node 1, once is allowed",
+        id="a type of memory twice",
+    ),
+    pytest.param(
+        _with("status.exclusive.1", {"namespace": "team-a", "pod": "train-0"}),
+        "status.exclusive: team-a/train-0 stands 2 times, once is allowed",
+        id="a pod twice",
+    ),
+    pytest.param(
+        _with("status.exclusive.0.memory.0.bytes", -1),
+        "status.exclusive.0.memory.0.bytes: input should be greater than or equal to 0, not -1",
+        id="less than no memory",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), BAD_STATIC)
+def test_bad_cpus_and_memory_are_one_clear_line(change: Any, words: str) -> None:
+    wire = static()
+    change(wire)
+    with pytest.raises(RecordError) as caught:
+        decode(wire)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_unknown_fields_are_a_newer_agent_or_a_typing_error() -> None:

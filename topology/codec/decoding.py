@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from topology.codec import wire
+from topology.codec.numa import distances_of, holdings, numa_facts
 from topology.core.devices import (
     Bytes,
     DeviceId,
@@ -129,20 +130,12 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
         a.cpu_manager_policy,
         a.memory_manager_policy,
         a.prefer_closest_numa_nodes,
-        _distances(spec.numa_nodes),
+        distances_of(spec.numa_nodes or ()),
         # An agent that does not say which NUMA nodes the plugin names cannot know of any.
         sees_topology=not aligned or all(d.topology_nodes is not None for d in spec.devices),
         full_cores_only=a.full_pcpus_only,
+        numa=numa_facts(spec),
     )
-
-
-def _distances(nodes: list[wire.NumaNode] | None) -> tuple[tuple[int, ...], ...] | None:
-    """The distances by number; None where they are not known of every NUMA node from 0 on."""
-    rows = {node.id: tuple(map(int, node.distances.split())) for node in nodes or ()}
-    n = len(rows)
-    if not rows or set(rows) != set(range(n)) or any(len(row) != n for row in rows.values()):
-        return None
-    return tuple(rows[i] for i in range(n))
 
 
 def _fabric(f: wire.Fabric) -> Fabric:
@@ -209,6 +202,7 @@ def _report(status: wire.Status) -> Report:
             Condition(c.type, c.status == "True", c.reason, c.message, c.last_transition_time or "")
             for c in status.conditions
         ),
+        holdings=holdings(status.exclusive),
         observed_at=status.observed_at or "",
         pods_version=status.pods_resource_version or "",
     )

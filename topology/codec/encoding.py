@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from topology.codec import wire
+from topology.codec.numa import cpus, exclusive, numa_nodes
 from topology.core.devices import Fabric, Gpu, GpuResource, Nic, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link
@@ -22,7 +23,8 @@ def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, ob
         links=[_link(link) for link in topology.links],
         nics=[_nic(nic) for nic in topology.nics],
         fabric=None if topology.fabric is None else _fabric(topology.fabric),
-        numa_nodes=_numa_nodes(topology.allocator),
+        numa_nodes=numa_nodes(topology.allocator),
+        cpus=cpus(topology.allocator),
     )
     found: dict[str, object] = {
         "apiVersion": wire.API_VERSION,
@@ -47,6 +49,7 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
         pods_resource_version=report.pods_version or None,
         allocatable=None if report.allocatable is None else sorted(report.allocatable),
         allocations=[_allocation(a) for a in report.allocations],
+        exclusive=exclusive(report.holdings),
         health=[_health(h) for h in report.health],
         conditions=[_condition(c) for c in report.conditions],
         summary=None if topology is None else _summary(topology, report),
@@ -61,13 +64,6 @@ def _resource(resource: GpuResource) -> wire.Resource:
         replicas=resource.replicas,
         fail_requests_greater_than_one=resource.refuses_several,
     )
-
-
-def _numa_nodes(facts: AllocatorFacts) -> list[wire.NumaNode] | None:
-    rows = facts.numa_distances
-    if rows is None:
-        return None
-    return [wire.NumaNode(id=i, distances=" ".join(map(str, row))) for i, row in enumerate(rows)]
 
 
 def _topology_nodes(gpu: Gpu, facts: AllocatorFacts) -> list[int] | None:
@@ -90,6 +86,7 @@ def _allocator(facts: AllocatorFacts) -> wire.Allocator:
         memory_manager_policy=_literal(facts.memory_manager_policy),
         prefer_closest_numa_nodes=facts.prefers_closest,
         full_pcpus_only=facts.full_cores_only,
+        align_by_socket=facts.numa.socket_aligned if facts.numa else None,
     )
 
 

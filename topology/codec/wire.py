@@ -6,12 +6,15 @@ two.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from topology.core.graph import MAX_GPUS
+from topology.core.numa import cpu_set
 
 API_VERSION = "gpu-topology.io/v1alpha1"
 KIND = "GPUTopology"
@@ -19,8 +22,22 @@ KIND = "GPUTopology"
 PcieClass = Literal["BOARD", "PIX", "PXB", "PHB", "NODE", "SYS"]
 Index = Annotated[int, Field(ge=0, lt=1024)]
 NumaId = Annotated[int, Field(ge=0, lt=64)]
+MemoryType = Annotated[str, Field(min_length=1, max_length=63)]
 Text = Annotated[str, Field(max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+def _cpu_list(text: str) -> str:
+    """The text, if it is a list of CPUs as the kernel writes it: 0-3,8; empty is no CPU."""
+    try:
+        cpu_set(text)
+    except ValueError as error:
+        raise PydanticCustomError("cpu_list", "{why}", {"why": str(error)}) from error
+    return text
+
+
+CpuList = Annotated[str, Field(max_length=10240), AfterValidator(_cpu_list)]
+"""The longest one of CPUs below 4,096, every second one of them, has 9,684 characters."""
 
 
 class Wire(BaseModel):
@@ -53,13 +70,34 @@ class Allocator(Wire):
     memory_manager_policy: Literal["None", "Static"] | None = None
     prefer_closest_numa_nodes: bool | None = None
     full_pcpus_only: bool | None = None
+    align_by_socket: bool | None = None
+
+
+class Memory(Wire):
+    """An entry of a NUMA node's ``memory``: what pods may have for their own."""
+
+    type: MemoryType
+    bytes: Annotated[int, Field(ge=0)]
 
 
 class NumaNode(Wire):
-    """An entry of ``spec.numaNodes``: how far each NUMA node is from this one."""
+    """An entry of ``spec.numaNodes``: how far each NUMA node is from this one, and what it has."""
 
     id: NumaId
-    distances: Annotated[str, Field(max_length=256, pattern=r"^[0-9]{1,3}( [0-9]{1,3})*$")]
+    distances: (
+        Annotated[str, Field(max_length=256, pattern=r"^[0-9]{1,3}( [0-9]{1,3})*$")] | None
+    ) = None
+    cpus: CpuList | None = None
+    socket: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    memory: Annotated[list[Memory], Field(max_length=16)] | None = None
+
+
+class Cpus(Wire):
+    """``spec.cpus``: the CPUs that pods may have for their own."""
+
+    allocatable: CpuList
+    whole_cores: CpuList
+    threads_per_core: Annotated[int, Field(ge=1, le=64)]
 
 
 class MigInstance(Wire):
@@ -130,6 +168,7 @@ class Spec(Wire):
     nics: list[Nic] = []
     fabric: Fabric | None = None
     numa_nodes: Annotated[list[NumaNode], Field(max_length=64)] | None = None
+    cpus: Cpus | None = None
 
 
 class Allocation(Wire):
@@ -141,6 +180,31 @@ class Allocation(Wire):
     container: Text = ""
     resource: Text = "nvidia.com/gpu"
     device_ids: list[Name] = []
+
+
+class MemoryBlock(Wire):
+    """An entry of the ``memory`` of a pod in ``status.exclusive``."""
+
+    type: MemoryType
+    bytes: Annotated[int, Field(ge=0)]
+    numa_nodes: Annotated[list[NumaId], Field(max_length=64)] = []
+
+
+class Exclusive(Wire):
+    """An entry of ``status.exclusive``: CPUs and memory that one pod has for its own."""
+
+    namespace: Text
+    pod: Text
+    cpus: CpuList | None = None
+    memory: Annotated[list[MemoryBlock], Field(max_length=1024)] | None = None
+
+
+def _one_each(pods: list[Exclusive]) -> list[Exclusive]:
+    for (namespace, pod), times in Counter((p.namespace, p.pod) for p in pods).items():
+        if times > 1:
+            why = f"{namespace}/{pod} stands {times} times, once is allowed"
+            raise PydanticCustomError("twice", "{why}", {"why": why})
+    return pods
 
 
 class Health(Wire):
@@ -181,6 +245,9 @@ class Status(Wire):
     pods_resource_version: Text | None = None
     allocatable: list[Name] | None = None
     allocations: list[Allocation] = []
+    exclusive: (
+        Annotated[list[Exclusive], Field(max_length=4096), AfterValidator(_one_each)] | None
+    ) = None
     health: list[Health] = []
     conditions: list[Condition] = []
     summary: Summary | None = None
