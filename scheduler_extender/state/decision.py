@@ -143,6 +143,7 @@ def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
     topology, served = _served(facts, request)
     available = facts.availability(request.resource)
     assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
+    available = available.without_needless_room(request.exclusive)
     plain = replace(request, constraints=NO_CONSTRAINTS)
     return assess(kubelet_of(topology, served), available, plain)
 

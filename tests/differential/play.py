@@ -176,6 +176,7 @@ class Play:
         if bound is None:
             return
         foreseen = self._foreseen(bound)
+        calm = not self._late and not self._unseen and not bound.unreported
         ends = [e for e in step.get("ends", ()) if e["uid"] in self._admitted]
         answer = self._managers.ask(do="admit", pod=_plain(bound.spec), ends=ends)
         if ends and bound.verdict is Verdict.EXPECTED:
@@ -185,7 +186,7 @@ class Play:
             self._note_end(ending["uid"], seen=False)
         self.played.admissions += 1
         if foreseen is not None:
-            self._compare(at, bound, foreseen, answer)
+            self._compare(at, bound, foreseen, answer, calm=calm and not ends)
         if answer.get("admitted"):
             self._admitted[step["uid"]] = bound
         else:
@@ -271,7 +272,10 @@ class Play:
         narrow = outlook(kubelet, key, pending.counts, pending.only_gpu_plugin, pending.exclusive)
         return _Foreseen(sets, hazards, narrow, topology, kubelet.width, pending)
 
-    def _compare(self, at: int, bound: _Bound, foreseen: _Foreseen, answer: Json) -> None:
+    def _compare(
+        self, at: int, bound: _Bound, foreseen: _Foreseen, answer: Json, *, calm: bool
+    ) -> None:
+        """Hold the real answer against what was foreseen; ``calm``: nothing has ended unheard."""
         played = self.played
         admitted = bool(answer.get("admitted"))
         reason = f"{answer.get('reason')}: {answer.get('message')}"
@@ -294,6 +298,10 @@ class Play:
         if not inside:
             note(OUTSIDE)
         narrow = foreseen.narrow
+        if calm and narrow.sets is not None:
+            said = f"if nothing ends {[f'{s:b}' for s in narrow.sets[:8]]}, {narrow.hazards}"
+            if (got not in narrow.sets) if admitted else not narrow.hazards:
+                note(OUTSIDE)
         if narrow.sets is not None:
             sure = not narrow.hazards or not narrow.sets
             played.decided += sure and narrow.exact

@@ -10,7 +10,14 @@ import pytest
 
 from tests.nodes import bridged, switched
 from tests.recorded import lines, mask, node, recorded
-from topology.core.admission import AFFINITY, TOO_FEW, Kubelet, admissions, container_sets
+from topology.core.admission import (
+    AFFINITY,
+    TOO_FEW,
+    Kubelet,
+    admissions,
+    container_sets,
+    others_on,
+)
 from topology.core.belief import Availability, Holder, Unreported, free_states
 from topology.core.budget import SPENT
 from topology.core.devices import GpuResource, Mask, PodUid
@@ -83,7 +90,8 @@ def test_whatever_the_kubelet_does_was_foreseen(facts: AllocatorFacts, foreign: 
         for _ in range(6):
             free = rng.randrange(1, 256)
             exclusive = Exclusive.CPUS if foreign else Exclusive.NOTHING
-            found = admissions(kubelet, free, counts, exclusive=exclusive)
+            others = others_on(kubelet, None, counts, exclusive=exclusive)
+            found = admissions(kubelet, free, counts, others)
             assert found.ways is not None
             ways = {(way.shown, way.taken) for way in found.ways}
             for _ in range(12):
@@ -220,14 +228,16 @@ def test_single_numa_node_refuses_what_spans_two() -> None:
 def test_what_other_providers_hint_is_not_known() -> None:
     facts = AllocatorFacts("best-effort", None, "best-effort")
     alone = replace(facts, cpu_manager_policy="none", memory_manager_policy="None")
-    cpus = Exclusive.CPUS
-    either = admissions(Kubelet(DGX.shape, facts), 0xFF, ((APP, 2),), exclusive=cpus)
+    two = ((APP, 2),)
+    unknown = others_on(Kubelet(DGX.shape, facts), None, two, exclusive=Exclusive.CPUS)
+    either = admissions(Kubelet(DGX.shape, facts), 0xFF, two, unknown)
     lower = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),))
     assert {way.shown for way in lower.ways or ()} < {way.shown for way in either.ways or ()}
     assert lower.ways
     assert all(way.shown & 0xF0 == 0 for way in lower.ways)
     # A pod that asks for another plugin's devices as well brings hints of its own.
-    both = admissions(Kubelet(DGX.shape, alone), 0xFF, ((APP, 2),), only_gpu_plugin=False)
+    more = others_on(Kubelet(DGX.shape, alone), None, two, only_gpu_plugin=False)
+    both = admissions(Kubelet(DGX.shape, alone), 0xFF, two, more)
     assert both.ways == either.ways
     # Managers that are not known give nothing to a pod that is not of the class Guaranteed.
     assert admissions(Kubelet(DGX.shape, facts), 0xFF, ((APP, 2),)).ways == lower.ways

@@ -18,10 +18,12 @@ from topology.core.admission import (
     Kubelet,
     admissions,
     kubelet_of,
+    others_on,
 )
 from topology.core.belief import Availability, free_states
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.pools import Pool
 from topology.core.requests import Exclusive, Role
 
 APP = Role.APP
@@ -79,12 +81,18 @@ def test_a_gpu_on_several_numa_nodes_belongs_to_each_hint_that_names_one() -> No
     assert sets(admissions(both, 0b011, ((APP, 2),))) == {0b011}  # then node 1
 
 
+def admitted(kubelet: Kubelet, free: Pool, count: int, exclusive: Exclusive) -> Admissions:
+    """What may come of a pod whose CPUs and memory nobody knows."""
+    counts = ((APP, count),)
+    return admissions(kubelet, free, counts, others_on(kubelet, None, counts, exclusive=exclusive))
+
+
 @pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
 def test_without_numa_nodes_of_gpus_others_may_still_refuse(policy: str) -> None:
     facts = replace(SILENT, topology_manager_policy=policy, cpu_manager_policy="static")
     nowhere = node((), (), facts=facts)
     assert admissions(nowhere, 0b11, ((APP, 2),)).hazards == ()
-    cpus = admissions(nowhere, 0b11, ((APP, 2),), exclusive=Exclusive.CPUS)
+    cpus = admitted(nowhere, 0b11, 2, Exclusive.CPUS)
     assert AFFINITY in cpus.hazards
 
 
@@ -98,9 +106,9 @@ def test_static_managers_care_about_the_class_guaranteed_alone() -> None:
     kubelet = node((0,), (0,), (1,), (1,), facts=facts)
     calm = admissions(kubelet, 0b1111, ((APP, 2),))
     assert (sets(calm), calm.hazards) == ({0b0011}, ())
-    memory = admissions(kubelet, 0b1111, ((APP, 2),), exclusive=Exclusive.MEMORY)
+    memory = admitted(kubelet, 0b1111, 2, Exclusive.MEMORY)
     assert memory.ways == calm.ways  # no whole CPUs are asked for, and nobody hands out memory
-    cpus = admissions(kubelet, 0b1111, ((APP, 2),), exclusive=Exclusive.CPUS)
+    cpus = admitted(kubelet, 0b1111, 2, Exclusive.CPUS)
     assert (sets(cpus), cpus.hazards) == ({0b0011, 0b1100}, (AFFINITY,))
 
 
@@ -119,7 +127,7 @@ def test_the_cpu_manager_may_refuse_without_any_topology_manager(
 ) -> None:
     facts = AllocatorFacts("any", None, "none", "container", "static", "None")
     kubelet = node((0,), (1,), facts=replace(facts, full_cores_only=full_cores))
-    assert admissions(kubelet, 0b11, ((APP, 1),), exclusive=exclusive).hazards == hazards
+    assert admitted(kubelet, 0b11, 1, exclusive).hazards == hazards
 
 
 def test_a_record_that_does_not_know_numa_nodes_promises_no_alignment() -> None:

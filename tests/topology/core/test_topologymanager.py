@@ -13,36 +13,34 @@ import pytest
 from tests.nodes import switched
 from topology.core.admission import Kubelet, admissions
 from topology.core.admission.topologymanager import (
-    NO_HINT,
-    POLICIES,
     TOO_MANY_NODES,
-    DeviceHint,
-    Hint,
+    Aligned,
     device_hints,
     hints_whole_pods,
     merged_hints,
 )
 from topology.core.devices import Mask
 from topology.core.graph import AllocatorFacts
-from topology.core.requests import Exclusive, Role
+from topology.core.requests import Role
 
 LOWER, UPPER, BOTH = 0x0F, 0xF0, 0xFF
+FIRST, SECOND, EITHER = 0b01, 0b10, 0b11
+"""Sets of NUMA nodes."""
 EVERY_UNION = (None, LOWER, UPPER, BOTH)
 
 
-def kubelet(policy: str, *, silent: bool = True, scope: str = "container") -> Kubelet:
-    """A node under a policy; ``silent`` says that CPU and Memory Manager give no hints."""
-    managers = ("none", "None") if silent else (None, None)
-    return Kubelet(switched(8).shape, AllocatorFacts("best-effort", None, policy, scope, *managers))
+def kubelet(policy: str, *, scope: str = "container") -> Kubelet:
+    """A node under a policy."""
+    return Kubelet(switched(8).shape, AllocatorFacts("best-effort", None, policy, scope))
 
 
 HINTS = [
-    pytest.param(BOTH, 0, 2, [(LOWER, True), (UPPER, True), (BOTH, False)], id="either node"),
-    pytest.param(0xF1, 0, 2, [(UPPER, True), (BOTH, False)], id="one node alone has enough"),
-    pytest.param(0x11, 0, 2, [(BOTH, False)], id="both are needed, and would not be if empty"),
-    pytest.param(BOTH, 0, 6, [(BOTH, True)], id="no node alone could ever do"),
+    pytest.param(BOTH, 0, 2, [(FIRST, True), (SECOND, True), (EITHER, False)], id="either node"),
+    pytest.param(0xF1, 0, 2, [(SECOND, True), (EITHER, False)], id="one node alone has enough"),
+    pytest.param(0x11, 0, 2, [(EITHER, False)], id="both are needed, and would not be if empty"),
+    pytest.param(BOTH, 0, 6, [(EITHER, True)], id="no node alone could ever do"),
     pytest.param(0x01, 0, 2, [], id="too few"),
-    pytest.param(0xFC, 0x01, 2, [(LOWER, True), (BOTH, False)], id="where the reused one is"),
+    pytest.param(0xFC, 0x01, 2, [(FIRST, True), (EITHER, False)], id="where the reused one is"),
 ]
 
 
@@ -51,27 +49,8 @@ def test_the_hints_of_the_device_manager(
     free: Mask, reusable: Mask, count: int, expected: list[tuple[Mask, bool]]
 ) -> None:
     found = device_hints(kubelet("restricted"), free, reusable, count)
-    assert [(hint.gpus, hint.preferred) for hint in found] == expected
-
-
-PREFERRED, WIDE, SPLIT = (
-    DeviceHint(LOWER, 1, 1, preferred=True),
-    DeviceHint(BOTH, 2, 3, preferred=True),
-    DeviceHint(BOTH, 2, 3, preferred=False),
-)
-
-
-@pytest.mark.parametrize(
-    ("policy", "admitted"),
-    [
-        pytest.param("best-effort", [PREFERRED, WIDE, SPLIT, NO_HINT], id="best-effort"),
-        pytest.param("restricted", [PREFERRED, WIDE], id="restricted"),
-        pytest.param("single-numa-node", [PREFERRED], id="single-numa-node"),
-    ],
-)
-def test_a_policy_is_what_it_admits(policy: str, admitted: list[DeviceHint]) -> None:
-    hints = [PREFERRED, WIDE, SPLIT, NO_HINT]
-    assert [hint for hint in hints if POLICIES[policy](hint)] == admitted
+    assert [(hint.nodes, hint.preferred) for hint in found] == expected
+    assert all(hint.sure for hint in found)
 
 
 ALONE = [
@@ -89,11 +68,9 @@ ALONE = [
 
 @pytest.mark.parametrize(("policy", "free", "count", "hints"), ALONE)
 def test_where_nobody_else_has_hints(
-    policy: str, free: Mask, count: int, hints: tuple[Hint, ...]
+    policy: str, free: Mask, count: int, hints: tuple[Aligned, ...]
 ) -> None:
-    found = merged_hints(
-        kubelet(policy), free, 0, count, only_gpu_plugin=True, exclusive=Exclusive.NOTHING
-    )
+    found = merged_hints(kubelet(policy), free, 0, count)
     assert (found.hints, found.may_refuse) == (hints, not hints)
 
 
@@ -106,12 +83,10 @@ def test_where_nobody_else_has_hints(
         pytest.param("unknown", EVERY_UNION, True, id="unknown: what any of them does"),
     ],
 )
-@pytest.mark.parametrize("silent", [False, True], ids=["managers", "another plugin"])
-def test_where_others_have_hints(
-    policy: str, hints: tuple[Hint, ...], may_refuse: bool, silent: bool
+def test_where_others_have_hints_that_nobody_knows(
+    policy: str, hints: tuple[Aligned, ...], may_refuse: bool
 ) -> None:
-    node = kubelet(policy, silent=silent)
-    found = merged_hints(node, BOTH, 0, 2, only_gpu_plugin=not silent, exclusive=Exclusive.CPUS)
+    found = merged_hints(kubelet(policy), BOTH, 0, 2, None)
     assert (found.hints, found.may_refuse) == (hints, may_refuse)
 
 

@@ -55,8 +55,8 @@ def lowest(nodes: Mask) -> Rank:
 
 
 def fewest(nodes: Mask) -> Rank:
-    """Fewest NUMA nodes first; which of as many, nobody knows."""
-    return (nodes.bit_count(),)
+    """Fewest NUMA nodes first; which of as many, nobody knows, unless it is one: the lowest."""
+    return (nodes.bit_count(), nodes if nodes.bit_count() == 1 else 0)
 
 
 def preferred(providers: Iterable[Provider], ranked: tuple[Ranking, ...]) -> Preferred:

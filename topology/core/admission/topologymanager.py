@@ -156,9 +156,12 @@ def _merged(kubelet: Kubelet, providers: list[Provider]) -> Merged:
 def _not_preferred(
     kubelet: Kubelet, providers: list[Provider], ranked: tuple[Ranking, ...]
 ) -> tuple[Mask, ...] | None:
-    """What the merge ends with where no combination is preferred; None where it is not known."""
+    """What the merge ends with where no combination is preferred; None where it is not known.
+
+    The device manager of Kubernetes 1.36 hints at NUMA nodes with devices only, older ones at all.
+    """
     with_gpus = sum(1 << number for number, _ in hinted_nodes(kubelet.shape))
-    if len(providers) == 1:
+    if len(providers) == 1:  # NUMA nodes without GPUs change nothing
         return not_preferred(providers, with_gpus, ranked)
     distances = kubelet.facts.numa_distances
     if distances is None or with_gpus >> len(distances) or not with_gpus:
@@ -168,7 +171,8 @@ def _not_preferred(
     more = [m for m in range(every + 1) if not m & ~without]
     *others, ours = providers
     widened = tuple(Hint(hint.nodes | m, False) for hint in ours for m in more)
-    return not_preferred([*others, widened], every, ranked)
+    newer, older = (not_preferred([*others, hints], every, ranked) for hints in (ours, widened))
+    return None if newer is None or older is None else tuple(dict.fromkeys((*newer, *older)))
 
 
 def _stored(kubelet: Kubelet, merged: Sequence[Mask]) -> tuple[Aligned, ...]:

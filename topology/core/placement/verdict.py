@@ -68,6 +68,7 @@ class Assessment:
     refusal: Rejection | None = None
 
 
+@remembered
 def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
     """The verdict of a node in this state for this request.
 
@@ -79,11 +80,6 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     3. What do the outcomes say if no running pod ends? If some fail: possible, or impossible.
     4. And if running pods may end? If all still pass: guaranteed, else expected.
     """
-    return _assess(kubelet, now.without_needless_room(request.exclusive), request)
-
-
-@remembered
-def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
     shape = kubelet.shape
     if request.effective_count > shape.size * kubelet.replicas:
         return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW)
