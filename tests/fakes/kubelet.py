@@ -17,6 +17,7 @@ from topology.agent.asks.proto.podresources_pb2 import (
     AllocatableResourcesResponse,
     ClaimResource,
     ContainerDevices,
+    ContainerMemory,
     ContainerResources,
     DynamicResource,
     ListPodResourcesRequest,
@@ -29,6 +30,8 @@ from topology.agent.asks.proto.podresources_pb2 import (
 GPU = "nvidia.com/gpu"
 Containers = Mapping[str, Mapping[str, list[str]]]
 """Device ids by container and resource."""
+Block = tuple[str, int, Sequence[int]]
+"""Memory: type, bytes, NUMA nodes."""
 
 
 class FakeKubelet:
@@ -45,6 +48,9 @@ class FakeKubelet:
         self._allocatable: dict[str, list[str]] = {}
         self.numa: Mapping[str, Sequence[int]] = {}
         """The NUMA nodes of each device, as the plugin names them."""
+        self.cpus: Sequence[int] = ()
+        self.memory: Sequence[Block] = ()
+        """What it gives to pods for their own; nothing without static managers."""
         self._busy = 0
         self._server: grpc.Server | None = None
 
@@ -91,12 +97,25 @@ class FakeKubelet:
             self._allocatable[resource] = list(ids)
 
     def show(
-        self, namespace: str, name: str, containers: Containers, claims: Mapping[str, str] = {}
+        self,
+        namespace: str,
+        name: str,
+        containers: Containers,
+        claims: Mapping[str, str] = {},
+        cpus: Mapping[str, Sequence[int]] = {},
+        memory: Mapping[str, Sequence[Block]] = {},
     ) -> None:
-        """Show a pod, beside others of its name. ``claims`` are DRA devices by container."""
+        """Show a pod, beside others of its name.
+
+        ``claims`` are DRA devices by container, ``cpus`` and ``memory`` what each has for its own.
+        """
         pod = PodResources(name=name, namespace=namespace)
         for container, resources in containers.items():
-            shown = ContainerResources(name=container)
+            shown = ContainerResources(
+                name=container,
+                cpu_ids=cpus.get(container, ()),
+                memory=map(_memory, memory.get(container, ())),
+            )
             for resource, ids in resources.items():
                 for device in ids:
                     shown.devices.append(
@@ -156,7 +175,9 @@ class FakeKubelet:
                 for resource, ids in self._allocatable.items()
                 for device in ids
             ]
-        return AllocatableResourcesResponse(devices=devices)
+            return AllocatableResourcesResponse(
+                devices=devices, cpu_ids=self.cpus, memory=map(_memory, self.memory)
+            )
 
     def _count(self, method: str, context: grpc.ServicerContext) -> None:
         with self._lock:
@@ -165,6 +186,12 @@ class FakeKubelet:
             self._busy -= busy
         if busy:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+
+
+def _memory(block: Block) -> ContainerMemory:
+    kind, size, nodes = block
+    where = TopologyInfo(nodes=[NUMANode(ID=n) for n in nodes])
+    return ContainerMemory(memory_type=kind, size=size, topology=where)
 
 
 def _bytes(message: Any) -> bytes:

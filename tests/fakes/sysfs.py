@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -78,6 +79,27 @@ def write_gpus(folder: Path, topology: NodeTopology) -> None:
         place = folder / f"devices/pci0000:{gpu.index:02x}" / bus
         _write_device(place, gpu.numa_node, GPU)
         (folder / "bus/pci/devices" / bus).symlink_to(place)
+
+
+def write_processors(
+    folder: Path, nodes: Sequence[Sequence[Sequence[int]]], sockets: Sequence[int]
+) -> None:
+    """The CPUs of each core of each NUMA node, and the socket of each NUMA node.
+
+    As on many machines, the cores of every socket are numbered from 0 on.
+    """
+    system = folder / "devices/system"
+    for number, (cores, socket) in enumerate(zip(nodes, sockets, strict=True)):
+        node = system / f"node/node{number}"
+        node.mkdir(parents=True)
+        cpus = [cpu for core in cores for cpu in core]
+        (node / "cpulist").write_text(",".join(map(str, sorted(cpus))) + "\n")
+        for core_id, core in enumerate(cores):
+            for cpu in core:
+                place = system / f"cpu/cpu{cpu}/topology"
+                place.mkdir(parents=True)
+                (place / "core_id").write_text(f"{core_id}\n")
+                (place / "physical_package_id").write_text(f"{socket}\n")
 
 
 def _write_device(place: Path, numa: int | None, identity: Identity) -> None:

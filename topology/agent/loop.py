@@ -27,12 +27,14 @@ from typing import Protocol
 import structlog
 
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
+from topology.agent.decides import exclusive
+from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.hardwarebook import HardwareBook
 from topology.agent.decides.health import HealthBook
 from topology.agent.decides.holders import HoldersBook
 from topology.agent.decides.holdings import Entry, Held, awaited
 from topology.agent.decides.limits import HOLDINGS_LEFT_OUT
-from topology.agent.decides.observed import NvmlState, Xid
+from topology.agent.decides.observed import NvmlState, Processors, Unseen, Xid
 from topology.agent.decides.pcitree import PciTree
 from topology.agent.decides.polling import (
     USUAL_INTERVALS,
@@ -68,6 +70,10 @@ class Kubelet(Protocol):
     def topology_nodes(self) -> Mapping[DeviceId, tuple[int, ...]]:
         """On which NUMA nodes it takes each device to be, as of the last :meth:`allocatable`."""
 
+    @property
+    def exclusive(self) -> Allocatable:
+        """What pods may have for their own, as of the last :meth:`allocatable`."""
+
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
         """What the kubelet hands out from. Raises :class:`KubeletDownError`."""
 
@@ -87,13 +93,14 @@ class Asks:
     """Whom the loop asks.
 
     Only a question to the kubelet goes over a connection and can fail. The driver's and the API
-    server's answers were noted by their watchers before; ``pci`` reads sysfs.
+    server's answers were noted by their watchers before; ``pci`` and ``processors`` read sysfs.
     """
 
     kubelet: Kubelet
     driver: Driver
     pci: Callable[[], PciTree]
     surroundings: Callable[[], Surroundings]
+    processors: Callable[[], Processors | Unseen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,9 @@ class NodeAgent:
         self._unaccounted = UnaccountedUse()
         self._conditions = ConditionBook()
         self._topology_nodes: dict[GpuUuid, tuple[int, ...]] = {}
+        self._exclusive: Allocatable | None = None
+        self._processors: Processors | Unseen | None = None
+        self._kubelets = 0
         self._rounds = -1
         self._unfit = ""
 
@@ -174,7 +184,8 @@ class NodeAgent:
             held[a.pod_uid].append(Held(a.container, a.resource, a.device_ids))
             names[a.pod_uid] = (a.namespace, a.pod)
         self._holders.remember(
-            {uid: Entry(*names[uid], tuple(parts)) for uid, parts in held.items() if uid}
+            {uid: Entry(*names[uid], tuple(parts)) for uid, parts in held.items() if uid},
+            report.holdings or (),
         )
 
     def turn(self, *, news: bool = False) -> Turn:
@@ -187,6 +198,7 @@ class NodeAgent:
         nvml = self._asks.driver.state()
         self._hear_xids()
         self._look_at_hardware(nvml)
+        self._look_at_processors(around)
         self._polling.wait_for(self._awaited(around), self._clock.seconds())
         picture = compose(self._facts(around, nvml), self._conditions, self._clock.text())
         if picture.unknown:
@@ -225,6 +237,7 @@ class NodeAgent:
                 self._topology_nodes |= {
                     base_uuid(device): nodes for device, nodes in kubelet.topology_nodes.items()
                 }
+                self._exclusive = kubelet.exclusive
         except KubeletBusyError as error:
             self._log_silence(begins=polling.busy(str(error)), error=error)
             return
@@ -240,7 +253,9 @@ class NodeAgent:
         """The pods of which news from the kubelet is due."""
         allocatable = self._allocatable.allocatable
         served = None if allocatable is None else allocatable.keys()
-        return awaited(self._holders.holders.by_uid, around.pods, served)
+        by_uid = self._holders.holders.by_uid
+        due = awaited(by_uid, around.pods, served)
+        return due | exclusive.awaited(by_uid, around.pods, around.kubelet)
 
     # The hardware.
 
@@ -267,6 +282,13 @@ class NodeAgent:
                 log.error("the driver contradicts itself", exc_info=error)
             self._health.gone(self._hardware.gone(nvml), self._clock.text())
 
+    def _look_at_processors(self, around: Surroundings) -> None:
+        """Read them where they matter, once for each kubelet: it, too, reads them at its start."""
+        static = around.kubelet.static_cpus or around.kubelet.static_memory
+        if static and (self._processors is None or self._polling.restarts != self._kubelets):
+            self._kubelets = self._polling.restarts
+            self._processors = self._asks.processors()
+
     # The record.
 
     def _facts(self, around: Surroundings, nvml: NvmlState) -> Facts:
@@ -290,6 +312,8 @@ class NodeAgent:
             unaccounted=self._unaccounted.gpus(),
             due=polling.due,
             topology_nodes=self._topology_nodes,
+            processors=self._processors,
+            exclusive=self._exclusive,
             policy=self._policy,
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from topology.agent.asks import pci
+from topology.agent.asks import pci, processors
 from topology.agent.asks.node import KubeletSources, NodeWatch
 from topology.agent.asks.nvmlwatch import Cadence, NvmlWatch
 from topology.agent.asks.podresources import PodResources
@@ -82,7 +82,7 @@ class AgentService:
         self._wakeup = Wakeup()
         self._pod_news = threading.Event()
         self._stopping = False
-        self._pods = NodePods(self._note_pods)
+        self._pods = NodePods(self._note_pods, self._static)
         self._reflector: Reflector | None = None
         self._publisher: Publisher | None = None
         if api is not None:
@@ -105,6 +105,7 @@ class AgentService:
                 self._nvml,
                 lambda: pci.read(settings.sys),
                 self._surroundings,
+                lambda: processors.read(settings.sys),
             ),
             Clock(time.monotonic, _now),
             policy=settings.policy,
@@ -269,6 +270,11 @@ class AgentService:
         """What was written just now shows every pod that is waited for no more."""
         for seconds in self._latency.written(picture.due, picture.shown, time.monotonic()):
             self._metrics.latency.observe(seconds)
+
+    def _static(self) -> bool:
+        """Whether pods may have CPUs or memory for their own."""
+        kubelet = self._node.state.kubelet
+        return kubelet.static_cpus or kubelet.static_memory
 
     def _note_pods(self) -> None:
         self._pod_news.set()

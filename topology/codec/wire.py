@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from topology.core.graph import MAX_GPUS
-from topology.core.numa import cpu_set
+from topology.core.numa import MOST_CPUS, cpu_set
 
 API_VERSION = "gpu-topology.io/v1alpha1"
 KIND = "GPUTopology"
@@ -97,7 +97,7 @@ class Cpus(Wire):
 
     allocatable: CpuList
     whole_cores: CpuList
-    threads_per_core: Annotated[int, Field(ge=1, le=64)]
+    threads_per_core: Annotated[int, Field(ge=1, le=MOST_CPUS)]
 
 
 class MigInstance(Wire):

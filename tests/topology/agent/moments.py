@@ -13,13 +13,16 @@ from datetime import UTC, datetime, timedelta
 from tests.topology.agent.entries import GPU, entry, pod
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
 from topology.agent.decides.allocation import KubeletFacts, Plugin
+from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.holdings import Entry
 from topology.agent.decides.observed import (
     NvlinkEnd,
     NvmlState,
+    Processors,
     Remote,
     SeenGpu,
     SeenNode,
+    Unseen,
     Vitals,
     Xid,
 )
@@ -61,6 +64,8 @@ class ScriptedNode:
         self.listed: list[Entry] = []
         self.served: dict[str, list[str]] = {GPU: [f"GPU-{i}" for i in range(4)]}
         self.topology_nodes: dict[DeviceId, tuple[int, ...]] = {}
+        self.exclusive = Allocatable()
+        self.processors: Processors | Unseen = Processors((), (), ())
         self.failure: KubeletDownError | None = None
         self.restarts = 0
         self.asked: list[float] = []
@@ -80,7 +85,7 @@ class ScriptedNode:
         return NodeAgent(
             NodeName("n"),
             self.boot,
-            Asks(self, self, PciTree, lambda: self.around),
+            Asks(self, self, PciTree, lambda: self.around, lambda: self.processors),
             Clock(lambda: self.now, self.time_of_day),
         )
 

@@ -13,9 +13,12 @@ from dataclasses import replace
 import pytest
 
 from tests.fakes.kubelet import GPU
+from tests.fakes.sysfs import write_processors
 from tests.topology.agent.conftest import HUNG, PODS, QUICK, RECORD, Node, holders
 from tests.waiting import FOREVER, PATIENCE
 from topology import codec
+from topology.agent.decides.allocation import KubeletFacts
+from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode, cpu_set
 from topology.machines import machine
 
 
@@ -46,6 +49,38 @@ def test_a_pod_comes_and_goes(node: Node) -> None:
     node.kubelet.hide("a")
     node.until(lambda: node.holders() == {})
     assert service.alive()
+
+
+def test_cpus_and_memory_of_pods_without_gpus_are_told(node: Node) -> None:
+    """From sysfs and the kubelet's socket to the record, which the schema allows."""
+    node.told = KubeletFacts(
+        "none", cpu_manager_policy="static", memory_manager_policy="Static", socket_aligned=False
+    )
+    write_processors(node.folder / "sys", [[[0, 4], [1, 5]], [[2, 6], [3, 7]]], [0, 1])
+    node.kubelet.cpus = range(1, 8)
+    node.kubelet.memory = [("memory", 1 << 30, [0]), ("memory", 1 << 31, [1])]
+    node.start()
+    node.until(node.ready)
+    facts = codec.decode(node.record()).topology.allocator
+    assert facts.numa == NumaFacts(
+        nodes=(
+            NumaNode(cpu_set("0-1,4-5"), 0, (("memory", 1 << 30),)),
+            NumaNode(cpu_set("2-3,6-7"), 1, (("memory", 1 << 31),)),
+        ),
+        allocatable=cpu_set("1-7"),
+        whole_cores=cpu_set("1-3,5-7"),
+        threads=2,
+    )
+    assert node.report().holdings == ()
+    node.pod("a", 0, qosClass="Guaranteed")
+    node.kubelet.show(
+        "default", "a", {"main": {}}, cpus={"main": [2, 6]}, memory={"main": [("memory", 9, [1])]}
+    )
+    has = Holding("default", "a", cpu_set("2,6"), (MemoryBlock("memory", 9, (1,)),))
+    node.until(lambda: node.report().holdings == (has,))
+    node.pod("a", 0, qosClass="Guaranteed", phase="Succeeded")
+    node.kubelet.hide("a")
+    node.until(lambda: node.report().holdings == ())
 
 
 def test_a_heartbeat_raises_the_sequence(node: Node) -> None:

@@ -19,13 +19,17 @@ from topology.agent.asks.proto.podresources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
     ContainerDevices,
+    ContainerMemory,
     ContainerResources,
     ListPodResourcesRequest,
     ListPodResourcesResponse,
 )
+from topology.agent.asks.proto.podresources_pb2 import PodResources as ListedPod
+from topology.agent.decides.exclusive import Allocatable, block_order
 from topology.agent.decides.holdings import GPU_DRIVER, Entry, Held
 from topology.agent.decides.limits import GPU_IDS, GPU_RESOURCES, MIG_IDS
 from topology.core.devices import DeviceId
+from topology.core.numa import MOST_CPUS, CpuSet, MemoryBlock
 
 SERVICE = "/v1.PodResourcesLister"
 MIG_RESOURCES = "nvidia.com/mig-"
@@ -57,6 +61,9 @@ class PodResources:
         self.topology_nodes: Mapping[DeviceId, tuple[int, ...]] = {}
         """The NUMA nodes on which the kubelet takes each device to be, from the last
         :meth:`allocatable`; empty for one of which the plugin names none."""
+        self.exclusive = Allocatable()
+        """The CPUs and the memory that pods may have for their own, from the last
+        :meth:`allocatable`."""
 
     def close(self) -> None:
         """Let the connection go."""
@@ -65,19 +72,16 @@ class PodResources:
             self._channel = None
 
     def entries(self) -> list[Entry]:
-        """Every active pod, with the GPU devices that its containers show.
+        """Every active pod, with the GPU devices, CPUs and memory that its containers show.
 
         Raises :class:`KubeletDownError`.
         """
         answer: ListPodResourcesResponse = self._call(
             "List", ListPodResourcesRequest(), ListPodResourcesResponse.FromString
         )
-        found = [
-            Entry(pod.namespace, pod.name, tuple(h for c in pod.containers for h in _held(c)))
-            for pod in answer.pod_resources
-        ]
+        found = [_entry(pod) for pod in answer.pod_resources]
         # The kubelet lists them in any order, another each time.
-        return sorted(found, key=lambda e: (e.namespace, e.name, tuple(map(repr, e.held))))
+        return sorted(found, key=lambda e: (*e.key, tuple(map(repr, e.held)), e.cpus))
 
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
         """The GPU devices of each resource that the kubelet hands out from, held ones included.
@@ -90,6 +94,7 @@ class PodResources:
             AllocatableResourcesResponse.FromString,
         )
         self.topology_nodes = _topology_nodes(answer.devices)
+        self.exclusive = Allocatable(_cpus(answer.cpu_ids), _memory_by_node(answer.memory))
         return {name: frozenset(ids) for name, ids in _by_resource(answer.devices).items()}
 
     def _call(self, method: str, request: Any, decode: Callable[[bytes], Answer]) -> Answer:
@@ -133,6 +138,42 @@ class PodResources:
                         ("grpc.enable_http_proxy", 0),
                     ],
                 )
+
+
+def _entry(pod: ListedPod) -> Entry:
+    return Entry(
+        pod.namespace,
+        pod.name,
+        tuple(held for container in pod.containers for held in _held(container)),
+        _cpus(cpu for container in pod.containers for cpu in container.cpu_ids),
+        tuple(sorted((b for c in pod.containers for b in _blocks(c.memory)), key=block_order)),
+    )
+
+
+def _cpus(numbers: Iterable[int]) -> CpuSet:
+    """The CPUs; one whose number is too high for a record is left out."""
+    found = 0
+    for number in numbers:
+        if 0 <= number < MOST_CPUS:
+            found |= 1 << number
+    return CpuSet(found)
+
+
+def _blocks(memory: Iterable[ContainerMemory]) -> list[MemoryBlock]:
+    return [MemoryBlock(part.memory_type, part.size, _nodes(part)) for part in memory]
+
+
+def _memory_by_node(memory: Iterable[ContainerMemory]) -> dict[tuple[int, str], int]:
+    """Bytes by NUMA node and type: the kubelet tells each amount with the one node that has it."""
+    found: defaultdict[tuple[int, str], int] = defaultdict(int)
+    for part in memory:
+        for node in _nodes(part):
+            found[node, part.memory_type] += part.size
+    return dict(found)
+
+
+def _nodes(part: ContainerMemory) -> tuple[int, ...]:
+    return tuple(sorted({node.ID for node in part.topology.nodes}))
 
 
 def _held(container: ContainerResources) -> list[Held]:

@@ -54,6 +54,7 @@ class _Spec(msgspec.Struct, rename="camel"):
 
 class _Status(msgspec.Struct, rename="camel"):
     phase: str = ""
+    qos_class: str = ""
     start_time: str | None = None
 
 
@@ -72,10 +73,17 @@ _decode_name = msgspec.json.Decoder(_Named).decode
 
 
 class NodePods:
-    """A reflector's sink over the pods bound to one node. ``on_change`` may only take a note."""
+    """A reflector's sink over the pods bound to one node. ``on_change`` may only take a note.
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    ``static`` says whether the kubelet gives CPUs or memory to pods for their own: then pods that
+    get some are news, without GPUs, too.
+    """
+
+    def __init__(
+        self, on_change: Callable[[], None], static: Callable[[], bool] = lambda: False
+    ) -> None:
         self._on_change = on_change
+        self._static = static
         self._lock = threading.Lock()
         self._deletions = 0
         self._version = ""
@@ -124,7 +132,7 @@ class NodePods:
         self._on_change()
 
     def _take(self, raw: msgspec.Raw) -> bool:
-        """Remember a pod; whether anything new about it can change who holds a GPU."""
+        """Remember a pod; whether anything new about it can change who has what."""
         try:
             pod = _decode(raw)
         except msgspec.DecodeError as error:
@@ -142,7 +150,8 @@ class NodePods:
             was = self._plugins.pop(uid, [])
             if plugins:
                 self._plugins[uid] = plugins
-        return bool(found.wants or pod.spec.resource_claims or plugins != was)
+        own = (found.own_cpus or found.own_memory) and self._static()
+        return bool(found.wants or pod.spec.resource_claims or plugins != was or own)
 
     def _forget(self, uid: PodUid) -> None:
         self._pods.pop(uid, None)
@@ -154,8 +163,10 @@ class NodePods:
 
 def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
     sidecars = [c for c in pod.spec.init_containers or () if c.restart_policy == "Always"]
+    lasting = [*sidecars, *pod.spec.containers]
+    guaranteed = lasting if pod.status.qos_class == "Guaranteed" else []
     wants = {}
-    for container in [*sidecars, *pod.spec.containers]:
+    for container in lasting:
         for resource, amount in _gpus(container).items():
             wants[container.name, resource] = amount
     return NodePod(
@@ -166,6 +177,8 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
         acknowledged=pod.status.start_time is not None,
         deleting=pod.metadata.deletion_timestamp is not None,
         ended=pod.status.phase in ENDED,
+        own_cpus=sum(map(_whole_cpus, guaranteed)),
+        own_memory=len(guaranteed),
     )
 
 
@@ -177,6 +190,15 @@ def _gpus(container: _Container) -> dict[str, int]:
         for resource, amount in (limits or {}).items()
         if resource.startswith(GPU_PREFIX) and str(amount).isdecimal() and int(amount)
     }
+
+
+def _whole_cpus(container: _Container) -> int:
+    """The CPUs that a static CPU Manager gives a container of a pod of the class Guaranteed."""
+    limits = (container.resources.limits if container.resources else None) or {}
+    amount = str(limits.get("cpu", ""))
+    milli = amount.removesuffix("m") if amount.endswith("m") else f"{amount}000"
+    whole = milli.isascii() and milli.isdecimal() and len(milli) < 10 and int(milli) % 1000 == 0
+    return int(milli) // 1000 if whole else 0
 
 
 def _asks(pod: _Pod) -> bool:

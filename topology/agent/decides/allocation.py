@@ -33,6 +33,7 @@ OTHER_PROGRAMS = ("gpu-feature-discovery", "config-manager", "mps-control-daemon
 """What else the plugin's image runs, by the words of its command."""
 PREFERS_CLOSEST = "prefer-closest-numa-nodes"
 FULL_CORES_ONLY = "full-pcpus-only"
+ALIGN_BY_SOCKET = "align-by-socket"
 """Options of the Topology Manager and of the CPU Manager, by their names in the configuration."""
 TOPOLOGY_MANAGER_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
@@ -47,6 +48,17 @@ class KubeletFacts:
     memory_manager_policy: str | None = None
     prefers_closest: bool | None = None
     full_cores_only: bool | None = None
+    socket_aligned: bool | None = None
+
+    @property
+    def static_cpus(self) -> bool:
+        """Whether pods may have CPUs for their own."""
+        return self.cpu_manager_policy == "static"
+
+    @property
+    def static_memory(self) -> bool:
+        """Whether pods may have memory for their own."""
+        return self.memory_manager_policy == "Static"
 
     def over(self, other: KubeletFacts) -> KubeletFacts:
         """These facts, and the other's where these say nothing."""
@@ -57,6 +69,7 @@ class KubeletFacts:
             self.memory_manager_policy or other.memory_manager_policy,
             other.prefers_closest if self.prefers_closest is None else self.prefers_closest,
             other.full_cores_only if self.full_cores_only is None else self.full_cores_only,
+            other.socket_aligned if self.socket_aligned is None else self.socket_aligned,
         )
 
 
@@ -92,6 +105,7 @@ def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
         word("memoryManagerPolicy", "None", "Static"),
         _option(configuration.get("topologyManagerPolicyOptions"), PREFERS_CLOSEST),
         _option(configuration.get("cpuManagerPolicyOptions"), FULL_CORES_ONLY),
+        _option(configuration.get("cpuManagerPolicyOptions"), ALIGN_BY_SOCKET),
     )
 
 

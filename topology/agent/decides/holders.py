@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from topology.agent.decides import exclusive
 from topology.agent.decides.holdings import Entry, Holdings, device_ids, vanished
 from topology.agent.decides.joining import Joined, join
 from topology.agent.decides.polling import PollIntervals
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, PodUid
+from topology.core.numa import Holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class Holders:
 
     ``unidentified`` are entries with devices of which nobody can tell whose they are.
     ``observed_at`` is when the kubelet was asked, as RFC 3339. ``pods_version`` and ``deletions``
-    say what was known of the node's pods then (see :class:`Surroundings`).
+    say what was known of the node's pods then (see :class:`Surroundings`). ``exclusive`` are the
+    CPUs and the memory that pods have for their own, pods without GPUs included.
     """
 
     by_uid: Holdings = field(default_factory=dict)
@@ -36,6 +39,7 @@ class Holders:
     observed_at: str = ""
     pods_version: str = ""
     deletions: int = 0
+    exclusive: tuple[Holding, ...] = ()
 
     @property
     def device_ids(self) -> set[DeviceId]:
@@ -44,9 +48,9 @@ class Holders:
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody holds a device."""
+        """Whether somebody holds a device, or has CPUs or memory for its own."""
         entries = (*self.by_uid.values(), *self.unidentified)
-        return any(held.device_ids for entry in entries for held in entry.held)
+        return bool(self.exclusive) or any(h.device_ids for entry in entries for h in entry.held)
 
 
 class HoldersBook:
@@ -72,9 +76,9 @@ class HoldersBook:
         since = self._vanished_since
         return since is not None and now - since > self._intervals.restart
 
-    def remember(self, by_uid: Holdings) -> None:
+    def remember(self, by_uid: Holdings, exclusive: tuple[Holding, ...] = ()) -> None:
         """Take over what the agent before this one has published."""
-        self.holders = Holders(by_uid)
+        self.holders = Holders(by_uid, exclusive=exclusive)
         self._remembered = True
 
     def take(
@@ -100,8 +104,17 @@ class HoldersBook:
             observed_at,
             around.pods_version,
             around.deletions,
+            self._exclusive(entries, around, watchful=watchful),
         )
         self.accepted = True
+
+    def _exclusive(
+        self, entries: list[Entry], around: Surroundings, *, watchful: bool
+    ) -> tuple[Holding, ...]:
+        """What pods have for their own; a kubelet that has just started may show less of it."""
+        alive = {p.key for p in around.pods.values() if not (p.ended or p.deleting)}
+        shown = [*entries, *self._vanished.values()]
+        return exclusive.holdings(shown, self.holders.exclusive, alive if watchful else ())
 
     def _keep_vanished(
         self, joined: Joined, around: Surroundings, now: float, *, watchful: bool

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from topology.core.devices import DeviceId, PodUid
+from topology.core.numa import NO_CPUS, CpuSet, MemoryBlock
 from topology.core.report import Allocation
 
 GPU_DRIVER = "gpu.nvidia.com"
@@ -35,11 +36,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One pod as the kubelet lists it, with the GPU devices of its containers."""
+    """One pod as the kubelet lists it, with the GPU devices of its containers.
+
+    ``cpus`` and ``memory`` are what static managers have given to its containers for their own.
+    """
 
     namespace: str
     name: str
     held: tuple[Held, ...] = ()
+    cpus: CpuSet = NO_CPUS
+    memory: tuple[MemoryBlock, ...] = ()
 
     @property
     def key(self) -> PodName:
@@ -53,7 +59,8 @@ class NodePod:
 
     ``wants`` is how many devices each app and sidecar container asks for, by container and
     resource. ``acknowledged`` says that the kubelet has decided over its admission; ``ended`` that
-    it has reached Succeeded or Failed.
+    it has reached Succeeded or Failed. A static CPU Manager gives it ``own_cpus`` for its own, a
+    static Memory Manager gives memory to ``own_memory`` of its containers.
     """
 
     uid: PodUid
@@ -63,6 +70,8 @@ class NodePod:
     acknowledged: bool = False
     deleting: bool = False
     ended: bool = False
+    own_cpus: int = 0
+    own_memory: int = 0
 
     @property
     def key(self) -> PodName:

@@ -20,11 +20,15 @@ from topology.agent.decides.holdings import GPU_DRIVER
 from topology.agent.decides.observed import Unseen
 from topology.core.devices import DeviceId, Gpu, GpuResource, GpuUuid, Nic, base_uuid
 from topology.core.graph import NodeTopology
+from topology.core.numa import Holding, NumaFacts, cpu_list
 from topology.core.report import Allocation
 
 MOST_DEVICE_IDS = 4096
 """In what may be handed out, and in one allocation."""
 MOST_ALLOCATIONS = 4096
+MOST_EXCLUSIVE = 4096
+MOST_BLOCKS = 1024
+"""Pods that have CPUs or memory for their own, and blocks of memory of one of them."""
 MOST_RESOURCES = 16
 MOST_REPLICAS = 1024
 MOST_NICS = 64
@@ -39,6 +43,8 @@ HIGHEST_HINTED_NODE = 63
 """The kubelet cannot hint at a NUMA node of a higher number."""
 LARGEST_RECORD = 600_000
 """Bytes of JSON, spec and status together."""
+LARGEST_EXCLUSIVE = 100_000
+"""Bytes of it that say what pods have for their own."""
 
 HOLDINGS_LEFT_OUT = frozenset({"UnknownDevices", "TooManyDevices", "RecordRefused"})
 """Reasons of a record that is not Ready and does not show all of who holds what."""
@@ -52,6 +58,7 @@ _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 # What a part takes in JSON beside its words, a little more than less.
 _SPEC, _GPU, _MIG, _LINK, _NIC, _DISTANCE = 2_000, 250, 120, 95, 60, 32
 _STATUS, _ALLOCATION, _DEVICE = 40_000, 110, 4
+_NUMA_NODE, _MEMORY, _HOLDING, _BLOCK, _NUMBER = 80, 120, 60, 60, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +165,36 @@ def publishable_holdings(
     return PublishedHoldings(listed, tuple(fitting), problem, left_out)
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedExclusive:
+    """What is published of CPUs and memory that pods have for their own; ``size`` is in bytes."""
+
+    holdings: tuple[Holding, ...] | None
+    size: int = 0
+    unseen: tuple[Unseen, ...] = ()
+
+
+def exclusive(holdings: tuple[Holding, ...] | None) -> PublishedExclusive:
+    """All of it, or nothing: a part would be read as all of it."""
+    if holdings is None:
+        return PublishedExclusive(None)
+    size = sum(map(_size_of_holding, holdings))
+    blocks = max((len(holding.memory) for holding in holdings), default=0)
+    if len(holdings) <= MOST_EXCLUSIVE and blocks <= MOST_BLOCKS and size <= LARGEST_EXCLUSIVE:
+        return PublishedExclusive(holdings, size)
+    cause = (
+        f"{len(holdings)} pods have some, a record holds {LARGEST_EXCLUSIVE // 1000} kB of it and "
+        f"{MOST_BLOCKS} blocks of memory of a pod"
+    )
+    return PublishedExclusive(None, 0, (Unseen("exclusive CPUs and memory", cause),))
+
+
+def _size_of_holding(holding: Holding) -> int:
+    names = len(holding.namespace) + len(holding.pod) + len(cpu_list(holding.cpus))
+    blocks = sum(_BLOCK + len(b.type) + _NUMBER * len(b.nodes) for b in holding.memory)
+    return _HOLDING + names + blocks
+
+
 def _of_unknown(unknown: Sequence[tuple[str, DeviceId]]) -> Problem:
     resource, example = unknown[0]
     count = len(unknown)
@@ -180,15 +217,20 @@ def _merged(allocations: Sequence[Allocation]) -> list[Allocation]:
     return list(by_key.values())
 
 
-def room_beside(topology: NodeTopology | None) -> int:
+def room_beside(topology: NodeTopology | None, numa: NumaFacts | None = None) -> int:
     """The bytes that a node's hardware leaves for who holds what."""
     if topology is None:
         return LARGEST_RECORD - _SPEC
+    lists = 0
+    if numa is not None:
+        lists = len(cpu_list(numa.allocatable)) + len(cpu_list(numa.whole_cores))
+        for node in numa.nodes:
+            lists += _NUMA_NODE + len(cpu_list(node.cpus)) + _MEMORY * len(node.memory)
     gpus = sum(
         _GPU + len(g.uuid) + len(g.product) + _MIG * len(g.mig_instances) for g in topology.gpus
     )
     nics = sum(_NIC + len(n.name) + _DISTANCE * len(n.distances) for n in topology.nics)
-    return LARGEST_RECORD - _SPEC - gpus - nics - _LINK * len(topology.links)
+    return LARGEST_RECORD - _SPEC - gpus - nics - lists - _LINK * len(topology.links)
 
 
 def resources(

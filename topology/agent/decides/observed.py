@@ -8,6 +8,7 @@ from enum import Enum
 
 from topology.core.devices import Bytes, Fabric, GpuUuid, MigInstance
 from topology.core.links import LinkKind
+from topology.core.numa import CpuSet
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,3 +125,16 @@ class NvmlState:
     rounds: int = 0
     problem: str = "it has not answered yet"
     asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """What the kernel shows of a machine's CPUs, those that are offline left out.
+
+    ``nodes`` are the CPUs of each NUMA node by its number, ``sockets`` the number of its package,
+    None where it has no CPUs, or those of several packages. ``cores`` are CPUs that share a core.
+    """
+
+    nodes: tuple[CpuSet, ...]
+    sockets: tuple[int | None, ...]
+    cores: tuple[CpuSet, ...]

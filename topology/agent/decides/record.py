@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from topology.agent.decides import limits
+from topology.agent.decides import exclusive, limits
 from topology.agent.decides.allocation import allocator_of, resources_of
+from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.hardwarebook import Hardware
 from topology.agent.decides.health import LOST
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.holdings import allocations
 from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
-from topology.agent.decides.observed import Unseen
+from topology.agent.decides.observed import Processors, Unseen
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.numa import Holding
 from topology.core.report import READY, UNACCOUNTED_USE, Condition, Health, Report
 
 COMPLETE = "Complete"
@@ -72,7 +74,9 @@ class Facts:
     ``nvml_problem`` is empty where NVML answers. ``allocatable`` are device ids by resource, None
     before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds.
     ``topology_nodes`` are the NUMA nodes that the plugin names to the kubelet, by GPU, as far as
-    they have been seen. ``policy`` is an operator's word for the plugin's policy.
+    they have been seen. ``processors`` are the machine's, or why they are not known; None before
+    anybody has looked. ``exclusive`` is what pods may have for their own, None before the kubelet's
+    first answer. ``policy`` is an operator's word for the plugin's policy.
     """
 
     boot_id: str
@@ -86,6 +90,8 @@ class Facts:
     unaccounted: Collection[GpuUuid] = ()
     due: frozenset[PodUid] = frozenset()
     topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
+    processors: Processors | Unseen | None = None
+    exclusive: Allocatable | None = None
     policy: str | None = None
 
 
@@ -115,15 +121,17 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         resources_of(allocatable, facts.surroundings.labels)
     )
     allocator, untold = _allocator(facts, resources)
-    unseen = tuple(sorted({*hardware.unseen, *untold, *facts.surroundings.unseen, *too_many}))
     topology = None
     if hardware.topology is not None and hardware.looked:
         topology = _with_choosers(hardware.topology, facts, resources, allocator)
     held = allocations(holders.by_uid, holders.unidentified)
     gpus = None if topology is None else [gpu.uuid for gpu in topology.gpus]
     unknown = limits.unknown_devices(allocatable, held, gpus)
-    room = limits.room_beside(hardware.topology)
+    own = limits.exclusive(_exclusive(facts))
+    room = limits.room_beside(hardware.topology, allocator.numa) - own.size
     shown = limits.publishable_holdings(facts.allocatable, held, unknown, room)
+    around = facts.surroundings.unseen
+    unseen = tuple(sorted({*hardware.unseen, *untold, *around, *too_many, *own.unseen}))
     unfit = shown.problem or unfit
     report = Report(
         facts.boot_id,
@@ -136,6 +144,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
             _unaccounted(facts, resources, conditions, now, known=not unknown),
             _complete(unseen, conditions, now),
         ),
+        own.holdings,
         observed_at=holders.observed_at,
         pods_version=holders.pods_version,
     )
@@ -178,7 +187,15 @@ def _allocator(
     """How devices are chosen; a plugin that trips over a lost GPU prefers nothing."""
     around = facts.surroundings
     doubt = "it fails over a GPU that is lost" if _gpu_lost(facts) else facts.hardware.doubt
-    return allocator_of(resources, around.plugin, around.kubelet, facts.policy, doubt)
+    found, untold = allocator_of(resources, around.plugin, around.kubelet, facts.policy, doubt)
+    numa, hidden = exclusive.numa_facts(around.kubelet, facts.processors, facts.exclusive)
+    return replace(found, numa=numa), (*untold, *hidden)
+
+
+def _exclusive(facts: Facts) -> tuple[Holding, ...] | None:
+    """What pods have for their own; None where that is nobody's matter or not told."""
+    told = exclusive.published(facts.surroundings.kubelet, facts.exclusive)
+    return facts.holders.exclusive if told and facts.kubelet.accepted else None
 
 
 def _gpu_lost(facts: Facts) -> bool:

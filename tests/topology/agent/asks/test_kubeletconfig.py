@@ -25,7 +25,7 @@ topologyManagerPolicy: restricted
 topologyManagerScope: pod
 cpuManagerPolicy: static
 """
-FACTS = KubeletFacts("restricted", "pod", "static", "None", False, False)
+FACTS = KubeletFacts("restricted", "pod", "static", "None", False, False, False)
 CONFIGZ = {
     "kubeletconfig": {
         "topologyManagerPolicy": "restricted",
@@ -149,7 +149,7 @@ def test_an_operators_word_comes_first_then_the_files_in_turn(tmp_path: Path) ->
     sources = KubeletSources(told, (tmp_path / "absent.yaml", good))
     watch = NodeWatch(None, NodeName("n"), sources, lambda: None)
     assert watch.look()
-    assert watch.state.kubelet == KubeletFacts("none", "pod", "static", "None", False, False)
+    assert watch.state.kubelet == KubeletFacts("none", "pod", "static", "None", False, False, False)
     assert watch.state.unseen == ()
 
 

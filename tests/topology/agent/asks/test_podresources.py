@@ -11,8 +11,10 @@ import pytest
 
 from tests.fakes.kubelet import GPU, FakeKubelet
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError, PodResources
+from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.holdings import Entry, Held
 from topology.core.devices import DeviceId
+from topology.core.numa import MemoryBlock, cpu_set
 
 
 @pytest.fixture
@@ -60,6 +62,42 @@ def test_what_it_hands_out_from(
 ) -> None:
     kubelet.allocatable(*ids, resource=resource)
     assert client.allocatable() == ({resource: frozenset(ids)} if of_gpus else {})
+
+
+def test_cpus_and_memory_of_every_pod_are_read(kubelet: FakeKubelet, client: PodResources) -> None:
+    """Those of a pod's containers together, in one order."""
+    kubelet.show(
+        "ns", "a", {"main": {GPU: ["GPU-0"]}, "side": {}},
+        cpus={"main": [9, 1], "side": [3]},
+        memory={"main": [("memory", 5, [1, 0]), ("hugepages-1Gi", 7, [1])],
+                "side": [("memory", 2, [0])]},
+    )  # fmt: skip
+    kubelet.show("ns", "plain", {"main": {}}, cpus={"main": [4, 5]})
+    kubelet.show("ns", "shared", {"main": {}})
+    assert client.entries() == [
+        Entry(
+            "ns", "a", (held("main", GPU, "GPU-0"),), cpu_set("1,3,9"),
+            (
+                MemoryBlock("hugepages-1Gi", 7, (1,)),
+                MemoryBlock("memory", 2, (0,)),
+                MemoryBlock("memory", 5, (0, 1)),
+            ),
+        ),
+        Entry("ns", "plain", (), cpu_set("4-5")),
+        Entry("ns", "shared"),
+    ]  # fmt: skip
+
+
+def test_what_pods_may_have_for_their_own(kubelet: FakeKubelet, client: PodResources) -> None:
+    assert client.exclusive == Allocatable(), "before the first question"
+    client.allocatable()
+    assert client.exclusive == Allocatable(), "no manager is static"
+    kubelet.cpus = [3, 1, 2, 4096]
+    kubelet.memory = [("memory", 7, [1]), ("memory", 5, [0]), ("hugepages-2Mi", 4, [0])]
+    client.allocatable()
+    assert client.exclusive == Allocatable(
+        cpu_set("1-3"), {(0, "memory"): 5, (0, "hugepages-2Mi"): 4, (1, "memory"): 7}
+    )
 
 
 def test_a_kubelet_that_is_away_is_down_and_comes_back_as_another(

@@ -41,7 +41,8 @@ class Sink:
 
     def __init__(self) -> None:
         self.news = 0
-        self.pods = NodePods(self._note)
+        self.static = False
+        self.pods = NodePods(self._note, lambda: self.static)
 
     def _note(self) -> None:
         self.news += 1
@@ -91,6 +92,52 @@ def test_a_change_that_cannot_change_who_holds_a_gpu_is_no_news(sink: Sink) -> N
         sink.pods.apply(raw(found))
         told.append(sink.news)
     assert told == [0, 1, 1, 2]
+
+
+def limited(name: str, **limits: str | int) -> dict[str, Any]:
+    return {"name": name, "resources": {"limits": limits}}
+
+
+@pytest.mark.parametrize(
+    ("quality", "cpus", "expected"),
+    [
+        pytest.param("Guaranteed", ["2", 3], (5, 2), id="whole CPUs"),
+        pytest.param("Guaranteed", ["2", "500m"], (2, 2), id="part of one is shared"),
+        pytest.param("Guaranteed", ["2000m", "1500m"], (2, 2), id="thousandths"),
+        pytest.param("Guaranteed", ["2k", "x"], (0, 2), id="other notations do not matter"),
+        pytest.param("Burstable", ["2", "1"], (0, 0), id="another class"),
+        pytest.param("", ["2", "1"], (0, 0), id="of no class yet"),
+    ],
+)
+def test_what_a_pod_gets_for_its_own(
+    sink: Sink, quality: str, cpus: list[str | int], expected: tuple[int, int]
+) -> None:
+    """No ordinary init container is ever shown; a sidecar is."""
+    first, second = cpus
+    init = [limited("warm", cpu=4), {**limited("side", cpu=second), "restartPolicy": "Always"}]
+    sink.pods.apply(
+        raw(
+            manifest(
+                "a",
+                limited("main", cpu=first, memory="1Gi"),
+                spec={"initContainers": init},
+                status={"phase": "Pending", "qosClass": quality},
+            )
+        )
+    )
+    pod = sink.pods.snapshot()[0][PodUid("uid-a")]
+    assert (pod.own_cpus, pod.own_memory) == expected
+
+
+def test_a_plain_pod_is_news_where_it_gets_cpus_or_memory(sink: Sink) -> None:
+    found = manifest("a", limited("main", cpu=2), status={"qosClass": "Guaranteed"})
+    sink.pods.apply(raw(found))
+    assert sink.news == 0
+    sink.static = True
+    sink.pods.apply(raw({**found, "status": {"qosClass": "Guaranteed", "startTime": "noon"}}))
+    assert sink.news == 1
+    sink.pods.apply(raw(manifest("b", limited("main", cpu=2), status={"qosClass": "Burstable"})))
+    assert sink.news == 1
 
 
 def test_who_asked_for_gpus_and_has_left_is_counted(sink: Sink) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from topology.agent.decides.allocation import (
@@ -17,7 +19,7 @@ from topology.core.devices import DeviceId, GpuResource
 WHOLE = (GpuResource(),)
 SHARED = (GpuResource(strategy="time-slicing", replicas=4),)
 NVIDIA = Plugin("v0.20.0", {})
-KNOWN = KubeletFacts("none", "container", "none", "None", False, False)
+KNOWN = KubeletFacts("none", "container", "none", "None", False, False, False)
 
 
 def ids(*names: str) -> frozenset[DeviceId]:
@@ -141,7 +143,7 @@ def test_a_word_that_we_do_not_know_is_as_good_as_none() -> None:
     found = kubelet_facts(
         {"topologyManagerPolicy": "new", "cpuManagerPolicy": "new", "memoryManagerPolicy": "new"}
     )
-    assert found == KubeletFacts("unknown", "container", None, None, False, False)
+    assert found == KubeletFacts("unknown", "container", None, None, False, False, False)
 
 
 def test_options_are_read_as_the_kubelet_reads_them() -> None:
@@ -152,6 +154,7 @@ def test_options_are_read_as_the_kubelet_reads_them() -> None:
         }
     )
     assert (found.prefers_closest, found.full_cores_only) == (True, True)
+    assert found.socket_aligned is True
     unread = kubelet_facts({"topologyManagerPolicyOptions": "prefer-closest-numa-nodes=true"})
     assert (unread.prefers_closest, unread.full_cores_only) == (None, False)
     assert unread.over(found).prefers_closest is True
@@ -179,7 +182,9 @@ def test_a_kubelet_that_nobody_could_ask_may_do_anything() -> None:
 def test_what_a_configuration_leaves_out_is_the_kubelets_default() -> None:
     assert kubelet_facts({}) == KNOWN
     found = kubelet_facts({"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"})
-    assert found.over(KNOWN) == KubeletFacts("restricted", "pod", "none", "None", False, False)
+    assert found.over(KNOWN) == replace(
+        KNOWN, topology_manager_policy="restricted", topology_manager_scope="pod"
+    )
 
 
 def test_facts_are_laid_over_one_another() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -13,6 +13,7 @@ from topology.agent.decides.holdings import Entry, NodePod
 from topology.agent.decides.polling import PollIntervals
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import PodUid
+from topology.core.numa import Holding, cpu_list, cpu_set
 
 A, B = pod("1", "a", acknowledged=True), pod("2", "b", acknowledged=True)
 
@@ -131,3 +132,35 @@ def test_somebody_holds_something() -> None:
     assert (book.holders.anybody, book.holders.device_ids) == (False, set())
     book.take([entry("a", "G1")], Surroundings(pods(A)), 0, "", watchful=False)
     assert (book.holders.anybody, book.holders.device_ids) == (True, {"G1"})
+
+
+def test_cpus_stay_with_their_pods_over_a_restart_of_the_kubelet() -> None:
+    """Of pods with GPUs and without; a list that is kept back says nothing of them either."""
+    own, other = (
+        replace(entry("a", "G1"), cpus=cpu_set("1")),
+        replace(entry("b"), cpus=cpu_set("2")),
+    )
+    around = Surroundings(pods(A, B))
+    book = HoldersBook(PollIntervals())
+
+    def cpus(*entries: Entry, at: float, watchful: bool = False) -> dict[str, str]:
+        book.take(list(entries), around, at, "", watchful=watchful)
+        return {h.pod: cpu_list(h.cpus) for h in book.holders.exclusive}
+
+    both = {"a": "1", "b": "2"}
+    assert cpus(own, other, at=0) == both
+    assert book.holders.anybody
+    assert cpus(at=1, watchful=True) == both
+    assert cpus(own, at=2, watchful=True) == both
+    assert cpus(own, entry("unknown", "G7"), at=3) == both, "kept back"
+    assert cpus(own, at=4) == {"a": "1"}
+    assert cpus(at=5) == {}
+
+
+def test_cpus_of_plain_pods_are_remembered_by_name() -> None:
+    book = HoldersBook(PollIntervals())
+    stays, gone = Holding("ns", "a", cpu_set("1")), Holding("ns", "gone", cpu_set("2"))
+    book.remember({}, (stays, gone))
+    assert [h.pod for h in book.holders.exclusive] == ["a", "gone"]
+    book.take([], Surroundings(pods(A)), 0, "", watchful=True)
+    assert book.holders.exclusive == (stays,)

@@ -17,14 +17,24 @@ from tests.fakes.kubelet import GPU
 from topology import codec
 from topology.agent.decides import limits
 from topology.agent.decides.allocation import KubeletFacts, plugin_of
+from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.holdings import Entry, Held
-from topology.agent.decides.observed import NvmlState, SeenGpu, SeenNode, Unseen, Vitals, Xid
+from topology.agent.decides.observed import (
+    NvmlState,
+    Processors,
+    SeenGpu,
+    SeenNode,
+    Unseen,
+    Vitals,
+    Xid,
+)
 from topology.agent.decides.pcitree import PciNic, PciTree
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
+from topology.core.numa import CpuSet, MemoryBlock, cpu_set
 from topology.core.placement import NOT_READY
 from topology.core.requests import Constraints, gpu_request
 
@@ -52,6 +62,13 @@ def ids(count: int, of: str = "GPU-0") -> tuple[DeviceId, ...]:
     return tuple(DeviceId(f"{of}::{n}") for n in range(count))
 
 
+PROCESSORS = Processors((cpu_set("0-3"),), (0,), (cpu_set("0-1"), cpu_set("2-3")))
+STATIC = KubeletFacts(
+    "none", cpu_manager_policy="static", memory_manager_policy="Static", socket_aligned=False
+)
+GIVEN = Allocatable(cpu_set("1-3"), {(0, "memory"): 2**30})
+
+
 @dataclass
 class Machine:
     """A node as driver, kubelet and sysfs show it, as values."""
@@ -67,6 +84,9 @@ class Machine:
     image: str = "example/k8s-device-plugin:v0.17.1"
     restarts: int = 0
     topology_nodes: Mapping[DeviceId, tuple[int, ...]] = field(default_factory=dict)
+    kubelet: KubeletFacts = KubeletFacts("none")  # noqa: RUF009 (frozen)
+    processors: Processors | Unseen = PROCESSORS
+    exclusive: Allocatable = field(default_factory=Allocatable)
 
     def state(self) -> NvmlState:
         return NvmlState(self.seen, self.vitals, 1, "", True)
@@ -83,12 +103,12 @@ class Machine:
     def record(self) -> dict[str, Any]:
         """The object that an agent on this node would write."""
         around = Surroundings(
-            {}, plugin_of(self.image, (), {}), kubelet=KubeletFacts("none"), has_api_server=False
+            {}, plugin_of(self.image, (), {}), kubelet=self.kubelet, has_api_server=False
         )
         agent = NodeAgent(
             NodeName("n"),
             "boot",
-            Asks(self, self, lambda: self.pci, lambda: around),
+            Asks(self, self, lambda: self.pci, lambda: around, lambda: self.processors),
             Clock(lambda: 0.0, lambda: NOON),
         )
         picture = agent.turn().picture
@@ -98,6 +118,12 @@ class Machine:
 def holding(*held: tuple[str, Sequence[str]]) -> list[Entry]:
     """A pod for each, with one container."""
     return [Entry("default", name, (Held("main", GPU, named(*devices)),)) for name, devices in held]
+
+
+def owning(pods: int, blocks: int) -> list[Entry]:
+    """So many pods, each with CPUs and so many blocks of memory for its own."""
+    memory = (MemoryBlock("hugepages-1Gi", 2**40, tuple(range(64))),) * blocks
+    return [Entry("default", f"p{i}", (), cpu_set("1-3"), memory) for i in range(pods)]
 
 
 NICS = {f"mlx5_{i}": PciNic(("pci0000:00", f"port{i % 4}", f"vf{i}"), 0) for i in range(100)}
@@ -250,6 +276,27 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         Machine(xids_=tuple(Xid(GpuUuid(f"GPU-{n}"), 79) for n in range(90))),
         lambda r: len(r["status"]["health"]) == 64,
     ),
+    "a machine with five thousand CPUs": (
+        (".spec.numaNodes[].cpus",),
+        Machine(kubelet=STATIC, exclusive=GIVEN, processors=Processors(
+            (CpuSet((1 << 5000) - 1),), (0,), (CpuSet((1 << 5000) - 1),))),
+        incomplete("CPUs and memory by NUMA node: CPU 4999 is there, a record holds those below"),
+    ),
+    "more pods with CPUs of their own than a list holds": (
+        (".status.exclusive",),
+        Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(5000, 0)),
+        incomplete("exclusive CPUs and memory: 5000 pods have some"),
+    ),
+    "a pod with a thousand blocks of memory": (
+        (".status.exclusive[].memory",),
+        Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(1, 1025)),
+        incomplete("exclusive CPUs and memory: 1 pods have some", "1024 blocks"),
+    ),
+    "many pods with much memory": (
+        (),
+        Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(1000, 8)),
+        incomplete("exclusive CPUs and memory: 1000 pods have some", "100 kB"),
+    ),
     "a thousand facts that nobody tells": (
         (".status.conditions[].message",),
         Machine(SeenNode(gpus(2), unseen=tuple(Unseen(f"fact {i}", "x" * 99) for i in range(999)))),
@@ -268,23 +315,13 @@ CANNOT = {
     ".spec.numaNodes": "with more they count as not known",
     ".spec.numaNodes[].id": "numbers are given in order, to 64 NUMA nodes",
     ".spec.numaNodes[].distances": "64 distances of three digits at most",
-    ".spec.numaNodes[].cpus": "no agent writes it yet",
-    ".spec.numaNodes[].socket": "no agent writes it yet",
-    ".spec.numaNodes[].memory": "no agent writes it yet",
-    ".spec.numaNodes[].memory[].type": "no agent writes it yet",
-    ".spec.numaNodes[].memory[].bytes": "no agent writes it yet",
-    ".spec.cpus.allocatable": "no agent writes it yet",
-    ".spec.cpus.wholeCores": "no agent writes it yet",
-    ".spec.cpus.threadsPerCore": "no agent writes it yet",
-    ".status.exclusive": "no agent writes it yet",
-    ".status.exclusive[].namespace": "no agent writes it yet",
-    ".status.exclusive[].pod": "no agent writes it yet",
-    ".status.exclusive[].cpus": "no agent writes it yet",
-    ".status.exclusive[].memory": "no agent writes it yet",
-    ".status.exclusive[].memory[].type": "no agent writes it yet",
-    ".status.exclusive[].memory[].bytes": "no agent writes it yet",
-    ".status.exclusive[].memory[].numaNodes": "no agent writes it yet",
-    ".status.exclusive[].memory[].numaNodes[]": "no agent writes it yet",
+    ".spec.numaNodes[].socket": "the kernel's has 31 bits",
+    ".spec.numaNodes[].memory": "of eight sizes of huge pages at most",
+    ".spec.numaNodes[].memory[].type": "the kubelet's own words",
+    ".spec.numaNodes[].memory[].bytes": "of a memory of eight exabytes",
+    ".spec.cpus.allocatable": "CPUs of its NUMA nodes",
+    ".spec.cpus.wholeCores": "CPUs of its NUMA nodes",
+    ".spec.cpus.threadsPerCore": "a record's CPUs at most",
     ".spec.devices[].migInstances[].uuid": "NVML's has 96 bytes at most",
     ".spec.devices[].migInstances[].profile": "the end of NVML's name, or three numbers",
     ".spec.devices[].migInstances[].memoryBytes": "of a memory of eight exabytes",
@@ -303,6 +340,13 @@ CANNOT = {
     ".status.allocations[].namespace": "the API server's own rule",
     ".status.allocations[].pod": "the API server's own rule",
     ".status.allocations[].container": "the API server's own rule",
+    ".status.exclusive[].namespace": "the API server's own rule",
+    ".status.exclusive[].pod": "the API server's own rule",
+    ".status.exclusive[].cpus": "numbers below 4096: others are left out where they are read",
+    ".status.exclusive[].memory[].type": "the kubelet's own words",
+    ".status.exclusive[].memory[].bytes": "of a memory of eight exabytes",
+    ".status.exclusive[].memory[].numaNodes": "the kubelet cannot name more than 64",
+    ".status.exclusive[].memory[].numaNodes[]": "the kubelet cannot name a higher one",
     ".status.health[].uuid": "NVML's has 96 bytes at most",
     ".status.health[].since": "our own clock",
     ".status.health[].energyMillijoules": "300,000 years at a megawatt",
@@ -342,6 +386,8 @@ def test_the_limits_are_the_schemas() -> None:
     assert of[".status.allocatable"]["maxItems"] == limits.MOST_DEVICE_IDS
     assert of[".status.allocations[].deviceIds"]["maxItems"] == limits.MOST_DEVICE_IDS
     assert of[".status.allocations"]["maxItems"] == limits.MOST_ALLOCATIONS
+    assert of[".status.exclusive"]["maxItems"] == limits.MOST_EXCLUSIVE
+    assert of[".status.exclusive[].memory"]["maxItems"] == limits.MOST_BLOCKS
     assert of[".spec.resources"]["maxItems"] == limits.MOST_RESOURCES
     assert of[".spec.resources[].replicas"]["maximum"] == limits.MOST_REPLICAS
     assert of[".spec.nics"]["maxItems"] == limits.MOST_NICS
@@ -384,6 +430,29 @@ def test_the_estimate_of_a_records_size_is_no_less_than_its_size() -> None:
     assert len(json.dumps(whole["spec"], separators=(",", ":"))) <= spec
 
 
+def test_the_estimate_of_what_pods_have_for_their_own_is_no_less_than_its_size() -> None:
+    odd = CpuSet(sum(1 << i for i in range(1, 4096, 2)))
+    entries = [
+        Entry("default", f"p{i}", (), CpuSet(odd if i < 3 else 2), holding.memory)
+        for i, holding in enumerate(owning(150, 1))
+    ]
+    machine = Machine(
+        kubelet=STATIC,
+        exclusive=Allocatable(odd, {(n, "hugepages-1Gi"): 2**50 for n in range(64)}),
+        processors=Processors((odd, *[cpu_set("")] * 63), (0, *[None] * 63), (odd,)),
+        entries_=entries,
+    )
+    record = machine.record()
+    assert nothing_lost(record)
+    found = codec.decode(record)
+    assert found.report is not None
+    spec = limits.LARGEST_RECORD - limits.room_beside(found.topology, found.topology.allocator.numa)
+    assert len(json.dumps(record["spec"], separators=(",", ":"))) <= spec
+    told = json.dumps(record["status"]["exclusive"], separators=(",", ":"))
+    size = limits.exclusive(found.report.holdings).size
+    assert 0.8 * size < len(told) <= size
+
+
 def owned(found: Any, value: Any) -> Any:
     """How the API server notes in ``managedFields`` who owns the fields of a value."""
     if isinstance(value, dict):
@@ -391,7 +460,7 @@ def owned(found: Any, value: Any) -> Any:
         return {".": {}} | {f"f:{k}": owned(parts.get(k, {}), v) for k, v in value.items()}
     if isinstance(value, list) and found.get("x-kubernetes-list-type") == "set":
         return {".": {}} | {f"v:{json.dumps(v)}": {} for v in value}
-    if isinstance(value, list):
+    if isinstance(value, list) and found["x-kubernetes-list-type"] == "map":
         keys = found["x-kubernetes-list-map-keys"]
         return {".": {}} | {
             f"k:{json.dumps({k: item.get(k) for k in keys}, separators=(',', ':'))}": owned(
@@ -415,6 +484,19 @@ def owned(found: Any, value: Any) -> Any:
                 pci=PciTree({f"0000:{i:02x}:00.0": ("pci", f"{i}") for i in range(64)}, nics=NICS),
             ),
             id="of all",
+        ),
+        pytest.param(
+            Machine(
+                SeenNode(gpus(64)),
+                served={GPU: named(*(f"GPU-{i}" for i in range(64)))},
+                entries_=[
+                    *holding(*((f"h{i}", [f"GPU-0::{i}"]) for i in range(4096))),
+                    *owning(1200, 0),
+                ],
+                kubelet=STATIC,
+                exclusive=GIVEN,
+            ),
+            id="with CPUs",
         ),
     ],
 )

@@ -9,10 +9,11 @@ import pytest
 
 from tests.topology.agent.entries import GPU, entry
 from topology.agent.decides.allocation import KubeletFacts, Plugin
+from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.hardwarebook import Hardware
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.limits import LONGEST_MESSAGE
-from topology.agent.decides.observed import Unseen
+from topology.agent.decides.observed import Processors, Unseen
 from topology.agent.decides.record import (
     ConditionBook,
     Facts,
@@ -22,6 +23,7 @@ from topology.agent.decides.record import (
 )
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, GpuUuid, PodUid
+from topology.core.numa import Holding, NumaFacts, NumaNode, cpu_set
 from topology.core.report import Condition, Health
 from topology.machines import machine
 
@@ -227,3 +229,47 @@ def test_since_when_a_condition_is_as_it_is() -> None:
 
 def test_a_message_without_an_end_is_cut() -> None:
     assert len(ConditionBook().say("Ready", False, "", "x" * 9999, NOON).message) == LONGEST_MESSAGE
+
+
+STATIC = replace(
+    AROUND,
+    kubelet=KubeletFacts(
+        "none", cpu_manager_policy="static", memory_manager_policy="None", socket_aligned=False
+    ),
+)
+PROCESSORS = Processors((cpu_set("0-3"),), (0,), (cpu_set("0-1"), cpu_set("2-3")))
+OWN = (Holding("ns", "a", cpu_set("2-3")),)
+
+
+def test_cpus_are_told_where_a_manager_is_static() -> None:
+    own: dict[str, Any] = {
+        "processors": PROCESSORS,
+        "exclusive": Allocatable(cpu_set("1-3")),
+        "holders": Holders(exclusive=OWN),
+    }
+    picture = composed(surroundings=STATIC, **own)
+    assert picture.topology is not None
+    assert picture.topology.allocator.numa == NumaFacts(
+        (NumaNode(cpu_set("0-3"), 0),), cpu_set("1-3"), cpu_set("2-3"), 2
+    )
+    assert picture.report.holdings == OWN
+    assert composed(surroundings=STATIC, **own | {"holders": Holders()}).report.holdings == ()
+    early = composed(surroundings=STATIC, kubelet=KubeletState(accepted=False), **own)
+    assert early.report.holdings is None, "no list has been taken for true yet"
+    plain = composed(**own)
+    assert plain == composed(), "nothing changes elsewhere"
+
+
+def test_cpus_that_nobody_can_see_are_unseen() -> None:
+    hidden = Unseen("CPUs by NUMA node", "no such file")
+    picture = composed(
+        surroundings=STATIC,
+        processors=hidden,
+        exclusive=Allocatable(cpu_set("1-3")),
+        holders=Holders(exclusive=OWN),
+    )
+    assert picture.topology is not None
+    assert picture.topology.allocator.numa is None
+    assert hidden in picture.unseen
+    assert said(picture, "Complete").message == str(hidden)
+    assert picture.report.holdings == OWN

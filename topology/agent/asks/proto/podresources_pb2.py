@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,topology/agent/asks/proto/podresources.proto\x12\x12gpu_topology.agent\"\x19\n\x17ListPodResourcesRequest\"S\n\x18ListPodResourcesResponse\x12\x37\n\rpod_resources\x18\x01 \x03(\x0b\x32 .gpu_topology.agent.PodResources\"k\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12:\n\ncontainers\x18\x03 \x03(\x0b\x32&.gpu_topology.agent.ContainerResources\"\x99\x01\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x35\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32$.gpu_topology.agent.ContainerDevices\x12>\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32#.gpu_topology.agent.DynamicResource\"q\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12\x32\n\x08topology\x18\x03 \x01(\x0b\x32 .gpu_topology.agent.TopologyInfo\";\n\x0cTopologyInfo\x12+\n\x05nodes\x18\x01 \x03(\x0b\x32\x1c.gpu_topology.agent.NUMANode\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"z\n\x0f\x44ynamicResource\x12\x12\n\nclaim_name\x18\x02 \x01(\t\x12\x17\n\x0f\x63laim_namespace\x18\x03 \x01(\t\x12:\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32!.gpu_topology.agent.ClaimResource\"L\n\rClaimResource\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\t\"\x1d\n\x1b\x41llocatableResourcesRequest\"U\n\x1c\x41llocatableResourcesResponse\x12\x35\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32$.gpu_topology.agent.ContainerDevicesb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,topology/agent/asks/proto/podresources.proto\x12\x12gpu_topology.agent\"\x19\n\x17ListPodResourcesRequest\"S\n\x18ListPodResourcesResponse\x12\x37\n\rpod_resources\x18\x01 \x03(\x0b\x32 .gpu_topology.agent.PodResources\"k\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12:\n\ncontainers\x18\x03 \x03(\x0b\x32&.gpu_topology.agent.ContainerResources\"\xdf\x01\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x35\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32$.gpu_topology.agent.ContainerDevices\x12\x0f\n\x07\x63pu_ids\x18\x03 \x03(\x03\x12\x33\n\x06memory\x18\x04 \x03(\x0b\x32#.gpu_topology.agent.ContainerMemory\x12>\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32#.gpu_topology.agent.DynamicResource\"h\n\x0f\x43ontainerMemory\x12\x13\n\x0bmemory_type\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x32\n\x08topology\x18\x03 \x01(\x0b\x32 .gpu_topology.agent.TopologyInfo\"q\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\x12\x32\n\x08topology\x18\x03 \x01(\x0b\x32 .gpu_topology.agent.TopologyInfo\";\n\x0cTopologyInfo\x12+\n\x05nodes\x18\x01 \x03(\x0b\x32\x1c.gpu_topology.agent.NUMANode\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"z\n\x0f\x44ynamicResource\x12\x12\n\nclaim_name\x18\x02 \x01(\t\x12\x17\n\x0f\x63laim_namespace\x18\x03 \x01(\t\x12:\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32!.gpu_topology.agent.ClaimResource\"L\n\rClaimResource\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\t\"\x1d\n\x1b\x41llocatableResourcesRequest\"\x9b\x01\n\x1c\x41llocatableResourcesResponse\x12\x35\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32$.gpu_topology.agent.ContainerDevices\x12\x0f\n\x07\x63pu_ids\x18\x02 \x03(\x03\x12\x33\n\x06memory\x18\x03 \x03(\x0b\x32#.gpu_topology.agent.ContainerMemoryb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,19 +38,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PODRESOURCES']._serialized_start=180
   _globals['_PODRESOURCES']._serialized_end=287
   _globals['_CONTAINERRESOURCES']._serialized_start=290
-  _globals['_CONTAINERRESOURCES']._serialized_end=443
-  _globals['_CONTAINERDEVICES']._serialized_start=445
-  _globals['_CONTAINERDEVICES']._serialized_end=558
-  _globals['_TOPOLOGYINFO']._serialized_start=560
-  _globals['_TOPOLOGYINFO']._serialized_end=619
-  _globals['_NUMANODE']._serialized_start=621
-  _globals['_NUMANODE']._serialized_end=643
-  _globals['_DYNAMICRESOURCE']._serialized_start=645
-  _globals['_DYNAMICRESOURCE']._serialized_end=767
-  _globals['_CLAIMRESOURCE']._serialized_start=769
-  _globals['_CLAIMRESOURCE']._serialized_end=845
-  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=847
-  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=876
-  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=878
-  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=963
+  _globals['_CONTAINERRESOURCES']._serialized_end=513
+  _globals['_CONTAINERMEMORY']._serialized_start=515
+  _globals['_CONTAINERMEMORY']._serialized_end=619
+  _globals['_CONTAINERDEVICES']._serialized_start=621
+  _globals['_CONTAINERDEVICES']._serialized_end=734
+  _globals['_TOPOLOGYINFO']._serialized_start=736
+  _globals['_TOPOLOGYINFO']._serialized_end=795
+  _globals['_NUMANODE']._serialized_start=797
+  _globals['_NUMANODE']._serialized_end=819
+  _globals['_DYNAMICRESOURCE']._serialized_start=821
+  _globals['_DYNAMICRESOURCE']._serialized_end=943
+  _globals['_CLAIMRESOURCE']._serialized_start=945
+  _globals['_CLAIMRESOURCE']._serialized_end=1021
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=1023
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=1052
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=1055
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=1210
 # @@protoc_insertion_point(module_scope)

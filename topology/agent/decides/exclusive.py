@@ -1,0 +1,179 @@
+"""CPUs and memory that pods have for their own: what the kubelet may give, and who has what.
+
+A static CPU Manager gives whole CPUs to a container, a static Memory Manager memory of certain NUMA
+nodes, both to pods of the class Guaranteed. The kubelet's PodResources API shows what it has given,
+to pods without GPUs, too, and what it gives from; the kernel shows on which NUMA node, socket and
+core each CPU is. Where neither manager is static, nothing of this matters and nothing is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from topology.agent.decides.allocation import ALIGN_BY_SOCKET, KubeletFacts
+from topology.agent.decides.holdings import Entry, Holdings, NodePod, PodName
+from topology.agent.decides.observed import Processors, Unseen
+from topology.core.devices import PodUid
+from topology.core.numa import (
+    MOST_CPUS,
+    NO_CPUS,
+    CpuSet,
+    Holding,
+    MemoryBlock,
+    NumaFacts,
+    NumaNode,
+    cpu_list,
+)
+
+MOST_NUMA_NODES = 64
+"""As many as the kubelet can name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocatable:
+    """What the kubelet gives to pods for their own, that which they have included.
+
+    ``memory`` is bytes by NUMA node and type. Both are empty where no manager is static, and where
+    a kubelet is too old to tell.
+    """
+
+    cpus: CpuSet = NO_CPUS
+    memory: Mapping[tuple[int, str], int] = field(default_factory=dict)
+
+
+class _HiddenError(Exception):
+    """A fact is missing or contradicts another one; the message says why."""
+
+
+def published(kubelet: KubeletFacts, allocatable: Allocatable | None) -> bool:
+    """Whether what pods have for their own is told: a manager is static, and the kubelet tells."""
+    if allocatable is None:
+        return False
+    told_memory = bool(allocatable.memory) or not kubelet.static_memory
+    told_cpus = bool(allocatable.cpus) or not kubelet.static_cpus
+    return (kubelet.static_cpus or kubelet.static_memory) and told_cpus and told_memory
+
+
+def numa_facts(
+    kubelet: KubeletFacts, processors: Processors | Unseen | None, allocatable: Allocatable | None
+) -> tuple[NumaFacts | None, tuple[Unseen, ...]]:
+    """The machine's CPUs and memory as the kubelet gives them, and why they are not known.
+
+    None where no manager is static, before the kubelet's first answer, and where part of the facts
+    is missing. ``processors`` are None before anybody has looked.
+    """
+    if not (kubelet.static_cpus or kubelet.static_memory):
+        return None, ()
+    if allocatable is None or processors is None:
+        return None, ()
+    if isinstance(processors, Unseen):
+        return None, (processors,)
+    try:
+        return _facts(kubelet, processors, allocatable), ()
+    except _HiddenError as error:
+        return None, (Unseen("CPUs and memory by NUMA node", str(error)),)
+
+
+def _facts(kubelet: KubeletFacts, processors: Processors, allocatable: Allocatable) -> NumaFacts:
+    if kubelet.socket_aligned is None:
+        raise _HiddenError(f"the CPU Manager's option {ALIGN_BY_SOCKET} is not known")
+    if kubelet.static_cpus and not allocatable.cpus:
+        raise _HiddenError("the kubelet does not tell which CPUs pods may have for their own")
+    if kubelet.static_memory and not allocatable.memory:
+        raise _HiddenError("the kubelet does not tell how much memory pods may have for their own")
+    count = len(processors.nodes)
+    if not 0 < count <= MOST_NUMA_NODES:
+        raise _HiddenError(f"{count} NUMA nodes are there, a record holds 1 to {MOST_NUMA_NODES}")
+    there = union(processors.nodes)
+    if there.bit_length() > MOST_CPUS:
+        highest = there.bit_length() - 1
+        raise _HiddenError(f"CPU {highest} is there, a record holds those below {MOST_CPUS}")
+    if hidden := allocatable.cpus & ~there:
+        raise _HiddenError(f"the kernel does not show the CPUs {cpu_list(CpuSet(hidden))}")
+    numbers = {number for number, _ in allocatable.memory}
+    if not numbers <= set(range(count)):
+        raise _HiddenError(f"the kernel does not show NUMA node {max(numbers)}")
+    reserved = there & ~allocatable.cpus
+    shared = union(core for core in processors.cores if core & reserved)
+    return NumaFacts(
+        tuple(
+            NumaNode(cpus, processors.sockets[number], _memory(allocatable, number))
+            for number, cpus in enumerate(processors.nodes)
+        ),
+        allocatable.cpus,
+        CpuSet(allocatable.cpus & ~shared),
+        # As the kubelet counts, which takes all cores to be alike.
+        there.bit_count() // len(processors.cores),
+        kubelet.socket_aligned,
+    )
+
+
+def _memory(allocatable: Allocatable, number: int) -> tuple[tuple[str, int], ...]:
+    found = [(kind, n) for (node, kind), n in allocatable.memory.items() if node == number]
+    return tuple(sorted(found))
+
+
+def union(sets: Iterable[CpuSet]) -> CpuSet:
+    """The CPUs that are in one of the sets."""
+    found = 0
+    for cpus in sets:
+        found |= cpus
+    return CpuSet(found)
+
+
+def holdings(
+    entries: Sequence[Entry],
+    before: Sequence[Holding] = (),
+    alive: Collection[PodName] = (),
+) -> tuple[Holding, ...]:
+    """What each pod of the kubelet's list has for its own, by name; pods without are left out.
+
+    Two pods of one name are one. ``before`` is kept of pods that are ``alive`` and not listed at
+    all (a kubelet that has just started lists nobody), unless others have their CPUs by now.
+    """
+    by_name: dict[PodName, Holding] = {}
+    for entry in entries:
+        if entry.cpus or entry.memory:
+            known = by_name.get(entry.key, Holding(*entry.key))
+            by_name[entry.key] = Holding(
+                *entry.key,
+                CpuSet(known.cpus | entry.cpus),
+                tuple(sorted((*known.memory, *entry.memory), key=block_order)),
+            )
+    taken = union(holding.cpus for holding in by_name.values())
+    listed = {entry.key for entry in entries}
+    for holding in before:
+        name = holding.namespace, holding.pod
+        if name in alive and name not in listed and not holding.cpus & taken:
+            by_name[name] = holding
+    return tuple(by_name[name] for name in sorted(by_name))
+
+
+def block_order(block: MemoryBlock) -> tuple[str, tuple[int, ...], int]:
+    """In which order a pod's blocks stand; the kubelet has none."""
+    return block.type, block.nodes, block.amount
+
+
+def awaited(
+    joined: Holdings, pods: Mapping[PodUid, NodePod], kubelet: KubeletFacts
+) -> frozenset[PodUid]:
+    """The pods of which news is due: not shown with all they get yet, or on their way out."""
+    coming = {
+        pod.uid
+        for pod in pods.values()
+        if not pod.ended and not _whole(pod, joined.get(pod.uid), kubelet)
+    }
+    leaving = {
+        uid
+        for uid, entry in joined.items()
+        if (entry.cpus or entry.memory)
+        and (uid not in pods or pods[uid].ended or pods[uid].deleting)
+    }
+    return frozenset(coming | leaving)
+
+
+def _whole(pod: NodePod, entry: Entry | None, kubelet: KubeletFacts) -> bool:
+    cpus, memory = (entry.cpus, entry.memory) if entry else (NO_CPUS, ())
+    enough_cpus = not kubelet.static_cpus or cpus.bit_count() >= pod.own_cpus
+    return enough_cpus and (not kubelet.static_memory or len(memory) >= pod.own_memory)
