@@ -44,54 +44,52 @@ def room(
     for pod in pods:
         named[pod.namespace, pod.name].append(pod)
     gone = {(a.namespace, a.pod) for a in report.allocations} - named.keys()
-    held = back = taken = 0
+    held = back = 0
     blocks: list[MemoryBlock] = []
     ending: list[MemoryBlock] = []
-    memory_taken = False
+    shown: dict[PodName, Holding] = {}
     for holding in holdings:
         name = (holding.namespace, holding.pod)
-        theirs = named.pop(name, [])
-        if name in gone or any(pod.ended or pod.deleting for pod in theirs):
+        shown[name] = holding
+        if name in gone or any(pod.ended or pod.deleting for pod in named[name]):
             back |= holding.cpus
             ending += holding.memory
         else:
             held |= holding.cpus
             blocks += holding.memory
-        for pod in theirs:
-            if pod.uid not in unreported and not pod.ended:
-                cpus, memory = _not_shown(pod, holding)
-                taken += cpus
-                memory_taken |= memory
-    for pod in (pod for theirs in named.values() for pod in theirs):
-        if pod.uid not in unreported and not pod.ended:
-            cpus, memory = _not_shown(pod, None)
-            taken += cpus
-            memory_taken |= memory
     left = numa.allocatable & ~(held | back)
     returning = numa.allocatable & back & ~held
-    return Room(
+    found = Room(
         tuple((node.cpus & left).bit_count() for node in numa.nodes),
         tuple((node.cpus & returning).bit_count() for node in numa.nodes),
         (numa.whole_cores & left).bit_count(),
         (numa.whole_cores & returning).bit_count(),
-        taken,
-        tuple(sorted(blocks, key=_order)),
-        tuple(sorted(ending, key=_order)),
-        memory_taken,
+        blocks=tuple(sorted(blocks, key=_order)),
+        ending=tuple(sorted(ending, key=_order)),
     )
+    for name, theirs in named.items():
+        for pod in theirs:
+            if pod.uid not in unreported and not pod.ended:
+                found = _without_the_rest(found, pod, shown.get(name))
+    return found
 
 
 def _order(block: MemoryBlock) -> tuple[object, ...]:
     return (block.nodes, block.type, block.amount)
 
 
-def _not_shown(pod: PodRecord, holding: Holding | None) -> tuple[int, bool]:
-    """CPUs that a running pod has beside those it shows, and whether it has such memory."""
+def _without_the_rest(room: Room, pod: PodRecord, holding: Holding | None) -> Room:
+    """The room without what a running pod has beside what the report shows."""
     request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
     exclusive = Exclusive.NOTHING if request is None else request.exclusive
-    if not exclusive.demands:
-        return 0, exclusive.memory
-    shown = 0 if holding is None else holding.cpus.bit_count()
-    amount = 0 if holding is None else sum(block.amount for block in holding.memory)
-    wanted = sum(n for demand in exclusive.demands for _, n in demand.memory)
-    return max(0, exclusive.most_cpus - shown), wanted > amount
+    if holding is None or not exclusive.demands:
+        return room.beside(exclusive)
+    amounts: defaultdict[str, int] = defaultdict(int)
+    for block in holding.memory:
+        amounts[block.type] += block.amount
+    memory = tuple(
+        (kind, amount - amounts[kind])
+        for kind, amount in exclusive.most_memory
+        if amount > amounts[kind]
+    )
+    return room.without(max(0, exclusive.most_cpus - holding.cpus.bit_count()), memory)

@@ -18,6 +18,7 @@ from scheduler_extender.state.pods import PodRecord
 from tests.differential.histories import History, manifest
 from tests.differential.managers import Json, Managers
 from tests.differential.nodes import RESOURCE, family, has_static_managers, record
+from tests.differential.shown import reserved_cpus, status_of
 from topology import codec
 from topology.core.admission import kubelet_of
 from topology.core.belief import Unreported
@@ -114,29 +115,8 @@ class Play:
         self._sequence += 1
         static = has_static_managers(self._node)
         if static:
-            allocatable = set(shown.get("allocatableCpus") or ())
-            every = {c for numa in self._node["numa"] for core in numa["cores"] for c in core}
-            self._node["reservedCpus"] = sorted(every - allocatable) if allocatable else []
-        status: Json = {
-            "bootID": "boot",
-            "sequence": self._sequence,
-            "allocatable": [d["id"] for d in shown.get("allocatable") or []],
-            "allocations": [
-                {
-                    "podUID": pod["uid"],
-                    "namespace": "default",
-                    "pod": pod["uid"],
-                    "container": container["name"],
-                    "resource": RESOURCE,
-                    "deviceIds": container["devices"],
-                }
-                for pod in shown.get("pods") or []
-                for container in pod["containers"]
-                if container["devices"]
-            ],
-        }
-        if static:
-            status["exclusive"] = [_exclusive(pod) for pod in shown.get("pods") or []]
+            self._node["reservedCpus"] = reserved_cpus(self._node, shown)
+        status = status_of(shown, self._sequence, static=static)
         decoded = codec.decode(record(self._node, status))
         self._cluster.put_record(decoded.topology, decoded.report)
 
@@ -350,20 +330,6 @@ class _Foreseen:
     topology: NodeTopology
     width: int
     pending: Unreported
-
-
-def _exclusive(pod: Json) -> Json:
-    """What a pod has for its own, as our agent writes it."""
-    return {
-        "namespace": "default",
-        "pod": pod["uid"],
-        "cpus": ",".join(str(cpu) for c in pod["containers"] for cpu in c["cpus"] or ()),
-        "memory": [
-            {"type": block["type"], "bytes": block["size"], "numaNodes": block["numa"]}
-            for c in pod["containers"]
-            for block in c["memory"] or ()
-        ],
-    }
 
 
 def _plain(spec: Json) -> Json:

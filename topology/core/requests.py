@@ -66,6 +66,14 @@ class Exclusive:
         """CPUs that the pod holds in the end; init containers' are used again by later ones."""
         return device_count(tuple((d.role, d.cpus) for d in self.demands))
 
+    @property
+    def most_memory(self) -> tuple[tuple[str, int], ...]:
+        """Bytes by type that all containers of the pod may hold together."""
+        found: dict[str, int] = {}
+        for kind, amount in (entry for demand in self.demands for entry in demand.memory):
+            found[kind] = found.get(kind, 0) + amount
+        return tuple(sorted(found.items()))
+
 
 Exclusive.NOTHING = Exclusive()
 Exclusive.MEMORY = Exclusive(memory=True)

@@ -2,15 +2,19 @@
 
 What we see is a moment old. So room is two bounds: what is left even if every pod takes its CPUs
 that may do so first, and what is left if every pod has released its own that may. Whoever asks
-(:mod:`topology.core.admission.providers`) gets a hint that is sure, one that may be given, or none.
+(:mod:`topology.core.admission.others`) gets a hint that is sure, one that may be given, or none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from topology.core.numa import MemoryBlock, NumaFacts
 from topology.core.requests import Exclusive
+
+Amounts = tuple[tuple[str, int], ...]
+"""Bytes by type of memory, in the order of the types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +24,10 @@ class Room:
     ``free`` counts CPUs that nobody has for its own, by NUMA node, ``back`` those that may be
     released any moment; ``whole`` and ``whole_back`` are the same over the whole machine, of cores
     without a reserved CPU. ``taken`` of the CPUs are somebody's, and it is not known which.
-    ``blocks`` is the memory that pods have, ``ending`` that of pods that may release it;
-    ``memory_taken`` says that more is somebody's, and it is not known where.
+
+    ``blocks`` is the memory that pods have, ``ending`` that of pods that may release it.
+    ``taken_memory`` is somebody's as well, it is not known where; no pod has more of a type than
+    ``largest_memory``. With ``memory_unknown`` it is not even known how much.
     """
 
     free: tuple[int, ...]
@@ -31,7 +37,9 @@ class Room:
     taken: int = 0
     blocks: tuple[MemoryBlock, ...] = ()
     ending: tuple[MemoryBlock, ...] = ()
-    memory_taken: bool = False
+    taken_memory: Amounts = ()
+    largest_memory: Amounts = ()
+    memory_unknown: bool = False
 
     def least(self, nodes: int) -> int:
         """CPUs that are surely left on NUMA nodes, given as a mask."""
@@ -43,14 +51,35 @@ class Room:
 
     def beside(self, pod: Exclusive) -> Room:
         """The room once this pod is admitted, nobody knows where."""
-        if pod == Exclusive.NOTHING:
+        if not pod.demands:
+            if pod == Exclusive.NOTHING:
+                return self
+            cpus = sum(self.free) if pod.cpus else 0
+            return replace(self, taken=self.taken + cpus, memory_unknown=True)
+        return self.without(pod.most_cpus, pod.most_memory)
+
+    def without(self, cpus: int, memory: Amounts) -> Room:
+        """The room once so much of it is somebody's, nobody knows which part."""
+        if not cpus and not memory:
             return self
-        taken = pod.most_cpus if pod.demands or not pod.cpus else sum(self.free)
-        return replace(self, taken=self.taken + taken, memory_taken=self.memory_taken or pod.memory)
+        return replace(
+            self,
+            taken=self.taken + cpus,
+            taken_memory=_by_type(self.taken_memory, memory, sum),
+            largest_memory=_by_type(self.largest_memory, memory, max),
+        )
 
     @staticmethod
     def _sum(counts: tuple[int, ...], nodes: int) -> int:
         return sum(n for i, n in enumerate(counts) if nodes >> i & 1)
+
+
+def _by_type(some: Amounts, more: Amounts, joined: Callable[[tuple[int, int]], int]) -> Amounts:
+    here, there = dict(some), dict(more)
+    return tuple(
+        (kind, joined((here.get(kind, 0), there.get(kind, 0))))
+        for kind in sorted(here.keys() | there.keys())
+    )
 
 
 def emptied(facts: NumaFacts) -> Room:
@@ -63,4 +92,4 @@ def at_any_moment(facts: NumaFacts) -> Room:
     """The room where pods, with GPUs or without, may come and end before ours is admitted."""
     empty = emptied(facts)
     none = (0,) * len(empty.free)
-    return Room(none, empty.free, 0, empty.whole, memory_taken=True)
+    return Room(none, empty.free, 0, empty.whole, memory_unknown=True)

@@ -6,7 +6,7 @@ the best combination (``HintMerger`` in ``pkg/kubelet/cm/topologymanager/policy.
 is, the best is a set of NUMA nodes that every provider prefers: the one with the fewest, then the
 nearest to each other (option ``prefer-closest-numa-nodes``), then the lowest numbers.
 
-Some hints may be given or not (:mod:`.providers`). Then every merge that may come counts.
+Some hints may be given or not (:mod:`.hints`). Then every merge that may come counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from topology.core.admission.providers import Hint, Provider
+from topology.core.admission.hints import Provider
 from topology.core.devices import Mask, positions
 
 Rank = tuple[float, ...]
@@ -110,8 +110,3 @@ def not_preferred(
 def on_one_node(provider: Provider) -> Provider:
     """The hints that ``single-numa-node`` looks at: preferred ones of one NUMA node."""
     return tuple(h for h in provider if h.preferred and h.nodes.bit_count() == 1)
-
-
-def surely(nodes: Iterable[tuple[Mask, bool]]) -> Provider:
-    """A provider whose hints are all sure."""
-    return tuple(Hint(mask, is_preferred) for mask, is_preferred in nodes)

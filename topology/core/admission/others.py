@@ -17,21 +17,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from topology.core.admission.cpumanager import cpu_hints
+from topology.core.admission.hints import NO_HINTS, Hints, Provider
 from topology.core.admission.kubelet import Kubelet
+from topology.core.admission.memorymanager import MemoryManager
 from topology.core.admission.merging import on_one_node, preferred, rankings
-from topology.core.admission.providers import Provider, all_nodes, cpu_hints, memory_hints
 from topology.core.numa import NumaFacts
 from topology.core.remembering import remembered
 from topology.core.requests import Counts, Demand, Exclusive, Role, device_count
-from topology.core.room import Room
+from topology.core.room import Amounts, Room
 
 MANAGERS = "cpu-or-memory-manager"
 """A static CPU or Memory Manager may refuse the pod, by whatever name."""
 AFFINITY = "topology-affinity"
 """The Topology Manager may refuse the pod (TopologyAffinityError)."""
 
-Hints = tuple[Provider, ...] | None
-"""The hints of the providers that care about a container; None where any hint may be given."""
+Heard = Hints | None
+"""The hints for a container; None where any hint may be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +45,15 @@ class Others:
     ``refused`` one of them surely comes: ``reason`` says why.
     """
 
-    containers: tuple[Hints, ...] = ()
-    pod: Hints = ()
+    containers: tuple[Heard, ...] = ()
+    pod: Heard = NO_HINTS
     hazards: tuple[str, ...] = ()
     refused: bool = False
     reason: str = ""
 
-    def of(self, container: int) -> Hints:
+    def of(self, container: int) -> Heard:
         """The hints for the container in this place."""
-        return self.containers[container] if self.containers else ()
+        return self.containers[container] if self.containers else NO_HINTS
 
 
 SILENT = Others()
@@ -71,7 +73,7 @@ def others_on(
     facts = kubelet.facts
     cpus = exclusive.cpus and facts.cpu_manager_policy != "none"
     memory = exclusive.memory and facts.memory_manager_policy != "None"
-    unknown: tuple[Hints, ...] = (None,) * len(counts)
+    unknown: tuple[Heard, ...] = (None,) * len(counts)
     if not cpus and not memory:
         return SILENT if only_gpu_plugin else Others(unknown, None)
     asked = _with_devices(exclusive, counts) if facts.numa is not None else None
@@ -106,11 +108,11 @@ def _may_refuse(kubelet: Kubelet, cpus: bool, memory: bool) -> bool:
 
 
 class _Step(NamedTuple):
-    """What the containers before one have taken: CPUs, those for use again, and any memory."""
+    """What the containers before one have taken: CPUs, those for use again, and memory."""
 
     cpus: int = 0
     reusable: int = 0
-    memory: bool = False
+    memory: Amounts = ()
 
 
 class _Managers:
@@ -121,6 +123,7 @@ class _Managers:
     ) -> None:
         self._kubelet = kubelet
         self._policy = kubelet.facts.topology_manager_policy
+        self._strict = self._policy in ("restricted", "single-numa-node")
         self._numa = numa
         self._room = room
         self._cpus = cpus
@@ -130,22 +133,22 @@ class _Managers:
 
     def look(self, demands: tuple[Demand, ...], asked: tuple[int, ...]) -> Others:
         """What they say; ``asked`` are the places of the containers with devices."""
-        whole = self._kubelet.facts.topology_manager_scope == "pod"
-        pod: Hints = ()
+        whole = self._kubelet.facts.topology_manager_scope == "pod" and self._policy != "none"
+        pod: Heard = NO_HINTS
         if whole:
-            total = _as_one(demands)
-            pod = self._hints(total, _Step())
-            self._judge(total, pod, alone=not asked)
-        containers: list[Hints] = []
+            pod = self._hints(_as_one(demands), _Step())
+        containers: list[Heard] = []
         step = _Step()
         for place, demand in enumerate(demands):
             self._refuse_cores(demand, step)
-            hints = () if whole else self._hints(demand, step)
-            if not whole:
-                self._judge(demand, hints, alone=place not in asked)
+            hints = NO_HINTS if whole else self._hints(demand, step)
+            if not whole and place not in asked:
+                self._judge(demand, hints)
             if place in asked:
                 containers.append(hints)
             step = _after(step, demand)
+        if whole and self._memory and len(demands) > 1:
+            self._hazards.add(MANAGERS)  # each container is served for itself all the same
         return Others(
             tuple(containers),
             pod,
@@ -154,9 +157,10 @@ class _Managers:
             self._refused,
         )
 
-    def _hints(self, demand: Demand, step: _Step) -> Hints:
+    def _hints(self, demand: Demand, step: _Step) -> Heard:
         """The hints for one container, or for the whole pod as one."""
         found: list[Provider] = []
+        accepted = None
         if self._cpus and demand.cpus:
             cpus = cpu_hints(
                 self._numa, self._room, demand.cpus, before=step.cpus, reusable=step.reusable
@@ -165,27 +169,34 @@ class _Managers:
                 return None
             found.append(cpus)
         if self._memory and demand.memory:
-            memory = memory_hints(self._numa, self._room, demand.memory, settled=not step.memory)
+            manager = MemoryManager(
+                self._numa, self._room, only_fewest=self._strict, before=step.memory
+            )
+            memory = manager.hints(demand.memory)
+            accepted = manager.accepted(demand.memory, memory)
             self._refuse_memory(memory)
             found += [memory] * len(demand.memory) if memory else []  # without any it is silent
-        return tuple(found)
+        return Hints(tuple(found), accepted)
 
-    def _judge(self, demand: Demand, hints: Hints, *, alone: bool) -> None:
-        """Note what the Topology Manager says where no GPU is asked for."""
-        if not alone or self._policy not in ("restricted", "single-numa-node"):
+    def _judge(self, demand: Demand, hints: Heard) -> None:
+        """Note what comes of a container that asks for no GPU."""
+        if self._policy == "none":
             return
         if hints is None:
-            self._hazards.add(AFFINITY)
+            self._hazards.update((AFFINITY,) if self._strict else ())
             return
-        single = self._policy == "single-numa-node"
-        if not hints:
+        if not hints.providers:
             return
         facts = self._kubelet.facts
+        single = self._policy == "single-numa-node"
         ranked = rankings(False if single else facts.prefers_closest, facts.numa_distances)
-        merged = preferred([on_one_node(h) if single else h for h in hints], ranked)
+        given = [on_one_node(h) if single else h for h in hints.providers]
+        merged = preferred(given, ranked)
         if merged.may_fail:
-            self._hazards.add(AFFINITY)
-        if not merged.nodes:
+            self._hazards.update((AFFINITY,) if self._strict else ())
+        if hints.accepted is not None and merged.may_fail and not self._strict:
+            self._hazards.add(MANAGERS)
+        if self._strict and not merged.nodes:
             where = "no NUMA node has" if single else "on more NUMA nodes than need be are"
             self._refused = f"Topology Manager {self._policy}: {where} {_text(demand)}"
 
@@ -208,9 +219,8 @@ class _Managers:
             self._refused = f"CPU Manager full-pcpus-only: no whole cores with {demand.cpus} CPUs"
 
     def _refuse_memory(self, hints: Provider) -> None:
-        """Note what the Memory Manager says to a container."""
-        merges_less = self._policy == "best-effort" and all_nodes(self._numa) > 1
-        if merges_less or not any(hint.sure for hint in hints):
+        """Note what the Memory Manager says to a container, whatever the merged hint is."""
+        if not any(hint.sure for hint in hints):
             self._hazards.add(MANAGERS)
         if not hints:
             self._refused = "Memory Manager Static: no NUMA nodes have the memory"
@@ -233,7 +243,11 @@ def _as_one(demands: tuple[Demand, ...]) -> Demand:
 def _after(step: _Step, demand: Demand) -> _Step:
     """What has been taken once this container has its own."""
     again = demand.cpus if demand.role is Role.INIT else 0
-    return _Step(step.cpus + demand.cpus, step.reusable + again, step.memory or bool(demand.memory))
+    memory = dict(step.memory)
+    for kind, amount in demand.memory:
+        memory[kind] = memory.get(kind, 0) + amount
+    amounts = tuple(sorted(memory.items()))
+    return _Step(step.cpus + demand.cpus, step.reusable + again, amounts)
 
 
 def _text(demand: Demand) -> str:

@@ -19,7 +19,7 @@ or, under scope ``pod``, once for the whole pod:
 
 Which NUMA nodes a GPU is on, the device plugin says: one, several, or none. The device manager's
 hints for GPUs are found here (:func:`device_hints`), those of the other providers come as
-:data:`~topology.core.admission.others.Hints`. Where these are not known, every hint that the merge
+:data:`~topology.core.admission.others.Heard`. Where these are not known, every hint that the merge
 could end with counts, and so does the refusal.
 """
 
@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
+from topology.core.admission.hints import NO_HINTS, Hint, Hints, Provider
 from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.merging import (
     Ranking,
@@ -37,8 +38,7 @@ from topology.core.admission.merging import (
     preferred,
     rankings,
 )
-from topology.core.admission.others import Hints
-from topology.core.admission.providers import Hint, Provider
+from topology.core.admission.others import Heard
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN, Shape, hinted_nodes, placed_gpus
 from topology.core.pools import Pool, gpus, only, total
@@ -60,10 +60,14 @@ nobody could tell (``unknown``) may do what any of these does."""
 
 
 class Merged(NamedTuple):
-    """Every hint that the merge may end with, and whether the policy may refuse instead."""
+    """Every hint that the merge may end with, and whether the policy may refuse instead.
+
+    ``short_of_memory`` says that the Memory Manager may refuse one of the hints.
+    """
 
     hints: tuple[Aligned, ...]
     may_refuse: bool = False
+    short_of_memory: bool = False
 
 
 def too_many_nodes(shape: Shape) -> bool:
@@ -85,7 +89,7 @@ def hints_whole_pods(kubelet: Kubelet) -> bool:
 
 
 def merged_hints(
-    kubelet: Kubelet, free: Pool, reusable: Pool, count: int, others: Hints = ()
+    kubelet: Kubelet, free: Pool, reusable: Pool, count: int, others: Heard = NO_HINTS
 ) -> Merged:
     """What the Topology Manager may decide for a container that asks for ``count`` devices.
 
@@ -100,7 +104,7 @@ def merged_hints(
     placed = bool(placed_gpus(kubelet.shape))  # else no NUMA node matters to the device manager
     ours = (device_hints(kubelet, free, reusable, count),) * placed
     if others is not None:
-        return _merged(kubelet, [*others, *ours])
+        return _merged(kubelet, others, ours)
     if not placed:
         return Merged((None,), may_refuse=strict)
     if not strict:  # the others may leave any NUMA nodes, and it is admitted all the same
@@ -137,8 +141,9 @@ def device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> Pr
     return tuple(Hint(numbers, numbers.bit_count() == fewest) for numbers in found)
 
 
-def _merged(kubelet: Kubelet, providers: list[Provider]) -> Merged:
-    """The merge of hints that are known, or known to be possible; ours are the last."""
+def _merged(kubelet: Kubelet, others: Hints, ours: tuple[Provider, ...]) -> Merged:
+    """The merge of hints that are known, or known to be possible."""
+    providers = [*others.providers, *ours]
     if not providers:
         return Merged((None,))
     facts = kubelet.facts
@@ -150,7 +155,9 @@ def _merged(kubelet: Kubelet, providers: list[Provider]) -> Merged:
         return Merged(hints, found.may_fail)
     loose = None if found.nodes else _not_preferred(kubelet, providers, ranked)
     more = _every_union(kubelet) if loose is None else _stored(kubelet, loose)
-    return Merged(tuple(dict.fromkeys((*hints, *more))))
+    accepted = others.accepted
+    short = accepted is not None and (loose is None or not accepted.issuperset(loose))
+    return Merged(tuple(dict.fromkeys((*hints, *more))), short_of_memory=short)
 
 
 def _not_preferred(

@@ -27,8 +27,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from topology.core.admission.hints import NO_HINTS
 from topology.core.admission.kubelet import Kubelet
-from topology.core.admission.others import AFFINITY, SILENT, Hints, Others
+from topology.core.admission.others import AFFINITY, MANAGERS, SILENT, Heard, Others
 from topology.core.admission.topologymanager import Aligned, hints_whole_pods, merged_hints
 from topology.core.allocators import Call
 from topology.core.budget import ADMISSION_STEPS, ASKED_STEPS, SPENT, most_sets
@@ -63,7 +64,7 @@ class Asked(NamedTuple):
 
     role: Role
     devices: int
-    others: Hints = ()
+    others: Heard = NO_HINTS
 
 
 def asked_by(counts: Counts, others: Others = SILENT) -> tuple[Asked, ...]:
@@ -88,7 +89,7 @@ class Walk:
         self._releasing = releasing
         self._width = kubelet.width
         self._hazards: set[str] = set()
-        self._hinted: dict[tuple[Pool, Pool, int, Hints], tuple[Aligned, ...]] = {}
+        self._hinted: dict[tuple[Pool, Pool, int, Heard], tuple[Aligned, ...]] = {}
         self._most = most_sets(kubelet.shape.size, kubelet.width)
         self.exact = True
         self.steps = 0
@@ -275,7 +276,7 @@ class Walk:
             return (None,)
         return self._hints(stage.free, stage.reusable, asked.devices, asked.others)
 
-    def _hints(self, free: Pool, reusable: Pool, count: int, others: Hints) -> tuple[Aligned, ...]:
+    def _hints(self, free: Pool, reusable: Pool, count: int, others: Heard) -> tuple[Aligned, ...]:
         """Every hint that the merge may end with; notes where it may refuse the container."""
         asked = (free, reusable, count, others)
         if asked not in self._hinted:
@@ -283,5 +284,7 @@ class Walk:
             merged = merged_hints(self._kubelet, free, reusable, count, others)
             if merged.may_refuse:
                 self._hazards.add(AFFINITY)
+            if merged.short_of_memory:
+                self._hazards.add(MANAGERS)
             self._hinted[asked] = merged.hints
         return self._hinted[asked]

@@ -8,7 +8,7 @@ next one, which is bound there too.
 
 from __future__ import annotations
 
-from topology.core.admission import AFFINITY, Kubelet, Others, others_on
+from topology.core.admission import AFFINITY, SILENT, Kubelet, Others, others_on
 from topology.core.allocators.best_effort import PADDED, UNEQUAL
 from topology.core.belief import Availability
 from topology.core.budget import SPENT
@@ -70,7 +70,7 @@ def _affinity_words(kubelet: Kubelet, request: GpuRequest, others: Others) -> st
     most = max(n for _, n in request.counts)
     some = "a free GPU" if most == 1 else f"{most} free GPUs"
     cpus = max((d.cpus for d in request.exclusive.demands if d.devices), default=0)
-    if cpus and (others.pod or any(others.containers)):
+    if cpus and others != SILENT:
         some += f" and {cpus} free CPU{'s' if cpus > 1 else ''}"
     if policy == "single-numa-node":
         return f"Topology Manager {policy}: no NUMA node has {some}"
