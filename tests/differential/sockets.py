@@ -107,7 +107,7 @@ def arrivals(rng: Random, count: int) -> list[Arrival]:
                 wish = {"min-gpu-memory": "40Gi"}
         main = {"name": "main", "limits": limits}
         spec = {"uid": f"pod-{n}", "name": f"pod-{n}", "containers": [main], "wish": wish}
-        found.append(Arrival(spec, rng.randint(4, 24)))
+        found.append(Arrival(spec, rng.randint(8, 48)))
     return found
 
 
