@@ -1,0 +1,33 @@
+"""How much is placed on two-socket nodes with static managers, beside an oracle: a short play.
+
+The figures in the docs are of ``python -m tests.differential.sockets``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
+from tests.differential.sockets import compare
+
+PODS = 80
+PART = 0.75
+"""Of the oracle's placements. Ties fall at random in the real programs, and a short play has
+chances: the long one is to reach 0.85."""
+
+
+@pytest.mark.parametrize("policy", ["single-numa-node", "best-effort"])
+def test_two_sockets_are_used(policy: str) -> None:
+    try:
+        programs()
+    except ManagersUnavailable as reason:
+        if os.environ.get(REQUIRE, "") not in ("", "0", "false"):
+            pytest.fail(f"{reason}; {REQUIRE} is set")
+        pytest.skip(str(reason))
+    ours, best = compare(policy, "container", seed=1, count=PODS)
+    assert best.required > PODS / 4
+    assert ours.required >= PART * best.required
+    assert ours.broken == 0
+    assert ours.refused <= PODS / 40  # a pod without GPUs may take CPUs that nobody told us of

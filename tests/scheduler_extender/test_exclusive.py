@@ -1,0 +1,91 @@
+"""What a manifest asks of the kubelet's static managers, by the pod's class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import containers_of, parse
+from scheduler_extender.exclusive import exclusive_of
+from scheduler_extender.wire import Pod
+from topology.core.requests import MAX_DEMANDS, Demand, Exclusive, GpuRequest, Role
+
+GPU = "nvidia.com/gpu"
+GIB = 1 << 30
+FULL = {"cpu": "2", "memory": "1Gi"}
+
+
+def manifest(*limits: dict[str, str], spec: dict[str, Any] | None = None) -> Pod:
+    containers = [
+        {"name": f"c{i}", "resources": {"limits": amounts}} for i, amounts in enumerate(limits)
+    ]
+    return msgspec.convert(
+        {"metadata": {"name": "p"}, "spec": {"containers": containers, **(spec or {})}}, Pod
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        pytest.param([{GPU: "1"}], Exclusive.NOTHING, id="no limits: not Guaranteed"),
+        pytest.param([{**FULL, GPU: "1"}, {"cpu": "1"}], Exclusive.NOTHING, id="one lacks memory"),
+        pytest.param(
+            [{**FULL, GPU: "1"}],
+            Exclusive(True, True, (Demand(Role.APP, 1, 2, (("memory", GIB),)),)),
+            id="whole CPUs",
+        ),
+        pytest.param(
+            [{"cpu": "1500m", "memory": "1Gi", GPU: "1"}],
+            Exclusive(False, True, (Demand(Role.APP, 1, 0, (("memory", GIB),)),)),
+            id="a fraction of a CPU",
+        ),
+        pytest.param(
+            [{"cpu": "2000m", "memory": "1Gi", GPU: "1", "hugepages-1Gi": "2Gi"}, FULL],
+            Exclusive(
+                True,
+                True,
+                (
+                    Demand(Role.APP, 1, 2, (("hugepages-1Gi", 2 * GIB), ("memory", GIB))),
+                    Demand(Role.APP, 0, 2, (("memory", GIB),)),
+                ),
+            ),
+            id="huge pages, and a container without GPUs",
+        ),
+        pytest.param([{"cpu": "nonsense", "memory": "1Gi"}], Exclusive.CPUS, id="unreadable"),
+        pytest.param([FULL] * (MAX_DEMANDS + 1), Exclusive.CPUS, id="too many containers"),
+    ],
+)
+def test_what_the_managers_would_give(limits: list[dict[str, str]], expected: Exclusive) -> None:
+    assert exclusive_of(manifest(*limits), GPU) == expected
+
+
+def test_init_containers_and_sidecars_stand_first() -> None:
+    init = [
+        {"name": "i", "resources": {"limits": FULL}},
+        {"name": "s", "restartPolicy": "Always", "resources": {"limits": FULL}},
+    ]
+    found = exclusive_of(manifest({**FULL, GPU: "1"}, spec={"initContainers": init}), GPU)
+    assert [demand.role for demand in found.demands] == [Role.INIT, Role.SIDECAR, Role.APP]
+
+
+def test_resources_of_the_pod_as_a_whole_are_the_kubelets_to_say() -> None:
+    assert exclusive_of(manifest({GPU: "1"}, spec={"resources": {"limits": FULL}}), GPU) == (
+        Exclusive.CPUS
+    )
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        [{**FULL, GPU: "1"}, FULL],
+        [FULL, {"cpu": "500m", "memory": "1Gi", GPU: "2"}],
+        [{GPU: "1"}],
+    ],
+)
+def test_a_request_written_as_containers_reads_as_itself(limits: list[dict[str, str]]) -> None:
+    request = parse(manifest(*limits))
+    assert isinstance(request, GpuRequest)
+    again = {"metadata": {"name": "p"}, "spec": containers_of(request)}
+    assert parse(msgspec.convert(again, Pod)) == request
