@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from benchmarks.commands.compare import compare
-from benchmarks.commands.promises import promises, singles
+from benchmarks.commands.promises import kinds, promises, singles
 from benchmarks.commands.report import report
 from benchmarks.commands.simulate import simulate
 from benchmarks.commands.speed import agent, latency, profile, scale, worst
@@ -29,6 +29,7 @@ for command in (
     latency,
     promises,
     singles,
+    kinds,
     agent,
     compare,
     profile,

@@ -1,4 +1,4 @@
-"""``python -m benchmarks promises`` and ``singles``."""
+"""``python -m benchmarks promises``, ``singles`` and ``kinds``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from benchmarks.commands.options import JsonFile
 from benchmarks.output import show, writable, write_json
 from benchmarks.promises import comparisons
+from benchmarks.promises import kinds as kinds_of_nodes
 
 
 def promises(
@@ -49,3 +50,11 @@ def singles(
     found = comparisons.singles(pods, range(1, seeds + 1))
     show(comparisons.singles_table(found))
     write_json(json_file, found)
+
+
+def kinds() -> None:
+    """Count what each kind of node can promise under each policy of the Topology Manager.
+
+    For every set of free GPUs of five machines, with nothing else going on.
+    """
+    show(kinds_of_nodes.kinds_table(kinds_of_nodes.kinds()), keys=2)
