@@ -47,6 +47,15 @@ class Allocatable:
     cpus: CpuSet = NO_CPUS
     memory: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
+    def over(self, former: Allocatable | None) -> Allocatable:
+        """This, and the former word of the kubelet where this has none.
+
+        For a moment after its start a kubelet answers as if it gave nothing to anybody.
+        """
+        if former is None:
+            return self
+        return Allocatable(self.cpus or former.cpus, self.memory or former.memory)
+
 
 class _HiddenError(Exception):
     """A fact is missing or contradicts another one; the message says why."""
