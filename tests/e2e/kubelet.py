@@ -237,6 +237,12 @@ class Kubelet:
         """
         return tuple(sorted(self._position[i.partition("::")[0]] for i in ids))
 
+    def checkpoint(self, name: str) -> dict[str, Any]:
+        """What a manager of the kubelet has noted of its pods, such as ``cpu_manager_state``."""
+        text = (self._base / ROOT.lstrip("/") / name).read_text()
+        found: dict[str, Any] = json.loads(text)
+        return found
+
     def log(self, name: str) -> str:
         """The log of ``kubelet``, ``cri`` or ``deviceplugin``, all its starts together."""
         return (self._logs / f"{name}.log").read_text(errors="replace")

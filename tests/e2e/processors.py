@@ -20,7 +20,10 @@ class Processors:
     memory_kb: int = 256 << 20
 
     def write(self, folder: Path) -> Mapping[str, Path]:
-        """Lay the files out under ``folder``: what has to lie over which of the host's."""
+        """Lay out ``/sys/devices/system`` as ``folder``: what has to lie over which of the host's.
+
+        What kubelet and agent read is there.
+        """
         threads = 2 * self.sockets * self.cores
         cpus, nodes = folder / "cpu", folder / "node"
         cpus.mkdir(parents=True)
@@ -31,7 +34,9 @@ class Processors:
             (node / "meminfo").write_text(f"Node {socket} MemTotal:       {self.memory_kb} kB\n")
             distances = (NEAR if other == socket else FAR for other in range(self.sockets))
             (node / "distance").write_text(" ".join(map(str, distances)) + "\n")
-            for number in self._threads(socket):
+            numbers = self._threads(socket)
+            (node / "cpulist").write_text(",".join(map(str, numbers)) + "\n")
+            for number in numbers:
                 topology = cpus / f"cpu{number}" / "topology"
                 topology.mkdir(parents=True)
                 (topology / "core_id").write_text(f"{number % (threads // 2)}\n")

@@ -44,7 +44,8 @@ class Silicon:
         else:
             write_sysfs(self.sysfs, self.topology, machine)
         self._write_capabilities()
-        self._processors = processors.write(folder / "host") if processors else {}
+        system = self.sysfs / "devices/system"
+        self._processors = processors.write(system) if processors else {}
 
     def mounts(self) -> Mapping[str, Path]:
         """What lies over the machine's own files for programs that cannot be told another path."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.crd import faults
 from topology.codec import RecordError, decode, encode
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -195,6 +199,69 @@ def test_a_machine_that_is_told_in_part_is_not_known(missing: str) -> None:
     wire = static()
     _without(missing)(wire)
     assert decode(wire).topology.allocator.numa is None
+
+
+CPUS = st.sets(st.integers(0, 4095), max_size=20)
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["memory", "hugepages-2Mi", "hugepages-1Gi"]), st.integers(0, 2**62)
+).map(lambda found: tuple(sorted(found.items())))
+BLOCKS = st.lists(
+    st.builds(
+        MemoryBlock,
+        st.sampled_from(["memory", "hugepages-2Mi"]),
+        st.integers(0, 2**62),
+        st.sets(st.integers(0, 63)).map(lambda nodes: tuple(sorted(nodes))),
+    ),
+    max_size=3,
+).map(tuple)
+
+
+def of(numbers: Iterable[int]) -> CpuSet:
+    return cpu_set(",".join(map(str, numbers)))
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> NumaFacts:
+    """A machine whose CPUs are dealt out to NUMA nodes, and some of them to pods."""
+    there = sorted(draw(CPUS))
+    count = draw(st.integers(1, 4))
+    at = [draw(st.integers(0, count - 1)) for _ in there]
+    nodes = tuple(
+        NumaNode(
+            of(cpu for cpu, node in zip(there, at, strict=True) if node == number),
+            draw(st.none() | st.integers(0, 2**31 - 1)),
+            draw(AMOUNTS),
+        )
+        for number in range(count)
+    )
+    allocatable = [cpu for cpu in there if draw(st.booleans())]
+    whole = [cpu for cpu in allocatable if draw(st.booleans())]
+    threads = draw(st.integers(1, 4096))
+    return NumaFacts(nodes, of(allocatable), of(whole), threads, draw(st.booleans()))
+
+
+@given(
+    machines(),
+    st.booleans(),
+    st.none() | st.dictionaries(st.sampled_from("abc"), st.tuples(CPUS, BLOCKS)),
+)
+def test_any_machine_and_any_holdings_go_there_and_back(
+    numa: NumaFacts, measured: bool, has: dict[str, tuple[set[int], tuple[MemoryBlock, ...]]] | None
+) -> None:
+    distances = tuple((10,) * len(numa.nodes) for _ in numa.nodes) if measured else None
+    facts = AllocatorFacts(numa_distances=distances, numa=numa)
+    topology = NodeTopology(NodeName("n"), (), allocator=facts)
+    holdings = None
+    if has is not None:
+        holdings = tuple(
+            Holding("ns", pod, of(cpus), memory) for pod, (cpus, memory) in has.items()
+        )
+    wire = encode(topology, Report("b", 1, holdings=holdings))
+    assert faults(wire) == []
+    record = decode(wire, strict=True)
+    assert record.topology == topology
+    assert record.report is not None
+    assert record.report.holdings == holdings
 
 
 def test_that_nobody_has_looked_is_not_that_nobody_has_any() -> None:

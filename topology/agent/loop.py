@@ -237,7 +237,7 @@ class NodeAgent:
                 self._topology_nodes |= {
                     base_uuid(device): nodes for device, nodes in kubelet.topology_nodes.items()
                 }
-                self._exclusive = kubelet.exclusive
+                self._exclusive = kubelet.exclusive.over(self._exclusive)
         except KubeletBusyError as error:
             self._log_silence(begins=polling.busy(str(error)), error=error)
             return

@@ -18,7 +18,6 @@ from topology.core.numa import (
     NumaFacts,
     NumaNode,
     cpu_list,
-    cpu_set,
 )
 
 # From the wire.
@@ -45,7 +44,7 @@ def numa_facts(spec: wire.Spec) -> NumaFacts | None:
     cpus = spec.cpus
     if cpus is None:
         return None
-    allocatable, whole_cores = cpu_set(cpus.allocatable), cpu_set(cpus.whole_cores)
+    allocatable, whole_cores = wire.cpus_of(cpus.allocatable), wire.cpus_of(cpus.whole_cores)
     if other := whole_cores & ~allocatable:
         raise TopologyError(f"cpus.wholeCores: {_first(other)} is not among the allocatable ones")
     aligned = spec.allocator.align_by_socket
@@ -62,7 +61,7 @@ def numa_facts(spec: wire.Spec) -> NumaFacts | None:
 
 def _numa_node(node: wire.NumaNode) -> NumaNode:
     memory = sorted((m.type, m.bytes) for m in node.memory or ())
-    return NumaNode(cpu_set(node.cpus or ""), node.socket, tuple(memory))
+    return NumaNode(wire.cpus_of(node.cpus or ""), node.socket, tuple(memory))
 
 
 def _check_nodes(given: Sequence[wire.NumaNode], nodes: Sequence[NumaNode]) -> None:
@@ -94,7 +93,7 @@ def holdings(given: Sequence[wire.Exclusive] | None) -> tuple[Holding, ...] | No
         Holding(
             pod.namespace,
             pod.pod,
-            cpu_set(pod.cpus or ""),
+            wire.cpus_of(pod.cpus or ""),
             tuple(
                 MemoryBlock(block.type, block.bytes, tuple(sorted(set(block.numa_nodes))))
                 for block in pod.memory or ()

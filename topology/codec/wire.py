@@ -7,6 +7,7 @@ two.
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -14,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from topology.core.graph import MAX_GPUS
-from topology.core.numa import MOST_CPUS, cpu_set
+from topology.core.numa import MOST_CPUS, CpuSet, cpu_set
 
 API_VERSION = "gpu-topology.io/v1alpha1"
 KIND = "GPUTopology"
@@ -27,10 +28,22 @@ Text = Annotated[str, Field(max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
+def cpus_of(text: str) -> CpuSet:
+    """The CPUs of a list as the kernel writes it (0-3,8; empty is no CPU), or a ValueError.
+
+    Short lists are remembered: a cluster's records have the same ones again and again.
+    """
+    return _remembered_cpus(text) if len(text) <= LONGEST_REMEMBERED else cpu_set(text)
+
+
+LONGEST_REMEMBERED = 64
+_remembered_cpus = lru_cache(maxsize=1 << 14)(cpu_set)
+
+
 def _cpu_list(text: str) -> str:
-    """The text, if it is a list of CPUs as the kernel writes it: 0-3,8; empty is no CPU."""
+    """The text, if it is a list of CPUs."""
     try:
-        cpu_set(text)
+        cpus_of(text)
     except ValueError as error:
         raise PydanticCustomError("cpu_list", "{why}", {"why": str(error)}) from error
     return text

@@ -145,6 +145,25 @@ def test_a_kubelet_that_has_just_started_takes_nobodys_cpus() -> None:
     assert own(node) == {"stays": "2"}
 
 
+def test_a_kubelet_that_has_just_started_tells_nothing_of_the_machine() -> None:
+    node = static_node()
+    bound("a", 1, acknowledged=True)(node)
+    listed(owning("a", "2"))(node)
+    node.play_until(30)
+    before = node.turn.picture
+    node.exclusive = Allocatable()
+    restarted()(node)
+    node.play_until(33)
+    assert node.turn.picture.topology == before.topology
+    assert own(node) == {"a": "2"}
+    node.exclusive = replace(GIVEN, cpus=cpu_set("2-7"))  # its configuration is another one now
+    node.play_until(36)
+    assert node.turn.picture.topology is not None
+    numa = node.turn.picture.topology.allocator.numa
+    assert numa is not None
+    assert numa.allocatable == cpu_set("2-7")
+
+
 def test_a_new_agent_goes_on_from_the_record() -> None:
     node = static_node()
     bound("a", 1, acknowledged=True)(node)

@@ -3,7 +3,13 @@
 A static CPU Manager gives whole CPUs to a container, a static Memory Manager memory of certain NUMA
 nodes, both to pods of the class Guaranteed. The kubelet's PodResources API shows what it has given,
 to pods without GPUs, too, and what it gives from; the kernel shows on which NUMA node, socket and
-core each CPU is. Where neither manager is static, nothing of this matters and nothing is published.
+core each CPU is.
+
+Of ordinary init containers the kubelet shows nothing here either. App containers take their CPUs
+over as far as they need some; the rest stays taken until the pod ends, and nobody is told. Their
+memory is free as soon as the next container has started.
+
+Where neither manager is static, nothing of this matters and nothing is published.
 """
 
 from __future__ import annotations
@@ -40,6 +46,15 @@ class Allocatable:
 
     cpus: CpuSet = NO_CPUS
     memory: Mapping[tuple[int, str], int] = field(default_factory=dict)
+
+    def over(self, former: Allocatable | None) -> Allocatable:
+        """This, and the former word of the kubelet where this has none.
+
+        For a moment after its start a kubelet answers as if it gave nothing to anybody.
+        """
+        if former is None:
+            return self
+        return Allocatable(self.cpus or former.cpus, self.memory or former.memory)
 
 
 class _HiddenError(Exception):
