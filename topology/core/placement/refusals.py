@@ -8,7 +8,7 @@ next one, which is bound there too.
 
 from __future__ import annotations
 
-from topology.core.admission import AFFINITY, SILENT, Kubelet, Others, others_on
+from topology.core.admission import AFFINITY, Kubelet, others_on
 from topology.core.allocators.best_effort import PADDED, UNEQUAL
 from topology.core.belief import Availability
 from topology.core.budget import SPENT
@@ -38,7 +38,7 @@ def certain_refusal(
     if others.refused:
         words = others.reason
     elif AFFINITY in found.hazards:
-        words = _affinity_words(kubelet, request, others)
+        words = _affinity_words(kubelet, now, request)
     elif PADDED in found.hazards:
         words = "NVIDIA's device plugin fails when it chooses among the free GPUs"
     elif UNEQUAL in found.hazards:
@@ -65,12 +65,14 @@ def _with_all_pods_gone(kubelet: Kubelet, now: Availability) -> Availability:
     return Availability(now.widest(endings=True), width=now.width, gone=now.gone, room=room)
 
 
-def _affinity_words(kubelet: Kubelet, request: GpuRequest, others: Others) -> str:
+def _affinity_words(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
+    """What no NUMA nodes have; CPUs are named where the GPUs alone would do."""
     policy = kubelet.facts.topology_manager_policy
     most = max(n for _, n in request.counts)
     some = "a free GPU" if most == 1 else f"{most} free GPUs"
     cpus = max((d.cpus for d in request.exclusive.demands if d.devices), default=0)
-    if cpus and others != SILENT:
+    key = now.outcome_key(endings=False)
+    if cpus and not _refuses(outlook(kubelet, key, request.counts, request.only_gpu_plugin)):
         some += f" and {cpus} free CPU{'s' if cpus > 1 else ''}"
     if policy == "single-numa-node":
         return f"Topology Manager {policy}: no NUMA node has {some}"
