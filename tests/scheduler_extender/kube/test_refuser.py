@@ -141,7 +141,7 @@ def test_a_controller_cannot_run_away(world: World, tmp_path: Path) -> None:
         assert (row["inARow"], row["takesNoPods"]) == (world.binds, True)
         assert 0 < row["triedAgainInSeconds"] <= 240
         asked = world.service.filter(pod(1, uid="another"), NODE)
-        assert asked["FailedAndUnresolvableNodes"] == {NODE: refusing(ERROR).reason}
+        assert asked["FailedAndUnresolvableNodes"] == {NODE: refusing(ERROR, alike=True).reason}
     events = world.fake.items("/api/v1/namespaces/default/events")
     assert {(e["reason"], e["involvedObject"]["name"]) for e in events} == {(REFUSED, NODE)}
     assert "not foreseen" in events[0]["message"]

@@ -1,0 +1,215 @@
+"""A kubelet that refuses what the scheduler sends, and a ReplicaSet that makes pod after pod.
+
+Each story is played twice on the same nodes: by kube-scheduler alone, and with the extender. The
+figures of docs/install.md are printed here; by hand (``GPU_TOPOLOGY_EVERY_MACHINE=1``) over a
+minute and with every version of NVIDIA's plugin.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import msgspec
+import pynvml
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.pods import pod_record
+from scheduler_extender.wire import Pod
+from tests.e2e import replicasets
+from tests.e2e.building import NEWEST
+from tests.e2e.catalogue import EVERY_MACHINE, versions
+from tests.e2e.nvidiastack import GPU, PluginSettings
+from tests.e2e.pods import PODS, gpu_pod
+from tests.e2e.podstatuses import PodStatuses
+from tests.e2e.processors import Processors
+from tests.e2e.realnodes import RealNode, RealNodes
+from tests.fakes.nvml.building import symbols
+from topology import codec
+
+pytestmark = pytest.mark.e2e
+TRAP, ROOMY = "trap", "roomy"
+PLUGINS = versions() if EVERY_MACHINE else (NEWEST,)
+MACHINE = "dgx1-v100"
+HOST = Processors(sockets=2, cores=16)
+NUMA_ALIGNED = {
+    "topologyManagerPolicy": "single-numa-node",
+    "cpuManagerPolicy": "static",
+    "reservedSystemCPUs": "0",
+}
+
+
+def sick(version: str) -> str:
+    """The node with this version of the plugin, which loses a GPU."""
+    return f"sick-{version.replace('.', '-')}"
+
+
+NODES = {
+    TRAP: RealNode(MACHINE, processors=HOST, overrides=NUMA_ALIGNED),
+    ROOMY: RealNode(MACHINE, processors=HOST),
+    **{sick(version): RealNode(MACHINE, PluginSettings(version)) for version in PLUGINS},
+}
+SECONDS = 60.0 if EVERY_MACHINE else 15.0
+"""For how long failed pods are counted, once the ReplicaSet is there."""
+RUNS_AWAY = 20
+"""Failed pods that say without doubt that nothing holds the controller back."""
+MOST = 5
+"""Failed pods with the extender, where nobody could foresee the first."""
+FALLEN_OFF_THE_BUS = 79
+"""The Xid."""
+LOST = 3
+
+
+@pytest.fixture(scope="module")
+def statuses(real_nodes: RealNodes) -> Iterator[PodStatuses]:
+    """All that is seen of the pods of this module."""
+    real_nodes.cluster.control_plane.start_controllers()
+    with PodStatuses(real_nodes.cluster.control_plane) as found:
+        yield found
+
+
+@dataclass(frozen=True)
+class Story:
+    """A ReplicaSet for ``nodes``, of which ``fit`` pods can run at one time."""
+
+    name: str
+    nodes: Sequence[str]
+    replicas: int
+    fit: int
+    gpus: int
+    limits: Mapping[str, str] | None = None
+
+    def play(self, real: RealNodes, statuses: PodStatuses, *, with_us: bool) -> int:
+        """How many pods fail in :data:`SECONDS`. Without us until it is seen that they run away."""
+        cluster, began = real.cluster, time.monotonic()
+        body = replicasets.replica_set(
+            self.name, self.replicas, self.gpus, self.nodes, limits=self.limits
+        )
+        cluster.create(replicasets.REPLICA_SETS, body)
+
+        def failed() -> list[dict[str, Any]]:
+            return statuses.phases("Failed", began)
+
+        if with_us:
+            cluster.until(
+                lambda: len(statuses.phases("Running", began)) == self.fit,
+                f"{self.fit} pods of {self.name} run",
+            )
+        else:
+            cluster.until(lambda: len(failed()) > RUNS_AWAY, f"pods of {self.name} run away")
+        while time.monotonic() < began + SECONDS:
+            time.sleep(0.1)
+        count = len(failed())
+        reasons = dict(Counter(pod["status"].get("reason") for pod in failed()))
+        running = len(statuses.phases("Running", began))
+        print(
+            f"\n{self.name}, {'with' if with_us else 'without'} the extender: {count} failed pods "
+            f"{reasons} in {time.monotonic() - began:.0f} s, {running} of {self.fit} run"
+        )
+        if with_us:
+            assert running == self.fit
+        replicasets.remove(cluster, self.name)
+        for node in self.nodes:
+            cluster.until(
+                lambda node=node: not owned(real, node, self.name),  # type: ignore[misc]
+                f"no pod of {self.name} holds a GPU of {node}",
+            )
+        return count
+
+
+def owned(real: RealNodes, node: str, name: str) -> list[str]:
+    """Pods of a ReplicaSet that hold GPUs of a node, by its kubelet or by its record."""
+    report = codec.decode(real.cluster.record(node)).report
+    shown = [pod for _, pod in real.kubelets[node].pod_resources.holdings()]
+    published = [a.pod for a in report.allocations] if report else []
+    return [pod for pod in (*shown, *published) if pod.startswith(f"{name}-")]
+
+
+def test_pods_that_cannot_be_aligned(real_nodes: RealNodes, statuses: PodStatuses) -> None:
+    """One GPU of each socket is left on the trap, and every pod wants two."""
+    for name in ("first", "second"):
+        pod = gpu_pod(name, [3], node=TRAP)
+        pod["spec"]["containers"][0]["resources"]["limits"] |= {"cpu": "4", "memory": "64Mi"}
+        real_nodes.cluster.create(PODS, pod)
+        real_nodes.cluster.until(
+            lambda name=name: real_nodes.cluster.pod(name)["status"]["phase"] == "Running",  # type: ignore[misc]
+            f"{name} runs",
+        )
+    limits = {"cpu": "2", "memory": "64Mi"}
+    story = Story("pair", (TRAP, ROOMY), 5, 4, 2, limits)
+    with real_nodes.cluster.stock():
+        without_us = story.play(real_nodes, statuses, with_us=False)
+    assert without_us > RUNS_AWAY
+    assert story.play(real_nodes, statuses, with_us=True) == 0
+
+
+@pytest.mark.parametrize("version", PLUGINS)
+def test_a_gpu_that_fell_off_the_bus(
+    real_nodes: RealNodes, statuses: PodStatuses, version: str
+) -> None:
+    """The plugin refuses every pod of the node from then on, whichever GPUs are left."""
+    node = sick(version)
+    fall_off_the_bus(real_nodes, node)
+    story = Story(node, (node, ROOMY), 12, 8, 1)
+    with real_nodes.cluster.stock():
+        without_us = story.play(real_nodes, statuses, with_us=False)
+    assert without_us > RUNS_AWAY
+    assert story.play(real_nodes, statuses, with_us=True) <= MOST
+
+
+def fall_off_the_bus(real: RealNodes, node: str) -> None:
+    """As NVIDIA/k8s-device-plugin#2038 tells it: the plugin hears of the Xid and calls one GPU
+    unhealthy; the GPU answers nothing any more, and waiting for events goes on as before.
+
+    With other drivers the wait fails, too. Then the plugin calls all GPUs unhealthy, nothing is
+    allocatable, and kube-scheduler sends nobody.
+    """
+    kubelet = real.kubelets[node]
+    nvml, everything = kubelet.silicon.nvml, len(kubelet.topology.gpus)
+    nvml.xid(LOST, FALLEN_OFF_THE_BUS)
+
+    def allocatable() -> int:
+        status = real.cluster.api.get(f"/api/v1/nodes/{node}").json()["status"]
+        return int(status["allocatable"][GPU])
+
+    real.cluster.until(lambda: allocatable() == everything - 1, "the plugin has heard of the Xid")
+    for function in symbols():
+        if function.startswith("nvmlDevice") and "Event" not in function:
+            nvml.fail(function, pynvml.NVML_ERROR_GPU_IS_LOST, LOST)
+    real.cluster.until(lambda: sick_gpus(real, node) == 1, "the agent has seen it")
+
+
+def sick_gpus(real: RealNodes, node: str) -> int:
+    """How many GPUs its record calls sick."""
+    report = codec.decode(real.cluster.record(node)).report
+    return sum(not found.healthy for found in report.health) if report else 0
+
+
+def test_what_a_kubelet_writes_tells_admission_from_refusal(statuses: PodStatuses) -> None:
+    """Of all pods that this module has made: the start time comes with the answer, not before.
+
+    So whoever has a start time and was not refused has been admitted (``state/pods.py``).
+    """
+    told: Counter[str] = Counter()
+    answers = []
+    for seen in statuses.versions():
+        found = [pod_record(msgspec.convert(each.pod, Pod), MANAGED) for each in seen]
+        records = [record for record in found if record is not None]
+        refused = any(record.refusal is not None for record in records)
+        assert not (refused and any(record.admitted for record in records)), seen
+        for before, after in pairwise(seen):
+            if after.answered and not before.answered:
+                assert before.bound, before.pod
+                told["refused" if refused else "admitted"] += 1
+                assert refused == (after.pod["status"]["phase"] == "Failed"), after.pod
+                bound = next(each.at for each in seen if each.bound)
+                answers.append(after.at - bound)
+    print(f"\n{dict(told)}; from bind to answer: median {median(answers):.2f} s")
+    assert told["refused"] > RUNS_AWAY
+    assert told["admitted"] >= 4
