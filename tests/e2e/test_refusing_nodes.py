@@ -1,8 +1,8 @@
 """A kubelet that refuses what the scheduler sends, and a ReplicaSet that makes pod after pod.
 
 Each story is played twice on the same nodes: by kube-scheduler alone, and with the extender. The
-figures of docs/install.md are printed here; by hand (``GPU_TOPOLOGY_EVERY_MACHINE=1``) over a
-minute and with every version of NVIDIA's plugin.
+figures of docs/install.md are printed here: by hand (``GPU_TOPOLOGY_EVERY_MACHINE=1``) over a
+minute and with three versions of NVIDIA's plugin.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scheduler_extender.state.pods import pod_record
 from scheduler_extender.wire import Pod
 from tests.e2e import replicasets
 from tests.e2e.building import NEWEST
-from tests.e2e.catalogue import EVERY_MACHINE, versions
+from tests.e2e.catalogue import EVERY_MACHINE, IN_CI
 from tests.e2e.nvidiastack import GPU, PluginSettings
 from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.podstatuses import PodStatuses
@@ -35,7 +35,7 @@ from topology import codec
 
 pytestmark = pytest.mark.e2e
 TRAP, ROOMY = "trap", "roomy"
-PLUGINS = versions() if EVERY_MACHINE else (NEWEST,)
+PLUGINS = IN_CI if EVERY_MACHINE else (NEWEST,)
 MACHINE = "dgx1-v100"
 HOST = Processors(sockets=2, cores=16)
 NUMA_ALIGNED = {
@@ -196,8 +196,7 @@ def test_what_a_kubelet_writes_tells_admission_from_refusal(statuses: PodStatuse
 
     So whoever has a start time and was not refused has been admitted (``state/pods.py``).
     """
-    told: Counter[str] = Counter()
-    answers = []
+    answers: dict[str, list[float]] = {"admitted": [], "refused": []}
     for seen in statuses.versions():
         found = [pod_record(msgspec.convert(each.pod, Pod), MANAGED) for each in seen]
         records = [record for record in found if record is not None]
@@ -206,10 +205,11 @@ def test_what_a_kubelet_writes_tells_admission_from_refusal(statuses: PodStatuse
         for before, after in pairwise(seen):
             if after.answered and not before.answered:
                 assert before.bound, before.pod
-                told["refused" if refused else "admitted"] += 1
                 assert refused == (after.pod["status"]["phase"] == "Failed"), after.pod
                 bound = next(each.at for each in seen if each.bound)
-                answers.append(after.at - bound)
-    print(f"\n{dict(told)}; from bind to answer: median {median(answers):.2f} s")
-    assert told["refused"] > RUNS_AWAY
-    assert told["admitted"] >= 4
+                answers["refused" if refused else "admitted"].append(after.at - bound)
+    assert len(answers["refused"]) > RUNS_AWAY
+    assert len(answers["admitted"]) >= 4
+    for answer, seconds in answers.items():
+        within = f"median {median(seconds):.2f} s, most {max(seconds):.2f} s"
+        print(f"\n{len(seconds)} {answer}; from bind to answer: {within}")
