@@ -7,7 +7,8 @@ free, so kube-scheduler chooses it again. So refusals are counted, in two kinds 
                all refusals since a pod of the kind was admitted. What cannot be aligned for its own
                CPUs closes the node to itself, and to nobody else.
 *of the node*  all refusals since a pod of any kind was admitted. With two kinds among them, not the
-               pods are at fault, and the node is closed to everybody.
+               pods are at fault, and the node is closed to everybody. (A kind that was refused
+               before, while others were admitted, does not count for that.)
 
 From the first refusal on, one pod may try at a time. From the second on the node *pauses*: when the
 pause ends, one pod may try; if it is refused, too, the next pause begins, twice as long; if it is
@@ -81,11 +82,6 @@ class Streak:
         """The kubelet's reason for the latest refusal."""
         return self.refusals[-1].reason
 
-    @property
-    def kinds(self) -> int:
-        """How many kinds of pods were refused."""
-        return len({refused.kind for refused in self.refusals})
-
     def ends(self, now: float) -> Streak:
         """The same streak at a later time: its pause may have ended."""
         return replace(self, paused=False) if self.paused and self.until <= now else self
@@ -112,8 +108,14 @@ class Streaks:
 
     @property
     def closing(self) -> Streak | None:
-        """The node's streak, if it closes the node to pods of every kind."""
-        return self.of_node if self.of_node is not None and self.of_node.kinds > 1 else None
+        """The node's streak, if it closes the node to pods of every kind.
+
+        Kinds that were refused before while others were admitted are no proof against the node.
+        """
+        row = self.of_node.refusals if self.of_node is not None else ()
+        kinds = {refused.kind for refused in row}
+        proof = [k for k in kinds if not any(r.alone for r in self.of_kind[k].refusals)]
+        return self.of_node if len(proof) > 1 else None
 
     @property
     def pauses(self) -> tuple[float, ...]:

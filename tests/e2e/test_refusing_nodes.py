@@ -114,13 +114,31 @@ class Story:
         )
         if with_us:
             assert running == self.fit
-        replicasets.remove(cluster, self.name)
+        self._end(real)
+        return count
+
+    def burst(self, real: RealNodes, statuses: PodStatuses) -> float:
+        """Seconds from the first pod that is seen until all are bound; all run in the end."""
+        cluster, began = real.cluster, time.monotonic()
+        body = replicasets.replica_set(self.name, self.replicas, self.gpus, self.nodes)
+        cluster.create(replicasets.REPLICA_SETS, body)
+        cluster.until(
+            lambda: len(statuses.phases("Running", began)) == self.fit, f"{self.name} runs"
+        )
+        assert not statuses.phases("Failed", began)
+        pods = [seen for seen in statuses.versions() if seen[0].at >= began]
+        bound = [next(each.at for each in seen if each.bound) for seen in pods]
+        self._end(real)
+        return max(bound) - min(seen[0].at for seen in pods)
+
+    def _end(self, real: RealNodes) -> None:
+        """Remove all its pods, and wait until no kubelet and no record shows any."""
+        replicasets.remove(real.cluster, self.name)
         for node in self.nodes:
-            cluster.until(
+            real.cluster.until(
                 lambda node=node: not owned(real, node, self.name),  # type: ignore[misc]
                 f"no pod of {self.name} holds a GPU of {node}",
             )
-        return count
 
 
 def owned(real: RealNodes, node: str, name: str) -> list[str]:
@@ -189,6 +207,17 @@ def sick_gpus(real: RealNodes, node: str) -> int:
     """How many GPUs its record calls sick."""
     report = codec.decode(real.cluster.record(node)).report
     return sum(not found.healthy for found in report.health) if report else 0
+
+
+def test_a_crowd_on_a_healthy_node_is_not_held_up(
+    real_nodes: RealNodes, statuses: PodStatuses
+) -> None:
+    """Eight pods at once: all run, and one after the other is bound as the kubelet answers."""
+    story = Story("crowd", (ROOMY,), 8, 8, 1)
+    with real_nodes.cluster.stock():
+        without_us = story.burst(real_nodes, statuses)
+    with_us = story.burst(real_nodes, statuses)
+    print(f"\neight pods bound in {without_us:.2f} s by the scheduler alone, {with_us:.2f} s by us")
 
 
 def test_what_a_kubelet_writes_tells_admission_from_refusal(statuses: PodStatuses) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals, Settings, refusing
-from scheduler_extender.state.enquiry import answer_of
+from scheduler_extender.state.enquiry import answer_of, enquire
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.refusal import Refusal, refusal_of
 from scheduler_extender.state.refusing import NodeRefusal
@@ -273,6 +274,45 @@ def test_a_success_between_two_kinds_keeps_the_node_open() -> None:
     world.answer(world.bind("as-good", PAIR))
     assert not world.shut(PAIR)
     assert not world.shut(PINNED)
+
+
+def test_kinds_that_were_at_fault_before_prove_nothing_against_the_node() -> None:
+    """And the node still closes to all within five refusals once it refuses everybody."""
+    world, never = World(), (PINNED, replace(PAIR, exclusive=Exclusive.CPUS))
+    for i, asking in enumerate(never):
+        world.refuse(f"never-{i}", asking=asking)
+        world.answer(world.bind(f"good-{i}"))
+    for i, asking in enumerate(never):
+        world.refuse(f"again-{i}", asking=asking)
+    assert not world.shut()
+    world.refuse("b", asking=ASKING)
+    world.refuse("c", asking=PAIR)
+    assert world.shut(gpu_request(3))
+
+
+def test_remembered_answers_are_those_of_now() -> None:
+    """Whatever happens, a state has all that decides who may try (``NodeFacts.key``)."""
+    random, world = Random(7), World(Settings(stale_after=None))
+    kinds = (ASKING, PINNED, PAIR, LINKED, gpu_request(3))
+    waiting: list[PodRecord] = []
+    seen = set()
+    for step in range(400):
+        world.clock.now += random.choice((0, 0, 1, 20, 200))
+        if waiting and random.random() < 0.6:
+            bound = waiting.pop(random.randrange(len(waiting)))
+            fault = bound.request == PINNED or random.random() < 0.5
+            world.answer(bound, ERROR if fault else "")
+            world.cluster.drop_pod(bound.uid)
+        elif len(waiting) < 3:
+            waiting.append(world.bind(f"p{step}", random.choice(kinds)))
+        world.cluster.expire()
+        for asking in kinds:
+            now = answer_of(world.cluster, world.cluster.facts(NODE), asking).rejection
+            ((_, told),) = enquire(world.cluster, asking, [NODE]).each()
+            assert told is not None
+            assert told.rejection == now, step
+            seen.add(now)
+    assert seen == {None, SHUT, SHUT_TO_ALIKE}
 
 
 @pytest.mark.parametrize("step", [1, -1])
