@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import msgspec
@@ -290,29 +289,24 @@ def test_kinds_that_were_at_fault_before_prove_nothing_against_the_node() -> Non
     assert world.shut(gpu_request(3))
 
 
-def test_remembered_answers_are_those_of_now() -> None:
-    """Whatever happens, a state has all that decides who may try (``NodeFacts.key``)."""
-    random, world = Random(7), World(Settings(stale_after=None))
-    kinds = (ASKING, PINNED, PAIR, LINKED, gpu_request(3))
-    waiting: list[PodRecord] = []
-    seen = set()
-    for step in range(400):
-        world.clock.now += random.choice((0, 0, 1, 20, 200))
-        if waiting and random.random() < 0.6:
-            bound = waiting.pop(random.randrange(len(waiting)))
-            fault = bound.request == PINNED or random.random() < 0.5
-            world.answer(bound, ERROR if fault else "")
-            world.cluster.drop_pod(bound.uid)
-        elif len(waiting) < 3:
-            waiting.append(world.bind(f"p{step}", random.choice(kinds)))
-        world.cluster.expire()
-        for asking in kinds:
-            now = answer_of(world.cluster, world.cluster.facts(NODE), asking).rejection
-            ((_, told),) = enquire(world.cluster, asking, [NODE]).each()
-            assert told is not None
-            assert told.rejection == now, step
-            seen.add(now)
-    assert seen == {None, SHUT, SHUT_TO_ALIKE}
+def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
+    """Both have been refused a pod, and hold one that no report shows; one of those is admitted."""
+    world, second = World(), NodeName("second")
+    world.cluster.put_record(switched(8, second), Report("boot", 1))
+    early: dict[NodeName, PodRecord] = {}
+    for name in (NODE, second):
+        for uid in ("early", "refused"):
+            found = PodRecord(PodUid(f"{uid}-{name}"), "default", uid, name, ASKING)
+            early.setdefault(name, found)
+            world.cluster.put_pod(found)
+        world.answer(found, ERROR)
+    world.answer(early[NODE])
+    for _ in range(2):
+        told = dict(enquire(world.cluster, ASKING, [NODE, second]).each())
+        assert {name: answer and answer.rejection for name, answer in told.items()} == {
+            NODE: None,
+            second: SHUT_TO_ALIKE,
+        }
 
 
 @pytest.mark.parametrize("step", [1, -1])
