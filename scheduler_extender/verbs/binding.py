@@ -26,6 +26,7 @@ from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
 TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up, and tries again"
+NO_ANSWER = "the node's kubelet has not answered about the pods before: kube-scheduler tries again"
 MAX_SETS_WRITTEN = 16
 TRIES = 3
 """How often a bind is decided while the node changes meanwhile; then once with the lock held."""
@@ -83,9 +84,9 @@ def bind(
     The same bind twice is success, once written. ``now`` gives the time for the placement
     annotation. ``late`` says whether it is too late to begin: what kube-scheduler has given up
     waiting for must not be written behind its back, so it is asked at the start and right before
-    the write. With ``turns`` the write waits for its turn. Where the pod is bound here already
-    nothing is done. Raises :class:`BindError` with the reason; kube-scheduler then forgets the pod
-    and tries again.
+    the write. With ``turns`` the write waits for its turn until then. Where the pod is bound here
+    already nothing is done. Raises :class:`BindError` with the reason; kube-scheduler then forgets
+    the pod and tries again.
     """
     if late():
         raise BindError(TOO_LATE)
@@ -109,11 +110,12 @@ def bind(
     reserved = _reserve(cluster, pod, node)
     if reserved is None:
         return
-    if turns is not None:
-        turns.wait(reserved.ours)
+    has_turn = turns is None or turns.wait(reserved.ours, late)
     placement = _placement(reserved.facts, uid, node, reserved.decision, now())
     written = json.dumps(placement, separators=(",", ":"))
-    why_not = TOO_LATE if late() else _refusing(cluster, reserved.ours)
+    why_not = _refusing(cluster, reserved.ours)
+    if late():
+        why_not = TOO_LATE if has_turn else NO_ANSWER
     if why_not:
         cluster.take_back(reserved.ours, reserved.before)
         raise BindError(why_not)

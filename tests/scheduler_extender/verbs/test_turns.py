@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +15,7 @@ from scheduler_extender.state.decision import Refusals, Settings, refusing
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusal import Refusal
 from scheduler_extender.verbs import BindError, Binding, Turns
+from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE, MOST_WAITING
 from scheduler_extender.wire import BindingArgs
 from tests.nodes import switched
@@ -38,6 +39,7 @@ class Crowd:
         self.turns = Turns(self.cluster, longest)
         self.written: queue.Queue[PodRecord] = queue.Queue()
         self.binds = 0
+        self.late: Callable[[], bool] = lambda: False
         self._lock = threading.Lock()
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
@@ -58,7 +60,7 @@ class Crowd:
         self.cluster.put_pod(pod)
         args = BindingArgs(uid, "default", uid, node)
         try:
-            verbs.bind(self.cluster, self, args, lambda: "now", turns=self.turns)
+            verbs.bind(self.cluster, self, args, lambda: "now", self.late, self.turns)
         except BindError as error:
             return str(error)
         return ""
@@ -116,6 +118,19 @@ def test_a_kubelet_that_does_not_answer_holds_nobody_up() -> None:
     with crowd.bound(5) as binds:
         assert {bind.result(PATIENCE) for bind in binds} == {""}
     assert crowd.binds == 5
+
+
+def test_who_waits_for_too_long_is_tried_again() -> None:
+    """And what was reserved for it is free again."""
+    crowd = Crowd()
+    with crowd.bound(AT_ONCE) as binds:
+        assert {bind.result(PATIENCE) for bind in binds} == {""}
+    crowd.late = iter([False, False, True, True]).__next__
+    assert crowd.bind("patient") == NO_ANSWER
+    assert crowd.flying() == 0
+    crowd.late = lambda: False
+    crowd.answer(refused=False)
+    assert crowd.bind("patient") == ""
 
 
 def test_nobody_waits_where_refusals_are_ignored() -> None:
