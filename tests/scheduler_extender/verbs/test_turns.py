@@ -66,10 +66,15 @@ class Crowd:
         return ""
 
     @contextmanager
-    def bound(self, count: int, node: NodeName = NODE) -> Iterator[list[Future[str]]]:
-        """So many binds at one time."""
-        with ThreadPoolExecutor(count) as threads:
-            yield [threads.submit(self.bind, f"{node}-{i}", node) for i in range(count)]
+    def bound(self, *wanted: tuple[int, NodeName]) -> Iterator[list[Future[str]]]:
+        """Binds at one time, so many to each node. A test that fails gives them up."""
+        names = [(f"{node}-{i}", node) for count, node in wanted for i in range(count)]
+        with ThreadPoolExecutor(len(names)) as threads:
+            try:
+                yield [threads.submit(self.bind, uid, node) for uid, node in names]
+            except BaseException:
+                self.late = lambda: True
+                raise
 
     def answer(self, *, refused: bool) -> None:
         """The kubelet answers the oldest bind that was written."""
@@ -85,7 +90,7 @@ class Crowd:
 
 def test_of_a_crowd_that_is_refused_two_are_lost() -> None:
     crowd = Crowd()
-    with crowd.bound(8) as binds:
+    with crowd.bound((8, NODE)) as binds:
         eventually(lambda: crowd.binds == AT_ONCE and crowd.flying() == 8 - AT_ONCE)
         crowd.answer(refused=True)
         crowd.answer(refused=True)
@@ -98,7 +103,7 @@ def test_of_a_crowd_that_is_refused_two_are_lost() -> None:
 
 def test_a_crowd_that_is_admitted_gets_in() -> None:
     crowd = Crowd()
-    with crowd.bound(8) as binds:
+    with crowd.bound((8, NODE)) as binds:
         for done in range(8):
             eventually(lambda done=done: crowd.binds == min(8, done + AT_ONCE))  # type: ignore[misc]
             crowd.answer(refused=False)
@@ -107,7 +112,7 @@ def test_a_crowd_that_is_admitted_gets_in() -> None:
 
 def test_other_nodes_are_not_waited_for() -> None:
     crowd = Crowd()
-    with crowd.bound(4), crowd.bound(2, OTHER) as others:
+    with crowd.bound((4, NODE)), crowd.bound((2, OTHER)) as others:
         assert {bind.result(PATIENCE) for bind in others} == {""}
         for _ in range(6):
             crowd.answer(refused=False)
@@ -115,7 +120,7 @@ def test_other_nodes_are_not_waited_for() -> None:
 
 def test_a_kubelet_that_does_not_answer_holds_nobody_up() -> None:
     crowd = Crowd(longest=0.05)
-    with crowd.bound(5) as binds:
+    with crowd.bound((5, NODE)) as binds:
         assert {bind.result(PATIENCE) for bind in binds} == {""}
     assert crowd.binds == 5
 
@@ -123,7 +128,7 @@ def test_a_kubelet_that_does_not_answer_holds_nobody_up() -> None:
 def test_who_waits_for_too_long_is_tried_again() -> None:
     """And what was reserved for it is free again."""
     crowd = Crowd()
-    with crowd.bound(AT_ONCE) as binds:
+    with crowd.bound((AT_ONCE, NODE)) as binds:
         assert {bind.result(PATIENCE) for bind in binds} == {""}
     crowd.late = iter([False, False, True, True]).__next__
     assert crowd.bind("patient") == NO_ANSWER
@@ -135,7 +140,7 @@ def test_who_waits_for_too_long_is_tried_again() -> None:
 
 def test_nobody_waits_where_refusals_are_ignored() -> None:
     crowd = Crowd(settings=Settings(refusals=Refusals.IGNORE))
-    with crowd.bound(5) as binds:
+    with crowd.bound((5, NODE)) as binds:
         assert {bind.result(PATIENCE) for bind in binds} == {""}
 
 
@@ -146,10 +151,8 @@ def test_no_more_wait_than_threads_can_be_spared() -> None:
     for name in names:
         crowd.cluster.put_record(switched(16, name), Report("boot", 1))
     count = 16 * len(names)
-    with ThreadPoolExecutor(count) as threads:
-        binds = [threads.submit(crowd.bind, f"{n}-{i}", n) for n in names for i in range(16)]
-        eventually(lambda: crowd.binds + sum(map(crowd.flying, names)) == count)
-        assert crowd.binds >= count - MOST_WAITING
+    with crowd.bound(*((16, name) for name in names)) as binds:
+        eventually(lambda: crowd.binds >= count - MOST_WAITING)
         for _ in range(count):
             crowd.answer(refused=False)
         assert {bind.result(PATIENCE) for bind in binds} == {""}
