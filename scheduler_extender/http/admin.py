@@ -30,7 +30,7 @@ from scheduler_extender.state.decision import Refusals
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology import codec
 from topology.core.devices import NodeName, PodUid
-from topology.core.requests import GpuRequest
+from topology.core.requests import Exclusive, GpuRequest
 
 
 def create_admin_app(service: Service) -> FastAPI:
@@ -179,7 +179,7 @@ def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[dict[str, Any]]:
     thing, and of all pods where two things were refused."""
     ignored = cluster.settings.refusals is Refusals.IGNORE
     for resource, streaks in facts.streaks.items():
-        rows = [(kind.text, kind, streak) for kind, streak in streaks.of_kind.items()]
+        rows = [(_kind(kind), kind, streak) for kind, streak in streaks.of_kind.items()]
         if streaks.closing is not None:
             rows.insert(0, ("anything", streaks.closing.refusals[-1].kind, streaks.closing))
         for asks, kind, streak in rows:
@@ -192,6 +192,12 @@ def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[dict[str, Any]]:
                 "takesNoPods": facts.refusing(kind) is not None and not ignored,
                 "triedAgainInSeconds": round(paused),
             }
+
+
+def _kind(kind: GpuRequest) -> str:
+    """What pods of a kind ask, with what static CPU and Memory Managers would give them."""
+    alone = kind.exclusive is not Exclusive.NOTHING
+    return f"{kind.text}, {kind.exclusive.value} of its own" if alone else kind.text
 
 
 def _asks(request: GpuRequest | Malformed) -> str:

@@ -110,9 +110,9 @@ def bind(
     reserved = _reserve(cluster, pod, node)
     if reserved is None:
         return
-    has_turn = turns is None or turns.wait(reserved.ours, late)
     placement = _placement(reserved.facts, uid, node, reserved.decision, now())
     written = json.dumps(placement, separators=(",", ":"))
+    has_turn = turns is None or turns.wait(reserved.ours, late)
     why_not = _refusing(cluster, reserved.ours)
     if late():
         why_not = TOO_LATE if has_turn else NO_ANSWER
