@@ -32,6 +32,11 @@ class Seen:
         return bool(self.pod["spec"].get("nodeName"))
 
     @property
+    def deleting(self) -> bool:
+        """Whether it is being deleted."""
+        return "deletionTimestamp" in self.pod["metadata"]
+
+    @property
     def answered(self) -> bool:
         """Whether its kubelet has written a start time."""
         return "startTime" in self.pod["status"]
