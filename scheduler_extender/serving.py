@@ -22,6 +22,7 @@ from scheduler_extender.http.service import Service
 from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
+from scheduler_extender.verbs import Turns
 from topology.kubeapi.apiserver import ApiServer
 
 STARTS_WITHIN = 30.0
@@ -60,7 +61,8 @@ def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
     source.start()
     try:
         source.tell(metrics.follow)
-        yield Service(cluster, source.binder, source.unready, metrics)
+        turns = Turns(cluster)
+        yield Service(cluster, source.binder, source.unready, metrics, turns=turns)
     finally:
         source.stop()
 

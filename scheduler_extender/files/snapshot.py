@@ -13,9 +13,10 @@ from dataclasses import replace
 import orjson
 
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.node import NodeFacts, resource_of
+from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
 from topology import codec
+from topology.core.requests import GpuRequest
 
 
 def cluster_file(cluster: Cluster) -> Iterator[bytes]:
@@ -43,7 +44,8 @@ def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:
     Refused pods stay refused where they keep the node from taking pods now.
     """
     shown = pod.uid in node.reported and pod.phase == "Pending"
-    if pod.refusal is not None and not node.refusing(resource_of(pod)):
+    asked = pod.request
+    if pod.refusal and not (isinstance(asked, GpuRequest) and node.refusing(asked)):
         pod = replace(pod, refusal=None)  # it counts no more; a file does not tell how old it is
     return replace(pod, phase="Running") if shown else pod
 
@@ -60,8 +62,10 @@ def _notes(node: NodeFacts) -> Iterator[str]:
         yield f"left out, {_unusable(node)}"
     if node.stale:
         yield "its report was stale"
-    for streak in node.streaks.values():
-        yield f"its kubelet refused {len(streak.refusals)} pods in a row: {streak.reason}"
+    for streaks in node.streaks.values():
+        for kind, streak in streaks.of_kind.items():
+            said = f"{len(streak.refusals)} pods in a row that ask {kind.text}: {streak.reason}"
+            yield f"its kubelet refused {said}"
     if node.departed:
         yield f"{len(node.departed)} pods ended before any report showed them, and are left out"
 

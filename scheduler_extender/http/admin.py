@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -29,7 +30,7 @@ from scheduler_extender.state.decision import Refusals
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology import codec
 from topology.core.devices import NodeName, PodUid
-from topology.core.requests import GpuRequest
+from topology.core.requests import Exclusive, GpuRequest
 
 
 def create_admin_app(service: Service) -> FastAPI:
@@ -152,7 +153,7 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
     topology, report = facts.topology, facts.report
     found: dict[str, Any] = {"node": facts.name, "stale": facts.stale, "problem": facts.problem}
     if facts.streaks:
-        found["refusals"] = [_streak(cluster, facts, resource) for resource in facts.streaks]
+        found["refusals"] = [*_refusals(cluster, facts)]
     if topology is None:
         return found
     if report is not None and report.not_ready:
@@ -173,18 +174,30 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
     return found
 
 
-def _streak(cluster: Cluster, facts: NodeFacts, resource: str) -> dict[str, Any]:
-    """The kubelet's refusals in a row over one resource, and when a pod is tried again."""
-    streak = facts.streaks[resource]
+def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[dict[str, Any]]:
+    """The kubelet's refusals in a row, and when a pod is tried again: of the pods that ask one
+    thing, and of all pods where two things were refused."""
     ignored = cluster.settings.refusals is Refusals.IGNORE
-    paused = max(0.0, streak.until - cluster.clock()) if streak.paused else 0.0
-    return {
-        "resource": resource,
-        "inARow": len(streak.refusals),
-        "reason": streak.reason,
-        "takesNoPods": bool(facts.refusing(resource)) and not ignored,
-        "triedAgainInSeconds": round(paused),
-    }
+    for resource, streaks in facts.streaks.items():
+        rows = [(_kind(kind), kind, streak) for kind, streak in streaks.of_kind.items()]
+        if streaks.closing is not None:
+            rows.insert(0, ("anything", streaks.closing.refusals[-1].kind, streaks.closing))
+        for asks, kind, streak in rows:
+            paused = max(0.0, streak.until - cluster.clock()) if streak.paused else 0.0
+            yield {
+                "resource": resource,
+                "asks": asks,
+                "inARow": len(streak.refusals),
+                "reason": streak.reason,
+                "takesNoPods": facts.refusing(kind) is not None and not ignored,
+                "triedAgainInSeconds": round(paused),
+            }
+
+
+def _kind(kind: GpuRequest) -> str:
+    """What pods of a kind ask, with what static CPU and Memory Managers would give them."""
+    alone = kind.exclusive is not Exclusive.NOTHING
+    return f"{kind.text}, {kind.exclusive.value} of its own" if alone else kind.text
 
 
 def _asks(request: GpuRequest | Malformed) -> str:

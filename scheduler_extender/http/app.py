@@ -129,6 +129,7 @@ class _Answers:
                 args,
                 _now,
                 late=lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN,
+                turns=self._service.turns,
             )
         except verbs.BindError as error:
             self._service.metrics.bind_errors.inc()

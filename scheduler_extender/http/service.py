@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import Bodies
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.verbs import Binder
+from scheduler_extender.verbs import Binder, Turns
 from scheduler_extender.wire import Pod
 
 
@@ -21,8 +21,9 @@ class Service:
     """The cluster, who writes binds, and what the routes count.
 
     ``unready`` gives the reason why we cannot answer yet, or None. ``saw`` is told each pod that
-    filter is asked about. ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget of
-    memory that both ports share.
+    filter is asked about. ``turns`` says when a bind may be written; None where no kubelet answers
+    that we hear of. ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget of memory
+    that both ports share.
     """
 
     cluster: Cluster
@@ -30,6 +31,7 @@ class Service:
     unready: Callable[[], str | None]
     metrics: Metrics
     saw: Callable[[Pod], None] = _forget
+    turns: Turns | None = None
     file_mode: bool = False
     bodies: Bodies = field(default_factory=Bodies)
 

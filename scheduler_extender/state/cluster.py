@@ -206,9 +206,9 @@ class Cluster(Board):
             after = refusing.with_pod_admitted(before, pod, now, first_seen=first_seen)
         if after is not before:
             self._put(after)
-            for streak in after.streaks.values():
-                if streak.paused:
-                    self._pauses.put(pod.node, streak.until)
+            for streaks in after.streaks.values():
+                for until in streaks.pauses:
+                    self._pauses.put(pod.node, until)
         return refused
 
     def _tell_refusal(self, before: NodeFacts, after: NodeFacts, pod: PodRecord) -> None:

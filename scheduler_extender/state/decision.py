@@ -87,21 +87,29 @@ class Decision:
 def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
     """The answer of one node."""
     found = _by_facts(facts, request, settings)
-    reason = facts.refusing(request.resource)
-    if not reason or settings.refusals is Refusals.IGNORE:
+    refused = kept_away(facts, request, settings)
+    if refused is None or (found.rejection is not None and not found.rejection.resolvable):
         return found
-    if found.rejection is not None and not found.rejection.resolvable:
-        return found
-    return Decision(refusing(reason), found.assessment)
+    return Decision(refused, found.assessment)
 
 
-def refusing(reason: str) -> Rejection:
+def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Rejection | None:
+    """Why the node takes no pod with this request, where its kubelet has refused others."""
+    streak = facts.refusing(request)
+    if streak is None or settings.refusals is Refusals.IGNORE:
+        return None
+    return refusing(streak.reason, alike=streak.alike)
+
+
+def refusing(reason: str, *, alike: bool) -> Rejection:
     """Why a node takes no pod whose kubelet has refused pod after pod, ``reason`` the latest.
 
-    No eviction helps. The text is the same in a pause and while one pod tries: kube-scheduler looks
-    at a pod again whenever its reason changes.
+    ``alike`` says that they asked for the same as this one. No eviction helps. The text is the same
+    in a pause and while one pod tries: kube-scheduler looks at a pod again whenever its reason
+    changes.
     """
-    words = f"the node's kubelet refused pods in a row ({reason}): one is tried now and then"
+    which = "pods that ask the same" if alike else "pods"
+    words = f"the node's kubelet has refused {which} ({reason}): one is tried now and then"
     return Rejection(words, resolvable=False)
 
 

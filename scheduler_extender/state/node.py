@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from scheduler_extender.state.ledger import ContradictionError, Departed, Ledger, ledger
 from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.streak import Streak
+from scheduler_extender.state.streak import Streak, Streaks, kind_of
 from topology.core.belief import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -74,7 +74,7 @@ class NodeFacts:
     ``exists`` is whether a Node object was seen, ``dra_only`` that it advertises no managed
     resource, ``stale`` that its agent has not reported for too long. ``reported`` are pods whose
     devices some report of this boot has shown. ``all_pods_known`` is false where the source names
-    only some of the pods (see ``ledger``). ``streaks`` are the kubelet's refusals in a row, by
+    only some of the pods (see ``ledger``). ``streaks`` are the kubelet's refusals that count, by
     resource, ``resumed`` when an operator has forgiven them, in seconds since 1970.
     """
 
@@ -93,7 +93,7 @@ class NodeFacts:
     leaving: Mapping[PodUid, Leaving] = field(default_factory=dict)
     departed: Mapping[PodUid, Departed] = field(default_factory=dict)
     reported: frozenset[PodUid] = frozenset()
-    streaks: Mapping[str, Streak] = field(default_factory=dict)
+    streaks: Mapping[str, Streaks] = field(default_factory=dict)
     resumed: float = 0.0
     _ledgers: dict[str, Ledger | Unusable] = field(init=False, repr=False, default_factory=dict)
 
@@ -123,21 +123,30 @@ class NodeFacts:
         """Whether more pods departed here than anybody can follow."""
         return any(gone.many for gone in self.departed.values())
 
-    def refusing(self, resource: str) -> str:
-        """Why the kubelet refuses pods over ``resource``, where the node takes none for it now.
+    def unanswered(self, resource: str) -> list[PodRecord]:
+        """Pods over ``resource`` of which nobody has seen yet whether the kubelet takes them."""
+        return [
+            pod
+            for pod in (*self.pods.values(), *self.in_flight.values())
+            if not (pod.ended or pod.admitted or pod.uid in self.reported)
+            and resource_of(pod) == resource
+        ]
 
-        Empty where it takes pods. While a pause lasts it takes none, and afterwards one at a time,
+    def refusing(self, request: GpuRequest) -> Streak | None:
+        """The refusals for which the node takes no pod with this request now.
+
+        None where it takes one. While a pause lasts it takes none, and afterwards one at a time,
         until one is admitted.
         """
-        streak = self.streaks.get(resource)
-        if streak is None or not streak.one_at_a_time:
-            return ""
-        tried = streak.paused or any(
-            not (pod.ended or pod.admitted or pod.uid in self.reported)
-            for pod in (*self.pods.values(), *self.in_flight.values())
-            if resource_of(pod) == resource
-        )
-        return streak.reason if tried else ""
+        streaks = self.streaks.get(request.resource)
+        if streaks is None:
+            return None
+        return streaks.keeps_away(kind_of(request), self._trying(request.resource))
+
+    def _trying(self, resource: str) -> frozenset[GpuRequest]:
+        """The kinds of the pods that the kubelet has not answered."""
+        requests = (pod.request for pod in self.unanswered(resource))
+        return frozenset(kind_of(found) for found in requests if isinstance(found, GpuRequest))
 
     def ledger(self, resource: str) -> Ledger | Unusable:
         """The ledger over one resource. There has to be a topology."""
@@ -163,8 +172,10 @@ class NodeFacts:
             self.dra_only,
             self.stale,
             self.report is not None and self.report.not_ready != "",
-            self.refusing(resource),
         )
+        streaks = self.streaks.get(resource)
+        if streaks is not None:
+            key += (streaks.key, self._trying(resource))
         topology = self.topology
         if topology is not None:
             usable = not self.problem and self.report is not None

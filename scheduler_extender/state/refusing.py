@@ -8,22 +8,34 @@ our start: then the kubelet's own times tell the order, and the refusal is no ne
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.decision import Refusals, Settings, decide
 from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusal import Refusal
-from scheduler_extender.state.streak import Refused, Streak, since, with_refusal
+from scheduler_extender.state.streak import (
+    Refused,
+    Streak,
+    Streaks,
+    kind_of,
+    since,
+    with_admission,
+    with_admission_at,
+    with_refusal,
+)
+from topology.core.requests import GpuRequest
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRefusal:
     """A kubelet has refused a pod that was bound to its node.
 
-    ``in_a_row`` is how many it has refused since the last success, 0 where the reason is the pod's
-    own. ``pause`` is how many seconds the pause has that it begins, 0 where it begins none.
-    ``foreseen`` are the hazards that were known of the pod on the node before.
+    ``in_a_row`` is how many it has refused since the last success: of pods that ask the same, or,
+    once that closes the node to all, of all; 0 where the reason is the pod's own. ``pause`` is how
+    many seconds the pause has that it begins, 0 where it begins none. ``foreseen`` are the hazards
+    that were known of the pod on the node before.
     """
 
     node: str
@@ -50,9 +62,8 @@ def refusal_by(
     before: NodeFacts, after: NodeFacts, pod: PodRecord, refusal: Refusal, settings: Settings
 ) -> NodeRefusal:
     """What is told of a refusal. ``before`` are the node's facts until it was seen."""
-    resource = resource_of(pod)
-    streak = after.streaks.get(resource) if refusal.of_the_node else None
-    former = before.streaks.get(resource)
+    streak = _counting(after, pod) if refusal.of_the_node else None
+    former = _counting(before, pod)
     pause = 0.0
     if streak is not None and streak.paused and settings.refusals is not Refusals.IGNORE:
         begins = former is None or former.until != streak.until
@@ -67,6 +78,14 @@ def refusal_by(
     )
 
 
+def _counting(facts: NodeFacts, pod: PodRecord) -> Streak | None:
+    """The streak to which a refusal of the pod belongs: the node's, once that closes it to all."""
+    streaks = facts.streaks.get(resource_of(pod))
+    if streaks is None or not isinstance(pod.request, GpuRequest):
+        return None
+    return streaks.closing or streaks.of_kind.get(kind_of(pod.request))
+
+
 def _foreseen(before: NodeFacts, pod: PodRecord, settings: Settings) -> tuple[str, ...]:
     """The hazards of the pod on the node, as it would have been decided about just before."""
     if isinstance(pod.request, Malformed):
@@ -79,30 +98,35 @@ def with_pod_refused(
     facts: NodeFacts, pod: PodRecord, at: float, now: float, *, first_seen: bool
 ) -> NodeFacts:
     """The kubelet has refused a pod; ``at`` and ``now`` are on the cluster's clock."""
-    resource = resource_of(pod)
-    if pod.refusal is None or not pod.refusal.of_the_node or not resource:
+    request = pod.request
+    if pod.refusal is None or not pod.refusal.of_the_node or not isinstance(request, GpuRequest):
         return facts
-    if first_seen and pod.started is not None and pod.started <= _well_at(facts, resource):
-        return facts
+    kind, alone = kind_of(request), False
+    if first_seen and pod.started is not None:
+        if pod.started <= max(facts.resumed, _admitted_at(facts, request.resource, kind)):
+            return facts
+        alone = pod.started <= _admitted_at(facts, request.resource)
     beside = frozenset(other.uid for other in facts.all_pods)
-    refused = Refused(at, pod.started, pod.refusal.reason)
-    streak = with_refusal(facts.streaks.get(resource), refused, beside, now)
-    return replace(facts, streaks={**facts.streaks, resource: streak})
+    refused = Refused(at, pod.started, pod.refusal.reason, kind, alone)
+    streaks = with_refusal(facts.streaks.get(request.resource), refused, beside, now)
+    return replace(facts, streaks={**facts.streaks, request.resource: streaks})
 
 
 def with_pod_admitted(
     facts: NodeFacts, pod: PodRecord, now: float, *, first_seen: bool = False
 ) -> NodeFacts:
-    """The kubelet has admitted a pod: that ends a streak of refusals that came before."""
-    resource = resource_of(pod)
-    streak = facts.streaks.get(resource)
-    if streak is None:
+    """The kubelet has admitted a pod: that ends the streaks of refusals that came before."""
+    request = pod.request
+    if not isinstance(request, GpuRequest) or request.resource not in facts.streaks:
         return facts
+    streaks, kind = facts.streaks[request.resource], kind_of(request)
+    left: Streaks | None = streaks
     if not first_seen:
-        left = streak if pod.uid in streak.beside else None
-    else:
-        left = streak if pod.started is None else since(streak, pod.started, now)
-    return _with_streak(facts, resource, left)
+        if pod.uid not in streaks.beside:
+            left = with_admission(streaks, kind, now)
+    elif pod.started is not None:
+        left = with_admission_at(streaks, kind, pod.started, now)
+    return _with_streaks(facts, request.resource, left)
 
 
 def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
@@ -112,32 +136,39 @@ def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
     """
     if resumed <= facts.resumed:
         return facts
-    for resource, streak in facts.streaks.items():
-        left = None if facts.exists else since(streak, resumed, now)
-        facts = _with_streak(facts, resource, left)
+    for resource, streaks in facts.streaks.items():
+        left = None if facts.exists else since(streaks, resumed, now)
+        facts = _with_streaks(facts, resource, left)
     return replace(facts, resumed=resumed)
 
 
 def with_pauses_ended(facts: NodeFacts, now: float) -> NodeFacts:
     """The facts at a later time: pauses may have ended."""
-    streaks = {resource: streak.ends(now) for resource, streak in facts.streaks.items()}
-    return facts if streaks == facts.streaks else replace(facts, streaks=streaks)
+    streaks = {resource: found.ends(now) for resource, found in facts.streaks.items()}
+    same = all(streaks[resource] is facts.streaks[resource] for resource in streaks)
+    return facts if same else replace(facts, streaks=streaks)
 
 
-def _well_at(facts: NodeFacts, resource: str) -> float:
-    """When the kubelet last admitted a pod, or was resumed, by its own clock."""
-    admitted = [
-        pod.started
-        for pod in facts.pods.values()
-        if pod.admitted and pod.started is not None and resource_of(pod) == resource
-    ]
-    return max((*admitted, facts.resumed))
+def _admitted_at(facts: NodeFacts, resource: str, kind: GpuRequest | None = None) -> float:
+    """When the kubelet last admitted a pod of a kind, or of any, by its own clock."""
+    return max(
+        (
+            pod.started
+            for pod in facts.pods.values()
+            if pod.admitted
+            and pod.started is not None
+            and isinstance(pod.request, GpuRequest)
+            and pod.request.resource == resource
+            and kind in (None, kind_of(pod.request))
+        ),
+        default=-inf,
+    )
 
 
-def _with_streak(facts: NodeFacts, resource: str, streak: Streak | None) -> NodeFacts:
-    if streak == facts.streaks.get(resource):
+def _with_streaks(facts: NodeFacts, resource: str, streaks: Streaks | None) -> NodeFacts:
+    if streaks == facts.streaks.get(resource):
         return facts
-    streaks = {name: found for name, found in facts.streaks.items() if name != resource}
-    if streak is not None:
-        streaks[resource] = streak
-    return replace(facts, streaks=streaks)
+    kept = {name: found for name, found in facts.streaks.items() if name != resource}
+    if streaks is not None:
+        kept[resource] = streaks
+    return replace(facts, streaks=kept)

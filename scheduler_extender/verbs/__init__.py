@@ -15,6 +15,7 @@ from scheduler_extender.verbs.binding import (
 from scheduler_extender.verbs.filtering import IN_FLIGHT, STILL_WORKING, filter_nodes
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.verbs.prioritizing import prioritize
+from scheduler_extender.verbs.turns import Turns
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
 
@@ -27,6 +28,7 @@ __all__ = [
     "BindUnknownError",
     "Binder",
     "Binding",
+    "Turns",
     "bind",
     "filter_nodes",
     "preempt",

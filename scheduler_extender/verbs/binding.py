@@ -15,16 +15,18 @@ from typing import Protocol, TypedDict
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision
+from scheduler_extender.state.decision import Decision, kept_away
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.verbs.turns import Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
 TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up, and tries again"
+NO_ANSWER = "the node's kubelet has not answered about the pods before: kube-scheduler tries again"
 MAX_SETS_WRITTEN = 16
 TRIES = 3
 """How often a bind is decided while the node changes meanwhile; then once with the lock held."""
@@ -75,14 +77,16 @@ def bind(
     args: BindingArgs,
     now: Callable[[], str],
     late: Callable[[], bool] = lambda: False,
+    turns: Turns | None = None,
 ) -> None:
     """Bind a pod to a node if the node can still keep its request.
 
     The same bind twice is success, once written. ``now`` gives the time for the placement
     annotation. ``late`` says whether it is too late to begin: what kube-scheduler has given up
     waiting for must not be written behind its back, so it is asked at the start and right before
-    the write. Where the pod is bound here already nothing is done. Raises :class:`BindError` with
-    the reason; kube-scheduler then forgets the pod and tries again.
+    the write. With ``turns`` the write waits for its turn until then. Where the pod is bound here
+    already nothing is done. Raises :class:`BindError` with the reason; kube-scheduler then forgets
+    the pod and tries again.
     """
     if late():
         raise BindError(TOO_LATE)
@@ -108,9 +112,13 @@ def bind(
         return
     placement = _placement(reserved.facts, uid, node, reserved.decision, now())
     written = json.dumps(placement, separators=(",", ":"))
+    has_turn = turns is None or turns.wait(reserved.ours, late)
+    why_not = _refusing(cluster, reserved.ours)
     if late():
+        why_not = TOO_LATE if has_turn else NO_ANSWER
+    if why_not:
         cluster.take_back(reserved.ours, reserved.before)
-        raise BindError(TOO_LATE)
+        raise BindError(why_not)
     try:
         binder.write(Binding(pod.namespace, pod.name, uid, node, written))
     except BindError:
@@ -162,6 +170,18 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
             if ours is not None:
                 return _Reserved(decision, facts, ours, before)
     raise BindError("this node changes all the time; kube-scheduler tries again")
+
+
+def _refusing(cluster: Cluster, ours: PodRecord) -> str:
+    """Why the node takes the pod no more: its kubelet has refused others since we decided."""
+    if ours.node is None or not isinstance(ours.request, GpuRequest):
+        return ""
+    facts = cluster.facts(ours.node)
+    if not facts.streaks:
+        return ""
+    without = facts.without(frozenset({ours.uid}))
+    rejection = kept_away(without, ours.request, cluster.settings)
+    return "" if rejection is None else rejection.reason
 
 
 def _is_bound(cluster: Cluster, uid: PodUid, node: NodeName) -> bool:

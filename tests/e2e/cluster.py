@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,11 @@ ROOT = Path(__file__).parent.parent.parent
 EXTENDER = "system:serviceaccount:gpu-topology-system:gpu-topology-extender"
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 PODS = "/api/v1/namespaces/default/pods"
+OWN_IDENTITY = {
+    "clientConnection": {"kubeconfig": "{kubeconfig}"},
+    "leaderElection": {"leaderElect": False},
+}
+"""What every configuration of kube-scheduler says here."""
 
 
 class RealCluster:
@@ -99,6 +104,24 @@ class RealCluster:
         self.control_plane.stop_scheduler()
         self.control_plane.start_scheduler(self._scheduler_config())
 
+    @contextmanager
+    def stock(self) -> Iterator[None]:
+        """A cluster without us: no extender, and kube-scheduler with its own defaults."""
+        self.control_plane.stop_scheduler()
+        self.stop_extender()
+        config = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            **OWN_IDENTITY,
+        }
+        self.control_plane.start_scheduler(str(yaml.safe_dump(config)))
+        try:
+            yield
+        finally:
+            self.control_plane.stop_scheduler()
+            self.start_extender()
+            self.control_plane.start_scheduler(self._scheduler_config())
+
     def _ready(self) -> bool:
         assert self._extender is not None
         assert self._extender.alive(), self._extender.text()[-3000:]
@@ -112,9 +135,7 @@ class RealCluster:
         shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
         config = yaml.safe_load(shipped)
         config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self._ports[0]}/scheduler"
-        config["clientConnection"] = {"kubeconfig": "{kubeconfig}"}
-        config["leaderElection"] = {"leaderElect": False}
-        return str(yaml.safe_dump(config))
+        return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
 
     # Objects.
 

@@ -138,13 +138,29 @@ def test_a_controller_cannot_run_away(world: World, tmp_path: Path) -> None:
         counted = metrics.get_sample_value("gpu_topology_refusals_total", {"reason": ERROR})
         assert counted == world.binds
         row = world.service.admin.get(f"/v1/nodes/{NODE}").json()["refusals"][0]
-        assert (row["inARow"], row["takesNoPods"]) == (world.binds, True)
+        assert (row["asks"], row["inARow"], row["takesNoPods"]) == ("1 GPU", world.binds, True)
         assert 0 < row["triedAgainInSeconds"] <= 240
         asked = world.service.filter(pod(1, uid="another"), NODE)
-        assert asked["FailedAndUnresolvableNodes"] == {NODE: refusing(ERROR).reason}
+        assert asked["FailedAndUnresolvableNodes"] == {NODE: refusing(ERROR, alike=True).reason}
     events = world.fake.items("/api/v1/namespaces/default/events")
     assert {(e["reason"], e["involvedObject"]["name"]) for e in events} == {(REFUSED, NODE)}
     assert "not foreseen" in events[0]["message"]
+
+
+def test_people_see_what_was_asked(world: World, tmp_path: Path) -> None:
+    """A row for each kind of pods, and one for all where two kinds were refused."""
+    world.replicas = 2
+    with world.extender(tmp_path):
+        world.pass_time(3)
+        limits = {"nvidia.com/gpu": "1", "cpu": "2", "memory": "1Gi"}
+        pinned = pod(None, containers=[{"name": "main", "resources": {"limits": limits}}])
+        pinned["metadata"] |= {"name": "pinned", "uid": "pinned"}
+        pinned["spec"]["nodeName"] = NODE
+        world.fake.put(PODS, pinned)
+        world.pass_time(3)
+        rows = world.service.admin.get(f"/v1/nodes/{NODE}").json()["refusals"]
+        assert [row["asks"] for row in rows] == ["anything", "1 GPU", "1 GPU, cpus of its own"]
+        assert [row["takesNoPods"] for row in rows] == [True, True, True]
 
 
 def test_all_pods_run_once_the_node_heals(world: World, tmp_path: Path) -> None:
