@@ -196,8 +196,8 @@ def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[dict[str, Any]]:
 
 def _kind(kind: GpuRequest) -> str:
     """What pods of a kind ask, with what static CPU and Memory Managers would give them."""
-    alone = kind.exclusive is not Exclusive.NOTHING
-    return f"{kind.text}, {kind.exclusive.value} of its own" if alone else kind.text
+    beside = kind.exclusive.text
+    return f"{kind.text}, {beside} of its own" if beside else kind.text
 
 
 def _asks(request: GpuRequest | Malformed) -> str:

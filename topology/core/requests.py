@@ -67,6 +67,18 @@ class Exclusive:
         return device_count(tuple((d.role, d.cpus) for d in self.demands))
 
     @property
+    def text(self) -> str:
+        """What the pod has for its own, in a word; empty for nothing.
+
+        >>> Exclusive(True, True, (Demand(Role.APP, 1, 8),)).text, Exclusive.MEMORY.text
+        ('8 CPUs', 'memory')
+        """
+        if self.cpus:
+            some = self.most_cpus
+            return f"{some} CPU{'s' if some != 1 else ''}" if some else "CPUs"
+        return "memory" if self.memory else ""
+
+    @property
     def most_memory(self) -> tuple[tuple[str, int], ...]:
         """Bytes by type that all containers of the pod may hold together."""
         found: dict[str, int] = {}
