@@ -23,6 +23,9 @@ ANCESTORS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: LinkKind.SYS,
 }
 
+MOST_UNHEARD = 1024
+"""Xids of an earlier request that are kept; a driver that has more to tell is past telling."""
+
 
 class NvmlDownError(Exception):
     """NVML cannot be used at all: no library, no driver, or it refuses to start."""
@@ -45,6 +48,7 @@ class Nvml:
             raise NvmlDownError(words(error)) from error
         self.driver = str(Asker().ask("driver", "", pynvml.nvmlSystemGetDriverVersion) or "")
         self._events: Any = None
+        self._waiting: list[Xid] = []
         self._uuids: dict[int, str] = {}  # a lost GPU does not tell its own any more
 
     def __enter__(self) -> Self:
@@ -116,34 +120,63 @@ class Nvml:
     def listen(self) -> bool:
         """Ask for Xid events of every GPU; false where the driver offers none.
 
-        Once more, it leaves out those that have been lost meanwhile.
+        Once more, it leaves out those that have been lost meanwhile. Then the GPUs are asked anew
+        before the earlier request is let go, and what that one still holds is kept for
+        :meth:`wait`: no Xid in between is lost, and one may be heard twice.
         """
-        mask = pynvml.nvmlEventTypeXidCriticalError
-        if self._events is not None:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlEventSetFree(self._events)
-        try:
-            self._events = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError:
+        asked = self._asked()
+        if asked is None:
             return False
-        heard = False
-        for index in range(self._count()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                pynvml.nvmlDeviceRegisterEvents(handle, mask, self._events)
-                heard = True
-            except pynvml.NVMLError:
-                continue
-        return heard
+        self._waiting += self._let_go()
+        self._events = asked
+        return True
 
     def wait(self, seconds: float) -> Xid | None:
         """The next Xid, or None if none came in time. Raises :class:`EventsFailedError`."""
+        if self._waiting:
+            return self._waiting.pop(0)
         try:
-            event = pynvml.nvmlEventSetWait_v2(self._events, int(seconds * 1000))
+            return self._next(self._events, seconds)
         except pynvml.NVMLError as error:
             if getattr(error, "value", None) == pynvml.NVML_ERROR_TIMEOUT:
                 return None
             raise EventsFailedError(words(error)) from error
+
+    def _asked(self) -> Any:
+        """A new request for the events of every GPU that answers; None where there is none."""
+        try:
+            asked = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError:
+            return None
+        heard = False
+        for index in range(self._count()):
+            with suppress(pynvml.NVMLError):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                pynvml.nvmlDeviceRegisterEvents(
+                    handle, pynvml.nvmlEventTypeXidCriticalError, asked
+                )
+                heard = True
+        if not heard:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(asked)
+        return asked if heard else None
+
+    def _let_go(self) -> list[Xid]:
+        """Let the request for events go that holds now; the Xids that nobody has heard yet."""
+        found: list[Xid] = []
+        if self._events is None:
+            return found
+        with suppress(pynvml.NVMLError):  # the last one is that nothing is left
+            for _ in range(MOST_UNHEARD):
+                if (xid := self._next(self._events, 0)) is not None:
+                    found.append(xid)
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlEventSetFree(self._events)
+        return found
+
+    def _next(self, events: Any, seconds: float) -> Xid | None:
+        """The next event, None where it is no Xid. Raises pynvml's error."""
+        event = pynvml.nvmlEventSetWait_v2(events, int(seconds * 1000))
         if not event.eventType & pynvml.nvmlEventTypeXidCriticalError:
             return None
         try:

@@ -103,8 +103,8 @@ class NvmlWatch:
     def _watch(self, nvml: Nvml) -> None:
         """Look and listen until NVML fails or has to be opened anew."""
         opened = looked = self._clock()
+        listening = nvml.listen()  # first: what happens during the look is heard
         seen = nvml.look()
-        listening = nvml.listen()
         vitals = nvml.vitals()
         self._note(NvmlState(seen, vitals, self._state.rounds + 1, "", asked=True))
         while not self._stopping.is_set():
