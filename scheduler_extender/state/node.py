@@ -24,7 +24,7 @@ from topology.core.belief import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.remembering import Interruption
-from topology.core.report import Report
+from topology.core.report import MissingGpu, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 UNKNOWN_VERSION = -1
@@ -111,6 +111,11 @@ class NodeFacts:
         return (*self.pods.values(), *self.in_flight.values(), *leaving)
 
     @property
+    def missing(self) -> tuple[MissingGpu, ...]:
+        """The GPUs that do not answer their driver, by the last report."""
+        return self.report.missing if self.report is not None else ()
+
+    @property
     def promises(self) -> bool:
         """Whether a pod here was promised something that no report has shown kept yet."""
         return any(
@@ -170,6 +175,7 @@ class NodeFacts:
             usable = not self.problem and self.report is not None
             available = self.availability(resource) if usable else None
             key += (topology.shape, topology.allocator, topology.resources, available)
+            key += (self.missing,)
             key += (self.too_many_departed, self.too_many_departed and self.promises)
         return key
 

@@ -88,6 +88,7 @@ def test_every_list_and_string_is_bounded() -> None:
         (".spec.nics[].distances", ["index"]),
         (".status.allocations", ["podUID", "namespace", "pod", "container", "resource"]),
         (".status.health", ["uuid"]),
+        (".status.missing", ["name"]),
         (".status.conditions", ["type"]),
     ],
 )
@@ -187,6 +188,10 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
         ".status.health[].linksDown",
         ".status.health[].linksDown[]",
         ".status.health[].since",
+        ".status.missing",
+        ".status.missing[]",
+        ".status.missing[].counted",
+        ".status.missing[].name",
         ".status.observedAt",
         ".status.podsResourceVersion",
         ".status.summary",

@@ -14,7 +14,7 @@ import yaml
 from topology.codec import RecordError, decode, encode
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
-from topology.core.report import Allocation, Condition, Health, Report
+from topology.core.report import Allocation, Condition, Health, MissingGpu, Report
 from topology.machines import MACHINES, machine
 
 CRD = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
@@ -29,6 +29,7 @@ REPORT = Report(
         ),
     ),
     (Health(GpuUuid("GPU-77"), False, "Xid79"),),
+    missing=(MissingGpu("GPU 3", counted=True), MissingGpu("GPU-77", counted=False)),
 )
 
 # The object of the design, in full.

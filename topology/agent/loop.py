@@ -51,7 +51,7 @@ from topology.agent.decides.surroundings import Surroundings
 from topology.agent.decides.unaccounted import UnaccountedUse
 from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
-from topology.core.report import READY, Report
+from topology.core.report import READY, MissingGpu, Report
 
 log = structlog.get_logger(__name__)
 
@@ -152,6 +152,7 @@ class NodeAgent:
         self._unaccounted = UnaccountedUse()
         self._conditions = ConditionBook()
         self._topology_nodes: dict[GpuUuid, tuple[int, ...]] = {}
+        self._missing: tuple[MissingGpu, ...] = ()
         self._rounds = -1
         self._unfit = ""
 
@@ -266,6 +267,7 @@ class NodeAgent:
             if error is not None:
                 log.error("the driver contradicts itself", exc_info=error)
             self._health.gone(self._hardware.gone(nvml), self._clock.text())
+        self._missing = self._hardware.missing(nvml)
 
     # The record.
 
@@ -287,6 +289,7 @@ class NodeAgent:
             allocatable=self._allocatable.allocatable,
             holders=self._holders.holders,
             health=self._health.report(),
+            missing=self._missing,
             unaccounted=self._unaccounted.gpus(),
             due=polling.due,
             topology_nodes=self._topology_nodes,

@@ -154,6 +154,13 @@ class Health(Wire):
     energy_millijoules: Annotated[int, Field(ge=0)] | None = None
 
 
+class MissingGpu(Wire):
+    """An entry of ``status.missing``: a GPU that does not answer the driver."""
+
+    name: Name
+    counted: bool
+
+
 class Condition(Wire):
     """An entry of ``status.conditions``."""
 
@@ -182,6 +189,7 @@ class Status(Wire):
     allocatable: list[Name] | None = None
     allocations: list[Allocation] = []
     health: list[Health] = []
+    missing: list[MissingGpu] | None = None
     conditions: list[Condition] = []
     summary: Summary | None = None
 

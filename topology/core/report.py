@@ -37,6 +37,19 @@ class Health:
     energy: int | None = None
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class MissingGpu:
+    """A GPU that ought to answer the driver and does not, as after Xid 79.
+
+    ``name`` is its UUID, or ``GPU 3`` by the driver's number where the UUID was never told.
+    ``counted`` says whether the driver still counts the GPU among those of the node: one that it
+    does not count is gone for every program that opens the driver from then on.
+    """
+
+    name: str
+    counted: bool
+
+
 READY = "Ready"
 UNACCOUNTED_USE = "UnaccountedUse"
 
@@ -61,7 +74,8 @@ class Report:
     """The moving part of a node's record.
 
     ``sequence`` only grows within one ``boot_id``. ``allocatable`` is what the kubelet would hand
-    out from, devices in use included; None means every device of the node.
+    out from, devices in use included; None means every device of the node. ``missing`` are the GPUs
+    that do not answer at this moment: health remembers, this does not.
 
     Two fields say when the agent looked; they make no report differ from another. ``observed_at``
     is the time by the node's clock (RFC 3339), ``pods_version`` the resourceVersion up to which the
@@ -75,6 +89,7 @@ class Report:
     allocations: tuple[Allocation, ...] = ()
     health: tuple[Health, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    missing: tuple[MissingGpu, ...] = ()
     observed_at: str = field(default="", compare=False)
     pods_version: str = field(default="", compare=False)
 

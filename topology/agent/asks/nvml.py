@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import pynvml
 
-from topology.agent.asks.nvmlcall import Asker, Handle, words
-from topology.agent.asks.nvmlgpu import seen_gpu, vitals_of
+from topology.agent.asks.nvmlcall import NOT_TOLD, Asker, Handle, words
+from topology.agent.asks.nvmlgpu import check_answers, seen_gpu, vitals_of
 from topology.agent.decides.observed import SeenGpu, SeenNode, Vitals, Xid
 from topology.core.devices import GpuUuid
 from topology.core.links import LinkKind
@@ -50,6 +50,8 @@ class Nvml:
         self._events: Any = None
         self._waiting: list[Xid] = []
         self._uuids: dict[int, str] = {}  # a lost GPU does not tell its own any more
+        self.nameless: tuple[int, ...] = ()
+        """GPUs that were counted at the last look at the vitals, and never told their UUID."""
 
     def __enter__(self) -> Self:
         return self
@@ -100,21 +102,21 @@ class Nvml:
     def vitals(self) -> tuple[Vitals, ...]:
         """What moves, for every GPU that was there when NVML was opened."""
         asker = Asker()  # what cannot be had here has been noted by look() already
-        found = []
+        found, nameless = [], []
         for index in range(self._count()):
-            handle = uuid = None
             try:
-                of = f"GPU {index}"
-                handle = asker.ask("GPU", of, pynvml.nvmlDeviceGetHandleByIndex, index)
-                if handle is None:
-                    continue
-                uuid = self._uuids.get(index) or pynvml.nvmlDeviceGetUUID(handle)
-                self._uuids[index] = uuid
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = self._uuids.setdefault(index, pynvml.nvmlDeviceGetUUID(handle))
+                check_answers(handle)
                 found.append(vitals_of(asker, handle, GpuUuid(uuid)))
-            except pynvml.NVMLError:
-                uuid = uuid or self._uuids.get(index)
-                if uuid is not None:
-                    found.append(Vitals(GpuUuid(uuid), lost=True))
+            except pynvml.NVMLError as error:
+                if getattr(error, "value", None) in NOT_TOLD:
+                    continue
+                if index in self._uuids:
+                    found.append(Vitals(GpuUuid(self._uuids[index]), lost=True))
+                else:
+                    nameless.append(index)
+        self.nameless = tuple(nameless)
         return tuple(found)
 
     def listen(self) -> bool:

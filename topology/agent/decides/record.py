@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from topology.agent.decides import limits
 from topology.agent.decides.allocation import allocator_of, resources_of
 from topology.agent.decides.hardwarebook import Hardware
-from topology.agent.decides.health import LOST
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.holdings import allocations
 from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
@@ -20,7 +19,7 @@ from topology.agent.decides.observed import Unseen
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
-from topology.core.report import READY, UNACCOUNTED_USE, Condition, Health, Report
+from topology.core.report import READY, UNACCOUNTED_USE, Condition, Health, MissingGpu, Report
 
 COMPLETE = "Complete"
 
@@ -83,6 +82,7 @@ class Facts:
     allocatable: Mapping[str, frozenset[DeviceId]] | None = None
     holders: Holders = field(default_factory=Holders)
     health: tuple[Health, ...] = ()
+    missing: tuple[MissingGpu, ...] = ()
     unaccounted: Collection[GpuUuid] = ()
     due: frozenset[PodUid] = frozenset()
     topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
@@ -132,10 +132,11 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         shown.allocations,
         facts.health,
         (
-            _ready(_not_ready(facts, unfit, resources), conditions, now),
+            _ready(_not_ready(facts, unfit), conditions, now),
             _unaccounted(facts, resources, conditions, now, known=not unknown),
             _complete(unseen, conditions, now),
         ),
+        facts.missing,
         observed_at=holders.observed_at,
         pods_version=holders.pods_version,
     )
@@ -175,14 +176,9 @@ def _with_choosers(
 def _allocator(
     facts: Facts, resources: tuple[GpuResource, ...]
 ) -> tuple[AllocatorFacts, tuple[Unseen, ...]]:
-    """How devices are chosen; a plugin that trips over a lost GPU prefers nothing."""
-    around = facts.surroundings
-    doubt = "it fails over a GPU that is lost" if _gpu_lost(facts) else facts.hardware.doubt
+    """How devices are chosen."""
+    around, doubt = facts.surroundings, facts.hardware.doubt
     return allocator_of(resources, around.plugin, around.kubelet, facts.policy, doubt)
-
-
-def _gpu_lost(facts: Facts) -> bool:
-    return any(LOST in health.reason for health in facts.health)
 
 
 def _unanswered(facts: Facts) -> list[Unseen]:
@@ -195,9 +191,7 @@ def _unanswered(facts: Facts) -> list[Unseen]:
     return found
 
 
-def _not_ready(
-    facts: Facts, unfit: Problem | None, resources: tuple[GpuResource, ...]
-) -> Problem | None:
+def _not_ready(facts: Facts, unfit: Problem | None) -> Problem | None:
     """Why the record cannot be relied on, None where it can: the first reason that applies."""
     kubelet = facts.kubelet
     if facts.nvml_problem:
@@ -213,8 +207,6 @@ def _not_ready(
         return unfit
     if kubelet.pods_missing:
         return Problem("PodsMissing", "the kubelet does not show pods that are alive")
-    if _gpu_lost(facts) and all(resource.strategy == "none" for resource in resources):
-        return Problem("GpuLost", "a GPU is lost: the device plugin may refuse every pod")
     return None
 
 

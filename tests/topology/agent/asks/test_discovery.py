@@ -155,6 +155,35 @@ def test_a_lost_gpu_costs_itself(tmp_path: Path) -> None:
     assert [g.index for g in seen.gpus] == [0, 1, 2, 4, 5, 6, 7]
     assert [v.uuid for v in vitals if v.lost] == [played.gpus[3].uuid]
     assert ["lost" in u.cause for u in seen.unseen if u.of == "GPU 3"] == [True]
+    assert nvml.nameless == ()
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo"]
+)
+def test_a_gpu_that_fails_at_what_everybody_asks_is_lost(function: str, tmp_path: Path) -> None:
+    """As after Xid 79, where drivers also say "Unknown Error"."""
+    played = machine("dgx1-v100").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    with fake.in_process(), Nvml() as nvml:
+        nvml.vitals()
+        fake.fail(function, UNKNOWN, 3)
+        assert [v.uuid for v in nvml.vitals() if v.lost] == [played.gpus[3].uuid]
+        fake.lift(function)
+        assert [v.uuid for v in nvml.vitals() if v.lost] == []
+        fake.fail(function, NO_PERMISSION, 3)
+        assert [v.uuid for v in nvml.vitals() if v.lost] == []
+
+
+def test_a_gpu_that_was_lost_before_is_counted_and_has_no_name(tmp_path: Path) -> None:
+    fake = fake_nvml(tmp_path, machine("dgx1-v100").topology("n"))
+    fake.lose(3)
+    with fake.in_process(), Nvml() as nvml:
+        assert len(nvml.vitals()) == 7
+        assert nvml.nameless == (3,)
+        fake.restore(3)
+        assert len(nvml.vitals()) == 8
+        assert nvml.nameless == ()
 
 
 def test_a_driver_that_is_not_loaded_is_down(tmp_path: Path) -> None:
