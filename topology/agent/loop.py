@@ -47,6 +47,7 @@ from topology.agent.decides.record import (
     Picture,
     compose,
 )
+from topology.agent.decides.shares import SharesBook
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.decides.unaccounted import UnaccountedUse
 from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid, base_uuid
@@ -127,7 +128,8 @@ class Turn:
 class NodeAgent:
     """The agent of one node. Not safe for several threads: one calls :meth:`turn` again and again.
 
-    ``policy`` is an operator's word for the device plugin's policy.
+    Two are an operator's word: ``policy`` is the device plugin's, ``refuses_several`` whether it
+    refuses a container several shares of GPUs. With None the agent finds out.
     """
 
     def __init__(
@@ -138,12 +140,15 @@ class NodeAgent:
         clock: Clock,
         *,
         policy: str | None = None,
+        refuses_several: bool | None = None,
         intervals: PollIntervals = USUAL_INTERVALS,
     ) -> None:
         self._boot = boot_id
         self._asks = asks
         self._clock = clock
         self._policy = policy
+        self._told_refuses_several = refuses_several
+        self._shares = SharesBook()
         self._polling = KubeletPolling(intervals, clock.seconds())
         self._allocatable = AllocatablePolling(intervals)
         self._holders = HoldersBook(intervals)
@@ -189,6 +194,7 @@ class NodeAgent:
         self._hear_xids()
         self._look_at_hardware(nvml)
         self._polling.wait_for(self._awaited(around), self._clock.seconds())
+        self._shares.look(around, self._holders.holders, self._clock.text())
         picture = compose(self._facts(around, nvml), self._conditions, self._clock.text())
         if picture.unknown:
             self._unaccounted.forget()  # whose GPU is computed on cannot be told either
@@ -294,7 +300,12 @@ class NodeAgent:
             due=polling.due,
             topology_nodes=self._topology_nodes,
             policy=self._policy,
+            refuses_several=self._refuses_several(),
         )
+
+    def _refuses_several(self) -> bool | None:
+        told = self._told_refuses_several
+        return self._shares.refuses_several if told is None else told
 
     # What is logged: once, when it begins, and not at each turn.
 

@@ -52,8 +52,9 @@ class NodePod:
     """A pod of the node as the API server has it.
 
     ``wants`` is how many devices each app and sidecar container asks for, by container and
-    resource. ``acknowledged`` says that the kubelet has decided over its admission; ``ended`` that
-    it has reached Succeeded or Failed.
+    resource. ``acknowledged`` says that the kubelet has decided over its admission, at ``started``
+    (RFC 3339, by the node's clock); ``ended`` that it has reached Succeeded or Failed. ``refusal``
+    is the kubelet's message where it did not admit the pod.
     """
 
     uid: PodUid
@@ -63,6 +64,8 @@ class NodePod:
     acknowledged: bool = False
     deleting: bool = False
     ended: bool = False
+    started: str = ""
+    refusal: str = ""
 
     @property
     def key(self) -> PodName:

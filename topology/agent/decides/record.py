@@ -72,6 +72,7 @@ class Facts:
     before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds.
     ``topology_nodes`` are the NUMA nodes that the plugin names to the kubelet, by GPU, as far as
     they have been seen. ``policy`` is an operator's word for the plugin's policy.
+    ``refuses_several`` says whether the plugin refuses a container several shares of GPUs.
     """
 
     boot_id: str
@@ -87,6 +88,7 @@ class Facts:
     due: frozenset[PodUid] = frozenset()
     topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
     policy: str | None = None
+    refuses_several: bool | None = None
 
 
 class ConditionBook:
@@ -112,7 +114,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     hardware, holders = facts.hardware, facts.holders
     allocatable = facts.allocatable or {}
     resources, too_many, unfit = limits.resources(
-        resources_of(allocatable, facts.surroundings.labels)
+        resources_of(allocatable, facts.surroundings.labels, facts.refuses_several)
     )
     allocator, untold = _allocator(facts, resources)
     unseen = tuple(sorted({*hardware.unseen, *untold, *facts.surroundings.unseen, *too_many}))

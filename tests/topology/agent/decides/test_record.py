@@ -138,6 +138,12 @@ def test_the_spec_says_how_devices_are_chosen() -> None:
     assert lost.topology is not None
     assert lost.topology.allocator.policy == "best-effort"
     assert lost.report.missing == MISSING
+    told = composed(allocatable={GPU: SHARES}, refuses_several=True).topology
+    assert told is not None
+    assert [r.refuses_several for r in told.resources] == [True]
+    whole = composed(refuses_several=True).topology
+    assert whole is not None
+    assert [r.refuses_several for r in whole.resources] == [None]
     doubtful = composed(hardware=replace(SEEN, doubt="it sees more")).topology
     assert doubtful is not None
     assert doubtful.allocator.policy == "any"
