@@ -6,13 +6,13 @@ The plugin is asked on its own socket. What would refuse a pod under a kubelet i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import grpc
 import pytest
 
-from tests.e2e.building import NEWEST
 from tests.e2e.catalogue import versions
 from tests.e2e.deviceplugin import DevicePlugin
 from tests.e2e.loneplugin import LonePlugin
@@ -70,8 +70,7 @@ def check_whole_gpus(plugin: LonePlugin, client: DevicePlugin, *, counted: bool)
     uuids = [str(gpu.uuid) for gpu in topology.gpus]
     missing = (MissingGpu(uuids[HIT], counted),)
     facts = AllocatorFacts("best-effort", version)
-    told = kubelet_of(type(topology)(topology.name, topology.gpus, topology.links, allocator=facts),
-                      GpuResource(), missing)  # fmt: skip
+    told = kubelet_of(replace(topology, allocator=facts), GpuResource(), missing)
     refused = 0
     for many in range(1, len(uuids) + 1):
         for free in combinations(range(len(uuids)), many):

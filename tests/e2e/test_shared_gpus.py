@@ -385,8 +385,8 @@ def test_a_node_is_open_as_soon_as_its_gpu_answers_again(real_nodes: RealNodes, 
     """The GPU goes on being called sick: nothing tells of a reset."""
     create(real_nodes, lost, "waiting", 1)
     create(real_nodes, lost, "linked", 2, {"link": "nvlink"})
-    for name in ("waiting", "linked"):
-        real_nodes.cluster.until(lambda name=name: waits(real_nodes, name), f"{name} waits")
+    both = ("waiting", "linked")
+    real_nodes.cluster.until(lambda: all(waits(real_nodes, name) for name in both), "both wait")
     real_nodes.kubelets[lost].silicon.nvml.restore(3)
     real_nodes.cluster.until(
         lambda: phase(real_nodes, "waiting") == "Running", "the plain pod runs"
@@ -396,4 +396,4 @@ def test_a_node_is_open_as_soon_as_its_gpu_answers_again(real_nodes: RealNodes, 
     silicon.nvml.reset(3)
     real_nodes.cluster.until(lambda: phase(real_nodes, "linked") == "Running", "the other runs")
     assert not sick(real_nodes, lost)
-    remove(real_nodes, lost, "waiting", "linked")
+    remove(real_nodes, lost, *both)

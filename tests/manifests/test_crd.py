@@ -192,6 +192,7 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
         ".status.missing[]",
         ".status.missing[].counted",
         ".status.missing[].name",
+        ".status.missing[].since",
         ".status.observedAt",
         ".status.podsResourceVersion",
         ".status.summary",

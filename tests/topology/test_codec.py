@@ -29,7 +29,10 @@ REPORT = Report(
         ),
     ),
     (Health(GpuUuid("GPU-77"), False, "Xid79"),),
-    missing=(MissingGpu("GPU 3", counted=True), MissingGpu("GPU-77", counted=False)),
+    missing=(
+        MissingGpu("GPU 3", counted=True, since="2026-01-01T12:00:00Z"),
+        MissingGpu("GPU-77", counted=False),
+    ),
 )
 
 # The object of the design, in full.

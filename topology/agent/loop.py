@@ -32,6 +32,7 @@ from topology.agent.decides.health import HealthBook
 from topology.agent.decides.holders import HoldersBook
 from topology.agent.decides.holdings import Entry, Held, awaited
 from topology.agent.decides.limits import HOLDINGS_LEFT_OUT
+from topology.agent.decides.missing import MissingBook
 from topology.agent.decides.observed import NvmlState, Xid
 from topology.agent.decides.pcitree import PciTree
 from topology.agent.decides.polling import (
@@ -157,7 +158,7 @@ class NodeAgent:
         self._unaccounted = UnaccountedUse()
         self._conditions = ConditionBook()
         self._topology_nodes: dict[GpuUuid, tuple[int, ...]] = {}
-        self._missing: tuple[MissingGpu, ...] = ()
+        self._missing = MissingBook()
         self._rounds = -1
         self._unfit = ""
 
@@ -171,6 +172,7 @@ class NodeAgent:
             # A GPU that is sick now is not among what the kubelet shows.
             self._topology_nodes = {gpu.uuid: gpu.topology_nodes or () for gpu in topology.gpus}
         self._health = HealthBook(report.health)
+        self._missing = MissingBook(report.missing)
         self._conditions = ConditionBook(report.conditions)
         if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
             return  # the record does not show all of who holds what; the kubelet tells again
@@ -273,7 +275,7 @@ class NodeAgent:
             if error is not None:
                 log.error("the driver contradicts itself", exc_info=error)
             self._health.gone(self._hardware.gone(nvml), self._clock.text())
-        self._missing = self._hardware.missing(nvml)
+        self._missing.look(nvml, self._hardware.gone(nvml), self._clock.text())
 
     # The record.
 
@@ -295,12 +297,19 @@ class NodeAgent:
             allocatable=self._allocatable.allocatable,
             holders=self._holders.holders,
             health=self._health.report(),
-            missing=self._missing,
+            missing=self._missing_gpus(around),
             unaccounted=self._unaccounted.gpus(),
             due=polling.due,
             topology_nodes=self._topology_nodes,
             policy=self._policy,
             refuses_several=self._refuses_several(),
+        )
+
+    def _missing_gpus(self, around: Surroundings) -> tuple[MissingGpu, ...]:
+        offered = (self._allocatable.allocatable or {}).values()
+        return self._missing.report(
+            around.plugin.started if around.plugin else "",
+            {base_uuid(device) for ids in offered for device in ids},
         )
 
     def _refuses_several(self) -> bool | None:

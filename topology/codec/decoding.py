@@ -209,7 +209,7 @@ def _report(status: wire.Status) -> Report:
             Condition(c.type, c.status == "True", c.reason, c.message, c.last_transition_time or "")
             for c in status.conditions
         ),
-        missing=tuple(MissingGpu(m.name, m.counted) for m in status.missing or ()),
+        missing=tuple(MissingGpu(m.name, m.counted, m.since or "") for m in status.missing or ()),
         observed_at=status.observed_at or "",
         pods_version=status.pods_resource_version or "",
     )

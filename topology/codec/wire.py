@@ -159,6 +159,7 @@ class MissingGpu(Wire):
 
     name: Name
     counted: bool
+    since: Text | None = None
 
 
 class Condition(Wire):

@@ -43,11 +43,13 @@ class MissingGpu:
 
     ``name`` is its UUID, or ``GPU 3`` by the driver's number where the UUID was never told.
     ``counted`` says whether the driver still counts the GPU among those of the node: one that it
-    does not count is gone for every program that opens the driver from then on.
+    does not count is gone for every program that opens the driver from then on. ``since`` is when
+    it was first seen not to answer, RFC 3339.
     """
 
     name: str
     counted: bool
+    since: str = ""
 
 
 READY = "Ready"

@@ -284,9 +284,7 @@ def xid(number: int, gpu: int) -> Change:
     return change
 
 
-def shows(
-    *numbers: int, nameless: tuple[int, ...] = (), **of: Mapping[str, object]
-) -> Change:
+def shows(*numbers: int, nameless: tuple[int, ...] = (), **of: Mapping[str, object]) -> Change:
     """The driver shows these GPUs. ``gpu2={...}`` says what is special about GPU 2.
 
     Those with the numbers ``nameless`` it counts, and they never told who they are.
@@ -322,3 +320,8 @@ def agent_forgotten(node: ScriptedNode) -> None:
     """Another agent starts, and there is no record of one before."""
     node.agent = node.new_agent()
     node.woken = True
+
+
+def plugin_started(at: str) -> Change:
+    """The device plugin runs since then."""
+    return lambda node: node.know(plugin=Plugin("v0.17.1", {}, at))

@@ -25,6 +25,7 @@ from tests.topology.agent.moments import (
     holds,
     listed,
     play,
+    plugin_started,
     restarted,
     serves,
     shows,
@@ -216,6 +217,17 @@ HARDWARE: dict[str, Story] = {
         Row(61.1, sick={3: "Lost"}, missing={"GPU-3": False}),
         Row(91, shows(0, 1, 2, 3)),
         Row(91.1, missing={}),
+    ),
+    "a GPU that is gone is missing until a plugin has started without it": (
+        Row(1, plugin_started("2026-01-01T00:00:00Z")),
+        Row(2, shows(0, 1, 3)),
+        Row(3, missing={"GPU-2": False}),
+        Row(4, agent_restarted()),
+        Row(5, missing={"GPU-2": False}),
+        Row(6, plugin_started("2026-01-01T00:00:06Z")),
+        Row(6.5, missing={"GPU-2": False}),  # the kubelet hands it out still
+        Row(7, serves("GPU-0", "GPU-1", "GPU-3")),
+        Row(17.5, missing={}, sick={2: "Lost"}),
     ),
     "a GPU that was lost before any agent came has no name": (
         Row(0, shows(0, 1, 2, nameless=(3,))),

@@ -16,7 +16,6 @@ from tests.fakes.kubelet import GPU
 from tests.topology.agent.conftest import HUNG, PODS, QUICK, RECORD, Node, holders
 from tests.waiting import FOREVER, PATIENCE
 from topology import codec
-from topology.core.report import MissingGpu
 from topology.machines import machine
 
 
@@ -136,7 +135,9 @@ def test_a_lost_gpu_is_lost_and_not_free(node: Node) -> None:
     node.nvml.lose(3)
     node.until(lambda: 3 in node.health())
     assert not node.health()[3].healthy
-    node.until(lambda: node.report().missing == (MissingGpu(node.gpus[3], counted=True),))
+    node.until(
+        lambda: [(m.name, m.counted) for m in node.report().missing] == [(node.gpus[3], True)]
+    )
     assert node.ready()
 
     def heard() -> bool:

@@ -154,9 +154,7 @@ class Nvml:
         for index in range(self._count()):
             with suppress(pynvml.NVMLError):
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                pynvml.nvmlDeviceRegisterEvents(
-                    handle, pynvml.nvmlEventTypeXidCriticalError, asked
-                )
+                pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, asked)
                 heard = True
         if not heard:
             with suppress(pynvml.NVMLError):

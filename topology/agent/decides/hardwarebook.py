@@ -15,7 +15,6 @@ from topology.agent.decides.observed import NvmlState, SeenNode, Unseen
 from topology.agent.decides.pcitree import PciTree
 from topology.core.devices import GpuUuid, NodeName
 from topology.core.graph import NodeTopology, TopologyError
-from topology.core.report import MissingGpu
 
 Down = Mapping[GpuUuid, frozenset[int]]
 """Links that do not count, whatever they show now: NVML's numbers by GPU."""
@@ -82,18 +81,6 @@ class HardwareBook:
             topology=topology, looked=True, unseen=(*unseen, *left_out), doubt=doubt
         )
         return None
-
-    def missing(self, state: NvmlState) -> tuple[MissingGpu, ...]:
-        """The GPUs that ought to answer and do not.
-
-        An NVML that was opened after a GPU was lost counts it and cannot tell which one it is.
-        """
-        gone = self.gone(state)
-        nameless = [] if gone else [f"GPU {number}" for number in state.nameless]
-        lost = [v.uuid for v in state.vitals if v.lost]
-        found = [MissingGpu(name, counted=True) for name in (*lost, *nameless)]
-        found += [MissingGpu(uuid, counted=bool(state.nameless)) for uuid in gone]
-        return tuple(sorted(found)[: limits.MOST_MISSING])
 
     def gone(self, state: NvmlState) -> list[GpuUuid]:
         """GPUs that were there in this boot and are not even counted by the driver any more."""

@@ -1,14 +1,14 @@
 """Whether the device plugin gives a container several shares of GPUs, learnt from what it did.
 
-NVIDIA's plugin has an option for that, ``failRequestsGreaterThanOne``, in a configuration file that
-nobody but the plugin can read: no label and no flag tells of it. But what the plugin has done tells:
+NVIDIA's plugin has an option for that, ``failRequestsGreaterThanOne``, in a configuration file of
+its own: no label and no flag tells of it. But what the plugin has done tells:
 
 * a container that holds several shares was given them;
 * a pod that was refused with :data:`REFUSED` was refused for want of the option.
 
 Either counts where the pod started after the plugin did. The configuration may change when the
-plugin starts anew, and where its config-manager takes another file because of the Node's label; then
-all that was learnt is forgotten. Where the plugin did both, the later counts.
+plugin starts anew, and where its config-manager takes another file because of the Node's label:
+then all that was learnt is forgotten. Where the plugin did both, the later counts.
 """
 
 from __future__ import annotations

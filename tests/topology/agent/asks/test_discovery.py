@@ -180,10 +180,10 @@ def test_a_gpu_that_was_lost_before_is_counted_and_has_no_name(tmp_path: Path) -
     fake.lose(3)
     with fake.in_process(), Nvml() as nvml:
         assert len(nvml.vitals()) == 7
-        assert nvml.nameless == (3,)
+        assert list(nvml.nameless) == [3]
         fake.restore(3)
         assert len(nvml.vitals()) == 8
-        assert nvml.nameless == ()
+        assert list(nvml.nameless) == []
 
 
 def test_a_driver_that_is_not_loaded_is_down(tmp_path: Path) -> None:

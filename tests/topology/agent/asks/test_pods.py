@@ -178,11 +178,13 @@ def test_when_the_plugin_started(sink: Sink) -> None:
 @pytest.mark.parametrize(
     ("status", "started", "refusal"),
     [
-        pytest.param({"phase": "Running", "startTime": "noon", "message": "x"}, "noon", "", id="runs"),
+        pytest.param(
+            {"phase": "Running", "startTime": "noon", "message": "x"}, "noon", "", id="runs"),
         pytest.param(
             {"phase": "Failed", "startTime": "noon", "reason": "UnexpectedAdmissionError",
              "message": "no"}, "noon", "no", id="refused"),
-        pytest.param({"phase": "Failed", "reason": "Evicted", "message": "no"}, "", "", id="evicted"),
+        pytest.param(
+            {"phase": "Failed", "reason": "Evicted", "message": "no"}, "", "", id="evicted"),
     ],
 )  # fmt: skip
 def test_when_a_pod_started_and_why_it_was_refused(

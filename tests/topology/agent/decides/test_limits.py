@@ -297,6 +297,7 @@ CANNOT = {
     ".status.health[].linksDown": "NVML knows 36 links of a GPU at most",
     ".status.health[].linksDown[]": "NVML knows 36 links of a GPU at most",
     ".status.missing[].name": "NVML's has 96 bytes at most",
+    ".status.missing[].since": "our own clock",
     ".status.summary.links": "a word of each PCIe class at most",
     ".status.conditions": "three",
     ".status.conditions[].type": "ours",
