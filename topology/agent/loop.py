@@ -7,9 +7,10 @@ The loop asks the kubelet, the driver and the API server in turn and lets the bo
 what is asked         who decides
 ====================  ============================================================================
 the kubelet's list    ``polling`` when it is asked, ``holders`` what of the list counts
-the driver            ``health`` who is sick, ``hardwarebook`` what is there, ``unaccounted`` who
-                      computes without a pod
-everything together   ``record`` what is published, and whether it can be relied on
+the driver            ``health`` who is sick, ``missing`` who does not answer, ``hardwarebook`` what
+                      is there, ``unaccounted`` who computes without a pod
+everything together   ``shares`` whether a container gets several shares, ``record`` what is
+                      published, and whether it can be relied on
 ====================  ============================================================================
 
 A turn commands nobody. Its :class:`Turn` says what follows; the service carries it out. In one boot

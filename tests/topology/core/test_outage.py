@@ -12,8 +12,16 @@ from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link, LinkKind
 from topology.core.placement import Assessment, Verdict, assess
+from topology.core.pools import pack
 from topology.core.report import MissingGpu
-from topology.core.requests import Constraints, GpuRequest, Policy, Role, gpu_request
+from topology.core.requests import (
+    Constraints,
+    ContainerRequest,
+    GpuRequest,
+    Policy,
+    Role,
+    gpu_request,
+)
 
 LOST = (MissingGpu("GPU-2", counted=True),)
 GONE = (MissingGpu("GPU-2", counted=False),)
@@ -110,6 +118,22 @@ def test_shares_are_chosen_without_the_driver(strategy: str) -> None:
     topology = node(facts, shared, whole)
     assert kubelet_of(topology, shared, LOST).outage is None
     assert kubelet_of(topology, whole, LOST).outage is not None, "whole GPUs beside them are not"
+
+
+@pytest.mark.parametrize("strategy", ["time-slicing", "mps"])
+def test_a_plugin_that_gives_one_share_at_most_says_so(strategy: str) -> None:
+    """Nothing was evicted for that, and it is not said that GPUs are short."""
+    shared = GpuResource("nvidia.com/gpu", strategy, 2, refuses_several=True)
+    topology = node(AllocatorFacts("distributed", "v0.20.0"), shared)
+    found = assess(
+        kubelet_of(topology, shared), Availability(pack([2] * 4, 2), width=2), gpu_request(2)
+    )
+    assert found.refusal is not None
+    assert found.refusal.reason.endswith("gives a container no more than one share of a GPU")
+    assert not found.refusal.resolvable
+    one_each = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(c, 1) for c in "ab"))
+    both = assess(kubelet_of(topology, shared), Availability(pack([2] * 4, 2), width=2), one_each)
+    assert both.refusal is None
 
 
 def test_the_kubelet_does_not_ask_where_it_has_no_choice() -> None:
