@@ -125,14 +125,13 @@ def test_a_plugin_that_gives_one_share_at_most_says_so(strategy: str) -> None:
     """Nothing was evicted for that, and it is not said that GPUs are short."""
     shared = GpuResource("nvidia.com/gpu", strategy, 2, refuses_several=True)
     topology = node(AllocatorFacts("distributed", "v0.20.0"), shared)
-    found = assess(
-        kubelet_of(topology, shared), Availability(pack([2] * 4, 2), width=2), gpu_request(2)
-    )
+    idle = Availability(pack([2] * 4, 2), width=2)
+    found = assess(kubelet_of(topology, shared), idle, gpu_request(2))
     assert found.refusal is not None
     assert found.refusal.reason.endswith("gives a container no more than one share of a GPU")
     assert not found.refusal.resolvable
     one_each = GpuRequest("nvidia.com/gpu", tuple(ContainerRequest(c, 1) for c in "ab"))
-    both = assess(kubelet_of(topology, shared), Availability(pack([2] * 4, 2), width=2), one_each)
+    both = assess(kubelet_of(topology, shared), idle, one_each)
     assert both.refusal is None
 
 
