@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.catalogue import versions
 from tests.e2e.deviceplugin import DevicePlugin
 from tests.e2e.loneplugin import LonePlugin
-from tests.e2e.nvidiastack import PluginSettings
+from tests.e2e.nvidiastack import MPS, PluginSettings
 from tests.fakes.nvml import MigInstance
 from tests.waiting import eventually
 from topology.core.admission import kubelet_of
@@ -31,9 +31,6 @@ MACHINE = "a30-4-bridged"
 HIT = 2
 """The GPU that is lost, by index and position."""
 UNWATCHED = (("DP_DISABLE_HEALTHCHECKS", "all"),)
-MPS_CONTROL = "#!/bin/sh\nwhile read -r _; do :; done\n"
-"""In place of nvidia-cuda-mps-control, which the plugin asks whether its MPS daemon is well; there
-is no daemon. The plugin asks nothing else of it."""
 
 Make = Callable[[PluginSettings], LonePlugin]
 
@@ -207,13 +204,9 @@ def allocates(client: DevicePlugin, ids: Collection[str]) -> str:
     ],
 )
 def test_whether_a_container_gets_several_shares(
-    lone: Make, version: str, strategy: str, option: str, refused: bool, tmp_path: Path
+    lone: Make, version: str, strategy: str, option: str, refused: bool
 ) -> None:
-    control = tmp_path / "nvidia-cuda-mps-control"
-    control.write_text(MPS_CONTROL)
-    control.chmod(0o755)
-    path = (("PATH", f"{tmp_path}:/usr/bin:/bin"), ("MPS_ROOT", "/run/nvidia/mps"))
-    plugin = lone(PluginSettings(version, config=sharing(strategy, option), environment=path))
+    plugin = lone(PluginSettings(version, config=sharing(strategy, option), environment=MPS))
     client = plugin.start()
     ids = sorted(device.id for device in client.devices())
     assert len(ids) == 8

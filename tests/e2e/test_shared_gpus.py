@@ -1,5 +1,6 @@
-"""Time-slicing, MIG and sick GPUs on real kubelets with NVIDIA's plugin: what we publish, promise.
+"""Time-slicing, MPS, MIG and sick GPUs on real kubelets with NVIDIA's plugin.
 
+What we publish of them, and what we promise.
 Each node's plugin is set up by its own configuration file.
 """
 
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.building import NEWEST
-from tests.e2e.nvidiastack import GPU, PluginSettings
+from tests.e2e.nvidiastack import GPU, MPS, PluginSettings
 from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.realnodes import RealNode, RealNodes
 from tests.e2e.silicon import Silicon
@@ -38,6 +39,9 @@ sharing:
     {f"{option}: true" if option else ""}
     resources: [{{name: {GPU}, replicas: 2}}]
 """
+
+
+MPS_CONFIG = time_slicing().replace("timeSlicing", "mps")
 
 
 def mig(strategy: str) -> str:
@@ -79,6 +83,7 @@ NODES = {
         PluginSettings(config=time_slicing(), serves=((GPU, 8),)),
         agent=("--fail-requests-greater-than-one=false",),
     ),
+    "mps": RealNode("t4-4", PluginSettings(config=MPS_CONFIG, environment=MPS, serves=((GPU, 8),))),
     "single": RealNode(
         "a30-4-bridged",
         PluginSettings(config=mig("single"), serves=((GPU, 16),)),
@@ -266,6 +271,21 @@ def waits(nodes: RealNodes, name: str) -> str:
         if found["type"] == "PodScheduled" and found.get("reason") == "Unschedulable":
             return str(found["message"])
     return ""
+
+
+def test_mps_gives_a_container_one_share(real_nodes: RealNodes) -> None:
+    """Of this version of the plugin that is known without a pod that was refused."""
+    (served,) = record(real_nodes, "mps").topology.resources
+    assert (served.strategy, served.replicas, served.refuses_several) == ("mps", 2, None)
+    (share,) = run(real_nodes, "mps", "share", 1, {"link": "node"})
+    assert "::" in share
+    assert placement(real_nodes.cluster.pod("share"))["verdict"] == "guaranteed"
+    create(real_nodes, "mps", "shares", 2)
+    try:
+        stays_away(real_nodes, "shares", "gives a container no more than one share of a GPU")
+    finally:
+        real_nodes.cluster.remove_pod("shares")
+    remove(real_nodes, "mps", "share")
 
 
 # --- MIG ------------------------------------------------------------------------------------------

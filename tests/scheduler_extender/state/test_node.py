@@ -280,7 +280,7 @@ def test_ended_pods_count_only_where_a_report_shows_them() -> None:
             sequence += 1
             named = rng.sample(sorted(facts.pods), min(2, len(facts.pods)))
             if rng.random() < 0.2:
-                named = ["stranger"]
+                named = [PodUid("stranger")]
             shown = [shows(name, gpu) for gpu, name in enumerate(named)]
             if shown and rng.random() < 0.3:  # the agent did not know whose they are
                 shown[0] = replace(shown[0], pod_uid=PodUid(""))
