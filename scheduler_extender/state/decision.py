@@ -115,7 +115,7 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
     topology, served = _served(facts, request)
     available = facts.availability(request.resource)
     assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
-    kubelet = kubelet_of(topology, served)
+    kubelet = kubelet_of(topology, served, facts.missing)
     assessed = assess(kubelet, available, request)
     if not assessed.fits and not request.required:
         # The constraints do not refuse it, the count does.
@@ -143,7 +143,7 @@ def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
     available = facts.availability(request.resource)
     assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
     plain = replace(request, constraints=NO_CONSTRAINTS)
-    return assess(kubelet_of(topology, served), available, plain)
+    return assess(kubelet_of(topology, served, facts.missing), available, plain)
 
 
 def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
@@ -166,7 +166,7 @@ def prospect(
     available = facts.availability(request.resource)
     if served is None or isinstance(available, Unusable):
         return Prospect(scoring.UNKNOWN)
-    kubelet = kubelet_of(facts.topology, served)
+    kubelet = kubelet_of(facts.topology, served, facts.missing)
     return scoring.prospect(kubelet, available, request, decision.assessment, classes)
 
 

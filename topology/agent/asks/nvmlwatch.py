@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
-from topology.agent.decides.observed import NvmlState, Vitals, Xid
+from topology.agent.decides.observed import NvmlState, SeenNode, Vitals, Xid
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ class NvmlWatch:
         with self._lock:
             state, busy = self._state, self._busy_since
         if busy is not None and self._clock() - busy > self._cadence.hung:
-            return NvmlState(state.seen, state.vitals, state.rounds, "a call hangs", asked=True)
+            return replace(state, problem="a call hangs", asked=True)
         return state
 
     def expect(self, gpus: int) -> None:
@@ -103,13 +103,15 @@ class NvmlWatch:
     def _watch(self, nvml: Nvml) -> None:
         """Look and listen until NVML fails or has to be opened anew."""
         opened = looked = self._clock()
+        listening = nvml.listen()  # first: what happens during the look is heard
         seen = nvml.look()
-        listening = nvml.listen()
         vitals = nvml.vitals()
-        self._note(NvmlState(seen, vitals, self._state.rounds + 1, "", asked=True))
+        self._see(nvml, seen, vitals)
+        heard = False
         while not self._stopping.is_set():
             self._busy_since = None
-            due = self._clock() + self._cadence.vitals
+            began = self._clock()
+            due = began + self._cadence.vitals
             while not self._stopping.is_set() and (left := due - self._clock()) > 0:
                 pause = min(left, self._cadence.slice)
                 if not listening:
@@ -120,8 +122,12 @@ class NvmlWatch:
                 try:
                     xid = nvml.wait(pause)
                 except EventsFailedError:
-                    listening = False  # until the next look: what fails at once must not spin
+                    # A GPU may be lost: look soon. What always fails at once must not spin.
+                    if heard:
+                        due = min(due, began + self._cadence.slice)
+                    listening = heard = False
                     continue
+                heard = True
                 if xid is not None:
                     log.warning("Xid", number=xid.number, gpu=xid.uuid)
                     with self._lock:
@@ -140,14 +146,17 @@ class NvmlWatch:
                 or self._clock() - looked >= self._cadence.look
             ):
                 seen, looked = nvml.look(), self._clock()
-            self._note(NvmlState(seen, vitals, self._state.rounds + 1, "", asked=True))
+            self._see(nvml, seen, vitals)
 
     def _busy(self) -> None:
         self._busy_since = self._clock()
 
+    def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...]) -> None:
+        rounds = self._state.rounds + 1
+        self._note(NvmlState(seen, vitals, rounds, "", asked=True, nameless=nvml.nameless))
+
     def _fail(self, cause: str) -> None:
-        last = self._state
-        self._note(NvmlState(last.seen, last.vitals, last.rounds, cause, asked=True))
+        self._note(replace(self._state, problem=cause, asked=True))
 
     def _note(self, state: NvmlState) -> None:
         with self._lock:

@@ -8,8 +8,9 @@ next one, which is bound there too.
 
 from __future__ import annotations
 
-from topology.core.admission import AFFINITY, Kubelet
+from topology.core.admission import AFFINITY, SEVERAL, Kubelet
 from topology.core.allocators.best_effort import PADDED, UNEQUAL
+from topology.core.allocators.outage import MISSING
 from topology.core.belief import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
@@ -27,7 +28,11 @@ def certain_refusal(
     """
     if not _refuses(found):
         return None
-    if AFFINITY in found.hazards:
+    if MISSING in found.hazards and kubelet.outage is not None:
+        words = _outage_words(kubelet, kubelet.outage.names)
+    elif SEVERAL in found.hazards:
+        words = "NVIDIA's device plugin gives a container no more than one share of a GPU"
+    elif AFFINITY in found.hazards:
         words = _affinity_words(kubelet, request.counts)
     elif PADDED in found.hazards:
         words = "NVIDIA's device plugin fails when it chooses among the free GPUs"
@@ -42,6 +47,14 @@ def certain_refusal(
 
 def _refuses(found: Outlook) -> bool:
     return found.sets == () and bool(found.hazards) and SPENT not in found.hazards
+
+
+def _outage_words(kubelet: Kubelet, names: tuple[str, ...]) -> str:
+    """Who refuses over which GPU; of many the first alone, so that the sentence stays short."""
+    version = (kubelet.facts.plugin_version or "").removeprefix("v")
+    plugin = " ".join(filter(None, ("NVIDIA's device plugin", version)))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{plugin} refuses every pod while {names[0]}{more} {'are' if more else 'is'} lost"
 
 
 def _affinity_words(kubelet: Kubelet, counts: Counts) -> str:
