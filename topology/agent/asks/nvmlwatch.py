@@ -53,6 +53,7 @@ class NvmlWatch:
         self._xids: list[Xid] = []
         self._busy_since: float | None = None
         self._expected = 0
+        self._hears = False  # whether the last wait for an event did not fail
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
@@ -107,32 +108,8 @@ class NvmlWatch:
         seen = nvml.look()
         vitals = nvml.vitals()
         self._see(nvml, seen, vitals)
-        heard = False
         while not self._stopping.is_set():
-            self._busy_since = None
-            began = self._clock()
-            due = began + self._cadence.vitals
-            while not self._stopping.is_set() and (left := due - self._clock()) > 0:
-                pause = min(left, self._cadence.slice)
-                if not listening:
-                    self._busy_since = None
-                    self._stopping.wait(pause)
-                    continue
-                self._busy()
-                try:
-                    xid = nvml.wait(pause)
-                except EventsFailedError:
-                    # A GPU may be lost: look soon. What always fails at once must not spin.
-                    if heard:
-                        due = min(due, began + self._cadence.slice)
-                    listening = heard = False
-                    continue
-                heard = True
-                if xid is not None:
-                    log.warning("Xid", number=xid.number, gpu=xid.uuid)
-                    with self._lock:
-                        self._xids.append(xid)
-                    break
+            listening = self._hear(nvml, listening=listening)
             if self._stopping.is_set():
                 return
             self._busy()
@@ -147,6 +124,37 @@ class NvmlWatch:
             ):
                 seen, looked = nvml.look(), self._clock()
             self._see(nvml, seen, vitals)
+
+    def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
+        """Listen until an Xid comes or the next look is due; whether there is still to listen.
+
+        Where waiting fails a GPU may be lost, so the next look is due soon. What always fails at
+        once must not spin: it is looked at in its usual time.
+        """
+        began = self._clock()
+        due = began + self._cadence.vitals
+        self._busy_since = None
+        while not self._stopping.is_set() and (left := due - self._clock()) > 0:
+            pause = min(left, self._cadence.slice)
+            if not listening:
+                self._busy_since = None
+                self._stopping.wait(pause)
+                continue
+            self._busy()
+            try:
+                xid = nvml.wait(pause)
+            except EventsFailedError:
+                if self._hears:
+                    due = min(due, began + self._cadence.slice)
+                listening = self._hears = False
+                continue
+            self._hears = True
+            if xid is not None:
+                log.warning("Xid", number=xid.number, gpu=xid.uuid)
+                with self._lock:
+                    self._xids.append(xid)
+                break
+        return listening
 
     def _busy(self) -> None:
         self._busy_since = self._clock()

@@ -24,7 +24,7 @@ class Kubelet:
 
     ``replicas`` is how many devices the plugin advertises for one GPU. ``refuses_several`` says
     whether the plugin refuses a container more than one device; None where that is not known.
-    ``outage`` are the GPUs that the plugin may fail over.
+    ``outage`` takes the policy's place while GPUs do not answer the driver.
     """
 
     shape: Shape
