@@ -67,6 +67,15 @@ def agent(
             "(nothing is known of it). With auto the agent finds out.",
         ),
     ] = "auto",
+    fail_requests_greater_than_one: Annotated[
+        str,
+        typer.Option(
+            metavar="WORD",
+            help="Where GPUs are shared: whether the device plugin refuses a container more than "
+            "one share of them, true or false, as its configuration has it. With auto the agent "
+            "learns it from what the plugin does.",
+        ),
+    ] = "auto",
     topology_manager_policy: Annotated[
         str,
         typer.Option(
@@ -113,6 +122,10 @@ def agent(
         raise BadInputError("--host: give an address, such as 127.0.0.1 or 0.0.0.0")
     known = {w: w for w in ("best-effort", "distributed", "packed", "any")}
     policy = one_of("--allocator-policy", allocator_policy, known, None, "auto")
+    answers = {"true": True, "false": False}
+    fails = one_of(
+        "--fail-requests-greater-than-one", fail_requests_greater_than_one, answers, None, "auto"
+    )
     manager = {w: w for w in ("none", "best-effort", "restricted", "single-numa-node")}
     told = one_of("--topology-manager-policy", topology_manager_policy, manager, None, "auto")
     scopes = {w: w for w in ("container", "pod")}
@@ -129,6 +142,7 @@ def agent(
         kubelet_address=kubelet_address,
         kubelet_insecure_tls=kubelet_insecure_tls,
         allocator_policy=policy,
+        fail_requests_greater_than_one=fails,
         topology_manager_policy=told,
         topology_manager_scope=scope,
         heartbeat=heartbeat,

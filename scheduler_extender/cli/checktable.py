@@ -92,7 +92,7 @@ def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
     available = row.facts.availability(request.resource)
     if isinstance(available, Unusable):
         return named
-    kubelet = kubelet_of(topology, served)
+    kubelet = kubelet_of(topology, served, row.facts.missing)
     found = container_sets(
         kubelet,
         available.free,

@@ -158,6 +158,8 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
         return found
     if report is not None and report.not_ready:
         found["notReady"] = report.not_ready
+    if facts.missing:
+        found["missing"] = [gpu.name for gpu in facts.missing]
     found["gpus"] = len(topology.gpus)
     found["summary"] = topology.summary()
     found["sequence"] = report.sequence if report else None

@@ -124,7 +124,7 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
     available = facts.availability(request.resource)
     assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
     available = available.without_needless_room(request.exclusive)
-    kubelet = kubelet_of(topology, served)
+    kubelet = kubelet_of(topology, served, facts.missing)
     assessed = assess(kubelet, available, request)
     if not assessed.fits and not request.required:
         # The constraints do not refuse it, the count does.
@@ -153,7 +153,7 @@ def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
     assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
     available = available.without_needless_room(request.exclusive)
     plain = replace(request, constraints=NO_CONSTRAINTS)
-    return assess(kubelet_of(topology, served), available, plain)
+    return assess(kubelet_of(topology, served, facts.missing), available, plain)
 
 
 def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
@@ -176,7 +176,7 @@ def prospect(
     available = facts.availability(request.resource)
     if served is None or isinstance(available, Unusable):
         return Prospect(scoring.UNKNOWN)
-    kubelet = kubelet_of(facts.topology, served)
+    kubelet = kubelet_of(facts.topology, served, facts.missing)
     return scoring.prospect(kubelet, available, request, decision.assessment, classes)
 
 

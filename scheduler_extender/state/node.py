@@ -13,7 +13,7 @@ Three kinds of pods are no longer with the API server or have ended, and still c
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from topology.core.belief import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.remembering import Interruption
-from topology.core.report import Report
+from topology.core.report import MissingGpu, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 UNKNOWN_VERSION = -1
@@ -66,6 +66,14 @@ class Leaving:
         return report.sequence >= self.sequence + 2 if knew is None else knew
 
 
+@dataclass(frozen=True, slots=True)
+class _Alive:
+    """Those of the pods ``of`` a node that have not ended."""
+
+    of: Mapping[PodUid, PodRecord]
+    pods: Mapping[PodUid, PodRecord]
+
+
 @dataclass(frozen=True, eq=False)
 class NodeFacts:
     """Everything known of one node.
@@ -95,6 +103,7 @@ class NodeFacts:
     reported: frozenset[PodUid] = frozenset()
     streaks: Mapping[str, Streaks] = field(default_factory=dict)
     resumed: float = 0.0
+    _alive: _Alive | None = field(repr=False, default=None)
     _ledgers: dict[str, Ledger | Unusable] = field(init=False, repr=False, default_factory=dict)
 
     @property
@@ -105,17 +114,37 @@ class NodeFacts:
         )  # leaving pods alone do not keep a node known
 
     @property
+    def alive(self) -> Mapping[PodUid, PodRecord]:
+        """The pods that are bound here and have not ended.
+
+        They are carried from facts to facts beside ``pods``: a controller that runs away leaves
+        thousands of ended pods on a node, which hold nothing and are not gone through each time.
+        """
+        known = self._alive
+        if known is None or known.of is not self.pods:
+            found = {uid: pod for uid, pod in self.pods.items() if not pod.ended}
+            known = _Alive(self.pods, found)
+            object.__setattr__(self, "_alive", known)
+        return known.pods
+
+    @property
     def all_pods(self) -> tuple[PodRecord, ...]:
         """The pods that hold devices here or will: bound, with a bind in flight, or leaving."""
         leaving = (found.pod for found in self.leaving.values())
         return (*self.pods.values(), *self.in_flight.values(), *leaving)
 
     @property
+    def missing(self) -> tuple[MissingGpu, ...]:
+        """The GPUs that do not answer their driver, by the last report."""
+        return self.report.missing if self.report is not None else ()
+
+    @property
     def promises(self) -> bool:
         """Whether a pod here was promised something that no report has shown kept yet."""
+        leaving = (found.pod for found in self.leaving.values())
         return any(
             pod.promised != NO_CONSTRAINTS and pod.uid not in self.reported and not pod.ended
-            for pod in self.all_pods
+            for pod in (*self.alive.values(), *self.in_flight.values(), *leaving)
         )
 
     @property
@@ -127,7 +156,7 @@ class NodeFacts:
         """Pods over ``resource`` of which nobody has seen yet whether the kubelet takes them."""
         return [
             pod
-            for pod in (*self.pods.values(), *self.in_flight.values())
+            for pod in (*self.alive.values(), *self.in_flight.values())
             if not (pod.ended or pod.admitted or pod.uid in self.reported)
             and resource_of(pod) == resource
         ]
@@ -181,6 +210,7 @@ class NodeFacts:
             usable = not self.problem and self.report is not None
             available = self.availability(resource) if usable else None
             key += (topology.shape, topology.allocator, topology.resources, available)
+            key += (self.missing,)
             key += (self.too_many_departed, self.too_many_departed and self.promises)
         return key
 
@@ -190,15 +220,26 @@ class NodeFacts:
         if report is not None:
             kept = tuple(a for a in report.allocations if a.pod_uid not in gone)
             report = replace(report, allocations=kept)
+        pods = _without(self.pods, gone)
         return _without_old_departed(
             replace(
                 self,
                 report=report,
-                pods=_without(self.pods, gone),
+                pods=pods,
+                _alive=_Alive(pods, _without(self.alive, gone)),
                 in_flight=_without(self.in_flight, gone),
                 leaving=_without(self.leaving, gone),
             )
         )
+
+    def _entered(self) -> Iterable[PodRecord]:
+        """The pods that the ledger is made of: all but the ended ones that no report shows."""
+        shown = {a.pod_uid for a in (self.report.allocations if self.report else ())}
+        if "" in shown:
+            return self.all_pods  # any pod of that name may be meant
+        ended = [self.pods[uid] for uid in shown & self.pods.keys() - self.alive.keys()]
+        leaving = (found.pod for found in self.leaving.values())
+        return (*self.alive.values(), *sorted(ended, key=_uid), *self.in_flight.values(), *leaving)
 
     def _ledger(self, resource: str) -> Ledger | Unusable:
         assert self.topology is not None  # noqa: S101 (callers looked)
@@ -206,7 +247,7 @@ class NodeFacts:
             return ledger(
                 self.topology,
                 self.report,
-                self.all_pods,
+                self._entered(),
                 resource,
                 all_pods_known=self.all_pods_known,
                 reported=self.reported,
@@ -216,8 +257,12 @@ class NodeFacts:
             return Unusable(str(error))
 
 
-def _without(found: Mapping[PodUid, T], gone: frozenset[PodUid]) -> Mapping[PodUid, T]:
+def _without(found: Mapping[PodUid, T], gone: Container[PodUid]) -> Mapping[PodUid, T]:
     return {uid: value for uid, value in found.items() if uid not in gone}
+
+
+def _uid(pod: PodRecord) -> PodUid:
+    return pod.uid
 
 
 def resource_of(pod: PodRecord) -> str:
@@ -266,7 +311,9 @@ def without_record(facts: NodeFacts, problem: str | None = None) -> NodeFacts:
 
 def with_pod(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     """A pod is bound here, or has changed."""
-    return _without_old_departed(replace(facts, pods={**facts.pods, pod.uid: pod}))
+    pods = {**facts.pods, pod.uid: pod}
+    alive = _without(facts.alive, {pod.uid}) if pod.ended else {**facts.alive, pod.uid: pod}
+    return _without_old_departed(replace(facts, pods=pods, _alive=_Alive(pods, alive)))
 
 
 def without_pod(facts: NodeFacts, uid: PodUid) -> NodeFacts:
@@ -305,8 +352,7 @@ def note_departure(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     request = pod.request
     if pod.uid in facts.reported or not isinstance(request, GpuRequest):
         return facts
-    here = frozenset(other.uid for other in facts.all_pods)
-    beside = _unreported(facts, request.resource, here) - {pod.uid}
+    beside = _unreported(facts, request.resource) - {pod.uid}
     if not beside:
         return facts
     alike = [
@@ -320,21 +366,26 @@ def note_departure(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
         departed[pod.uid] = Departed(pod, beside)
     else:
         former = departed.pop(alike[-1])
+        here = frozenset(other.uid for other in facts.all_pods)
         departed[pod.uid] = Departed(pod, (beside | former.beside) & here, many=True)
     return _without_old_departed(replace(facts, departed=departed))
 
 
-def _unreported(facts: NodeFacts, resource: str, everybody: frozenset[PodUid]) -> frozenset[PodUid]:
-    """Who is unreported; everybody where that cannot be told."""
-    if facts.topology is None:
-        return everybody
-    try:
-        found = facts.ledger(resource)
-    except Interruption:
-        raise
-    except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
-        return everybody
-    return everybody if isinstance(found, Unusable) else frozenset(found.unreported)
+def _unreported(
+    facts: NodeFacts, resource: str, everybody: Iterable[PodUid] | None = None
+) -> frozenset[PodUid]:
+    """Who is unreported; ``everybody`` where that cannot be told: all pods, if left out."""
+    found: Ledger | Unusable | None = None
+    if facts.topology is not None:
+        try:
+            found = facts.ledger(resource)
+        except Interruption:
+            raise
+        except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
+            found = None
+    if isinstance(found, Ledger):
+        return frozenset(found.unreported)
+    return frozenset([pod.uid for pod in facts.all_pods] if everybody is None else everybody)
 
 
 def _with_reported(facts: NodeFacts) -> NodeFacts:
@@ -375,6 +426,6 @@ def _without_old_departed(facts: NodeFacts) -> NodeFacts:
     for uid, gone in facts.departed.items():
         request = gone.pod.request
         resource = request.resource if isinstance(request, GpuRequest) else ""
-        if uid in _unreported(facts, resource, frozenset(facts.departed)):
+        if uid in _unreported(facts, resource, facts.departed):
             kept[uid] = gone
     return facts if len(kept) == len(facts.departed) else replace(facts, departed=kept)

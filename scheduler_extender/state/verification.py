@@ -19,7 +19,7 @@ from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
 from topology import codec
 from topology.core.admission import Kubelet, kubelet_of
-from topology.core.belief import Availability, Unreported
+from topology.core.belief import Availability, Unreported, opaque
 from topology.core.devices import GpuResource
 from topology.core.graph import NodeTopology
 from topology.core.placement import predicted, satisfies
@@ -85,6 +85,8 @@ def _verify(
     facts: NodeFacts, topology: NodeTopology, served: GpuResource, before: Report, after: Report
 ) -> list[Surprise]:
     kubelet = kubelet_of(topology, served)
+    if before.missing or after.missing:
+        kubelet = opaque(kubelet)  # a GPU that does not answer may have, at some time in between
     same_boot = before.boot_id == after.boot_id
     known = set(before.allocations) if same_boot else set()
     new = {a.pod_uid or f"{a.namespace}/{a.pod}" for a in set(after.allocations) - known}

@@ -68,6 +68,10 @@ class LonePlugin:
         """Start it, and ask about ``nvidia.com/resource``; again after it died."""
         self.stop()
         self._process = self.nvidia.start_plugin(self._log, "")
+        return self.start_client(resource)
+
+    def start_client(self, resource: str) -> DevicePlugin:
+        """Ask the running plugin about ``nvidia.com/resource``, too."""
         socket = self._plugins / f"nvidia-{resource}.sock"
 
         def serves() -> bool:

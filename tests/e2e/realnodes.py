@@ -42,8 +42,8 @@ class RealNode:
     """A node to be: a machine of the catalogue by name, and how its device plugin is set up.
 
     ``processors`` are those of the host where it has none of its own. ``overrides`` are fields of
-    its KubeletConfiguration. ``prepare`` is done to the machine before
-    any program sees it: MIG instances, faults.
+    its KubeletConfiguration, ``agent`` options of our agent. ``prepare`` is done to the machine
+    before any program sees it: MIG instances, faults.
     """
 
     machine: str
@@ -51,6 +51,7 @@ class RealNode:
     processors: Processors | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
     prepare: Callable[[Silicon], None] | None = None
+    agent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def joined(
             f"--kubelet-address=127.0.0.1:{port}",
             "--kubelet-insecure-tls",
             f"--sysfs={silicon.sysfs}",
+            *wanted.agent,
         ]
         agent = stack.enter_context(
             Agent(plane, silicon.topology, kubelet.socket, folder, flags, silicon.nvml)

@@ -1,5 +1,6 @@
-"""Time-slicing, MIG and sick GPUs on real kubelets with NVIDIA's plugin: what we publish, promise.
+"""Time-slicing, MPS, MIG and sick GPUs on real kubelets with NVIDIA's plugin.
 
+What we publish of them, and what we promise.
 Each node's plugin is set up by its own configuration file.
 """
 
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.nvidiastack import GPU, PluginSettings
+from tests.e2e.building import NEWEST
+from tests.e2e.nvidiastack import GPU, MPS, PluginSettings
 from tests.e2e.pods import PODS, gpu_pod
 from tests.e2e.realnodes import RealNode, RealNodes
 from tests.e2e.silicon import Silicon
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.e2e
 SHARED = "nvidia.com/gpu.shared"
 SMALL, LARGE = "nvidia.com/mig-1g.6gb", "nvidia.com/mig-2g.12gb"
 XID = 48
+VERSION = NEWEST.removeprefix("v")
 SMALL_MIB, LARGE_MIB = 5952, 11968
 
 
@@ -36,6 +39,9 @@ sharing:
     {f"{option}: true" if option else ""}
     resources: [{{name: {GPU}, replicas: 2}}]
 """
+
+
+MPS_CONFIG = time_slicing().replace("timeSlicing", "mps")
 
 
 def mig(strategy: str) -> str:
@@ -72,6 +78,12 @@ NODES = {
         "t4-4",
         PluginSettings(config=time_slicing("failRequestsGreaterThanOne"), serves=((GPU, 8),)),
     ),
+    "told": RealNode(
+        "t4-4",
+        PluginSettings(config=time_slicing(), serves=((GPU, 8),)),
+        agent=("--fail-requests-greater-than-one=false",),
+    ),
+    "mps": RealNode("t4-4", PluginSettings(config=MPS_CONFIG, environment=MPS, serves=((GPU, 8),))),
     "single": RealNode(
         "a30-4-bridged",
         PluginSettings(config=mig("single"), serves=((GPU, 16),)),
@@ -164,7 +176,8 @@ def remove(nodes: RealNodes, node: str, *names: str) -> None:
 @pytest.mark.parametrize(("node", "resource"), [("sliced", GPU), ("renamed", SHARED)])
 def test_replicas_are_published(real_nodes: RealNodes, node: str, resource: str) -> None:
     found = record(real_nodes, node)
-    assert found.topology.resources == (GpuResource(resource, "time-slicing", 2),)
+    (served,) = found.topology.resources
+    assert (served.name, served.strategy, served.replicas) == (resource, "time-slicing", 2)
     assert found.topology.allocator.policy == "distributed"
     assert found.report is not None
     assert found.report.allocatable is not None
@@ -178,8 +191,8 @@ def test_replicas_lie_on_gpus_that_were_foreseen(
     """Spread over GPUs with the fewest pods: the second pod gets what the first left."""
     names = [f"{node}-{i}" for i in range(3)]
     for name in names:
-        # Whether the plugin takes requests for two shares at all, a record does not say: a pod that
-        # requires something waits here (the next tests), so this one only prefers it.
+        # Whether the plugin takes requests for two shares at all is not known before the first such
+        # pod runs: one that requires something waits until then (below), so this one prefers it.
         ids = run(real_nodes, node, name, 2, {"link": "node", "policy": "preferred"}, resource)
         got = real_nodes.kubelets[node].positions(ids)
         promised = placement(real_nodes.cluster.pod(name))
@@ -202,20 +215,54 @@ def test_the_plugin_refuses_two_replicas(real_nodes: RealNodes) -> None:
     status = real_nodes.cluster.pod("two")["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
     assert "maximum request size for shared resources is 1" in status["message"]
+    real_nodes.cluster.until(
+        lambda: refuses_several(real_nodes, "one-each"), "the agent has learnt from it"
+    )
     real_nodes.cluster.remove_pod("two")
     remove(real_nodes, "one-each", "one")
 
 
-def test_two_replicas_are_not_promised_where_they_are_refused(real_nodes: RealNodes) -> None:
-    create(real_nodes, "one-each", "promised", 2, {"link": "node"})
+def refuses_several(nodes: RealNodes, node: str) -> bool | None:
+    """What the record says: whether the plugin refuses a container several shares."""
+    return record(nodes, node).topology.resources[0].refuses_several
+
+
+@pytest.mark.parametrize("wishes", [{}, {"link": "node"}], ids=["plain", "required"])
+def test_no_pod_of_two_replicas_is_sent_where_one_was_refused(
+    real_nodes: RealNodes, wishes: dict[str, str]
+) -> None:
+    """The test above has taught the agent what this plugin does."""
+    create(real_nodes, "one-each", "another", 2, wishes)
     try:
-        real_nodes.cluster.until(
-            lambda: phase(real_nodes, "promised") == "Failed" or waits(real_nodes, "promised"),
-            "the pod waits, or its kubelet refuses it",
-        )
-        assert waits(real_nodes, "promised")
+        stays_away(real_nodes, "another", "gives a container no more than one share of a GPU")
     finally:
-        real_nodes.cluster.remove_pod("promised")
+        real_nodes.cluster.remove_pod("another")
+
+
+@pytest.mark.parametrize("node", ["sliced", "told"])
+def test_two_replicas_are_promised_where_they_are_given(real_nodes: RealNodes, node: str) -> None:
+    """One agent learns it from a pod of no constraints, the other was told."""
+    if node == "sliced":
+        run(real_nodes, node, "teacher", 2)
+        real_nodes.cluster.until(
+            lambda: refuses_several(real_nodes, node) is False, "the agent has learnt it"
+        )
+        remove(real_nodes, node, "teacher")
+    assert refuses_several(real_nodes, node) is False
+    ids = run(real_nodes, node, "promised", 2, {"link": "node"})
+    promised = placement(real_nodes.cluster.pod("promised"))
+    assert promised["verdict"] == "guaranteed"
+    assert sorted(set(real_nodes.kubelets[node].positions(ids))) in promised["sets"]
+    remove(real_nodes, node, "promised")
+
+
+def stays_away(nodes: RealNodes, name: str, reason: str) -> None:
+    """A pod waits for this reason, and no kubelet has refused it."""
+    nodes.cluster.until(
+        lambda: phase(nodes, name) == "Failed" or waits(nodes, name),
+        "the pod waits, or its kubelet refuses it",
+    )
+    assert reason in waits(nodes, name)
 
 
 def waits(nodes: RealNodes, name: str) -> str:
@@ -224,6 +271,21 @@ def waits(nodes: RealNodes, name: str) -> str:
         if found["type"] == "PodScheduled" and found.get("reason") == "Unschedulable":
             return str(found["message"])
     return ""
+
+
+def test_mps_gives_a_container_one_share(real_nodes: RealNodes) -> None:
+    """Of this version of the plugin that is known without a pod that was refused."""
+    (served,) = record(real_nodes, "mps").topology.resources
+    assert (served.strategy, served.replicas, served.refuses_several) == ("mps", 2, None)
+    (share,) = run(real_nodes, "mps", "share", 1, {"link": "node"})
+    assert "::" in share
+    assert placement(real_nodes.cluster.pod("share"))["verdict"] == "guaranteed"
+    create(real_nodes, "mps", "shares", 2)
+    try:
+        stays_away(real_nodes, "shares", "gives a container no more than one share of a GPU")
+    finally:
+        real_nodes.cluster.remove_pod("shares")
+    remove(real_nodes, "mps", "share")
 
 
 # --- MIG ------------------------------------------------------------------------------------------
@@ -311,7 +373,9 @@ def lost(real_nodes: RealNodes) -> str:
 def test_a_lost_gpu_makes_the_kubelet_refuse_every_pod(real_nodes: RealNodes, lost: str) -> None:
     """The plugin prefers nothing while one GPU does not answer, whichever are asked about."""
     assert len(allocatable(real_nodes, lost)) == 8
-    create(real_nodes, lost, "refused", 1)
+    unscheduled = gpu_pod("refused", [1])
+    unscheduled["spec"]["nodeName"] = lost
+    real_nodes.cluster.create(PODS, unscheduled)
     real_nodes.cluster.until(lambda: phase(real_nodes, "refused") == "Failed", "it is refused")
     status = real_nodes.cluster.pod("refused")["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
@@ -319,22 +383,37 @@ def test_a_lost_gpu_makes_the_kubelet_refuse_every_pod(real_nodes: RealNodes, lo
     real_nodes.cluster.remove_pod("refused")
 
 
-def test_a_pod_that_requires_something_stays_off_a_lost_gpu(
-    real_nodes: RealNodes, lost: str
-) -> None:
-    create(real_nodes, lost, "requires", 2, {"link": "nvlink"})
-    real_nodes.cluster.until(lambda: waits(real_nodes, "requires"), "requires fits nowhere")
-    real_nodes.cluster.remove_pod("requires")
+WISHES = {
+    "plain": {},
+    "preferred": {"link": "nvlink", "policy": "preferred"},
+    "required": {"link": "nvlink"},
+}
 
 
-@pytest.mark.xfail(reason="issue 12: plain pods pass nodes whose plugin refuses everything")
-def test_no_pod_is_sent_where_all_are_refused(real_nodes: RealNodes, lost: str) -> None:
-    create(real_nodes, lost, "plain", 1)
+@pytest.mark.parametrize("kind", WISHES)
+def test_no_pod_is_sent_where_all_are_refused(real_nodes: RealNodes, lost: str, kind: str) -> None:
+    create(real_nodes, lost, kind, 2, WISHES[kind])
     try:
-        real_nodes.cluster.until(
-            lambda: phase(real_nodes, "plain") == "Failed" or waits(real_nodes, "plain"),
-            "the pod waits, or its kubelet refuses it",
-        )
-        assert waits(real_nodes, "plain")
+        gpu = real_nodes.kubelets[lost].topology.gpus[3]
+        words = f"NVIDIA's device plugin {VERSION} refuses every pod while {gpu.uuid} is lost"
+        stays_away(real_nodes, kind, words)
     finally:
-        real_nodes.cluster.remove_pod("plain")
+        real_nodes.cluster.remove_pod(kind)
+
+
+def test_a_node_is_open_as_soon_as_its_gpu_answers_again(real_nodes: RealNodes, lost: str) -> None:
+    """The GPU goes on being called sick: nothing tells of a reset."""
+    create(real_nodes, lost, "waiting", 1)
+    create(real_nodes, lost, "linked", 2, {"link": "nvlink"})
+    both = ("waiting", "linked")
+    real_nodes.cluster.until(lambda: all(waits(real_nodes, name) for name in both), "both wait")
+    real_nodes.kubelets[lost].silicon.nvml.restore(3)
+    real_nodes.cluster.until(
+        lambda: phase(real_nodes, "waiting") == "Running", "the plain pod runs"
+    )
+    assert sick(real_nodes, lost), "and is, until its reset"
+    silicon = real_nodes.kubelets[lost].silicon
+    silicon.nvml.reset(3)
+    real_nodes.cluster.until(lambda: phase(real_nodes, "linked") == "Running", "the other runs")
+    assert not sick(real_nodes, lost)
+    remove(real_nodes, lost, *both)

@@ -22,7 +22,7 @@ from tests.scheduler_extender.serving import Running, running
 from tests.waiting import PATIENCE
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.placement import Verdict
-from topology.core.report import Allocation, Condition, Report
+from topology.core.report import Allocation, Condition, MissingGpu, Report
 from topology.core.requests import gpu_request
 
 NVLINK = {"link": "nvlink"}
@@ -127,6 +127,22 @@ def test_case_10_stale_report_node_by_node(service: Running) -> None:
     assert service.filter(pod(1), "bridged")["NodeNames"] == ["bridged"]
     hold(service, "bridged", sequence=3)
     assert service.filter(pod(1, NVLINK), "bridged")["NodeNames"] == ["bridged"]
+
+
+def test_a_gpu_that_does_not_answer_is_shown_and_ends_promises(service: Running) -> None:
+    """Nobody knows this node's plugin: it may fail over the GPU, or do well without."""
+    missing = (MissingGpu("GPU-2", counted=True),)
+    name = NodeName("switched")
+    assert service.cluster.put_report(name, Report("boot", 7, missing=missing))
+    answer = service.filter(pod(1, NVLINK), "switched")
+    assert answer["FailedNodes"] == {
+        "switched": "not guaranteed: the node's kubelet may refuse the pod"
+    }
+    assert service.filter(pod(1), "switched")["NodeNames"] == ["switched"]
+    assert service.admin.get("/v1/nodes/switched").json()["missing"] == ["GPU-2"]
+    assert service.cluster.put_report(name, Report("boot", 8))
+    assert service.filter(pod(1, NVLINK), "switched")["NodeNames"] == ["switched"]
+    assert "missing" not in service.admin.get("/v1/nodes/switched").json()
 
 
 def test_a_report_that_its_agent_does_not_vouch_for_promises_nothing(service: Running) -> None:

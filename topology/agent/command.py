@@ -42,6 +42,7 @@ class Options:
     kubelet_address: str | None
     kubelet_insecure_tls: bool
     allocator_policy: str | None
+    fail_requests_greater_than_one: bool | None
     topology_manager_policy: str | None
     topology_manager_scope: str | None
     heartbeat: float
@@ -66,6 +67,7 @@ class Options:
             self.boot_id,
             sources,
             self.allocator_policy,
+            self.fail_requests_greater_than_one,
             self.heartbeat,
         )
 

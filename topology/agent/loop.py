@@ -7,9 +7,10 @@ The loop asks the kubelet, the driver and the API server in turn and lets the bo
 what is asked         who decides
 ====================  ============================================================================
 the kubelet's list    ``polling`` when it is asked, ``holders`` what of the list counts
-the driver            ``health`` who is sick, ``hardwarebook`` what is there, ``unaccounted`` who
-                      computes without a pod
-everything together   ``record`` what is published, and whether it can be relied on
+the driver            ``health`` who is sick, ``missing`` who does not answer, ``hardwarebook`` what
+                      is there, ``unaccounted`` who computes without a pod
+everything together   ``shares`` whether a container gets several shares, ``record`` what is
+                      published, and whether it can be relied on
 ====================  ============================================================================
 
 A turn commands nobody. Its :class:`Turn` says what follows; the service carries it out. In one boot
@@ -34,6 +35,7 @@ from topology.agent.decides.health import HealthBook
 from topology.agent.decides.holders import HoldersBook
 from topology.agent.decides.holdings import Entry, Held, awaited
 from topology.agent.decides.limits import HOLDINGS_LEFT_OUT
+from topology.agent.decides.missing import MissingBook
 from topology.agent.decides.observed import NvmlState, Processors, Unseen, Xid
 from topology.agent.decides.pcitree import PciTree
 from topology.agent.decides.polling import (
@@ -49,11 +51,12 @@ from topology.agent.decides.record import (
     Picture,
     compose,
 )
+from topology.agent.decides.shares import SharesBook
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.decides.unaccounted import UnaccountedUse
 from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
-from topology.core.report import READY, Report
+from topology.core.report import READY, MissingGpu, Report
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +137,8 @@ class Turn:
 class NodeAgent:
     """The agent of one node. Not safe for several threads: one calls :meth:`turn` again and again.
 
-    ``policy`` is an operator's word for the device plugin's policy.
+    Two are an operator's word: ``policy`` is the device plugin's, ``refuses_several`` whether it
+    refuses a container several shares of GPUs. With None the agent finds out.
     """
 
     def __init__(
@@ -145,12 +149,15 @@ class NodeAgent:
         clock: Clock,
         *,
         policy: str | None = None,
+        refuses_several: bool | None = None,
         intervals: PollIntervals = USUAL_INTERVALS,
     ) -> None:
         self._boot = boot_id
         self._asks = asks
         self._clock = clock
         self._policy = policy
+        self._told_refuses_several = refuses_several
+        self._shares = SharesBook()
         self._polling = KubeletPolling(intervals, clock.seconds())
         self._allocatable = AllocatablePolling(intervals)
         self._holders = HoldersBook(intervals)
@@ -162,6 +169,7 @@ class NodeAgent:
         self._exclusive: Allocatable | None = None
         self._processors: Processors | Unseen | None = None
         self._kubelets = 0
+        self._missing = MissingBook()
         self._rounds = -1
         self._unfit = ""
 
@@ -175,6 +183,7 @@ class NodeAgent:
             # A GPU that is sick now is not among what the kubelet shows.
             self._topology_nodes = {gpu.uuid: gpu.topology_nodes or () for gpu in topology.gpus}
         self._health = HealthBook(report.health)
+        self._missing = MissingBook(report.missing)
         self._conditions = ConditionBook(report.conditions)
         if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
             return  # the record does not show all of who holds what; the kubelet tells again
@@ -200,6 +209,7 @@ class NodeAgent:
         self._look_at_hardware(nvml)
         self._look_at_processors(around)
         self._polling.wait_for(self._awaited(around), self._clock.seconds())
+        self._shares.look(around, self._holders.holders, self._clock.text())
         picture = compose(self._facts(around, nvml), self._conditions, self._clock.text())
         if picture.unknown:
             self._unaccounted.forget()  # whose GPU is computed on cannot be told either
@@ -281,6 +291,7 @@ class NodeAgent:
             if error is not None:
                 log.error("the driver contradicts itself", exc_info=error)
             self._health.gone(self._hardware.gone(nvml), self._clock.text())
+        self._missing.look(nvml, self._hardware.gone(nvml), self._clock.text())
 
     def _look_at_processors(self, around: Surroundings) -> None:
         """Read them where they matter, once for each kubelet: it, too, reads them at its start."""
@@ -309,13 +320,26 @@ class NodeAgent:
             allocatable=self._allocatable.allocatable,
             holders=self._holders.holders,
             health=self._health.report(),
+            missing=self._missing_gpus(around),
             unaccounted=self._unaccounted.gpus(),
             due=polling.due,
             topology_nodes=self._topology_nodes,
             processors=self._processors,
             exclusive=self._exclusive,
             policy=self._policy,
+            refuses_several=self._refuses_several(),
         )
+
+    def _missing_gpus(self, around: Surroundings) -> tuple[MissingGpu, ...]:
+        offered = (self._allocatable.allocatable or {}).values()
+        return self._missing.report(
+            around.plugin.started if around.plugin else "",
+            {base_uuid(device) for ids in offered for device in ids},
+        )
+
+    def _refuses_several(self) -> bool | None:
+        told = self._told_refuses_several
+        return self._shares.refuses_several if told is None else told
 
     # What is logged: once, when it begins, and not at each turn.
 

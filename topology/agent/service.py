@@ -65,6 +65,7 @@ class Settings:
     boot_id: Path = BOOT_ID
     kubelet: KubeletSources = KubeletSources()  # noqa: RUF009 (frozen)
     policy: str | None = None
+    refuses_several: bool | None = None
     heartbeat: float = 60.0
     cadence: Cadence = Cadence()  # noqa: RUF009 (frozen)
     intervals: PollIntervals = USUAL_INTERVALS
@@ -109,6 +110,7 @@ class AgentService:
             ),
             Clock(time.monotonic, _now),
             policy=settings.policy,
+            refuses_several=settings.refuses_several,
             intervals=settings.intervals,
         )
         self._turned = time.monotonic()

@@ -31,7 +31,7 @@ from topology.core.graph import (
     TopologyError,
 )
 from topology.core.links import GBps, Link, LinkKind, Via
-from topology.core.report import Allocation, Condition, Health, Report
+from topology.core.report import Allocation, Condition, Health, MissingGpu, Report
 
 
 class RecordError(ValueError):
@@ -203,6 +203,7 @@ def _report(status: wire.Status) -> Report:
             for c in status.conditions
         ),
         holdings=holdings(status.exclusive),
+        missing=tuple(MissingGpu(m.name, m.counted, m.since or "") for m in status.missing or ()),
         observed_at=status.observed_at or "",
         pods_version=status.pods_resource_version or "",
     )

@@ -51,6 +51,11 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
         allocations=[_allocation(a) for a in report.allocations],
         exclusive=exclusive(report.holdings),
         health=[_health(h) for h in report.health],
+        missing=[
+            wire.MissingGpu(name=m.name, counted=m.counted, since=m.since or None)
+            for m in report.missing
+        ]
+        or None,
         conditions=[_condition(c) for c in report.conditions],
         summary=None if topology is None else _summary(topology, report),
     )

@@ -231,6 +231,14 @@ class Health(Wire):
     energy_millijoules: Annotated[int, Field(ge=0)] | None = None
 
 
+class MissingGpu(Wire):
+    """An entry of ``status.missing``: a GPU that does not answer the driver."""
+
+    name: Name
+    counted: bool
+    since: Text | None = None
+
+
 class Condition(Wire):
     """An entry of ``status.conditions``."""
 
@@ -262,6 +270,7 @@ class Status(Wire):
         Annotated[list[Exclusive], Field(max_length=4096), AfterValidator(_one_each)] | None
     ) = None
     health: list[Health] = []
+    missing: list[MissingGpu] | None = None
     conditions: list[Condition] = []
     summary: Summary | None = None
 

@@ -38,6 +38,21 @@ class Health:
     energy: int | None = None
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class MissingGpu:
+    """A GPU that ought to answer the driver and does not, as after Xid 79.
+
+    ``name`` is its UUID, or ``GPU 3`` by the driver's number where the UUID was never told.
+    ``counted`` says whether the driver still counts the GPU among those of the node: one that it
+    does not count is gone for every program that opens the driver from then on. ``since`` is when
+    it was first seen not to answer, RFC 3339.
+    """
+
+    name: str
+    counted: bool
+    since: str = ""
+
+
 READY = "Ready"
 UNACCOUNTED_USE = "UnaccountedUse"
 
@@ -63,7 +78,8 @@ class Report:
 
     ``sequence`` only grows within one ``boot_id``. ``allocatable`` is what the kubelet would hand
     out from, devices in use included; None means every device of the node. ``holdings`` are the
-    CPUs and the memory that pods have for their own; None where nobody has looked.
+    CPUs and the memory that pods have for their own; None where nobody has looked. ``missing`` are
+    the GPUs that do not answer at this moment: health remembers, this does not.
 
     Two fields say when the agent looked; they make no report differ from another. ``observed_at``
     is the time by the node's clock (RFC 3339), ``pods_version`` the resourceVersion up to which the
@@ -77,6 +93,7 @@ class Report:
     allocations: tuple[Allocation, ...] = ()
     health: tuple[Health, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    missing: tuple[MissingGpu, ...] = ()
     holdings: tuple[Holding, ...] | None = None
     observed_at: str = field(default="", compare=False)
     pods_version: str = field(default="", compare=False)

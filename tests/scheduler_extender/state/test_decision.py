@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.decision import UNDECIDED, Settings, decide, undecided
+from scheduler_extender.state.decision import UNDECIDED, Refusals, Settings, decide, undecided
 from scheduler_extender.state.node import NodeFacts, with_pod, with_record, without_record
 from scheduler_extender.state.pods import PodRecord
 from tests.nodes import bridged, pcie, switched
@@ -27,7 +27,7 @@ from topology.core.placement import (
     UNUSABLE,
     Verdict,
 )
-from topology.core.report import Allocation, Condition, Report
+from topology.core.report import Allocation, Condition, Health, MissingGpu, Report
 from topology.core.requests import Constraints, Policy, gpu_request
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
@@ -56,6 +56,21 @@ def promised(topology: NodeTopology) -> NodeFacts:
     return with_pod(node(topology), replace(pair, promised=NVLINK))
 
 
+def losing(strategy: str = "none") -> NodeFacts:
+    """One of the GPUs does not answer, and the kubelet hands out the others."""
+    topology = switched()
+    uuids = [gpu.uuid for gpu in topology.gpus]
+    resource = GpuResource("nvidia.com/gpu", strategy, refuses_several=False)
+    allocator = AllocatorFacts("best-effort" if strategy == "none" else "distributed", "v0.19.3")
+    return node(
+        replace(topology, resources=(resource,), allocator=allocator),
+        allocatable=frozenset(map(DeviceId, uuids[:3])),
+        health=(Health(uuids[3], False, "Lost"),),
+        missing=(MissingGpu(uuids[3], counted=True),),
+    )
+
+
+OUTAGE = "NVIDIA's device plugin 0.19.3 refuses every pod while GPU-3 is lost"
 GOOD = node(switched())
 ROWS = {
     # Facts; then why it refuses plain, preferred and required; "" where it passes.
@@ -94,6 +109,8 @@ ROWS = {
         "",
         NOT_SERVED.reason,
     ),
+    "its plugin refuses everything": (losing(), OUTAGE, OUTAGE, OUTAGE),
+    "its plugin shares GPUs and gets over a lost one": (losing("time-slicing"), "", "", ""),
     "split by MIG": (
         node(replace(switched(), resources=(GpuResource("nvidia.com/gpu", "mig"),))),
         "",
@@ -110,6 +127,21 @@ def test_a_row_of_the_table(row: str, kind: str) -> None:
     found = decide(facts, REQUESTS[kind], Settings())
     expected = reasons[list(REQUESTS).index(kind)]
     assert (found.rejection.reason if found.rejection else "") == expected
+
+
+def test_a_node_whose_plugin_refuses_everything_is_open_again_when_the_gpu_answers() -> None:
+    facts = losing()
+    refused = decide(facts, REQUESTS["plain"], Settings()).rejection
+    assert refused is not None
+    assert not refused.resolvable
+    ignored = Settings(refusals=Refusals.IGNORE)
+    assert decide(facts, REQUESTS["plain"], ignored).rejection is None
+    assert facts.report is not None
+    assert facts.topology is not None
+    healed = with_record(facts, facts.topology, replace(facts.report, missing=()), "")
+    assert healed.key("nvidia.com/gpu") != facts.key("nvidia.com/gpu")
+    for kind, request in REQUESTS.items():
+        assert decide(healed, request, Settings()).rejection is None, kind
 
 
 @pytest.mark.parametrize("policy", [None, Policy.PREFERRED, Policy.REQUIRED])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from scheduler_extender.state.ledger import Departed
+from scheduler_extender.state.ledger import Departed, ledger
 from scheduler_extender.state.node import (
     MOST_DEPARTED,
     NodeFacts,
@@ -259,3 +260,46 @@ def test_without_the_only_unreported_pod_nobody_departed_counts() -> None:
         facts = without_pod(facts, PodUid(f"u{i}"))
     assert facts.too_many_departed
     assert not facts.without(frozenset({PodUid("stays")})).too_many_departed
+
+
+def test_ended_pods_count_only_where_a_report_shows_them() -> None:
+    """Whatever came before, the facts are as if they had been made of these pods anew."""
+    rng = random.Random(7)
+    facts, sequence = comes(report(0))(EMPTY), 0
+    for _ in range(300):
+        uid = f"p{rng.randrange(6)}"
+        known = [found for found in facts.pods.values() if not found.ended]
+        step = rng.choice(["bound", "bound", "ends", "gone", "report"])
+        if step == "bound":
+            facts = bound(uid, phase=rng.choice(["Pending", "Running"]))(facts)
+        elif step == "ends" and known:
+            facts = with_pod(facts, replace(rng.choice(known), phase="Failed"))
+        elif step == "gone":
+            facts = without_pod(facts, PodUid(uid))
+        else:
+            sequence += 1
+            named = rng.sample(sorted(facts.pods), min(2, len(facts.pods)))
+            if rng.random() < 0.2:
+                named = [PodUid("stranger")]
+            shown = [shows(name, gpu) for gpu, name in enumerate(named)]
+            if shown and rng.random() < 0.3:  # the agent did not know whose they are
+                shown[0] = replace(shown[0], pod_uid=PodUid(""))
+            facts = comes(report(sequence, *shown))(facts)
+        anew = NodeFacts(
+            facts.name,
+            topology=facts.topology,
+            report=facts.report,
+            boot_id=facts.boot_id,
+            pods=facts.pods,
+            reported=facts.reported,
+        )
+        assert facts.alive == {u: found for u, found in facts.pods.items() if not found.ended}
+        assert facts.availability(GPU) == anew.availability(GPU)
+        assert facts.availability(GPU) == all_in_ledger(facts)
+
+
+def all_in_ledger(facts: NodeFacts) -> object:
+    """What is available by a ledger into which every pod is entered."""
+    assert facts.topology is not None
+    every = ledger(facts.topology, facts.report, facts.all_pods, GPU, reported=facts.reported)
+    return every.availability

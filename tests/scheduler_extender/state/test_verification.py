@@ -25,7 +25,7 @@ from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.report import Allocation, Report
+from topology.core.report import Allocation, MissingGpu, Report
 from topology.kubeapi.apiserver import ApiUnreachable
 from topology.machines import machine
 
@@ -125,6 +125,15 @@ def test_a_half_admitted_pod_is_judged_when_it_is_whole() -> None:
     assert kinds(half, two) == []
     whole = report(shows("two", 0, name="a"), shows("two", 5, name="b"), sequence=3)
     assert kinds(whole, two, before=half) == [BROKEN]
+
+
+def test_a_gpu_may_have_answered_between_two_reports_that_miss_it() -> None:
+    """What its plugin hands out in such a moment is not foreseen, and the promise is still held."""
+    missing = (MissingGpu(str(NODE.gpus[7].uuid), counted=True),)
+    before, after = replace(BEFORE, missing=missing), report(shows("pair", 0, 1))
+    assert kinds(after, PAIR, before=before) == []
+    assert kinds(replace(after, missing=missing), PAIR) == []
+    assert kinds(report(shows("pair", 0, 5)), PAIR, before=before) == [BROKEN]
 
 
 @pytest.mark.parametrize("boot", ["boot", "another"])

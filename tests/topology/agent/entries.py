@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from topology.agent.decides.holdings import Entry, Held, NodePod
 from topology.core.devices import DeviceId, PodUid
 
@@ -14,7 +16,7 @@ def entry(name: str, *ids: str, container: str = "main") -> Entry:
     return Entry("ns", name, held)
 
 
-def pod(uid: str, name: str, count: int = 1, **facts: bool) -> NodePod:
+def pod(uid: str, name: str, count: int = 1, **facts: Any) -> NodePod:
     """A pod of the API server that asks for so many GPUs."""
     return NodePod(PodUid(uid), "ns", name, {("main", GPU): count}, **facts)
 

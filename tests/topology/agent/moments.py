@@ -138,12 +138,15 @@ class ScriptedNode:
 
     # What happens.
 
-    def look(self, seen: SeenNode | None, vitals: tuple[Vitals, ...]) -> None:
+    def look(
+        self, seen: SeenNode | None, vitals: tuple[Vitals, ...], nameless: tuple[int, ...] = ()
+    ) -> None:
         """NVML shows this from now on."""
         if seen is not None:
             peers = [(a.index, b.index) for a in seen.gpus for b in seen.gpus if a.index < b.index]
             seen = replace(seen, pcie=dict.fromkeys(peers, LinkKind.PIX))
-        self.nvml = NvmlState(seen, vitals, self.nvml.rounds + 1, "", asked=True)
+        rounds = self.nvml.rounds + 1
+        self.nvml = NvmlState(seen, vitals, rounds, "", asked=True, nameless=nameless)
         self.woken = True
 
     def know(self, **facts: object) -> None:
@@ -168,7 +171,8 @@ class Row:
     """At ``at`` seconds this happens, and then this is published.
 
     What is None is not looked at. ``not_ready`` is part of the reason why the record cannot be
-    relied on, empty where it can; ``sick`` are reasons by GPU.
+    relied on, empty where it can; ``sick`` are reasons by GPU. ``missing`` are GPUs that do not
+    answer, and whether the driver counts them.
     """
 
     at: float
@@ -176,6 +180,7 @@ class Row:
     holders: Mapping[str, tuple[int, ...]] | None = None
     not_ready: str | None = None
     sick: Mapping[int, str] | None = None
+    missing: Mapping[str, bool] | None = None
 
 
 def play(rows: Sequence[Row]) -> ScriptedNode:
@@ -195,6 +200,8 @@ def play(rows: Sequence[Row]) -> ScriptedNode:
         if row.sick is not None:
             said = {int(h.uuid.removeprefix("GPU-")): h.reason for h in report.health}
             assert said == row.sick, f"at {row.at} s"
+        if row.missing is not None:
+            assert {m.name: m.counted for m in report.missing} == row.missing, f"at {row.at} s"
     return node
 
 
@@ -282,8 +289,11 @@ def xid(number: int, gpu: int) -> Change:
     return change
 
 
-def shows(*numbers: int, **of: Mapping[str, object]) -> Change:
-    """The driver shows these GPUs. ``gpu2={...}`` says what is special about GPU 2."""
+def shows(*numbers: int, nameless: tuple[int, ...] = (), **of: Mapping[str, object]) -> Change:
+    """The driver shows these GPUs. ``gpu2={...}`` says what is special about GPU 2.
+
+    Those with the numbers ``nameless`` it counts, and they never told who they are.
+    """
 
     def change(node: ScriptedNode) -> None:
         facts = {int(name.removeprefix("gpu")): found for name, found in of.items()}
@@ -291,6 +301,7 @@ def shows(*numbers: int, **of: Mapping[str, object]) -> Change:
         node.look(
             seen,
             tuple(replace(vital(n), **facts.get(n, {})) for n in numbers),  # type: ignore[arg-type]
+            nameless,
         )
 
     return change
@@ -308,3 +319,14 @@ def agent_restarted(boot: str = "boot-1") -> Change:
         node.woken = True
 
     return change
+
+
+def agent_forgotten(node: ScriptedNode) -> None:
+    """Another agent starts, and there is no record of one before."""
+    node.agent = node.new_agent()
+    node.woken = True
+
+
+def plugin_started(at: str) -> Change:
+    """The device plugin runs since then."""
+    return lambda node: node.know(plugin=Plugin("v0.17.1", {}, at))

@@ -82,12 +82,39 @@ def test_a_gpu_box_prints_its_machine_and_who_holds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        pytest.param([], None, id="not told"),
+        pytest.param(["--fail-requests-greater-than-one=true"], True, id="true"),
+        pytest.param(["--fail-requests-greater-than-one=false"], False, id="false"),
+    ],
+)
+def test_an_operators_word_on_several_shares(
+    flags: list[str], said: bool | None, tmp_path: Path
+) -> None:
+    fake = fake_nvml(tmp_path, machine("t4-4").topology("box"))
+    with tempfile.TemporaryDirectory(prefix="agent-") as folder, FakeKubelet(Path(folder)) as node:
+        node.allocatable(*(f"{g.uuid}::{n}" for g in fake.topology.gpus for n in range(2)))
+        done = run(
+            "--once", "--print", "--node-name=box", f"--pod-resources={node.socket}", *flags,
+            environment=fake.environment,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (resource,) = yaml.safe_load(done.stdout)["spec"]["resources"]
+    assert resource["strategy"] == "time-slicing"
+    assert resource.get("failRequestsGreaterThanOne") is said
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         pytest.param(["--print"], "--print goes with --once", id="print without once"),
         pytest.param([], "outside a cluster give --kubeconfig", id="outside a cluster"),
         pytest.param(["--once"], "outside a cluster give --kubeconfig", id="once, outside"),
         pytest.param(["--allocator-policy=x"], "allowed are auto, best-effort", id="policy"),
+        pytest.param(
+            ["--fail-requests-greater-than-one=1"], "allowed are auto, true, false", id="shares"
+        ),
         pytest.param(["--topology-manager-policy=x"], "allowed are auto, none", id="manager"),
         pytest.param(["--topology-manager-scope=x"], "allowed are auto, container", id="scope"),
         pytest.param(["--metrics-port=70000"], "allowed are 0 to 65535", id="port"),

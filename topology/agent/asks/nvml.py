@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import pynvml
 
-from topology.agent.asks.nvmlcall import Asker, Handle, words
-from topology.agent.asks.nvmlgpu import seen_gpu, vitals_of
+from topology.agent.asks.nvmlcall import NOT_TOLD, Asker, Handle, words
+from topology.agent.asks.nvmlgpu import check_answers, seen_gpu, vitals_of
 from topology.agent.decides.observed import SeenGpu, SeenNode, Vitals, Xid
 from topology.core.devices import GpuUuid
 from topology.core.links import LinkKind
@@ -22,6 +22,9 @@ ANCESTORS = {
     pynvml.NVML_TOPOLOGY_NODE: LinkKind.NODE,
     pynvml.NVML_TOPOLOGY_SYSTEM: LinkKind.SYS,
 }
+
+MOST_UNHEARD = 1024
+"""Xids of an earlier request that are kept; a driver that has more to tell is past telling."""
 
 
 class NvmlDownError(Exception):
@@ -45,7 +48,10 @@ class Nvml:
             raise NvmlDownError(words(error)) from error
         self.driver = str(Asker().ask("driver", "", pynvml.nvmlSystemGetDriverVersion) or "")
         self._events: Any = None
+        self._waiting: list[Xid] = []
         self._uuids: dict[int, str] = {}  # a lost GPU does not tell its own any more
+        self.nameless: tuple[int, ...] = ()
+        """GPUs that were counted at the last look at the vitals, and never told their UUID."""
 
     def __enter__(self) -> Self:
         return self
@@ -96,54 +102,81 @@ class Nvml:
     def vitals(self) -> tuple[Vitals, ...]:
         """What moves, for every GPU that was there when NVML was opened."""
         asker = Asker()  # what cannot be had here has been noted by look() already
-        found = []
+        found, nameless = [], []
         for index in range(self._count()):
-            handle = uuid = None
             try:
-                of = f"GPU {index}"
-                handle = asker.ask("GPU", of, pynvml.nvmlDeviceGetHandleByIndex, index)
-                if handle is None:
-                    continue
-                uuid = self._uuids.get(index) or pynvml.nvmlDeviceGetUUID(handle)
-                self._uuids[index] = uuid
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid = self._uuids.setdefault(index, pynvml.nvmlDeviceGetUUID(handle))
+                check_answers(handle)
                 found.append(vitals_of(asker, handle, GpuUuid(uuid)))
-            except pynvml.NVMLError:
-                uuid = uuid or self._uuids.get(index)
-                if uuid is not None:
-                    found.append(Vitals(GpuUuid(uuid), lost=True))
+            except pynvml.NVMLError as error:
+                if getattr(error, "value", None) in NOT_TOLD:
+                    continue
+                if index in self._uuids:
+                    found.append(Vitals(GpuUuid(self._uuids[index]), lost=True))
+                else:
+                    nameless.append(index)
+        self.nameless = tuple(nameless)
         return tuple(found)
 
     def listen(self) -> bool:
         """Ask for Xid events of every GPU; false where the driver offers none.
 
-        Once more, it leaves out those that have been lost meanwhile.
+        Once more, it leaves out those that have been lost meanwhile. Then the GPUs are asked anew
+        before the earlier request is let go, and what that one still holds is kept for
+        :meth:`wait`: no Xid in between is lost, and one may be heard twice.
         """
-        mask = pynvml.nvmlEventTypeXidCriticalError
-        if self._events is not None:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlEventSetFree(self._events)
-        try:
-            self._events = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError:
+        asked = self._asked()
+        if asked is None:
             return False
-        heard = False
-        for index in range(self._count()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                pynvml.nvmlDeviceRegisterEvents(handle, mask, self._events)
-                heard = True
-            except pynvml.NVMLError:
-                continue
-        return heard
+        self._waiting += self._let_go()
+        self._events = asked
+        return True
 
     def wait(self, seconds: float) -> Xid | None:
         """The next Xid, or None if none came in time. Raises :class:`EventsFailedError`."""
+        if self._waiting:
+            return self._waiting.pop(0)
         try:
-            event = pynvml.nvmlEventSetWait_v2(self._events, int(seconds * 1000))
+            return self._next(self._events, seconds)
         except pynvml.NVMLError as error:
             if getattr(error, "value", None) == pynvml.NVML_ERROR_TIMEOUT:
                 return None
             raise EventsFailedError(words(error)) from error
+
+    def _asked(self) -> Any:
+        """A new request for the events of every GPU that answers; None where there is none."""
+        try:
+            asked = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError:
+            return None
+        heard = False
+        for index in range(self._count()):
+            with suppress(pynvml.NVMLError):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, asked)
+                heard = True
+        if not heard:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(asked)
+        return asked if heard else None
+
+    def _let_go(self) -> list[Xid]:
+        """Let the request for events go that holds now; the Xids that nobody has heard yet."""
+        found: list[Xid] = []
+        if self._events is None:
+            return found
+        with suppress(pynvml.NVMLError):  # the last one is that nothing is left
+            for _ in range(MOST_UNHEARD):
+                if (xid := self._next(self._events, 0)) is not None:
+                    found.append(xid)
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlEventSetFree(self._events)
+        return found
+
+    def _next(self, events: Any, seconds: float) -> Xid | None:
+        """The next event, None where it is no Xid. Raises pynvml's error."""
+        event = pynvml.nvmlEventSetWait_v2(events, int(seconds * 1000))
         if not event.eventType & pynvml.nvmlEventTypeXidCriticalError:
             return None
         try:

@@ -17,6 +17,13 @@ from topology.agent.decides.observed import Unseen
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
 ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND)
 """Errors that are an answer: the GPU has no such thing."""
+NOT_TOLD = (
+    *ABSENT,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+)
+"""Errors that say nothing of the GPU's health: it has no such thing, or we may not know."""
 
 Handle = Any
 """A device as ``pynvml`` hands it out."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-from topology.agent.asks.nvmlcall import ABSENT, LOST, Asker, Handle
+from topology.agent.asks.nvmlcall import ABSENT, LOST, NOT_TOLD, Asker, Handle
 from topology.agent.decides.observed import GpuProcess, NvlinkEnd, Remote, SeenGpu, Vitals
 from topology.core.devices import Bytes, Fabric, GpuUuid, MigInstance, bus_id
 
@@ -52,6 +52,20 @@ def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu
         nvlinks=() if mig_mode == "enabled" else _nvlinks(asker, of, handle),
         fabric=_fabric(asker, of, handle),
     )
+
+
+def check_answers(handle: Handle) -> None:
+    """Ask what everybody asks of a GPU. Raises pynvml's error where it does not answer.
+
+    These are the calls that make NVIDIA's device plugin refuse a pod where one of them fails, for
+    whatever cause; a GPU that has fallen off the bus may fail with other errors than "GPU is lost".
+    """
+    for function in (pynvml.nvmlDeviceGetName, pynvml.nvmlDeviceGetPciInfo):
+        try:
+            function(handle)
+        except pynvml.NVMLError as error:
+            if getattr(error, "value", None) not in NOT_TOLD:
+                raise
 
 
 def vitals_of(asker: Asker, handle: Handle, uuid: GpuUuid) -> Vitals:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
-from topology.agent.decides.observed import NvmlState, Vitals, Xid
+from topology.agent.decides.observed import NvmlState, SeenNode, Vitals, Xid
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +53,7 @@ class NvmlWatch:
         self._xids: list[Xid] = []
         self._busy_since: float | None = None
         self._expected = 0
+        self._hears = False  # whether the last wait for an event did not fail
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
 
@@ -71,7 +72,7 @@ class NvmlWatch:
         with self._lock:
             state, busy = self._state, self._busy_since
         if busy is not None and self._clock() - busy > self._cadence.hung:
-            return NvmlState(state.seen, state.vitals, state.rounds, "a call hangs", asked=True)
+            return replace(state, problem="a call hangs", asked=True)
         return state
 
     def expect(self, gpus: int) -> None:
@@ -103,30 +104,12 @@ class NvmlWatch:
     def _watch(self, nvml: Nvml) -> None:
         """Look and listen until NVML fails or has to be opened anew."""
         opened = looked = self._clock()
+        listening = nvml.listen()  # first: what happens during the look is heard
         seen = nvml.look()
-        listening = nvml.listen()
         vitals = nvml.vitals()
-        self._note(NvmlState(seen, vitals, self._state.rounds + 1, "", asked=True))
+        self._see(nvml, seen, vitals)
         while not self._stopping.is_set():
-            self._busy_since = None
-            due = self._clock() + self._cadence.vitals
-            while not self._stopping.is_set() and (left := due - self._clock()) > 0:
-                pause = min(left, self._cadence.slice)
-                if not listening:
-                    self._busy_since = None
-                    self._stopping.wait(pause)
-                    continue
-                self._busy()
-                try:
-                    xid = nvml.wait(pause)
-                except EventsFailedError:
-                    listening = False  # until the next look: what fails at once must not spin
-                    continue
-                if xid is not None:
-                    log.warning("Xid", number=xid.number, gpu=xid.uuid)
-                    with self._lock:
-                        self._xids.append(xid)
-                    break
+            listening = self._hear(nvml, listening=listening)
             if self._stopping.is_set():
                 return
             self._busy()
@@ -140,14 +123,48 @@ class NvmlWatch:
                 or self._clock() - looked >= self._cadence.look
             ):
                 seen, looked = nvml.look(), self._clock()
-            self._note(NvmlState(seen, vitals, self._state.rounds + 1, "", asked=True))
+            self._see(nvml, seen, vitals)
+
+    def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
+        """Listen until an Xid comes or the next look is due; whether there is still to listen.
+
+        Where waiting fails a GPU may be lost, so the next look is due soon. What always fails at
+        once must not spin: it is looked at in its usual time.
+        """
+        began = self._clock()
+        due = began + self._cadence.vitals
+        self._busy_since = None
+        while not self._stopping.is_set() and (left := due - self._clock()) > 0:
+            pause = min(left, self._cadence.slice)
+            if not listening:
+                self._busy_since = None
+                self._stopping.wait(pause)
+                continue
+            self._busy()
+            try:
+                xid = nvml.wait(pause)
+            except EventsFailedError:
+                if self._hears:
+                    due = min(due, began + self._cadence.slice)
+                listening = self._hears = False
+                continue
+            self._hears = True
+            if xid is not None:
+                log.warning("Xid", number=xid.number, gpu=xid.uuid)
+                with self._lock:
+                    self._xids.append(xid)
+                break
+        return listening
 
     def _busy(self) -> None:
         self._busy_since = self._clock()
 
+    def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...]) -> None:
+        rounds = self._state.rounds + 1
+        self._note(NvmlState(seen, vitals, rounds, "", asked=True, nameless=nvml.nameless))
+
     def _fail(self, cause: str) -> None:
-        last = self._state
-        self._note(NvmlState(last.seen, last.vitals, last.rounds, cause, asked=True))
+        self._note(replace(self._state, problem=cause, asked=True))
 
     def _note(self, state: NvmlState) -> None:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import structlog
@@ -17,6 +18,8 @@ log = structlog.get_logger(__name__)
 PODS_PATH = "/api/v1/pods"
 GPU_PREFIX = "nvidia.com/"
 ENDED = ("Succeeded", "Failed")
+REFUSED = "UnexpectedAdmissionError"
+"""The reason of a pod that its kubelet refused since the device plugin did."""
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -52,10 +55,26 @@ class _Spec(msgspec.Struct, rename="camel"):
     resource_claims: list[msgspec.Raw] | None = None
 
 
+class _Running(msgspec.Struct, rename="camel"):
+    started_at: str | None = None
+
+
+class _State(msgspec.Struct):
+    running: _Running | None = None
+
+
+class _ContainerStatus(msgspec.Struct):
+    name: str = ""
+    state: _State | None = None
+
+
 class _Status(msgspec.Struct, rename="camel"):
     phase: str = ""
     qos_class: str = ""
+    reason: str = ""
+    message: str = ""
     start_time: str | None = None
+    container_statuses: list[_ContainerStatus] | None = None
 
 
 class _Pod(msgspec.Struct):
@@ -92,11 +111,16 @@ class NodePods:
         self._plugins: dict[PodUid, list[Plugin]] = {}
 
     def snapshot(self) -> tuple[dict[PodUid, NodePod], Plugin | None]:
-        """The pods now, and the device plugin among them; None also where several disagree."""
+        """The pods now, and the device plugin among them; None also where several disagree.
+
+        Of several that agree it is the one that started last.
+        """
         with self._lock:
             plugins = [p for found in self._plugins.values() for p in found]
-            agreed = bool(plugins) and all(p == plugins[0] for p in plugins)
-            return dict(self._pods), plugins[0] if agreed else None
+            kinds = [(p.version, p.options) for p in plugins]
+            agreed = bool(kinds) and all(kind == kinds[0] for kind in kinds)
+            last = max(plugins, key=lambda p: p.started, default=None)
+            return dict(self._pods), last if agreed else None
 
     def deletions(self) -> tuple[int, str]:
         """How many pods that asked for GPUs have left the API server so far.
@@ -179,6 +203,8 @@ def _node_pod(uid: PodUid, pod: _Pod) -> NodePod:
         ended=pod.status.phase in ENDED,
         own_cpus=sum(map(_whole_cpus, guaranteed)),
         own_memory=len(guaranteed),
+        started=pod.status.start_time or "",
+        refusal=pod.status.message if pod.status.reason == REFUSED else "",
     )
 
 
@@ -213,5 +239,13 @@ def _plugins(pod: _Pod) -> list[Plugin]:
         words = [*(container.command or ()), *(container.args or ())]
         plugin = plugin_of(container.image, words, environment)
         if plugin is not None:
-            found.append(plugin)
+            found.append(replace(plugin, started=_started(pod, container.name)))
     return found
+
+
+def _started(pod: _Pod, container: str) -> str:
+    """When a container started; empty where it does not run."""
+    for status in pod.status.container_statuses or ():
+        if status.name == container and status.state is not None and status.state.running:
+            return status.state.running.started_at or ""
+    return ""

@@ -81,11 +81,12 @@ class Plugin:
     """A container on the node that looks like NVIDIA's device plugin.
 
     ``options`` are its flags and environment by name, of which those matter that say how shared
-    devices are handed out.
+    devices are handed out. ``started`` is when it did (RFC 3339), empty where it does not run.
     """
 
     version: str | None
     options: Mapping[str, str]
+    started: str = ""
 
 
 def kubelet_facts(configuration: Mapping[str, object]) -> KubeletFacts:
@@ -143,10 +144,13 @@ def plugin_of(image: str, words: Sequence[str], environment: Mapping[str, str]) 
 
 
 def resources_of(
-    allocatable: Mapping[str, Collection[DeviceId]], labels: Mapping[str, str]
+    allocatable: Mapping[str, Collection[DeviceId]],
+    labels: Mapping[str, str],
+    refuses_several: bool | None = None,
 ) -> tuple[GpuResource, ...]:
     """The resources that serve GPUs, by what the kubelet hands out: replicas and MIG show in ids.
 
+    ``refuses_several`` says whether the plugin refuses a container more than one shared device.
     A node whose plugin serves nothing right now has the usual resource, with nothing to hand out.
     """
     found = []
@@ -159,7 +163,8 @@ def resources_of(
         shared = Counter(base_uuid(i) for i in ids if "::" in i)
         if shared:
             strategy = "mps" if labels.get(SHARING_LABEL) == "mps" else "time-slicing"
-            found.append(GpuResource(name, strategy, max(shared.values())))
+            replicas = max(shared.values())
+            found.append(GpuResource(name, strategy, replicas, refuses_several))
         else:
             found.append(GpuResource(name))
     return tuple(found) or (DEFAULT_RESOURCE,)

@@ -58,9 +58,11 @@ class NodePod:
     """A pod of the node as the API server has it.
 
     ``wants`` is how many devices each app and sidecar container asks for, by container and
-    resource. ``acknowledged`` says that the kubelet has decided over its admission; ``ended`` that
-    it has reached Succeeded or Failed. A static CPU Manager gives it ``own_cpus`` for its own, a
-    static Memory Manager gives memory to ``own_memory`` of its containers.
+    resource. ``acknowledged`` says that the kubelet has decided over its admission, at ``started``
+    (RFC 3339, by the node's clock); ``ended`` that it has reached Succeeded or Failed. ``refusal``
+    is the kubelet's message where it did not admit the pod. A static CPU Manager gives it
+    ``own_cpus`` for its own, a static Memory Manager gives memory to ``own_memory`` of its
+    containers.
     """
 
     uid: PodUid
@@ -70,6 +72,8 @@ class NodePod:
     acknowledged: bool = False
     deleting: bool = False
     ended: bool = False
+    started: str = ""
+    refusal: str = ""
     own_cpus: int = 0
     own_memory: int = 0
 

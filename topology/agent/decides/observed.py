@@ -118,6 +118,8 @@ class NvmlState:
     """The last that was seen; ``problem`` says why nothing newer is, empty where all is well.
 
     ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
+    ``nameless`` are the driver's numbers of GPUs that it counts, that do not answer, and whose UUID
+    nobody knows.
     """
 
     seen: SeenNode | None = None
@@ -125,6 +127,7 @@ class NvmlState:
     rounds: int = 0
     problem: str = "it has not answered yet"
     asked: bool = False
+    nameless: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from topology.agent.decides import exclusive, limits
 from topology.agent.decides.allocation import allocator_of, resources_of
 from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.hardwarebook import Hardware
-from topology.agent.decides.health import LOST
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.holdings import allocations
 from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
@@ -22,7 +21,7 @@ from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.numa import Holding
-from topology.core.report import READY, UNACCOUNTED_USE, Condition, Health, Report
+from topology.core.report import READY, UNACCOUNTED_USE, Condition, Health, MissingGpu, Report
 
 COMPLETE = "Complete"
 
@@ -77,6 +76,7 @@ class Facts:
     they have been seen. ``processors`` are the machine's, or why they are not known; None before
     anybody has looked. ``exclusive`` is what pods may have for their own, None before the kubelet's
     first answer. ``policy`` is an operator's word for the plugin's policy.
+    ``refuses_several`` says whether the plugin refuses a container several shares of GPUs.
     """
 
     boot_id: str
@@ -87,12 +87,14 @@ class Facts:
     allocatable: Mapping[str, frozenset[DeviceId]] | None = None
     holders: Holders = field(default_factory=Holders)
     health: tuple[Health, ...] = ()
+    missing: tuple[MissingGpu, ...] = ()
     unaccounted: Collection[GpuUuid] = ()
     due: frozenset[PodUid] = frozenset()
     topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
     processors: Processors | Unseen | None = None
     exclusive: Allocatable | None = None
     policy: str | None = None
+    refuses_several: bool | None = None
 
 
 class ConditionBook:
@@ -118,7 +120,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     hardware, holders = facts.hardware, facts.holders
     allocatable = facts.allocatable or {}
     resources, too_many, unfit = limits.resources(
-        resources_of(allocatable, facts.surroundings.labels)
+        resources_of(allocatable, facts.surroundings.labels, facts.refuses_several)
     )
     allocator, untold = _allocator(facts, resources)
     topology = None
@@ -140,11 +142,12 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         shown.allocations,
         facts.health,
         (
-            _ready(_not_ready(facts, unfit, resources), conditions, now),
+            _ready(_not_ready(facts, unfit), conditions, now),
             _unaccounted(facts, resources, conditions, now, known=not unknown),
             _complete(unseen, conditions, now),
         ),
-        own.holdings,
+        holdings=own.holdings,
+        missing=facts.missing,
         observed_at=holders.observed_at,
         pods_version=holders.pods_version,
     )
@@ -184,9 +187,8 @@ def _with_choosers(
 def _allocator(
     facts: Facts, resources: tuple[GpuResource, ...]
 ) -> tuple[AllocatorFacts, tuple[Unseen, ...]]:
-    """How devices are chosen; a plugin that trips over a lost GPU prefers nothing."""
-    around = facts.surroundings
-    doubt = "it fails over a GPU that is lost" if _gpu_lost(facts) else facts.hardware.doubt
+    """How devices are chosen."""
+    around, doubt = facts.surroundings, facts.hardware.doubt
     found, untold = allocator_of(resources, around.plugin, around.kubelet, facts.policy, doubt)
     numa, hidden = exclusive.numa_facts(around.kubelet, facts.processors, facts.exclusive)
     return replace(found, numa=numa), (*untold, *hidden)
@@ -196,10 +198,6 @@ def _exclusive(facts: Facts) -> tuple[Holding, ...] | None:
     """What pods have for their own; None where that is nobody's matter or not told."""
     told = exclusive.published(facts.surroundings.kubelet, facts.exclusive)
     return facts.holders.exclusive if told and facts.kubelet.accepted else None
-
-
-def _gpu_lost(facts: Facts) -> bool:
-    return any(LOST in health.reason for health in facts.health)
 
 
 def _unanswered(facts: Facts) -> list[Unseen]:
@@ -212,9 +210,7 @@ def _unanswered(facts: Facts) -> list[Unseen]:
     return found
 
 
-def _not_ready(
-    facts: Facts, unfit: Problem | None, resources: tuple[GpuResource, ...]
-) -> Problem | None:
+def _not_ready(facts: Facts, unfit: Problem | None) -> Problem | None:
     """Why the record cannot be relied on, None where it can: the first reason that applies."""
     kubelet = facts.kubelet
     if facts.nvml_problem:
@@ -230,8 +226,6 @@ def _not_ready(
         return unfit
     if kubelet.pods_missing:
         return Problem("PodsMissing", "the kubelet does not show pods that are alive")
-    if _gpu_lost(facts) and all(resource.strategy == "none" for resource in resources):
-        return Problem("GpuLost", "a GPU is lost: the device plugin may refuse every pod")
     return None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from topology.core.allocators import ANY, Allocator, allocator
 from topology.core.allocators.best_effort import BEST_EFFORT, MAX_GPUS
+from topology.core.allocators.outage import Outage, outage
 from topology.core.devices import GpuResource
 from topology.core.graph import AllocatorFacts, NodeTopology, Shape, placed_gpus, plugin_version
 from topology.core.hashing import hashed_once
 from topology.core.pools import width_for
+from topology.core.report import MissingGpu
 
 UNKNOWN_FACTS = AllocatorFacts()
 
@@ -21,12 +23,14 @@ class Kubelet:
 
     ``replicas`` is how many devices the plugin advertises for one GPU. ``refuses_several`` says
     whether the plugin refuses a container more than one device; None where that is not known.
+    ``outage`` takes the policy's place while GPUs do not answer the driver.
     """
 
     shape: Shape
     facts: AllocatorFacts = UNKNOWN_FACTS
     replicas: int = 1
     refuses_several: bool | None = False
+    outage: Outage | None = None
     width: int = field(init=False, compare=False, repr=False, default=1)
     """Bits per GPU in this node's pools."""
     aligns: bool = field(init=False, compare=False, repr=False, default=False)
@@ -56,7 +60,8 @@ class Kubelet:
     def may_refuse(self) -> bool:
         """Whether a container may be refused, by whomever, though there are devices enough."""
         strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
-        return strict or self.allocator is BEST_EFFORT or self.refuses_several is not False
+        fails = self.allocator is BEST_EFFORT or self.outage is not None
+        return strict or fails or self.refuses_several is not False
 
     @property
     def shared_bytes(self) -> int:
@@ -70,7 +75,9 @@ class Kubelet:
         Where devices may be aligned in any way, so may come any.
         """
         if self.facts.topology_manager_policy != "none" and not self.facts.sees_topology:
-            return ANY
+            return ANY if self.outage is None else replace(self.outage, certain=False)
+        if self.outage is not None:
+            return self.outage
         return allocator(self.facts.policy)
 
 
@@ -79,10 +86,17 @@ REFUSES_SEVERAL_SINCE = (0, 20)
 is turned off; before, all such requests are refused."""
 
 
-def kubelet_of(topology: NodeTopology, served: GpuResource) -> Kubelet:
-    """How a node hands out one of its resources."""
+def kubelet_of(
+    topology: NodeTopology, served: GpuResource, missing: tuple[MissingGpu, ...] = ()
+) -> Kubelet:
+    """How a node hands out one of its resources while the ``missing`` GPUs do not answer."""
+    version = plugin_version(topology.allocator.plugin_version)
     return Kubelet(
-        topology.shape, topology.allocator, served.replicas, _refuses_several(topology, served)
+        topology.shape,
+        topology.allocator,
+        served.replicas,
+        _refuses_several(topology, served),
+        outage(topology, missing, version) if served.strategy == "none" else None,
     )
 
 

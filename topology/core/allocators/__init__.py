@@ -9,6 +9,8 @@ a bug. The kubelet's own stages stand before it (:mod:`topology.core.admission`)
 ``best-effort``           NVIDIA's plugin over whole GPUs (:mod:`.best_effort`)
 ``distributed, packed``   NVIDIA's plugin over replicas (:mod:`.greedy`)
 ========================  =====================================================================
+
+While a GPU does not answer the driver, :mod:`.outage` takes the policy's place over whole GPUs.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ next one, which is bound there too.
 
 from __future__ import annotations
 
-from topology.core.admission import AFFINITY, Kubelet, others_on
+from topology.core.admission import AFFINITY, SEVERAL, Kubelet, others_on
 from topology.core.allocators.best_effort import PADDED, UNEQUAL
+from topology.core.allocators.outage import MISSING
 from topology.core.belief import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
@@ -35,7 +36,11 @@ def certain_refusal(
         only_gpu_plugin=request.only_gpu_plugin,
         exclusive=request.exclusive,
     )
-    if others.refused:
+    if MISSING in found.hazards and kubelet.outage is not None:
+        words = _outage_words(kubelet, kubelet.outage.names)
+    elif SEVERAL in found.hazards:
+        words = "NVIDIA's device plugin gives a container no more than one share of a GPU"
+    elif others.refused:
         words = others.reason
     elif AFFINITY in found.hazards:
         words = _affinity_words(kubelet, now, request)
@@ -63,6 +68,14 @@ def _with_all_pods_gone(kubelet: Kubelet, now: Availability) -> Availability:
     numa = kubelet.facts.numa
     room = None if numa is None or now.room is None else emptied(numa)
     return Availability(now.widest(endings=True), width=now.width, gone=now.gone, room=room)
+
+
+def _outage_words(kubelet: Kubelet, names: tuple[str, ...]) -> str:
+    """Who refuses over which GPU; of many the first alone, so that the sentence stays short."""
+    version = (kubelet.facts.plugin_version or "").removeprefix("v")
+    plugin = " ".join(filter(None, ("NVIDIA's device plugin", version)))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{plugin} refuses every pod while {names[0]}{more} {'are' if more else 'is'} lost"
 
 
 def _affinity_words(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:

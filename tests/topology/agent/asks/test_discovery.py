@@ -14,7 +14,7 @@ from tests.fakes.nvml.testing import fake_nvml
 from tests.fakes.sysfs import write_sysfs
 from tests.waiting import PATIENCE
 from topology.agent.asks import pci
-from topology.agent.asks.nvml import Nvml, NvmlDownError
+from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
 from topology.agent.decides.hardware import topology_of
 from topology.agent.decides.observed import GpuProcess, Unseen
 from topology.core.devices import MIB, Bytes, NodeName
@@ -155,6 +155,35 @@ def test_a_lost_gpu_costs_itself(tmp_path: Path) -> None:
     assert [g.index for g in seen.gpus] == [0, 1, 2, 4, 5, 6, 7]
     assert [v.uuid for v in vitals if v.lost] == [played.gpus[3].uuid]
     assert ["lost" in u.cause for u in seen.unseen if u.of == "GPU 3"] == [True]
+    assert nvml.nameless == ()
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo"]
+)
+def test_a_gpu_that_fails_at_what_everybody_asks_is_lost(function: str, tmp_path: Path) -> None:
+    """As after Xid 79, where drivers also say "Unknown Error"."""
+    played = machine("dgx1-v100").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    with fake.in_process(), Nvml() as nvml:
+        nvml.vitals()
+        fake.fail(function, UNKNOWN, 3)
+        assert [v.uuid for v in nvml.vitals() if v.lost] == [played.gpus[3].uuid]
+        fake.lift(function)
+        assert [v.uuid for v in nvml.vitals() if v.lost] == []
+        fake.fail(function, NO_PERMISSION, 3)
+        assert [v.uuid for v in nvml.vitals() if v.lost] == []
+
+
+def test_a_gpu_that_was_lost_before_is_counted_and_has_no_name(tmp_path: Path) -> None:
+    fake = fake_nvml(tmp_path, machine("dgx1-v100").topology("n"))
+    fake.lose(3)
+    with fake.in_process(), Nvml() as nvml:
+        assert len(nvml.vitals()) == 7
+        assert list(nvml.nameless) == [3]
+        fake.restore(3)
+        assert len(nvml.vitals()) == 8
+        assert list(nvml.nameless) == []
 
 
 def test_a_driver_that_is_not_loaded_is_down(tmp_path: Path) -> None:
@@ -194,3 +223,34 @@ def test_an_xid_arrives(tmp_path: Path) -> None:
         xid = nvml.wait(PATIENCE)
     assert xid is not None
     assert (xid.uuid, xid.number) == (played.gpus[4].uuid, 79)
+
+
+def test_an_xid_is_not_lost_while_the_gpus_are_asked_anew(tmp_path: Path) -> None:
+    """A lost GPU ends every wait, so events are asked for anew; an Xid may come just then."""
+    played = machine("dgx1-v100").topology("n")
+    fake = fake_nvml(tmp_path, played)
+    with fake.in_process(), Nvml() as nvml:
+        assert nvml.listen()
+        fake.lose(3)
+        with pytest.raises(EventsFailedError):
+            nvml.wait(PATIENCE)
+        fake.xid(4, 48)
+        assert nvml.listen()
+        xid = nvml.wait(0.05)
+        assert xid is not None
+        assert (xid.uuid, xid.number) == (played.gpus[4].uuid, 48)
+        assert nvml.wait(0.05) is None
+        fake.xid(5, 48)
+        assert nvml.wait(PATIENCE) is not None
+
+
+def test_gpus_that_nobody_can_ask_anew_are_heard_as_before(tmp_path: Path) -> None:
+    fake = fake_nvml(tmp_path, machine("dgx1-v100").topology("n"))
+    with fake.in_process(), Nvml() as nvml:
+        assert nvml.listen()
+        fake.fail("nvmlDeviceRegisterEvents", UNKNOWN)
+        fake.xid(4, 48)
+        assert not nvml.listen()
+        fake.lift("nvmlDeviceRegisterEvents")
+        assert nvml.listen()
+        assert nvml.wait(0.05) is not None

@@ -201,3 +201,42 @@ def test_a_pod_that_cannot_be_read_costs_nobody_else(sink: Sink) -> None:
     broken = {"metadata": {"uid": "uid-x"}, "spec": {"containers": "none"}}
     sink.pods.replace([raw(broken), raw(manifest("a", container("main", 1)))], "10")
     assert list(sink.pods.snapshot()[0]) == ["uid-a"]
+
+
+def plugin(name: str, image: str = "example/k8s-device-plugin:v0.19.3", at: str = "") -> Any:
+    running = [{"name": "p", "state": {"running": {"startedAt": at}} if at else {"waiting": {}}}]
+    status = {"phase": "Running", "containerStatuses": running}
+    return raw(manifest(name, {"name": "p", "image": image}, status=status))
+
+
+def test_when_the_plugin_started(sink: Sink) -> None:
+    sink.pods.apply(plugin("a"))
+    assert sink.pods.snapshot()[1] == Plugin("v0.19.3", {})
+    before = sink.news
+    sink.pods.apply(plugin("a", at="10:00"))
+    assert sink.pods.snapshot()[1] == Plugin("v0.19.3", {}, "10:00")
+    assert sink.news == before + 1
+    sink.pods.apply(plugin("b", at="09:00"))
+    assert sink.pods.snapshot()[1] == Plugin("v0.19.3", {}, "10:00"), "of two alike, the later"
+    sink.pods.apply(plugin("c", "example/k8s-device-plugin:v0.18.2", at="11:00"))
+    assert sink.pods.snapshot()[1] is None
+
+
+@pytest.mark.parametrize(
+    ("status", "started", "refusal"),
+    [
+        pytest.param(
+            {"phase": "Running", "startTime": "noon", "message": "x"}, "noon", "", id="runs"),
+        pytest.param(
+            {"phase": "Failed", "startTime": "noon", "reason": "UnexpectedAdmissionError",
+             "message": "no"}, "noon", "no", id="refused"),
+        pytest.param(
+            {"phase": "Failed", "reason": "Evicted", "message": "no"}, "", "", id="evicted"),
+    ],
+)  # fmt: skip
+def test_when_a_pod_started_and_why_it_was_refused(
+    sink: Sink, status: dict[str, Any], started: str, refusal: str
+) -> None:
+    sink.pods.apply(raw(manifest("a", container("main", 1), status=status)))
+    pod = sink.pods.snapshot()[0][PodUid("uid-a")]
+    assert (pod.started, pod.refusal) == (started, refusal)

@@ -297,6 +297,11 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(1000, 8)),
         incomplete("exclusive CPUs and memory: 1000 pods have some", "100 kB"),
     ),
+    "more GPUs that do not answer than fit into a node": (
+        (".status.missing",),
+        Machine(vitals=tuple(Vitals(GpuUuid(f"GPU-{n}"), lost=True) for n in range(90))),
+        lambda r: len(r["status"]["missing"]) == 64,
+    ),
     "a thousand facts that nobody tells": (
         (".status.conditions[].message",),
         Machine(SeenNode(gpus(2), unseen=tuple(Unseen(f"fact {i}", "x" * 99) for i in range(999)))),
@@ -352,6 +357,8 @@ CANNOT = {
     ".status.health[].energyMillijoules": "300,000 years at a megawatt",
     ".status.health[].linksDown": "NVML knows 36 links of a GPU at most",
     ".status.health[].linksDown[]": "NVML knows 36 links of a GPU at most",
+    ".status.missing[].name": "NVML's has 96 bytes at most",
+    ".status.missing[].since": "our own clock",
     ".status.summary.links": "a word of each PCIe class at most",
     ".status.conditions": "three",
     ".status.conditions[].type": "ours",
@@ -393,6 +400,7 @@ def test_the_limits_are_the_schemas() -> None:
     assert of[".spec.nics"]["maxItems"] == limits.MOST_NICS
     assert of[".spec.devices[].migInstances"]["maxItems"] == limits.MOST_MIG_INSTANCES
     assert of[".status.health"]["maxItems"] == limits.MOST_HEALTH
+    assert of[".status.missing"]["maxItems"] == limits.MOST_MISSING
     assert of[".status.health[].reason"]["maxLength"] == limits.LONGEST_REASON
     assert of[".status.allocatable[]"]["maxLength"] == limits.LONGEST_NAME
     assert of[".status.conditions[].message"]["maxLength"] >= limits.LONGEST_MESSAGE

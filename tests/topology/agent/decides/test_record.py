@@ -24,7 +24,7 @@ from topology.agent.decides.record import (
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, GpuUuid, PodUid
 from topology.core.numa import Holding, NumaFacts, NumaNode, cpu_set
-from topology.core.report import Condition, Health
+from topology.core.report import Condition, Health, MissingGpu
 from topology.machines import machine
 
 NOON, LATER = "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"
@@ -40,6 +40,7 @@ WELL = Facts(
     allocatable={GPU: frozenset(IDS)},
 )
 LOST = (Health(UUIDS[0], False, "Lost, Xid79", NOON),)
+MISSING = (MissingGpu(UUIDS[0], counted=True),)
 SHARES = frozenset(DeviceId(f"{uuid}::{n}") for uuid in UUIDS for n in range(2))
 MPS = replace(AROUND, labels={"nvidia.com/gpu.sharing-strategy": "mps"})
 
@@ -79,12 +80,7 @@ READY: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("unknown ids", {"allocatable": {GPU: frozenset({DeviceId("nvidia0")})}}, "UnknownDevices"),
     ("missing pods", {"kubelet": KubeletState(pods_missing=True)}, "PodsMissing"),
-    ("a lost GPU", {"health": LOST}, "GpuLost"),
-    (
-        "a lost GPU of shared ones, which the plugin gets over",
-        {"health": LOST, "allocatable": {GPU: SHARES}},
-        "Watching",
-    ),
+    ("a lost GPU", {"health": LOST, "missing": MISSING}, "Watching"),
     (
         "several reasons",
         {"nvml_problem": "down", "health": LOST, "kubelet": KubeletState(pods_missing=True)},
@@ -140,9 +136,16 @@ def test_the_spec_says_how_devices_are_chosen() -> None:
     assert topology is not None
     assert [(r.strategy, r.replicas) for r in topology.resources] == [("time-slicing", 2)]
     assert topology.allocator.policy == "distributed"
-    lost = composed(health=LOST).topology
-    assert lost is not None
-    assert lost.allocator.policy == "any"
+    lost = composed(health=LOST, missing=MISSING)
+    assert lost.topology is not None
+    assert lost.topology.allocator.policy == "best-effort"
+    assert lost.report.missing == MISSING
+    told = composed(allocatable={GPU: SHARES}, refuses_several=True).topology
+    assert told is not None
+    assert [r.refuses_several for r in told.resources] == [True]
+    whole = composed(refuses_several=True).topology
+    assert whole is not None
+    assert [r.refuses_several for r in whole.resources] == [None]
     doubtful = composed(hardware=replace(SEEN, doubt="it sees more")).topology
     assert doubtful is not None
     assert doubtful.allocator.policy == "any"
