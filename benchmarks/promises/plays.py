@@ -87,6 +87,7 @@ def play(what: Play) -> Tally:
         runs=what.runs,
         foreign=what.foreign,
         patience=patience,
+        whole_cpus=what.faults.whole_cpus,
     )
     rng = random.Random(what.seed)
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
@@ -96,7 +97,11 @@ def play(what: Play) -> Tally:
     tally = loop.run()
     if isinstance(policy, Extender):
         tally.faults = policy.faults
-        tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)
+        tally.surprises = Counter(
+            surprise.kind
+            for surprise in policy.surprises
+            if not surprise.foreign and surprise.pod.uid not in tally.disturbed
+        )
     return tally
 
 

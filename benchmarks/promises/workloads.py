@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from benchmarks.promises.pods import GpuContainer, Job, app, init, manifest, sidecar
 from topology.core.devices import GpuResource, NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
 from topology.machines import machine
 
 
@@ -80,10 +81,12 @@ def jobs(
     runs: float = 60.0,
     foreign: float = 0.0,
     patience: float = 60.0,
+    whole_cpus: float = 0.0,
 ) -> list[Job]:
     """``count`` pods that come at ``rate`` a second and run ``runs`` seconds, both on average.
 
-    A share ``foreign`` of them is bound by others, three in ten are deleted before they end.
+    A share ``foreign`` of them is bound by others, a share ``whole_cpus`` asks for whole CPUs, and
+    three in ten are deleted before they end.
     """
     rng = random.Random(seed)
     now, found = 0.0, []
@@ -93,11 +96,15 @@ def jobs(
         stranger = rng.random() < foreign
         if stranger:
             template = FOREIGN
+        cpus = bool(whole_cpus) and rng.random() < whole_cpus
+        written = manifest(
+            template.name, number, template.annotations, *template.containers, whole_cpus=cpus
+        )
         found.append(
             Job(
                 now,
                 1 + rng.expovariate(1 / runs),
-                manifest(template.name, number, template.annotations, *template.containers),
+                written,
                 patience=patience,
                 deleted=rng.random() < 0.3,
                 foreign=stranger,
@@ -115,6 +122,30 @@ def mixed_allocators() -> list[NodeTopology]:
         served = (GpuResource("nvidia.com/gpu", strategy, one.replicas),)
         found.append(replace(node, allocator=one.facts, resources=served))
     return found
+
+
+def as_it_may_be(node: NodeTopology, rng: random.Random) -> NodeTopology:
+    """One of the nodes that may be behind a record: what it leaves unknown is drawn.
+
+    What static CPU and Memory Managers do stays unknown; the emulated kubelet draws it each time.
+    """
+    facts, nodes = node.allocator, {n for gpu in node.gpus for n in gpu.topology_nodes or ()}
+    if facts.topology_manager_policy == UNKNOWN:
+        policy = rng.choice(("none", "best-effort", "restricted", "single-numa-node"))
+        scope = rng.choice(("container", "pod"))
+        facts = replace(facts, topology_manager_policy=policy, topology_manager_scope=scope)
+    if facts.prefers_closest is None:
+        facts = replace(facts, prefers_closest=rng.random() < 0.5)
+    if facts.numa_distances is None and nodes:
+        size = range(max(nodes) + 1 + rng.randint(0, 1))
+        apart = {pair: rng.choice((11, 12, 16, 21, 32)) for pair in combinations(size, 2)}
+        rows = (tuple(apart.get((min(a, b), max(a, b)), 10) for b in size) for a in size)
+        facts = replace(facts, numa_distances=tuple(rows))
+    served = tuple(
+        replace(one, refuses_several=rng.random() < 0.5) if one.refuses_several is None else one
+        for one in node.resources
+    )
+    return replace(node, allocator=facts, resources=served)
 
 
 def _facts(
