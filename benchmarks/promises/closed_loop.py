@@ -33,6 +33,7 @@ from benchmarks.promises.agents import Agents
 from benchmarks.promises.apiserver import ApiServer
 from benchmarks.promises.capacity import Capacity
 from benchmarks.promises.faults import Delays, Faults
+from benchmarks.promises.fleets import as_it_may_be
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.kubelets import Kubelets
 from benchmarks.promises.outages import Outages
@@ -43,7 +44,6 @@ from benchmarks.promises.scheduler import KubeScheduler
 from benchmarks.promises.tally import Tally
 from benchmarks.promises.timeline import Timeline
 from benchmarks.promises.watches import ExtenderWatches, Watches
-from benchmarks.promises.workloads import as_it_may_be
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.emulation import EmulatedKubelet

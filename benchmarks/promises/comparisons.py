@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 
 from benchmarks.figures.promised import PromiseRow, Promises, Shares, Singles
+from benchmarks.promises.fleets import MIXED
 from benchmarks.promises.plays import Play, play_all
 from benchmarks.promises.tally import Tally
-from benchmarks.promises.workloads import MIXED
 
 MOST_REASONS = 12
 

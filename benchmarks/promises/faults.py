@@ -11,7 +11,7 @@ STALE_AFTER = 180.0
 SLACK = 15.0
 """Seconds that it may take until a fault is known."""
 POLL = 2.0
-"""Seconds, on average, until an agent sees what nobody tells it of: the kubelet changed by itself."""
+"""Seconds, on average, until an agent sees of itself that its kubelet has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Faults:
     means). A share ``recreated`` of the reports comes in a record made anew, whose numbers start
     again. An extender that starts anew reads the records of dead agents like all others.
 
-    Kubelets: about every ``kubelets_restart`` some kubelet ends, and starts ``down_for`` later. Then
-    it takes ``bare_for`` until it has heard of its pods, and as long until the device plugin has
-    registered, whichever is first (means). Until then it shows nobody, and refuses every pod.
+    Kubelets: about every ``kubelets_restart`` some kubelet ends, and starts ``down_for`` later.
+    Then it takes ``bare_for`` until it has heard of its pods, and as long until the device plugin
+    has registered, whichever is first (means). Until then it shows nobody, and refuses every pod.
 
     GPUs: about every ``gpus_sicken`` the device plugin calls one or two GPUs of a node sick; after
     ``sick_for`` they heal (means). In a share ``blamed`` of these times the agent calls them sick,

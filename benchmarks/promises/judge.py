@@ -55,9 +55,7 @@ class Judge:
             (tally.unreported_refusals if unreported else tally.kubelet_refusals)[reason] += 1
         self._judge(entry, node, None)
 
-    def _unreported(
-        self, entry: PodEntry, node: NodeName, when: Mapping[NodeName, float]
-    ) -> bool:
+    def _unreported(self, entry: PodEntry, node: NodeName, when: Mapping[NodeName, float]) -> bool:
         """Whether something happened on the node after the last report that was known then."""
         return entry.view is not None and when.get(node, float("-inf")) > entry.view.looked
 

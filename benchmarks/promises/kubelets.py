@@ -17,7 +17,7 @@ from benchmarks.promises.judge import Judge
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.scene import Scene
 from topology.core.devices import NodeName
-from topology.emulation import PluginCrash, Refused
+from topology.emulation import PluginCrash, PluginRefusal, Refused
 
 GRACE = 1.0
 """Seconds, on average, that a deleted pod takes to stop."""
@@ -211,8 +211,7 @@ class Kubelets:
 
     def _refuse(self, entry: PodEntry, node: NodeName, refusal: Refused) -> None:
         entry.admitted = True
-        crashed = isinstance(refusal.__cause__, PluginCrash)
-        self._judge.refused(entry, node, "plugin crashed" if crashed else str(refusal))
+        self._judge.refused(entry, node, _reason(refusal))
         self._api.finish(entry, "Failed")
         self._agents.look(node)
 
@@ -233,6 +232,14 @@ class Kubelets:
         self._devices[node].end(entry.record.uid)
         self._agents.look(node)
         self._timeline.about(self._delays.watch, lambda: self._api.finish(entry, "Succeeded"))
+
+
+def _reason(refusal: Refused) -> str:
+    if isinstance(refusal.__cause__, PluginCrash):
+        return "plugin crashed"
+    if isinstance(refusal.__cause__, PluginRefusal):
+        return "plugin refused"
+    return str(refusal)
 
 
 def _node_of(entry: PodEntry) -> NodeName:

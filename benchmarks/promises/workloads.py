@@ -1,15 +1,11 @@
-"""Fleets and jobs of closed loops: which pods come, drawn by a seed, and on which nodes."""
+"""Jobs of closed loops: which pods come, drawn by a seed."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass
 
 from benchmarks.promises.pods import GpuContainer, Job, app, init, manifest, sidecar
-from topology.core.devices import GpuResource, NodeName
-from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
-from topology.machines import machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,92 +107,3 @@ def jobs(
             )
         )
     return found
-
-
-def mixed_allocators() -> list[NodeTopology]:
-    """A fleet whose nodes choose in different ways, on machines of different shapes."""
-    found: list[NodeTopology] = []
-    for number, one in enumerate(ALLOCATORS):
-        node = machine(one.machine).topology(f"{one.machine}-{number}")
-        strategy = "none" if one.replicas == 1 else "time-slicing"
-        served = (GpuResource("nvidia.com/gpu", strategy, one.replicas),)
-        found.append(replace(node, allocator=one.facts, resources=served))
-    return found
-
-
-def as_it_may_be(node: NodeTopology, rng: random.Random) -> NodeTopology:
-    """One of the nodes that may be behind a record: what it leaves unknown is drawn.
-
-    What static CPU and Memory Managers do stays unknown; the emulated kubelet draws it each time.
-    """
-    facts, nodes = node.allocator, {n for gpu in node.gpus for n in gpu.topology_nodes or ()}
-    if facts.topology_manager_policy == UNKNOWN:
-        policy = rng.choice(("none", "best-effort", "restricted", "single-numa-node"))
-        scope = rng.choice(("container", "pod"))
-        facts = replace(facts, topology_manager_policy=policy, topology_manager_scope=scope)
-    if facts.prefers_closest is None:
-        facts = replace(facts, prefers_closest=rng.random() < 0.5)
-    if facts.numa_distances is None and nodes:
-        size = range(max(nodes) + 1 + rng.randint(0, 1))
-        apart = {pair: rng.choice((11, 12, 16, 21, 32)) for pair in combinations(size, 2)}
-        rows = (tuple(apart.get((min(a, b), max(a, b)), 10) for b in size) for a in size)
-        facts = replace(facts, numa_distances=tuple(rows))
-    served = tuple(
-        replace(one, refuses_several=rng.random() < 0.5) if one.refuses_several is None else one
-        for one in node.resources
-    )
-    return replace(node, allocator=facts, resources=served)
-
-
-def _facts(
-    policy: str, manager: str = "none", scope: str = "container", *, known: bool = True
-) -> AllocatorFacts:
-    hints = ("none", "None") if known else (None, None)
-    return AllocatorFacts(policy, "v0.20.0", manager, scope, *hints)
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorCase:
-    """A machine, how it chooses GPUs, and how many devices one GPU is served as."""
-
-    machine: str
-    facts: AllocatorFacts
-    replicas: int = 1
-
-
-ALLOCATORS = (
-    AllocatorCase("dgx1-v100", _facts("best-effort")),
-    AllocatorCase("dgx1-v100", _facts("any")),
-    AllocatorCase("dgx1-v100", _facts("best-effort", "best-effort")),
-    AllocatorCase("dgx1-v100", _facts("best-effort", "single-numa-node")),
-    AllocatorCase("dgx1-p100", _facts("best-effort", "restricted", "pod")),
-    AllocatorCase("dgx1-p100", _facts("best-effort", "best-effort", known=False)),
-    AllocatorCase("a100-pcie-4-bridged", _facts("best-effort", "restricted")),
-    AllocatorCase("a100-pcie-4-bridged", _facts("packed"), 2),
-    AllocatorCase("a100-pcie-4-bridged", _facts("distributed"), 3),
-    AllocatorCase("l40s-8", _facts("best-effort", "single-numa-node", "pod")),
-    AllocatorCase("l40s-4", _facts("any", "single-numa-node", "pod")),
-    AllocatorCase("hgx-h100-8", _facts("distributed", "restricted")),
-    AllocatorCase("hgx-h100-8", _facts("best-effort", "best-effort", "pod")),
-    AllocatorCase("dgx-a100", _facts("packed", "best-effort"), 2),
-)
-"""Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU."""
-
-
-def fleet(*groups: tuple[str, int], facts: AllocatorFacts | None = None) -> list[NodeTopology]:
-    """So many nodes of each machine, chosen by ``facts`` where given."""
-    nodes = [machine(name).topology(f"{name}-{i}") for name, count in groups for i in range(count)]
-    if facts is None:
-        return nodes
-    return [replace(node, allocator=facts, name=NodeName(f"{node.name}-tm")) for node in nodes]
-
-
-MIXED = (
-    ("dgx1-v100", 4),
-    ("dgx1-p100", 2),
-    ("a100-pcie-4-bridged", 3),
-    ("l40s-4", 1),
-    ("hgx-h100-8", 3),
-    ("dgx-a100", 2),
-)
-"""Fifteen nodes, ten of which are not all-linked."""

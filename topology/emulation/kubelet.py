@@ -18,10 +18,18 @@ from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
 from topology.core.requests import Exclusive, GpuRequest, Role
-from topology.emulation.plugin import Device, PluginCrash, best_effort, greedy, refuses_several
+from topology.emulation.plugin import (
+    Device,
+    PluginCrash,
+    PluginRefusal,
+    best_effort,
+    greedy,
+    refuses_several,
+)
 from topology.emulation.topologymanager import Nodes, Refused, TopologyManager
 
 UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
+SMT_ALIGNMENT = "SMTAlignmentError"
 MANAGERS_REFUSE = 0.1
 """The share of containers that a static CPU or Memory Manager refuses, where it may."""
 
@@ -38,8 +46,8 @@ class _Pod:
 class EmulatedKubelet:
     """One node. ``rng`` decides what the real programs leave to chance.
 
-    ``foreign_hints`` says that the CPU and Memory Managers and other device plugins have a say, too,
-    in pods that they serve. What they say is drawn among all that such a node may say.
+    ``foreign_hints`` says that the CPU and Memory Managers and other device plugins have a say,
+    too, in pods that they serve. What they say is drawn among all that such a node may say.
     """
 
     def __init__(
@@ -101,11 +109,11 @@ class EmulatedKubelet:
                 else:
                     reusable -= set(given)
                 yield container.name
-        except (Refused, PluginCrash) as refusal:
+        except (Refused, PluginCrash, PluginRefusal) as refusal:
             self._pods.pop(uid, None)
-            if isinstance(refusal, PluginCrash):
-                raise Refused(UNEXPECTED_ADMISSION) from refusal
-            raise
+            if isinstance(refusal, Refused):
+                raise
+            raise Refused(UNEXPECTED_ADMISSION) from refusal
 
     def restore(
         self,
@@ -249,11 +257,13 @@ class EmulatedKubelet:
     ) -> list[Device]:
         available = self._available()
         hint = pod_hint or self._container_hint(request, available, reusable, count)
-        if self._managers_refuse(request) or not self.registered:
+        if self._managers_refuse(request):
+            raise Refused(SMT_ALIGNMENT)
+        if not self.registered:
             raise Refused(UNEXPECTED_ADMISSION)
         given = self._choose(available, count, reusable, hint)
         if count > 1 and self._refuses_several:
-            raise Refused(UNEXPECTED_ADMISSION)
+            raise PluginRefusal("more than one shared device")
         return given
 
     def _managers_refuse(self, request: GpuRequest) -> bool:

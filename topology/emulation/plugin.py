@@ -45,6 +45,10 @@ def refuses_several(topology: NodeTopology, served: GpuResource) -> bool:
     return served.refuses_several is True
 
 
+class PluginRefusal(Exception):  # noqa: N818 (it is an answer)
+    """The plugin does not hand out what the kubelet has chosen."""
+
+
 class PluginCrash(Exception):  # noqa: N818 (it is the plugin's, not ours)
     """The plugin ended the call with a panic."""
 

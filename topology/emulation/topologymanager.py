@@ -96,9 +96,10 @@ class TopologyManager:
         ours: list[Hint] = [(None, True)]  # without NUMA nodes any will do
         if self._places:
             ours = [] if lost else self._hints(available, reusable, count)
-        lists = [ours or [(None, False)], self._theirs() if others else [(None, True)]]
+        theirs: list[Hint] = self._theirs() if others else [(None, True)]
+        lists = [ours or [(None, False)], theirs]
         if policy == "single-numa-node":
-            lists = [[(m, p) for m, p in hints if p and (m is None or len(m) == 1)] for hints in lists]
+            lists = [_on_one_node(hints) for hints in lists]
         best: Hint | None = None
         need = _widest_need(lists)
         for a in lists[0]:
@@ -113,13 +114,11 @@ class TopologyManager:
             preferred = not others or self._rng.random() < 0.5
         if policy in ("restricted", "single-numa-node") and not preferred:
             raise Refused(TOPOLOGY_AFFINITY)
-        if policy == "single-numa-node" and len(found) == len(self._nodes):
+        if policy == "single-numa-node" and found == frozenset(self._nodes):
             return None  # all NUMA nodes there are: it lets go of such a hint
         return found if self._places else None
 
-    def _hints(
-        self, available: Sequence[Device], reusable: set[Device], count: int
-    ) -> list[Hint]:
+    def _hints(self, available: Sequence[Device], reusable: set[Device], count: int) -> list[Hint]:
         """What the device manager hints at: ``generateDeviceTopologyHints``."""
         if len(set(available) | reusable) < count:
             return []
@@ -187,6 +186,11 @@ class TopologyManager:
         if distances is None or not nodes:
             return 0.0
         return sum(distances[a][b] for a in nodes for b in nodes) / len(nodes) ** 2
+
+
+def _on_one_node(hints: Sequence[Hint]) -> list[Hint]:
+    """The hints that ``single-numa-node`` merges."""
+    return [(m, preferred) for m, preferred in hints if preferred and (m is None or len(m) == 1)]
 
 
 def _widest_need(lists: Sequence[Sequence[Hint]]) -> int:
