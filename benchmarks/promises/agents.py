@@ -11,8 +11,6 @@ from benchmarks.promises.watches import ExtenderWatches, Watches
 from topology.core.devices import Mask, NodeName, positions
 from topology.core.report import READY, Condition, Health, Report
 
-REMEMBERS = 0.7
-"""The share of looks in which an agent knows who holds what though the kubelet shows nobody."""
 SILENT = Condition(READY, status=False, reason="KubeletUnavailable")
 
 
@@ -107,13 +105,13 @@ class Agents:
         """What the agent makes of what its kubelet shows.
 
         A kubelet that does not answer leaves the record as it was, and not Ready. One that shows no
-        pods has just started: mostly the agent knows better.
+        pods has just started: those of the record that are alive hold their devices all the same.
         """
         kubelet, topology = self._scene.kubelets[node], self._scene.nodes[node]
         found = kubelet.report(forget_ended=forget_ended)
         if before is not None and not kubelet.answers:
             return replace(before.report, sequence=found.sequence, conditions=(SILENT,))
-        if before is not None and not kubelet.shows_pods and self._timeline.happens(REMEMBERS):
+        if before is not None and not kubelet.shows_pods:
             kept = (a for a in before.report.allocations if kubelet.holds(a.pod_uid))
             found = replace(found, allocations=tuple(kept))
         sick = (topology.gpus[p].uuid for p in positions(self._blamed[node]))
