@@ -78,7 +78,7 @@ class ClosedLoop:
         extender = self._extender = ExtenderWatches(scene, watches)
         agents = self._agents = Agents(scene, watches, extender)
         self.api = ApiServer(scene, watches, extender, agents, judge)
-        kubelets = Kubelets(scene, self.api, agents, judge)
+        kubelets = Kubelets(scene, watches, self.api, agents, judge)
         self.api.tell(kubelets)
         self._scheduler = KubeScheduler(scene, self.api, extender)
         policy.start(scene, self.api)

@@ -22,11 +22,19 @@ class Judge:
         self._tally = scene.tally
         self._foreign: dict[NodeName, list[PodEntry]] = {name: [] for name in scene.nodes}
         self._disturbed: dict[NodeName, float] = {}
+        self._unsettled: dict[NodeName, float] = {}
         self._healed: dict[NodeName, float] = {}
 
     def disturbed(self, node: NodeName) -> None:
-        """A kubelet has ended or started, a plugin registered, or a GPU fallen sick: just now."""
-        self._disturbed[node] = self._timeline.now
+        """A kubelet has ended, or a GPU has fallen sick, just now."""
+        self._disturbed[node] = self._unsettled[node] = self._timeline.now
+
+    def unsettled(self, node: NodeName) -> None:
+        """A kubelet is on its way back just now: its plugin may be missing still.
+
+        Its record says so, and promises nothing; pods that ask for no promise go there.
+        """
+        self._unsettled[node] = self._timeline.now
 
     def healed(self, node: NodeName) -> None:
         """A GPU has healed just now. What is guaranteed has to hold all the same."""
@@ -50,7 +58,8 @@ class Judge:
     def refused(self, entry: PodEntry, node: NodeName, reason: str) -> None:
         """The kubelet has refused a pod."""
         if not entry.gone:
-            unreported = self._unreported(entry, node, self._disturbed)
+            when = self._disturbed if entry.promise else self._unsettled
+            unreported = self._unreported(entry, node, when)
             tally = self._tally
             (tally.unreported_refusals if unreported else tally.kubelet_refusals)[reason] += 1
         self._judge(entry, node, None)

@@ -16,6 +16,7 @@ from benchmarks.promises.faults import POLL
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.scene import Scene
+from benchmarks.promises.watches import Watches
 from topology.core.devices import NodeName
 from topology.emulation import PluginCrash, PluginRefusal, Refused
 
@@ -23,6 +24,8 @@ GRACE = 1.0
 """Seconds, on average, that a deleted pod takes to stop."""
 STARTING = 1.0
 """Seconds, on average, between a pod's admission and its containers' start."""
+STATUS_PERIOD = 10.0
+"""Seconds between two statuses of a node that its kubelet writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,12 @@ class Kubelets:
     wait in its inbox.
     """
 
-    def __init__(self, scene: Scene, api: ApiServer, agents: Agents, judge: Judge) -> None:
+    def __init__(
+        self, scene: Scene, watches: Watches, api: ApiServer, agents: Agents, judge: Judge
+    ) -> None:
         self._timeline = scene.timeline
+        self._capacity = scene.capacity
+        self._watches = watches
         self._devices = scene.kubelets
         self._delays = scene.delays
         self._faults = scene.faults
@@ -97,24 +104,33 @@ class Kubelets:
         self._seen_by_agent(node)
 
     def _start(self, node: NodeName) -> None:
+        """The kubelet runs; it tells the API server at once that it has no devices."""
         self._devices[node].start()
-        self._judge.disturbed(node)
+        self._judge.unsettled(node)
+        self._watches.deliver("kube-scheduler", lambda: self._capacity.close(node))
         bare = self._faults.bare_for
         self._timeline.about(bare, lambda: self._hear_of_pods(node))
         self._timeline.about(bare, lambda: self._register(node))
         self._seen_by_agent(node)
 
     def _register(self, node: NodeName) -> None:
+        """The device plugin is back; the kubelet says so with its next status."""
         if self._devices[node].answers:  # else another start comes with another plugin
             self._devices[node].register()
-            self._judge.disturbed(node)
+            self._judge.unsettled(node)
             self._judge.healed(node)
             self._seen_by_agent(node)
+            late = self._timeline.rng.uniform(0, STATUS_PERIOD)
+            self._timeline.after(late, lambda: self._open(node))
+
+    def _open(self, node: NodeName) -> None:
+        if self._devices[node].registered:
+            self._watches.deliver("kube-scheduler", lambda: self._capacity.open(node))
 
     def _hear_of_pods(self, node: NodeName) -> None:
         """The kubelet has listed its pods: those that are gone hold nothing any more."""
         self._devices[node].hear_of_pods()
-        self._judge.disturbed(node)
+        self._judge.unsettled(node)
         for entry in self._lingering[node]:
             entry.admitted = True
             self._devices[node].end(entry.record.uid)
