@@ -212,9 +212,9 @@ def test_a_kubelet_that_restarts_breaks_nothing_that_a_report_could_show(
 ) -> None:
     """For a while it is not there, shows nobody, and has no device plugin."""
     faults = Faults(kubelets_restart=8.0)
-    happened = kept(Play("extender", 1500, 181, foreign=0.0, restarts=5, faults=faults))
+    happened = kept(Play("extender", 1000, 181, foreign=0.0, restarts=5, faults=faults))
     told(happened, capsys)
-    assert happened["kubelet_restarts"] > 150
+    assert happened["kubelet_restarts"] > 100
     assert happened["unreported"] < 0.05 * happened["kubelet_restarts"]
 
 
@@ -223,25 +223,25 @@ def test_gpus_that_fall_sick_and_heal_break_nothing_that_a_report_could_show(
 ) -> None:
     """A GPU that heals before its pod is admitted breaks nothing that is guaranteed at all."""
     faults = Faults(gpus_sicken=3.0, sick_for=8.0)
-    happened = kept(Play("extender", 1500, 191, foreign=0.0, runs=30.0, faults=faults))
+    happened = kept(Play("extender", 1000, 191, foreign=0.0, runs=30.0, faults=faults))
     told(happened, capsys)
-    assert happened["sickened"] > 500
+    assert happened["sickened"] > 400
     assert happened["unreported"] < 0.02 * happened["sickened"]
 
 
 def test_flapping_gpus_under_every_allocator(capsys: pytest.CaptureFixture[str]) -> None:
     faults = Faults(gpus_sicken=2.0, sick_for=2.0, kubelets_restart=60.0)
     happened = kept(
-        Play("extender", 800, 201, nodes="allocators", workload="containers", faults=faults)
+        Play("extender", 500, 201, nodes="allocators", workload="containers", faults=faults)
     )
     told(happened, capsys)
-    assert happened["sickened"] > 300
+    assert happened["sickened"] > 200
 
 
 def test_static_managers_on_two_sockets_may_say_anything() -> None:
     """Pods with whole CPUs under every policy and scope of the Topology Manager."""
     faults = Faults(whole_cpus=0.5)
-    happened = kept(Play("extender", 1000, 211, nodes="sockets", foreign=0.0, faults=faults))
+    happened = kept(Play("extender", 600, 211, nodes="sockets", foreign=0.0, faults=faults))
     assert happened["affinity"] + happened["smt"] > 0
 
 
@@ -250,12 +250,12 @@ def test_static_managers_beside_everything_else(capsys: pytest.CaptureFixture[st
         whole_cpus=0.3, gpus_sicken=10.0, kubelets_restart=60.0, forced=0.1, late_commits=0.02
     )
     happened = kept(
-        Play("extender", 800, 221, nodes="sockets", workload="containers", faults=faults)
+        Play("extender", 500, 221, nodes="sockets", workload="containers", faults=faults)
     )
     told(happened, capsys)
-    assert happened["forced"] > 30
+    assert happened["forced"] > 20
 
 
 def test_a_plugin_that_refuses_several_shares_is_promised_nothing() -> None:
-    happened = kept(Play("extender", 800, 231, nodes="shared", foreign=0.0), fitting=0.4)
+    happened = kept(Play("extender", 600, 231, nodes="shared", foreign=0.0), fitting=0.4)
     assert happened["plugin_refused"] > 0
