@@ -84,3 +84,17 @@ class Faults:
     sick_for: float = 15.0
     blamed: float = 0.5
     whole_cpus: float = 0.0
+
+
+RARE_FAULTS = Faults(
+    forced=0.05,
+    late_commits=0.01,
+    lost_answers=0.01,
+    blind_every=600.0,
+    dies_every=600.0,
+    recreated=0.005,
+    kubelets_restart=120.0,
+    gpus_sicken=120.0,
+    sick_for=60.0,
+)
+"""All of them, at rates that leave most of the time quiet."""
