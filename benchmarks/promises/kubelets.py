@@ -131,10 +131,11 @@ class Kubelets:
         """The kubelet has listed its pods: those that are gone hold nothing any more."""
         self._devices[node].hear_of_pods()
         self._judge.unsettled(node)
-        for entry in self._lingering[node]:
-            entry.admitted = True
-            self._devices[node].end(entry.record.uid)
+        gone = [e for e in self._inbox[node] if e.gone]
         self._inbox[node] = [e for e in self._inbox[node] if not e.gone]
+        for entry in (*gone, *self._lingering[node]):
+            entry.admitted = True  # it will not be any more
+            self._devices[node].end(entry.record.uid)
         for event in self._postponed.pop(node, ()):
             event()
         self._seen_by_agent(node)
