@@ -127,8 +127,9 @@ def sets_spoken_of(
 ) -> tuple[Mask, ...] | None:
     """The GPUs that the pod may have in all that its verdict speaks of, the likelier sets first.
 
-    Those of ``assessed`` are what may come if no running pod ends. What is guaranteed holds though
-    some do, so then follow the sets that come only of that. None where they are too many to list.
+    Those of ``assessed`` are what may come if no running pod ends. What is guaranteed to a pod with
+    constraints holds though some do, so then follow the sets that come only of that. None where
+    they are too many to list.
     """
     if assessed.verdict is not Verdict.GUARANTEED or request.plain or assessed.sets is None:
         return assessed.sets
