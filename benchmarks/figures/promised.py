@@ -10,7 +10,7 @@ from benchmarks.figures.schema import Count, Figures, Number
 class PromiseRow(Figures):
     """One play under one policy; the words are those of :class:`benchmarks.promises.tally.Tally`.
 
-    ``faults`` counts nodes about which deciding failed.
+    ``faults`` counts nodes about which deciding failed, ``gpus_sickened`` GPUs that fell sick.
     """
 
     placed: Count
@@ -19,7 +19,9 @@ class PromiseRow(Figures):
     promised: dict[str, Count]
     broken: dict[str, Count]
     excused: dict[str, Count]
+    unreported: dict[str, Count]
     kubelet_refusals: dict[str, Count]
+    unreported_refusals: dict[str, Count]
     refused_by_bind: Count
     gave_up: Count
     unexcused: dict[str, Count]
@@ -33,6 +35,8 @@ class PromiseRow(Figures):
     recreated: Count
     foreign: Count
     restarts: Count
+    kubelet_restarts: Count
+    gpus_sickened: Count
     reasons: dict[str, Count]
 
 

@@ -8,7 +8,10 @@ from dataclasses import replace
 from benchmarks.promises.policy import PublishedReport
 from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
-from topology.core.devices import NodeName
+from topology.core.devices import Mask, NodeName, positions
+from topology.core.report import READY, Condition, Health, Report
+
+SILENT = Condition(READY, status=False, reason="KubeletUnavailable")
 
 
 class Agents:
@@ -21,6 +24,7 @@ class Agents:
         self._extender = extender
         self._looking: set[NodeName] = set()
         self._dead: set[NodeName] = set()
+        self._blamed: dict[NodeName, Mask] = dict.fromkeys(scene.nodes, 0)
         self._heard_version: dict[NodeName, int] = dict.fromkeys(scene.nodes, 0)
         self._records: Counter[NodeName] = Counter()
         self.published: dict[NodeName, PublishedReport] = {}
@@ -53,6 +57,10 @@ class Agents:
             mean = self._scene.delays.late if late else self._scene.delays.look
             self._timeline.about(mean, lambda: self._publish(node))
 
+    def blame(self, node: NodeName, gpus: Mask) -> None:
+        """The node's agent calls these GPUs sick from now on, and no others."""
+        self._blamed[node] = gpus
+
     def is_dead(self, node: NodeName) -> bool:
         """Whether the node's agent publishes nothing for now."""
         return node in self._dead
@@ -76,8 +84,7 @@ class Agents:
         if recreated:
             self._recreate(node)
         forget = self._timeline.happens(0.5)
-        report = self._scene.kubelets[node].report(forget_ended=forget)
-        report = replace(report, pods_version=str(self._heard_version[node]))
+        report = self._observed(node, before, forget_ended=forget)
         if not forget and self._scene.delays.look:
             # The report may still show pods that have ended: the agent looks again soon.
             self._timeline.about(1.0, lambda: self.look(node))
@@ -92,6 +99,28 @@ class Agents:
             # The report before this one comes once more, as after a broken watch.
             self._send(node, before)
 
+    def _observed(
+        self, node: NodeName, before: PublishedReport | None, *, forget_ended: bool
+    ) -> Report:
+        """What the agent makes of what its kubelet shows.
+
+        A kubelet that does not answer leaves the record as it was, and not Ready. One that shows no
+        pods has just started: those of the record that are alive hold their devices all the same.
+        """
+        kubelet, topology = self._scene.kubelets[node], self._scene.nodes[node]
+        found = kubelet.report(forget_ended=forget_ended)
+        if before is not None and not kubelet.answers:
+            return replace(before.report, sequence=found.sequence, conditions=(SILENT,))
+        if before is not None and not kubelet.shows_pods:
+            kept = (a for a in before.report.allocations if kubelet.holds(a.pod_uid))
+            found = replace(found, allocations=tuple(kept))
+        sick = (topology.gpus[p].uuid for p in positions(self._blamed[node]))
+        return replace(
+            found,
+            pods_version=str(self._heard_version[node]),
+            health=tuple(Health(uuid, healthy=False, reason="Xid79") for uuid in sick),
+        )
+
     def _recreate(self, node: NodeName) -> None:
         """Somebody deletes the node's record, and the agent makes a new one."""
         self._scene.tally.recreated += 1
@@ -103,4 +132,4 @@ class Agents:
 
     def _send(self, node: NodeName, published: PublishedReport) -> None:
         topology = self._scene.nodes[node]
-        self._extender.tell("records", lambda: self._scene.policy.put_report(topology, published))
+        self._extender.tell("records", lambda: self._extender.show(topology, published))

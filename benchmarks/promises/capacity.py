@@ -16,6 +16,7 @@ class Capacity:
             str(node.name): len(node.gpus) * node.resources[0].replicas for node in nodes
         }
         self._taken: Counter[str] = Counter()
+        self._closed: set[str] = set()
 
     def take(self, node: str, count: int) -> None:
         """A pod counts on a node from now on."""
@@ -25,9 +26,17 @@ class Capacity:
         """A pod counts there no more."""
         self._taken[node] -= count
 
+    def close(self, node: str) -> None:
+        """The node says that it has no devices at all."""
+        self._closed.add(node)
+
+    def open(self, node: str) -> None:
+        """The node says that its devices are back."""
+        self._closed.discard(node)
+
     def fits(self, node: str, count: int) -> bool:
         """Whether so many devices are left."""
-        return self._taken[node] + count <= self._there[node]
+        return node not in self._closed and self._taken[node] + count <= self._there[node]
 
     def fitting(self, count: int) -> list[str]:
         """The nodes that have so many devices left, in the order of the fleet."""

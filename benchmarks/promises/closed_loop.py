@@ -15,7 +15,7 @@ each:
 ``agents``
     Look at a node when they get to it; now and then a report comes late or twice.
 ``outages``
-    Make watches blind and agents die, as ``faults`` says.
+    Make watches blind, agents die, kubelets restart and GPUs fall sick, as ``faults`` says.
 ``judge``
     Compares what pods were promised with the GPUs that they got.
 
@@ -33,6 +33,7 @@ from benchmarks.promises.agents import Agents
 from benchmarks.promises.apiserver import ApiServer
 from benchmarks.promises.capacity import Capacity
 from benchmarks.promises.faults import Delays, Faults
+from benchmarks.promises.fleets import as_it_may_be
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.kubelets import Kubelets
 from benchmarks.promises.outages import Outages
@@ -77,7 +78,8 @@ class ClosedLoop:
         extender = self._extender = ExtenderWatches(scene, watches)
         agents = self._agents = Agents(scene, watches, extender)
         self.api = ApiServer(scene, watches, extender, agents, judge)
-        self.api.tell(Kubelets(scene, self.api, agents, judge))
+        kubelets = Kubelets(scene, watches, self.api, agents, judge)
+        self.api.tell(kubelets)
         self._scheduler = KubeScheduler(scene, self.api, extender)
         policy.start(scene, self.api)
         agents.start()
@@ -86,7 +88,7 @@ class ClosedLoop:
         for when in restarts:
             timeline.at(when, self._restart)
         last = max((job.arrives for job in jobs), default=0.0)
-        Outages(scene, extender, agents, last).begin()
+        Outages(scene, extender, agents, kubelets, last).begin()
 
     def run(self) -> Tally:
         """Play until nothing is left to happen."""
@@ -120,7 +122,7 @@ class ClosedLoop:
         self.scene.policy.restart()
         self._extender.reopen()
         for name, published in self._agents.published.items():
-            self.scene.policy.put_report(self.scene.nodes[name], published)
+            self._extender.show(self.scene.nodes[name], published)
         for entry in self.api.pods.values():
             if entry.record.node is not None:
                 entry.seen = min(entry.seen, self.scene.timeline.now)
@@ -128,5 +130,5 @@ class ClosedLoop:
 
 
 def _emulated(node: NodeTopology, rng: random.Random) -> EmulatedKubelet:
-    """The node's emulated kubelet. Where the CPU Manager is not known, it has hints of its own."""
-    return EmulatedKubelet(node, rng, foreign_hints=node.allocator.cpu_manager_policy is None)
+    """The node's emulated kubelet; what the record does not tell of it is drawn."""
+    return EmulatedKubelet(as_it_may_be(node, rng), rng, foreign_hints=True)

@@ -2,7 +2,8 @@
 
 Two comparisons over the same jobs on the same emulated nodes:
 
-*promises*: the extender, with everything that goes wrong; the rule "a good set is free" in its
+*promises*: the extender, with what goes wrong every day; the same with what goes wrong now and then
+besides (:data:`~benchmarks.promises.faults.RARE_FAULTS`); the rule "a good set is free" in its
 place; and an oracle that uses the same outcome rules, knows every node at every moment, and meets
 no delay at all. The oracle bounds what a promise-keeping scheduler can place.
 
@@ -18,22 +19,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 
 from benchmarks.figures.promised import PromiseRow, Promises, Shares, Singles
+from benchmarks.promises.faults import RARE_FAULTS
+from benchmarks.promises.fleets import MIXED
 from benchmarks.promises.plays import Play, play_all
 from benchmarks.promises.tally import Tally
-from benchmarks.promises.workloads import MIXED
 
 MOST_REASONS = 12
 
 
 def promises(pods: int, seed: int) -> Promises:
     """The figures of the first comparison, with every parameter."""
-    plays = [
-        Play("extender", pods, seed, restarts=max(1, pods // 2000)),
-        Play("good set free", pods, seed),
-        Play("oracle", pods, seed),
-    ]
-    tallies = play_all(plays)
-    rows = {p.policy: _row(t) for p, t in zip(plays, tallies, strict=True)}
+    restarts = max(1, pods // 2000)
+    plays = {
+        "extender": Play("extender", pods, seed, restarts=restarts),
+        "extender, more faults": Play(
+            "extender", pods, seed, restarts=restarts, faults=RARE_FAULTS
+        ),
+        "good set free": Play("good set free", pods, seed),
+        "oracle": Play("oracle", pods, seed),
+    }
+    rows = dict(zip(plays, map(_row, play_all(plays.values())), strict=True))
     return Promises(pods=pods, seed=seed, fleet=dict(MIXED), policies=rows)
 
 
@@ -77,7 +82,9 @@ def _row(tally: Tally) -> PromiseRow:
         promised=dict(tally.promised),
         broken=dict(tally.broken),
         excused=dict(tally.excused),
+        unreported=dict(tally.unreported),
         kubelet_refusals=dict(tally.kubelet_refusals),
+        unreported_refusals=dict(tally.unreported_refusals),
         refused_by_bind=tally.refused_by_bind,
         gave_up=tally.gave_up,
         unexcused=dict(tally.unexcused),
@@ -91,6 +98,8 @@ def _row(tally: Tally) -> PromiseRow:
         recreated=tally.recreated,
         foreign=tally.foreign,
         restarts=tally.restarts,
+        kubelet_restarts=tally.kubelet_restarts,
+        gpus_sickened=tally.sickened,
         reasons=dict(tally.reasons.most_common(MOST_REASONS)),
     )
 
@@ -100,7 +109,15 @@ def promises_table(found: Promises) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     table.title = f"{found.pods} pods on {sum(found.fleet.values())} nodes"
     table.add_column("who chooses nodes")
-    for column in ("placed", "with links required", "promises", "broken", "excused", "refused"):
+    for column in (
+        "placed",
+        "with links required",
+        "promises",
+        "broken",
+        "excused",
+        "unreported",
+        "refused",
+    ):
         table.add_column(column, justify="right")
     for name, row in found.policies.items():
         table.add_row(
@@ -110,6 +127,7 @@ def promises_table(found: Promises) -> Table:
             _counts(row.promised),
             _counts(row.broken),
             _counts(row.excused),
+            _counts(row.unreported),
             _counts(row.kubelet_refusals),
         )
     return table

@@ -10,6 +10,8 @@ STALE_AFTER = 180.0
 """Seconds after which a record is stale that has not changed."""
 SLACK = 15.0
 """Seconds that it may take until a fault is known."""
+POLL = 2.0
+"""Seconds, on average, until an agent sees of itself that its kubelet has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,18 @@ class Faults:
     Agents: with ``dies_every`` some agent dies about so often and stays dead for ``dead_for`` (both
     means). A share ``recreated`` of the reports comes in a record made anew, whose numbers start
     again. An extender that starts anew reads the records of dead agents like all others.
+
+    Kubelets: about every ``kubelets_restart`` some kubelet ends, and starts ``down_for`` later.
+    Then it takes ``bare_for`` until it has heard of its pods, and as long until the device plugin
+    has registered, whichever is first (means). Until then it shows nobody, and refuses every pod.
+
+    GPUs: about every ``gpus_sicken`` the device plugin calls one or two GPUs of a node sick; after
+    ``sick_for`` they heal (means). In a share ``blamed`` of these times the agent calls them sick,
+    too, and for longer.
+
+    CPUs: a share ``whole_cpus`` of the pods is of the class Guaranteed, with whole CPUs. Where a
+    node's CPU or Memory Manager is static, or nobody knows, it may hint at any NUMA nodes for such
+    a pod, or refuse it.
     """
 
     forced: float = 0.0
@@ -63,3 +77,24 @@ class Faults:
     dies_every: float = 0.0
     dead_for: float = 400.0
     recreated: float = 0.0
+    kubelets_restart: float = 0.0
+    down_for: float = 1.0
+    bare_for: float = 1.5
+    gpus_sicken: float = 0.0
+    sick_for: float = 15.0
+    blamed: float = 0.5
+    whole_cpus: float = 0.0
+
+
+RARE_FAULTS = Faults(
+    forced=0.05,
+    late_commits=0.01,
+    lost_answers=0.01,
+    blind_every=600.0,
+    dies_every=600.0,
+    recreated=0.005,
+    kubelets_restart=120.0,
+    gpus_sicken=120.0,
+    sick_for=60.0,
+)
+"""All of them, at rates that leave most of the time quiet."""

@@ -1,9 +1,10 @@
-"""What fails for a while: the extender's watches, and the agents on the nodes."""
+"""What fails for a while: the extender's watches, agents, kubelets and GPUs."""
 
 from __future__ import annotations
 
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.faults import HEARTBEAT
+from benchmarks.promises.kubelets import Kubelets
 from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import WATCHES, ExtenderWatches
 from topology.core.devices import NodeName
@@ -13,17 +14,25 @@ BOOKMARKS = 30.0
 
 
 class Outages:
-    """Makes watches blind and agents die, until the last job has come."""
+    """Lets things fail as the faults say, until the last job has come."""
 
     def __init__(
-        self, scene: Scene, extender: ExtenderWatches, agents: Agents, until: float
+        self,
+        scene: Scene,
+        extender: ExtenderWatches,
+        agents: Agents,
+        kubelets: Kubelets,
+        until: float,
     ) -> None:
         self._timeline = scene.timeline
         self._nodes = list(scene.nodes)
+        self._topologies = scene.nodes
         self._faults = scene.faults
         self._tally = scene.tally
         self._extender = extender
         self._agents = agents
+        self._kubelets = kubelets
+        self._sick: dict[NodeName, int] = dict.fromkeys(scene.nodes, 0)
         self._until = until
 
     def begin(self) -> None:
@@ -35,6 +44,10 @@ class Outages:
             self._timeline.about(self._faults.dies_every, self._kill_agent)
             for name in self._nodes:
                 self._heartbeat(name)
+        if self._faults.kubelets_restart:
+            self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
+        if self._faults.gpus_sicken:
+            self._timeline.about(self._faults.gpus_sicken, self._sicken)
 
     @property
     def _over(self) -> bool:
@@ -75,3 +88,37 @@ class Outages:
             self._agents.die(node)
             self._timeline.about(self._faults.dead_for, lambda: self._agents.revive(node))
         self._timeline.about(self._faults.dies_every, self._kill_agent)
+
+    def _end_kubelet(self) -> None:
+        if self._over:
+            return
+        self._kubelets.end(self._timeline.rng.choice(self._nodes))
+        self._timeline.about(self._faults.kubelets_restart, self._end_kubelet)
+
+    def _sicken(self) -> None:
+        """One or two GPUs of a node fall sick, and heal by themselves."""
+        if self._over:
+            return
+        timeline, faults = self._timeline, self._faults
+        node = timeline.rng.choice(self._nodes)
+        everything = range(len(self._topologies[node].gpus))
+        gpus = timeline.rng.sample(everything, timeline.rng.randint(1, min(2, len(everything))))
+        self._tally.sickened += len(gpus)
+        if timeline.happens(faults.blamed):
+            self._blame(node, gpus, timeline.drawn(2 * faults.sick_for))
+        self._kubelets.sicken(node, gpus)
+        timeline.about(faults.sick_for, lambda: self._kubelets.heal(node, gpus))
+        timeline.about(faults.gpus_sicken, self._sicken)
+
+    def _blame(self, node: NodeName, gpus: list[int], seconds: float) -> None:
+        """The node's agent calls GPUs sick for so long."""
+        before = self._sick[node]
+        self._sick[node] |= sum(1 << p for p in gpus)
+        self._agents.blame(node, self._sick[node])
+
+        def forgive() -> None:
+            self._sick[node] &= before
+            self._agents.blame(node, self._sick[node])
+            self._agents.look(node)
+
+        self._timeline.after(seconds, forgive)

@@ -7,39 +7,18 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.promises.closed_loop import ClosedLoop
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
+from benchmarks.promises.fleets import FLEETS
 from benchmarks.promises.policy import Policy
 from benchmarks.promises.rivals import GoodSetFree, Oracle, least_allocated, most_allocated
 from benchmarks.promises.tally import Tally
-from benchmarks.promises.workloads import (
-    CONTAINERS,
-    EVERYTHING,
-    MIXED,
-    SINGLES,
-    fleet,
-    jobs,
-    mixed_allocators,
-)
-from topology.core.devices import NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology
+from benchmarks.promises.workloads import CONTAINERS, EVERYTHING, SINGLES, jobs
 
 AT_ONCE = Delays(0, 0, 0, 0, 0, 0)
-
-ALIGNED = tuple(
-    AllocatorFacts("best-effort", None, policy, scope, *managers)
-    for policy, scope, managers in (
-        ("best-effort", "container", ("none", "None")),
-        ("best-effort", "container", (None, None)),
-        ("restricted", "pod", ("none", "None")),
-        ("single-numa-node", "container", ("none", "None")),
-    )
-)
-"""Topology Managers of every kind."""
-
 
 WORKLOADS = {
     "everything": EVERYTHING,
@@ -52,8 +31,8 @@ WORKLOADS = {
 class Play:
     """One closed loop to play.
 
-    ``nodes`` is ``mixed``, ``aligned`` or ``allocators``, ``workload`` a key of WORKLOADS, and
-    ``policy`` one of those that :func:`play` names. ``runs`` is how many seconds a pod runs, on
+    ``nodes`` is a key of FLEETS, ``workload`` one of WORKLOADS, and ``policy`` one of those that
+    :func:`play` names. ``runs`` is how many seconds a pod runs, on
     average.
     """
 
@@ -87,30 +66,22 @@ def play(what: Play) -> Tally:
         runs=what.runs,
         foreign=what.foreign,
         patience=patience,
+        whole_cpus=what.faults.whole_cpus,
     )
     rng = random.Random(what.seed)
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
     delays = AT_ONCE if what.policy == "oracle" else Delays()
     policy = policies[what.policy]
-    loop = ClosedLoop(nodes(what.nodes), work, policy, what.seed, delays, restarts, what.faults)
+    loop = ClosedLoop(FLEETS[what.nodes](), work, policy, what.seed, delays, restarts, what.faults)
     tally = loop.run()
     if isinstance(policy, Extender):
         tally.faults = policy.faults
-        tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)
+        tally.surprises = Counter(
+            surprise.kind
+            for surprise in policy.surprises
+            if not surprise.foreign and surprise.pod.uid not in tally.disturbed
+        )
     return tally
-
-
-def nodes(name: str) -> list[NodeTopology]:
-    """The fleets by name."""
-    if name == "mixed":
-        return fleet(*MIXED)
-    if name == "allocators":
-        return mixed_allocators()
-    groups = (("dgx1-v100", 2), ("a100-pcie-4-bridged", 1), ("l40s-8", 1))
-    found = []
-    for i, facts in enumerate(ALIGNED):
-        found += [replace(n, name=NodeName(f"{n.name}-{i}")) for n in fleet(*groups, facts=facts)]
-    return found
 
 
 def play_all(plays: Iterable[Play]) -> list[Tally]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from benchmarks.promises.extender import read_pod
+from benchmarks.promises.policy import PublishedReport
 from scheduler_extender.annotations import PREFIX
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
@@ -61,7 +62,9 @@ class PodEntry:
 
     ``promise`` is the verdict that the pod was bound with, ``decided`` when that was decided, and
     ``blind_for`` for how many seconds a watch of the extender had been failing by then. ``seen`` is
-    when the extender heard that the pod is bound. ``gone``: the API server has forgotten the pod.
+    when the extender heard that the pod is bound. ``view`` is the last report of the node that it
+    knew when it decided. ``gone``: the API server has forgotten the pod. ``admitted``: its kubelet
+    has decided over it.
     """
 
     job: Job
@@ -74,6 +77,7 @@ class PodEntry:
     promise: str | None = None
     decided: float = 0.0
     blind_for: float = 0.0
+    view: PublishedReport | None = None
     bound: float = float("inf")
     seen: float = float("inf")
     ended: bool = False
@@ -90,15 +94,23 @@ class PodEntry:
 
 
 def manifest(
-    name: str, number: int, annotations: dict[str, str], *containers: GpuContainer
+    name: str,
+    number: int,
+    annotations: dict[str, str],
+    *containers: GpuContainer,
+    whole_cpus: bool = False,
 ) -> Manifest:
-    """A Pod with these GPU containers, in order; ``annotations`` are without our prefix."""
+    """A Pod with these GPU containers, in order; ``annotations`` are without our prefix.
+
+    With ``whole_cpus`` it is of the class Guaranteed, and each container asks for one CPU.
+    """
+    beside = {"cpu": "1", "memory": "1Gi"} if whole_cpus else {}
     first: list[dict[str, Any]] = []
     apps: list[dict[str, Any]] = []
     for i, container in enumerate(containers):
         found: dict[str, Any] = {
             "name": f"c{i}",
-            "resources": {"limits": {"nvidia.com/gpu": str(container.gpus)}},
+            "resources": {"limits": {"nvidia.com/gpu": str(container.gpus), **beside}},
         }
         if container.role == "sidecar":
             found["restartPolicy"] = "Always"

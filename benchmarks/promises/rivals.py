@@ -6,14 +6,15 @@ from collections import Counter
 
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.policy import Pick
+from benchmarks.promises.policy import Pick, PublishedReport
 from benchmarks.promises.scene import Scene
+from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core import scoring
 from topology.core.admission import kubelet_of
 from topology.core.belief import Availability
 from topology.core.devices import NodeName, PodUid
-from topology.core.graph import subsets
+from topology.core.graph import NodeTopology, subsets
 from topology.core.placement import Verdict, assess, satisfies
 from topology.core.requests import GpuRequest
 
@@ -87,6 +88,15 @@ class Oracle(Extender):
         best = max(scores.values())
         chosen = self._rng.choice([n for n, m in merits.items() if scores[m] == best])
         return Pick(chosen, Counter())
+
+    def put_pod(self, record: PodRecord) -> None:
+        """It knows all pods at every moment."""
+
+    def drop_pod(self, uid: PodUid, version: int) -> None:
+        """It knows that."""
+
+    def put_report(self, topology: NodeTopology, published: PublishedReport) -> None:
+        """It asks the kubelets themselves."""
 
     def bind(self, entry: PodEntry, node: str) -> str | None:
         """Nothing can have changed."""

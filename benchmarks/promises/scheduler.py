@@ -8,6 +8,7 @@ from benchmarks.promises.apiserver import ApiServer
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import ExtenderWatches
+from topology.core.devices import NodeName
 
 LONGEST_BACKOFF = 8.0
 """Seconds; a backoff that is so long is not doubled any more."""
@@ -53,6 +54,7 @@ class KubeScheduler:
             return
         entry.decided = self._timeline.now
         entry.blind_for = self._extender.failing_for()
+        entry.view = self._extender.last_report(NodeName(node))
         refusal = self._policy.bind(entry, node)
         if refusal is not None:
             self._tally.refused_by_bind += 1

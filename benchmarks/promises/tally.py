@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from topology.core.devices import PodUid
+
 
 @dataclass(slots=True)
 class Tally:
@@ -14,6 +16,10 @@ class Tally:
     ``unexcused`` ones were broken by such a pod, too, but the watch had been failing for so long
     that the extender should have stopped promising. ``faults`` are nodes about which deciding
     failed.
+    ``unreported`` ones were broken after a kubelet's restart or a change of a GPU's health which no
+    report had shown the extender when it decided; ``unreported_refusals`` are pods that a kubelet
+    refused then, promised something or not. ``kubelet_restarts`` and ``sickened`` count these
+    events, and ``disturbed`` names the pods that met one.
     ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed
     while a watch had been failing for long.
     """
@@ -32,6 +38,11 @@ class Tally:
     placed_by_kind: Counter[str] = field(default_factory=Counter)
     asked_by_kind: Counter[str] = field(default_factory=Counter)
     unexcused: Counter[str] = field(default_factory=Counter)
+    unreported: Counter[str] = field(default_factory=Counter)
+    unreported_refusals: Counter[str] = field(default_factory=Counter)
+    kubelet_restarts: int = 0
+    sickened: int = 0
+    disturbed: set[PodUid] = field(default_factory=set)
     stale: int = 0
     blind: int = 0
     restarts: int = 0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from benchmarks.promises.policy import PublishedReport
 from benchmarks.promises.scene import Scene
 from benchmarks.promises.timeline import Event, Timeline
+from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
 
 WATCHES = ("pods", "records")
 """What the extender watches."""
@@ -48,6 +51,7 @@ class ExtenderWatches:
         self._watches = watches
         self._lives = 0
         self._failing_since: dict[str, float] = {}
+        self._reports: dict[NodeName, PublishedReport] = {}
 
     def tell(self, watch: str, event: Event) -> None:
         """Deliver to the extender that runs now, unless it is killed in the meantime."""
@@ -68,6 +72,17 @@ class ExtenderWatches:
             self._policy.watch_failing(watch, failing=True)
             self._timeline.at(until, partial(self._restore, watch))
 
+    def show(self, topology: NodeTopology, published: PublishedReport) -> None:
+        """The extender learns of a report, unless it knows a later one."""
+        known = self._reports.get(topology.name)
+        if known is None or published.looked >= known.looked:
+            self._reports[topology.name] = published
+        self._policy.put_report(topology, published)
+
+    def last_report(self, node: NodeName) -> PublishedReport | None:
+        """The last report of a node that the extender knows of."""
+        return self._reports.get(node)
+
     def failing_for(self) -> float:
         """For how many seconds some watch has been failing; 0 where none does."""
         now = self._timeline.now
@@ -76,6 +91,7 @@ class ExtenderWatches:
     def drop_undelivered(self) -> None:
         """The extender is killed: what is on its way reaches nobody."""
         self._lives += 1
+        self._reports.clear()
 
     def reopen(self) -> None:
         """A new extender opens both watches."""

@@ -1,14 +1,11 @@
-"""Fleets and jobs of closed loops: which pods come, drawn by a seed, and on which nodes."""
+"""Jobs of closed loops: which pods come, drawn by a seed."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.promises.pods import GpuContainer, Job, app, init, manifest, sidecar
-from topology.core.devices import GpuResource, NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology
-from topology.machines import machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +77,12 @@ def jobs(
     runs: float = 60.0,
     foreign: float = 0.0,
     patience: float = 60.0,
+    whole_cpus: float = 0.0,
 ) -> list[Job]:
     """``count`` pods that come at ``rate`` a second and run ``runs`` seconds, both on average.
 
-    A share ``foreign`` of them is bound by others, three in ten are deleted before they end.
+    A share ``foreign`` of them is bound by others, a share ``whole_cpus`` asks for whole CPUs, and
+    three in ten are deleted before they end.
     """
     rng = random.Random(seed)
     now, found = 0.0, []
@@ -93,79 +92,18 @@ def jobs(
         stranger = rng.random() < foreign
         if stranger:
             template = FOREIGN
+        cpus = bool(whole_cpus) and rng.random() < whole_cpus
+        written = manifest(
+            template.name, number, template.annotations, *template.containers, whole_cpus=cpus
+        )
         found.append(
             Job(
                 now,
                 1 + rng.expovariate(1 / runs),
-                manifest(template.name, number, template.annotations, *template.containers),
+                written,
                 patience=patience,
                 deleted=rng.random() < 0.3,
                 foreign=stranger,
             )
         )
     return found
-
-
-def mixed_allocators() -> list[NodeTopology]:
-    """A fleet whose nodes choose in different ways, on machines of different shapes."""
-    found: list[NodeTopology] = []
-    for number, one in enumerate(ALLOCATORS):
-        node = machine(one.machine).topology(f"{one.machine}-{number}")
-        strategy = "none" if one.replicas == 1 else "time-slicing"
-        served = (GpuResource("nvidia.com/gpu", strategy, one.replicas),)
-        found.append(replace(node, allocator=one.facts, resources=served))
-    return found
-
-
-def _facts(
-    policy: str, manager: str = "none", scope: str = "container", *, known: bool = True
-) -> AllocatorFacts:
-    hints = ("none", "None") if known else (None, None)
-    return AllocatorFacts(policy, "v0.20.0", manager, scope, *hints)
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatorCase:
-    """A machine, how it chooses GPUs, and how many devices one GPU is served as."""
-
-    machine: str
-    facts: AllocatorFacts
-    replicas: int = 1
-
-
-ALLOCATORS = (
-    AllocatorCase("dgx1-v100", _facts("best-effort")),
-    AllocatorCase("dgx1-v100", _facts("any")),
-    AllocatorCase("dgx1-v100", _facts("best-effort", "best-effort")),
-    AllocatorCase("dgx1-v100", _facts("best-effort", "single-numa-node")),
-    AllocatorCase("dgx1-p100", _facts("best-effort", "restricted", "pod")),
-    AllocatorCase("dgx1-p100", _facts("best-effort", "best-effort", known=False)),
-    AllocatorCase("a100-pcie-4-bridged", _facts("best-effort", "restricted")),
-    AllocatorCase("a100-pcie-4-bridged", _facts("packed"), 2),
-    AllocatorCase("a100-pcie-4-bridged", _facts("distributed"), 3),
-    AllocatorCase("l40s-8", _facts("best-effort", "single-numa-node", "pod")),
-    AllocatorCase("l40s-4", _facts("any", "single-numa-node", "pod")),
-    AllocatorCase("hgx-h100-8", _facts("distributed", "restricted")),
-    AllocatorCase("hgx-h100-8", _facts("best-effort", "best-effort", "pod")),
-    AllocatorCase("dgx-a100", _facts("packed", "best-effort"), 2),
-)
-"""Machines with how they choose: the plugin's policy, the Topology Manager, shares of a GPU."""
-
-
-def fleet(*groups: tuple[str, int], facts: AllocatorFacts | None = None) -> list[NodeTopology]:
-    """So many nodes of each machine, chosen by ``facts`` where given."""
-    nodes = [machine(name).topology(f"{name}-{i}") for name, count in groups for i in range(count)]
-    if facts is None:
-        return nodes
-    return [replace(node, allocator=facts, name=NodeName(f"{node.name}-tm")) for node in nodes]
-
-
-MIXED = (
-    ("dgx1-v100", 4),
-    ("dgx1-p100", 2),
-    ("a100-pcie-4-bridged", 3),
-    ("l40s-4", 1),
-    ("hgx-h100-8", 3),
-    ("dgx-a100", 2),
-)
-"""Fifteen nodes, ten of which are not all-linked."""

@@ -30,7 +30,7 @@ from scheduler_extender.state.decision import Refusals
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology import codec
 from topology.core.devices import NodeName, PodUid
-from topology.core.requests import Exclusive, GpuRequest
+from topology.core.requests import GpuRequest
 
 
 def create_admin_app(service: Service) -> FastAPI:

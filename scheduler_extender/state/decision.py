@@ -13,7 +13,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology.core import scoring
 from topology.core.admission import kubelet_of
-from topology.core.devices import GpuResource
+from topology.core.devices import GpuResource, Mask
 from topology.core.graph import NodeTopology
 from topology.core.placement import (
     BUSY,
@@ -31,6 +31,7 @@ from topology.core.placement import (
     Verdict,
     assess,
     endangers,
+    sets_spoken_of,
 )
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 from topology.core.scoring import Prospect, RequestClasses
@@ -154,6 +155,26 @@ def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
     available = available.without_needless_room(request.exclusive)
     plain = replace(request, constraints=NO_CONSTRAINTS)
     return assess(kubelet_of(topology, served, facts.missing), available, plain)
+
+
+def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
+    """The GPUs that the pod may have here, set by set, as far as its verdict speaks of them.
+
+    See :func:`~topology.core.placement.sets_spoken_of`. A pod that prefers what this hardware never
+    has gets some GPUs all the same. None where the sets are too many to list; none are listed where
+    there is no usable record.
+    """
+    assessed = decision.assessment
+    if assessed is not None and assessed.verdict is Verdict.NEVER:
+        assessed = unconstrained(facts, request)
+    if assessed is None:
+        return ()
+    topology, served = _served(facts, request)
+    available = facts.availability(request.resource)
+    assert not isinstance(available, Unusable)  # noqa: S101 (there is an assessment)
+    available = available.without_needless_room(request.exclusive)
+    kubelet = kubelet_of(topology, served, facts.missing)
+    return sets_spoken_of(kubelet, available, request, assessed)
 
 
 def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:

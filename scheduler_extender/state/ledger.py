@@ -299,16 +299,17 @@ class _Entries:
             sick=sum(1 << p for p in {p for p in sick if p is not None}),
             width=self._width,
             gone=max(0, gone) if hiding else 0,
-            withheld=self._withheld(taken, free),
+            withheld=self._withheld(free),
             room=room(self._topology, report, self._pods, self.unreported),
         )
 
-    def _withheld(self, taken: Pool, free: Pool) -> Pool:
-        """What nobody holds and the kubelet does not hand out now."""
+    def _withheld(self, free: Pool) -> Pool:
+        """What the kubelet does not hand out now, whoever holds it."""
         n, width = len(self._topology.gpus), self._width
         if self._report.allocatable is None:
             return 0
-        left = (self._replicas - count(taken, p, width) - count(free, p, width) for p in range(n))
+        used = self.count(filter(self._allocatable, self._taken))
+        left = (self._replicas - count(used, p, width) - count(free, p, width) for p in range(n))
         return pack([max(0, devices) for devices in left], width)
 
     def _allocatable(self, device: str) -> bool:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.ledger import ContradictionError, ledger
+from scheduler_extender.state.ledger import ContradictionError, Ledger, ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
 from topology import codec
 from topology.core.admission import Kubelet, kubelet_of
-from topology.core.belief import Availability, Unreported, opaque
-from topology.core.devices import GpuResource
+from topology.core.belief import opaque
+from topology.core.devices import GpuResource, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import predicted, satisfies
 from topology.core.pools import Pool, gpus
@@ -115,7 +115,7 @@ def _verify(
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
         pod_then = then.unreported.get(pod.uid) if same_boot else None
-        if pod_then is not None and not _foreseen(kubelet, then.availability, pod_then, got):
+        if pod_then is not None and not _foreseen(kubelet, then, pod.uid, got):
             kinds.append(OUTSIDE)
         mask = gpus(got, kubelet.width)
         if not satisfies(topology.shape, pod.promised, mask):
@@ -134,11 +134,16 @@ def _verify(
     return found
 
 
-def _foreseen(kubelet: Kubelet, then: Availability, pod_then: Unreported, got: Pool) -> bool:
-    others = list(then.unreported)
-    others.remove(pod_then)
-    sets, _ = predicted(kubelet, replace(then, unreported=tuple(others)), pod_then)
-    return sets is None or got in sets
+def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: Pool) -> bool:
+    """Whether a pod that was unreported then could get these devices."""
+    pod = then.unreported[uid]
+    others = list(then.availability.unreported)
+    others.remove(pod)
+    now = replace(then.availability, unreported=tuple(others))
+    sets, _ = predicted(kubelet, now, pod)
+    # What it had already, and the kubelet would not hand out again, is no outcome to foresee.
+    kept = then.shown.get(uid, 0) - pod.shown
+    return sets is None or got - kept in sets
 
 
 def _foreign(before: Report, after: Report, pods: Iterable[PodRecord]) -> tuple[str, ...]:

@@ -15,13 +15,13 @@ from typing import Protocol, TypedDict
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, kept_away
+from scheduler_extender.state.decision import Decision, kept_away, sets_of
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.verbs.turns import Turns
 from scheduler_extender.wire import BindingArgs
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
@@ -110,7 +110,7 @@ def bind(
     reserved = _reserve(cluster, pod, node)
     if reserved is None:
         return
-    placement = _placement(reserved.facts, uid, node, reserved.decision, now())
+    placement = _placement(reserved, pod, now())
     written = json.dumps(placement, separators=(",", ":"))
     has_turn = turns is None or turns.wait(reserved.ours, late)
     why_not = _refusing(cluster, reserved.ours)
@@ -130,13 +130,14 @@ def bind(
 
 @dataclass(frozen=True, slots=True)
 class _Reserved:
-    """A bind that may be written: what was decided and on which facts, the pod as reserved, and
-    its bind that was in flight before."""
+    """A bind that may be written: what was decided and on which facts (without the pod), the pod as
+    reserved, its bind that was in flight before, and the GPU sets to write."""
 
     decision: Decision
     facts: NodeFacts
     ours: PodRecord
     before: PodRecord | None
+    sets: tuple[Mask, ...] | None
 
 
 def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | None:
@@ -162,13 +163,14 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
                 return None
             if decision.rejection is not None:
                 raise BindError(decision.rejection.reason)
+            sets = _sets_of(cluster, without, request, decision)
             with cluster.locked():
                 now_in_flight = cluster.bind_in_flight(pod.uid)
                 if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
                 ours = cluster.reserve(node, _promised(pod, request, decision), seen=facts)
             if ours is not None:
-                return _Reserved(decision, facts, ours, before)
+                return _Reserved(decision, without, ours, before, sets)
     raise BindError("this node changes all the time; kube-scheduler tries again")
 
 
@@ -182,6 +184,17 @@ def _refusing(cluster: Cluster, ours: PodRecord) -> str:
     without = facts.without(frozenset({ours.uid}))
     rejection = kept_away(without, ours.request, cluster.settings)
     return "" if rejection is None else rejection.reason
+
+
+def _sets_of(
+    cluster: Cluster, facts: NodeFacts, request: GpuRequest, decision: Decision
+) -> tuple[Mask, ...] | None:
+    """The sets to write; a fault of ours here costs nobody the bind."""
+    try:
+        return sets_of(facts, request, decision)
+    except Exception as error:  # noqa: BLE001 (a listener logs it)
+        cluster.faults.note(facts.name, error)
+        return ()
 
 
 def _is_bound(cluster: Cluster, uid: PodUid, node: NodeName) -> bool:
@@ -213,15 +226,14 @@ class _Placement(TypedDict, total=False):
     setsOmitted: int
 
 
-def _placement(
-    facts: NodeFacts, uid: PodUid, node: NodeName, decision: Decision, time: str
-) -> _Placement:
+def _placement(reserved: _Reserved, pod: PodRecord, time: str) -> _Placement:
     """The placement annotation: verdict, node, pod UID, possible GPU sets as indices, time.
 
     The UID tells it from one that somebody wrote into a template.
     """
-    found = _Placement(verdict=decision.verdict, node=node, uid=uid, sets=[], time=time)
-    sets = decision.assessment.sets if decision.assessment else ()
+    facts, decision = reserved.facts, reserved.decision
+    found = _Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
+    sets = reserved.sets
     if facts.topology is not None and sets:
         indices = facts.topology.indices
         found["sets"] = [list(indices(mask)) for mask in sets[:MAX_SETS_WRITTEN]]

@@ -106,9 +106,10 @@ def test_keeping_promises_costs_few_placements(
     assert share >= 0.9
 
 
-def kept(first: Play) -> Counter[str]:
+def kept(first: Play, *, fitting: float = 0.6) -> Counter[str]:
     """Play a fault under TIMES seeds: nothing is broken, given twice or unforeseen, and placement
-    goes on. Returns how often which fault happened."""
+    goes on (at least a share ``fitting`` of the pods with required constraints is placed).
+    Returns how often which fault happened."""
     tallies = play_all([replace(first, seed=first.seed + i) for i in range(TIMES)])
     happened: Counter[str] = Counter()
     for tally in tallies:
@@ -117,8 +118,8 @@ def kept(first: Play) -> Counter[str]:
         if not first.foreign:
             assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
             assert tally.surprises["outside-outcomes"] == 0
-        assert tally.required_placed >= 0.6 * tally.required
-        assert tally.placed + tally.foreign >= 0.8 * first.pods
+        assert tally.required_placed >= fitting * tally.required
+        assert tally.placed + tally.foreign >= (fitting + 0.2) * first.pods
         happened += Counter(
             forced=tally.forced,
             late_commits=tally.late_commits,
@@ -128,8 +129,25 @@ def kept(first: Play) -> Counter[str]:
             unexcused=tally.unexcused.total(),
             stale=tally.stale,
             blind=tally.blind,
+            kubelet_restarts=tally.kubelet_restarts,
+            sickened=tally.sickened,
+            unreported=tally.unreported["guaranteed"],
+            unreported_refusals=tally.unreported_refusals.total(),
+            plugin_refused=tally.kubelet_refusals["plugin refused"],
+            affinity=tally.kubelet_refusals["TopologyAffinityError"],
+            smt=tally.kubelet_refusals["SMTAlignmentError"],
         )
     return happened
+
+
+def told(happened: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Print what no report can have shown when it was decided, for it is not counted as broken."""
+    with capsys.disabled():
+        print(
+            f"\n{happened['kubelet_restarts']} restarts of kubelets, {happened['sickened']} GPUs"
+            f" fallen sick; unreported until then: {happened['unreported']} guaranteed broken,"
+            f" {happened['unreported_refusals']} pods refused"
+        )
 
 
 def test_pods_deleted_by_force_hold_their_gpus_until_the_kubelet_lets_go() -> None:
@@ -187,3 +205,57 @@ def test_a_record_made_anew_is_read() -> None:
 
 def test_many_containers_under_every_allocator() -> None:
     kept(Play("extender", 800, 161, nodes="allocators", workload="containers", foreign=0.0))
+
+
+def test_a_kubelet_that_restarts_breaks_nothing_that_a_report_could_show(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """For a while it is not there, shows nobody, and has no device plugin."""
+    faults = Faults(kubelets_restart=8.0)
+    happened = kept(Play("extender", 1000, 181, foreign=0.0, restarts=5, faults=faults))
+    told(happened, capsys)
+    assert happened["kubelet_restarts"] > 100
+    assert happened["unreported"] < 0.05 * happened["kubelet_restarts"]
+
+
+def test_gpus_that_fall_sick_and_heal_break_nothing_that_a_report_could_show(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A GPU that heals before its pod is admitted breaks nothing that is guaranteed at all."""
+    faults = Faults(gpus_sicken=3.0, sick_for=8.0)
+    happened = kept(Play("extender", 1000, 191, foreign=0.0, runs=30.0, faults=faults))
+    told(happened, capsys)
+    assert happened["sickened"] > 400
+    assert happened["unreported"] < 0.02 * happened["sickened"]
+
+
+def test_flapping_gpus_under_every_allocator(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = Faults(gpus_sicken=2.0, sick_for=2.0, kubelets_restart=60.0)
+    happened = kept(
+        Play("extender", 500, 201, nodes="allocators", workload="containers", faults=faults)
+    )
+    told(happened, capsys)
+    assert happened["sickened"] > 200
+
+
+def test_static_managers_on_two_sockets_may_say_anything() -> None:
+    """Pods with whole CPUs under every policy and scope of the Topology Manager."""
+    faults = Faults(whole_cpus=0.5)
+    happened = kept(Play("extender", 600, 211, nodes="sockets", foreign=0.0, faults=faults))
+    assert happened["affinity"] + happened["smt"] > 0
+
+
+def test_static_managers_beside_everything_else(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = Faults(
+        whole_cpus=0.3, gpus_sicken=10.0, kubelets_restart=60.0, forced=0.1, late_commits=0.02
+    )
+    happened = kept(
+        Play("extender", 500, 221, nodes="sockets", workload="containers", faults=faults)
+    )
+    told(happened, capsys)
+    assert happened["forced"] > 20
+
+
+def test_a_plugin_that_refuses_several_shares_is_promised_nothing() -> None:
+    happened = kept(Play("extender", 600, 231, nodes="shared", foreign=0.0), fitting=0.4)
+    assert happened["plugin_refused"] > 0

@@ -45,7 +45,7 @@ from topology.core.admission import (
 )
 from topology.core.budget import BELIEF_STEPS
 from topology.core.devices import Mask
-from topology.core.pools import Pool, choices, choices_count, marked, members, only, total
+from topology.core.pools import Pool, choices, choices_count, count, marked, members, total
 from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, Exclusive, device_count
 from topology.core.room import Room, at_any_moment
@@ -126,8 +126,9 @@ class Availability:
     those that are not, ``unreported`` the unreported ones, each in a fixed order. GPUs that are
     ``sick`` stay free for the kubelet but break every promise. ``gone`` counts devices that nobody
     is seen to hold and the kubelet hands out no more: what pods hide may be among them.
-    ``withheld`` are devices that nobody is seen to hold and the kubelet does not hand out now (a
-    GPU it takes for sick): it may do so again any moment. Pools have ``width`` bits per GPU.
+    ``withheld`` are devices that the kubelet does not hand out now (of a GPU it takes for sick): it
+    may do so again any moment, and whoever holds one may have ended by then. Pools have ``width``
+    bits per GPU.
     """
 
     free: Pool
@@ -242,8 +243,8 @@ def belief(
 ) -> Belief:
     """What may be free when a pod is admitted.
 
-    With ``endings`` any running pod may have ended too, and withheld devices may be back, GPU by
-    GPU. A monotone allocator needs only the widest pool: every outcome under a smaller one is an
+    With ``endings`` any running pod may have ended too, and withheld devices may be back, one by
+    one. A monotone allocator needs only the widest pool: every outcome under a smaller one is an
     outcome under it. A pod with ``one_container`` does not ask what may come free while it is
     admitted.
     """
@@ -269,11 +270,16 @@ def belief(
 
 
 def _coming_back(now: Availability, endings: bool) -> tuple[Holder, ...]:
-    """Withheld devices as if each GPU's were held by a pod of their own that may end."""
+    """Withheld devices as if each were held by a pod of its own that may end.
+
+    Those of one shared GPU come back one by one, as the pods that hold them end.
+    """
     if not endings:
         return ()
-    found = (only(now.withheld, 1 << p, now.width) for p in members(now.withheld, now.width))
-    return tuple(Holder(devices) for devices in found)
+    pool, width = now.withheld, now.width
+    return tuple(
+        Holder(1 << p * width) for p in members(pool, width) for _ in range(count(pool, p, width))
+    )
 
 
 def _only_endings(free: Pool, holders: tuple[Holder, ...], one_container: bool) -> Belief:

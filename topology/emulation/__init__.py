@@ -9,7 +9,8 @@ not find it.
 
 from __future__ import annotations
 
-from topology.emulation.kubelet import EmulatedKubelet, Refused
-from topology.emulation.plugin import PluginCrash
+from topology.emulation.kubelet import EmulatedKubelet
+from topology.emulation.plugin import PluginCrash, PluginRefusal
+from topology.emulation.topologymanager import Refused
 
-__all__ = ["EmulatedKubelet", "PluginCrash", "Refused"]
+__all__ = ["EmulatedKubelet", "PluginCrash", "PluginRefusal", "Refused"]

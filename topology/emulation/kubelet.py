@@ -3,6 +3,9 @@
 It hands out devices container by container. Pods that have ended release their devices when the
 next container asks for some. The report shows what PodResources would show, so it leaves ordinary
 init containers out; it can be taken between two containers of an admission.
+
+When the kubelet starts again it knows from its checkpoint who holds what, but it shows no pods
+until it has heard of them, and it has nothing to hand out until the device plugin has registered.
 """
 
 from __future__ import annotations
@@ -10,20 +13,25 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest, Role
-from topology.emulation.plugin import Device, PluginCrash, best_effort, greedy
+from topology.emulation.plugin import (
+    Device,
+    PluginCrash,
+    PluginRefusal,
+    best_effort,
+    greedy,
+    refuses_several,
+)
+from topology.emulation.topologymanager import Nodes, Refused, TopologyManager
 
 UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
-TOPOLOGY_AFFINITY = "TopologyAffinityError"
-
-
-class Refused(Exception):  # noqa: N818 (it is an answer)
-    """The kubelet refuses the pod, which is then Failed; the argument is its reason."""
+SMT_ALIGNMENT = "SMTAlignmentError"
+MANAGERS_REFUSE = 0.1
+"""The share of containers that a static CPU or Memory Manager refuses, where it may."""
 
 
 @dataclass
@@ -38,8 +46,8 @@ class _Pod:
 class EmulatedKubelet:
     """One node. ``rng`` decides what the real programs leave to chance.
 
-    ``foreign_hints`` says that the CPU Manager and others give the Topology Manager hints, too, for
-    pods that they serve; the model does not know them.
+    ``foreign_hints`` says that the CPU and Memory Managers and other device plugins have a say,
+    too, in pods that they serve. What they say is drawn among all that such a node may say.
     """
 
     def __init__(
@@ -59,11 +67,19 @@ class EmulatedKubelet:
         self._replicas = served.replicas
         self._rng = rng
         self._foreign_hints = foreign_hints
-        self._others_hint = False
+        self._refuses_several = refuses_several(topology, served)
         self._devices = [(p, r) for p in range(len(topology.gpus)) for r in range(self._replicas)]
         self._pods: dict[PodUid, _Pod] = {}
         self._sequence = 0
         self._withheld: set[Device] = set()
+        self._sick: set[Device] = set()
+        self._manager = TopologyManager(topology, self._devices, rng, others=foreign_hints)
+        self.answers = True
+        """Whether the kubelet runs."""
+        self.shows_pods = True
+        """Whether it has heard of its pods since it started."""
+        self.registered = True
+        """Whether the device plugin is there: without it every pod is refused."""
 
     def admit(self, uid: PodUid, namespace: str, name: str, request: GpuRequest) -> None:
         """Admit a pod at once. Raises :class:`Refused`."""
@@ -73,27 +89,31 @@ class EmulatedKubelet:
     def admission(
         self, uid: PodUid, namespace: str, name: str, request: GpuRequest
     ) -> Iterator[str]:
-        """Admit a pod container by container, yielding each one's name. Raises :class:`Refused`."""
-        pod = self._pods[uid] = _Pod(namespace, name, request)
+        """Admit a pod container by container, yielding each one's name. Raises :class:`Refused`.
+
+        Of a pod whose admission a restart has cut short, containers keep what they have.
+        """
+        pod = self._pods.setdefault(uid, _Pod(namespace, name, request))
+        resumed = frozenset(pod.containers)
         reusable: set[Device] = set()
-        self._others_hint = self._foreign_hints and (
-            request.exclusive.cpus or not request.only_gpu_plugin
-        )
         try:
-            hint = self._pod_hint(request)
+            hint = self._pod_hint(request, resumed=bool(resumed))
             for container in request.containers:
-                given = self._give(container.count, reusable, hint)
+                if container.name in resumed:
+                    given = self._keep(pod.containers[container.name], request)
+                else:
+                    given = self._give(request, container.count, reusable, hint)
                 pod.containers[container.name] = given
                 if container.role is Role.INIT:
                     reusable |= set(given)
                 else:
                     reusable -= set(given)
                 yield container.name
-        except (Refused, PluginCrash) as refusal:
+        except (Refused, PluginCrash, PluginRefusal) as refusal:
             self._pods.pop(uid, None)
-            if isinstance(refusal, PluginCrash):
-                raise Refused(UNEXPECTED_ADMISSION) from refusal
-            raise
+            if isinstance(refusal, Refused):
+                raise
+            raise Refused(UNEXPECTED_ADMISSION) from refusal
 
     def restore(
         self,
@@ -117,6 +137,37 @@ class EmulatedKubelet:
         gone = set(positions)
         self._withheld |= {d for d in self._devices if d[0] in gone}
 
+    def stop(self) -> None:
+        """The kubelet ends; when it starts it shows no pods, and has no device plugin."""
+        self.answers = self.registered = self.shows_pods = False
+
+    def start(self) -> None:
+        """The kubelet starts again."""
+        self.answers = True
+
+    def hear_of_pods(self) -> None:
+        """The kubelet has heard of its pods, and shows those that run."""
+        self.shows_pods = True
+
+    def holds(self, uid: PodUid) -> bool:
+        """Whether a pod has devices and has not ended."""
+        return uid in self._pods and not self._pods[uid].ended
+
+    def register(self) -> None:
+        """The device plugin registers anew, and calls every GPU healthy."""
+        self.registered = True
+        self._sick.clear()
+
+    def sicken(self, positions: Iterable[int]) -> None:
+        """The device plugin calls GPUs sick: they are not handed out; who holds them keeps them."""
+        gone = set(positions)
+        self._sick |= {d for d in self._devices if d[0] in gone}
+
+    def heal(self, positions: Iterable[int]) -> None:
+        """The device plugin calls GPUs healthy."""
+        back = set(positions)
+        self._sick = {d for d in self._sick if d[0] not in back}
+
     def held(self, uid: PodUid) -> tuple[int, ...]:
         """Positions of the GPUs that a pod's app and sidecar containers have, ascending."""
         pod = self._pods[uid]
@@ -124,15 +175,17 @@ class EmulatedKubelet:
         return tuple(sorted(found))
 
     def free(self) -> list[Device]:
-        """Devices that nobody holds once all ended pods have released theirs."""
+        """Devices to hand out that nobody holds once all ended pods have released theirs."""
+        if not self.registered:
+            return []
         taken = {d for pod in self._pods.values() if not pod.ended for d in _devices_of(pod)}
-        return [d for d in self._devices if d not in taken | self._withheld]
+        return [d for d in self._devices if d not in taken | self._withheld | self._sick]
 
     def report(self, *, forget_ended: bool = True) -> Report:
         """What an agent would publish now."""
         self._sequence += 1
         allocations = []
-        for uid, pod in self._pods.items():
+        for uid, pod in self._pods.items() if self.shows_pods else ():
             if pod.ended and forget_ended:
                 continue
             for name in self._shown(pod):
@@ -140,7 +193,20 @@ class EmulatedKubelet:
                 allocations.append(
                     Allocation(uid, pod.namespace, pod.name, name, self.resource, ids)
                 )
-        return Report(self.boot_id, self._sequence, allocations=tuple(allocations))
+        return Report(
+            self.boot_id,
+            self._sequence,
+            allocatable=self._allocatable(),
+            allocations=tuple(allocations),
+        )
+
+    def _allocatable(self) -> frozenset[DeviceId] | None:
+        """What it hands out from, held devices included; None where that is everything."""
+        if not self.registered:
+            return frozenset()
+        if not self._sick:
+            return None
+        return frozenset(self._id(d) for d in self._devices if d not in self._sick)
 
     def forget_sequence(self) -> None:
         """The node's record is made anew: its numbers start again."""
@@ -162,20 +228,64 @@ class EmulatedKubelet:
     def _shuffled(self, devices: Sequence[Device]) -> list[Device]:
         return self._rng.sample(devices, len(devices))
 
+    def _pod_hint(self, request: GpuRequest, *, resumed: bool) -> Nodes | None:
+        """The one hint of a pod, under scope ``pod``."""
+        others = self._manager.others_hint(request)
+        if not self._manager.whole_pods or not self._manager.aligns(others=others):
+            return None
+        count = request.effective_count
+        return self._manager.merged(self._available(), set(), count, others=others, lost=resumed)
+
+    def _container_hint(
+        self, request: GpuRequest, available: Sequence[Device], reusable: set[Device], count: int
+    ) -> Nodes | None:
+        """The hint of one container, under scope ``container``."""
+        others = self._manager.others_hint(request)
+        if self._manager.whole_pods or not self._manager.aligns(others=others):
+            return None
+        return self._manager.merged(available, reusable, count, others=others)
+
+    def _keep(self, devices: list[Device], request: GpuRequest) -> list[Device]:
+        """What a container has that got it before a restart, if it may keep it."""
+        self._container_hint(request, devices, set(), len(devices))
+        if not self.registered or not self._sick.isdisjoint(devices):
+            raise Refused(UNEXPECTED_ADMISSION)
+        return devices
+
     def _give(
-        self, count: int, reusable: set[Device], pod_hint: frozenset[int] | None
+        self, request: GpuRequest, count: int, reusable: set[Device], pod_hint: Nodes | None
     ) -> list[Device]:
         available = self._available()
-        hint = pod_hint
-        if self._aligns and self.topology.allocator.topology_manager_scope == "container":
-            hint = self._merged_hint(available, reusable, count)
+        hint = pod_hint or self._container_hint(request, available, reusable, count)
+        if self._managers_refuse(request):
+            raise Refused(SMT_ALIGNMENT)
+        if not self.registered:
+            raise Refused(UNEXPECTED_ADMISSION)
+        given = self._choose(available, count, reusable, hint)
+        if count > 1 and self._refuses_several:
+            raise PluginRefusal("more than one shared device")
+        return given
+
+    def _managers_refuse(self, request: GpuRequest) -> bool:
+        """Whether a static CPU or Memory Manager refuses a container, hints apart."""
+        facts, exclusive = self.topology.allocator, request.exclusive
+        cpus = facts.cpu_manager_policy != "none" and facts.full_cores_only is not False
+        memory = facts.memory_manager_policy != "None"
+        may = (cpus and exclusive.cpus) or (memory and exclusive.memory)
+        return self._foreign_hints and may and self._rng.random() < MANAGERS_REFUSE
+
+    def _choose(
+        self, available: list[Device], count: int, reusable: set[Device], hint: Nodes | None
+    ) -> list[Device]:
+        """What one container gets: ``devicesToAllocate``."""
         given = self._shuffled(sorted(reusable))[:count]
         missing = count - len(given)
         if not missing:
             return given
         if missing > len(available):
             raise Refused(UNEXPECTED_ADMISSION)
-        aligned = [] if hint is None else [d for d in available if self._numa(d) in hint]
+        near = self._manager.nodes_of
+        aligned = [] if hint is None else [d for d in available if not hint.isdisjoint(near(d))]
         if missing < len(aligned):
             available = aligned
         else:
@@ -199,97 +309,6 @@ class EmulatedKubelet:
             choose = greedy(self._replicas, fewest_first=policy == "distributed")
             return choose(shape, available, required, size)
         return [*required, *(d for d in available if d not in set(required))][:size]
-
-    # The Topology Manager.
-
-    @property
-    def _aligns(self) -> bool:
-        known = any(gpu.numa_node is not None for gpu in self.topology.gpus)
-        return known and self.topology.allocator.topology_manager_policy != "none"
-
-    def _numa(self, device: Device) -> int | None:
-        return self.topology.gpus[device[0]].numa_node
-
-    def _pod_hint(self, request: GpuRequest) -> frozenset[int] | None:
-        if self._aligns and self.topology.allocator.topology_manager_scope == "pod":
-            return self._merged_hint(self._available(), set(), request.effective_count)
-        return None
-
-    def _merged_hint(
-        self, available: Sequence[Device], reusable: set[Device], count: int
-    ) -> frozenset[int] | None:
-        """Merge our hints with those of providers that we know nothing of, as 1.36 does."""
-        policy = self.topology.allocator.topology_manager_policy
-        ours = self._hints(available, reusable, count)
-        nodes = sorted({n for n in map(self._numa, self._devices) if n is not None})
-        everything = frozenset(nodes)
-        theirs: list[tuple[frozenset[int] | None, bool]] = [(None, True)]
-        if self._others_hint and self._rng.random() < 0.7:
-            masks = [frozenset(c) for n in range(1, len(nodes) + 1) for c in combinations(nodes, n)]
-            some = self._rng.sample(masks, self._rng.randint(1, len(masks)))
-            theirs = [(mask, self._rng.random() < 0.5) for mask in some]
-        lists = [ours or [(None, False)], theirs]
-        if policy == "single-numa-node":
-            lists = [
-                [(m, pref) for m, pref in hints if pref and (m is None or len(m) == 1)]
-                for hints in lists
-            ]
-        widest_need = max(
-            (min(len(m) for m, _ in hints if m) for hints in lists if any(m for m, _ in hints)),
-            default=0,
-        )
-        best: tuple[frozenset[int], bool] | None = None
-        for a in lists[0]:
-            for b in lists[1]:
-                masks_of = [m for m, _ in (a, b) if m is not None]
-                merged = everything.intersection(*masks_of)
-                agreed = a[1] and b[1] and len(set(masks_of)) <= 1
-                if merged:
-                    best = _better(best, (merged, agreed), widest_need)
-        found, preferred = best if best is not None else (everything, False)
-        if policy in ("restricted", "single-numa-node") and not preferred:
-            raise Refused(TOPOLOGY_AFFINITY)
-        return found
-
-    def _hints(
-        self, available: Sequence[Device], reusable: set[Device], count: int
-    ) -> list[tuple[frozenset[int] | None, bool]]:
-        nodes = sorted({n for n in map(self._numa, self._devices) if n is not None})
-        fewest, found = len(nodes), []
-        for n in range(1, len(nodes) + 1):
-            for chosen in combinations(nodes, n):
-                mask = frozenset(chosen)
-                if sum(self._numa(d) in mask for d in self._devices) >= count:
-                    fewest = min(fewest, n)
-                if any(self._numa(d) not in mask for d in reusable):
-                    continue
-                here = sum(self._numa(d) in mask for d in available) + len(reusable)
-                if here >= count:
-                    found.append(mask)
-        return [(mask, len(mask) == fewest) for mask in found]
-
-
-def _better(
-    current: tuple[frozenset[int], bool] | None, candidate: tuple[frozenset[int], bool], need: int
-) -> tuple[frozenset[int], bool]:
-    """The merge's preference between two hints: ``compare`` of ``topologymanager/policy.go``."""
-    if current is None or (candidate[1] and not current[1]):
-        return candidate
-    if current[1] and not candidate[1]:
-        return current
-    narrow = min(current, candidate, key=lambda h: (len(h[0]), sum(1 << n for n in h[0])))
-    if current[1]:
-        return narrow
-    now, then = len(current[0]), len(candidate[0])
-    if now > need:
-        return narrow
-    if now == need:
-        return narrow if then == need else current
-    if then > need:
-        return current
-    if then == need or then > now:
-        return candidate
-    return current if then < now else narrow
 
 
 def _devices_of(pod: _Pod) -> set[Device]:

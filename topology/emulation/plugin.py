@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
 
-from topology.core.graph import Shape
+from topology.core.devices import GpuResource
+from topology.core.graph import NodeTopology, Shape, plugin_version
 from topology.core.links import LinkKind, Via
 
 PCIE_POINTS = {
@@ -29,6 +30,23 @@ Device = tuple[int, int]
 """A device: the position of its GPU, and which of the GPU's replicas it is."""
 
 Split = tuple[tuple[int, ...], ...]
+
+
+def refuses_several(topology: NodeTopology, served: GpuResource) -> bool:
+    """Whether the plugin refuses a container more than one shared device (``Allocate``).
+
+    It always does under MPS before v0.20. Since then, and under time-slicing, it is an option.
+    """
+    if served.strategy not in ("mps", "time-slicing"):
+        return False
+    version = plugin_version(topology.allocator.plugin_version)
+    if served.strategy == "mps" and version is not None and version < (0, 20):
+        return True
+    return served.refuses_several is True
+
+
+class PluginRefusal(Exception):  # noqa: N818 (it is an answer)
+    """The plugin does not hand out what the kubelet has chosen."""
 
 
 class PluginCrash(Exception):  # noqa: N818 (it is the plugin's, not ours)

@@ -255,6 +255,17 @@ def test_what_the_kubelet_would_not_hand_out_is_not_free() -> None:
     assert free(report) == Availability(0b1001, withheld=0b0110)
 
 
+def test_a_sick_gpu_that_a_pod_holds_may_heal_before_the_pod_ends() -> None:
+    """Then it comes free with the pod, though no report has called it allocatable again."""
+    report = Report(
+        allocatable=frozenset({DeviceId("GPU-0"), DeviceId("GPU-2")}),
+        allocations=(shown("uid-1", 0, 1),),
+    )
+    now = free(report, bound())
+    assert now == Availability(0b0100, running=(Holder(0b0001),), withheld=0b1010)
+    assert now.widest(endings=True) == 0b1111
+
+
 def test_an_allocation_without_a_uid_is_the_pods_of_that_name() -> None:
     nameless = replace(shown("", 0, 1), pod="train")
     report = Report(allocations=(nameless,))

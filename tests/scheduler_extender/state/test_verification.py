@@ -136,6 +136,17 @@ def test_a_gpu_may_have_answered_between_two_reports_that_miss_it() -> None:
     assert kinds(report(shows("pair", 0, 5)), PAIR, before=before) == [BROKEN]
 
 
+def test_a_half_admitted_pod_keeps_what_has_turned_sick_since() -> None:
+    """GPU 6 was shown before the kubelet ended; it admits the pod anew, with GPU 6 and another."""
+    first, second = container("a", 1), container("b", 1)
+    pod = record("whole", link=False, containers=[first, second])
+    before = replace(report(shows("whole", 6, name="a")), allocatable=frozenset())
+    after = report(shows("whole", 6, name="a"), shows("whole", 4, name="b"), sequence=3)
+    assert kinds(after, pod, before=before) == []
+    other = report(shows("whole", 5, name="a"), shows("whole", 4, name="b"), sequence=3)
+    assert kinds(other, pod, before=before) == [OUTSIDE]
+
+
 @pytest.mark.parametrize("boot", ["boot", "another"])
 def test_a_lost_checkpoint_puts_every_promise_to_the_test(boot: str) -> None:
     first = report(shows("pair", 0, 3))

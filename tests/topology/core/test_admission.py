@@ -12,6 +12,7 @@ from tests.nodes import bridged, switched
 from tests.recorded import lines, mask, node, recorded
 from topology.core.admission import (
     AFFINITY,
+    MANAGERS,
     TOO_FEW,
     Kubelet,
     admissions,
@@ -34,7 +35,8 @@ from topology.core.requests import (
     Role,
 )
 from topology.emulation import EmulatedKubelet, Refused
-from topology.emulation.kubelet import TOPOLOGY_AFFINITY
+from topology.emulation.kubelet import SMT_ALIGNMENT, UNEXPECTED_ADMISSION
+from topology.emulation.topologymanager import TOPOLOGY_AFFINITY
 from topology.machines import machine
 
 INIT, SIDECAR, APP = Role.INIT, Role.SIDECAR, Role.APP
@@ -79,6 +81,13 @@ FACTS = [
 ]
 
 
+HAZARDS = {
+    TOPOLOGY_AFFINITY: AFFINITY,
+    SMT_ALIGNMENT: MANAGERS,
+    UNEXPECTED_ADMISSION: TOO_FEW,
+}
+
+
 @pytest.mark.parametrize(("facts", "foreign"), FACTS)
 def test_whatever_the_kubelet_does_was_foreseen(facts: AllocatorFacts, foreign: bool) -> None:
     """Random free masks, every mix of containers: what comes lies in the ways, refusals in the
@@ -97,8 +106,7 @@ def test_whatever_the_kubelet_does_was_foreseen(facts: AllocatorFacts, foreign: 
             for _ in range(12):
                 happened = _admit(topology, rng, free, counts, foreign)
                 if isinstance(happened, str):
-                    hazard = AFFINITY if happened == TOPOLOGY_AFFINITY else TOO_FEW
-                    assert hazard in found.hazards, (free, counts, happened)
+                    assert HAZARDS[happened] in found.hazards, (free, counts, happened)
                 else:
                     assert happened in ways, (free, counts, happened)
 

@@ -23,7 +23,7 @@ from topology.core.admission import (
 from topology.core.belief import Availability, free_states
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
-from topology.core.pools import Pool
+from topology.core.pools import Pool, pack
 from topology.core.requests import Exclusive, Role
 
 APP = Role.APP
@@ -177,3 +177,12 @@ def test_withheld_gpus_may_come_back_but_only_if_much_may_happen() -> None:
     assert {s.free for s in free_states(kubelet, now) or ()} == {0b001}
     everything = {s.free for s in free_states(kubelet, now, endings=True) or ()}
     assert everything == {0b001, 0b011, 0b101, 0b111}
+
+
+def test_shares_of_one_withheld_gpu_come_back_one_by_one() -> None:
+    """Two pods may hold a share each of a GPU that heals; both may end, or one of them."""
+    topology = NodeTopology(NodeName("n"), gpus(2), allocator=AllocatorFacts("distributed"))
+    kubelet = Kubelet(topology.shape, topology.allocator, replicas=3)
+    now = Availability(0, width=2, withheld=pack([0, 2], 2))
+    found = {s.free for s in free_states(kubelet, now, endings=True) or ()}
+    assert found == {pack([0, n], 2) for n in (0, 1, 2)}

@@ -23,7 +23,7 @@ from topology.core.placement.rejections import (
     UNUSABLE,
     Rejection,
 )
-from topology.core.placement.verdict import Assessment, Verdict, assess
+from topology.core.placement.verdict import Assessment, Verdict, assess, sets_spoken_of
 
 __all__ = [
     "BUSY",
@@ -46,4 +46,5 @@ __all__ = [
     "keeps",
     "predicted",
     "satisfies",
+    "sets_spoken_of",
 ]

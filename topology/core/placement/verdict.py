@@ -122,6 +122,24 @@ def _assess_plain(
     return Assessment(verdict, True, None, sets, 1.0, found.hazards, found.exact, refusal)
 
 
+def sets_spoken_of(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, assessed: Assessment
+) -> tuple[Mask, ...] | None:
+    """The GPUs that the pod may have in all that its verdict speaks of, the likelier sets first.
+
+    Those of ``assessed`` are what may come if no running pod ends. What is guaranteed to a pod with
+    constraints holds though some do, so then follow the sets that come only of that. None where
+    they are too many to list.
+    """
+    if assessed.verdict is not Verdict.GUARANTEED or request.plain or assessed.sets is None:
+        return assessed.sets
+    after = _outlook_of(kubelet, now, request, endings=True).gpus(kubelet)
+    if after is None:
+        return None
+    known = set(assessed.sets)
+    return (*assessed.sets, *(found for found in after if found not in known))
+
+
 def _outlook_of(
     kubelet: Kubelet, now: Availability, request: GpuRequest, *, endings: bool
 ) -> Outlook:

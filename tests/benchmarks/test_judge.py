@@ -1,0 +1,87 @@
+"""What the closed loop counts as broken, and what it counts apart."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.promises.capacity import Capacity
+from benchmarks.promises.extender import Extender
+from benchmarks.promises.faults import Delays, Faults
+from benchmarks.promises.judge import Judge
+from benchmarks.promises.pods import Job, PodEntry, app, manifest
+from benchmarks.promises.policy import PublishedReport
+from benchmarks.promises.scene import Scene
+from benchmarks.promises.tally import Tally
+from benchmarks.promises.timeline import Timeline
+from topology.core.report import Health, Report
+from topology.machines import machine
+
+NODE = machine("dgx1-v100").topology("node")
+LINKED, UNLINKED = (0, 3), (0, 5)
+LOOKED, DECIDED = 10.0, 11.0
+
+
+def judged(
+    verdict: str,
+    held: tuple[int, ...] | None,
+    *,
+    disturbed: float = 0.0,
+    healed: float = 0.0,
+    sick: tuple[int, ...] = (),
+) -> Tally:
+    """A pair's promise over a report of time 10, and what became of it at time 20."""
+    timeline = Timeline(random.Random(1))
+    scene = Scene(
+        timeline,
+        {NODE.name: NODE},
+        {},
+        Capacity([NODE]),
+        Extender(1),
+        Delays(),
+        Faults(),
+        Tally(),
+    )
+    judge = Judge(scene)
+    entry = PodEntry.of(Job(0, 60, manifest("pair", 1, {"link": "nvlink"}, app(2))), 0)
+    health = tuple(Health(NODE.gpus[p].uuid, healthy=False) for p in sick)
+    entry.view = PublishedReport(Report(health=health), "0", LOOKED)
+    for when, happens in ((disturbed, judge.disturbed), (healed, judge.healed)):
+        if when:
+            timeline.now = when
+            happens(NODE.name)
+    timeline.now = entry.decided = DECIDED
+    judge.placed(entry, verdict, LOOKED)
+    timeline.now = 20.0
+    if held is None:
+        judge.refused(entry, NODE.name, "why")
+    else:
+        judge.admitted(entry, NODE.name, held)
+    return scene.tally
+
+
+@pytest.mark.parametrize("held", [UNLINKED, None], ids=["other GPUs", "refused"])
+def test_what_a_report_could_show_is_broken(held: tuple[int, ...] | None) -> None:
+    for found in (judged("guaranteed", held), judged("guaranteed", held, disturbed=9.0)):
+        assert (found.broken, found.unreported) == ({"guaranteed": 1}, {})
+    assert judged("guaranteed", LINKED).broken == {}
+
+
+@pytest.mark.parametrize("held", [UNLINKED, None], ids=["other GPUs", "refused"])
+def test_what_no_report_could_show_is_counted_apart(held: tuple[int, ...] | None) -> None:
+    found = judged("guaranteed", held, disturbed=10.5)
+    assert (found.broken, found.unreported) == ({}, {"guaranteed": 1})
+    assert found.unreported_refusals.total() == (held is None)
+    assert not found.kubelet_refusals
+
+
+def test_a_guarantee_holds_when_a_gpu_heals_and_an_expectation_need_not() -> None:
+    assert judged("guaranteed", UNLINKED, healed=10.5).broken == {"guaranteed": 1}
+    found = judged("expected", UNLINKED, healed=10.5)
+    assert (found.broken, found.unreported) == ({}, {"expected": 1})
+
+
+def test_a_gpu_that_was_known_to_be_sick_breaks_a_promise() -> None:
+    assert judged("guaranteed", LINKED, sick=(3,)).broken == {"guaranteed": 1}
+    assert judged("guaranteed", LINKED, sick=(4,)).broken == {}

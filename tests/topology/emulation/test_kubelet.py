@@ -1,0 +1,150 @@
+"""The emulated kubelet's faults: restarts, sick GPUs, and whoever else has a say."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.nodes import bridged, gpus
+from topology.core.devices import GpuResource, NodeName, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.requests import ContainerRequest, Exclusive, GpuRequest, gpu_request
+from topology.emulation import EmulatedKubelet, Refused
+
+ONE, TWO = PodUid("one"), PodUid("two")
+
+
+def kubelet(topology: NodeTopology | None = None, *, others: bool = False) -> EmulatedKubelet:
+    return EmulatedKubelet(topology or bridged(), random.Random(7), foreign_hints=others)
+
+
+def admit(node: EmulatedKubelet, uid: PodUid, count: int) -> None:
+    node.admit(uid, "default", str(uid), gpu_request(count))
+
+
+def containers(*counts: int) -> GpuRequest:
+    found = tuple(ContainerRequest(f"c{i}", n) for i, n in enumerate(counts))
+    return GpuRequest("nvidia.com/gpu", found)
+
+
+def test_after_a_restart_pods_keep_their_gpus_and_nobody_new_is_admitted() -> None:
+    node = kubelet()
+    admit(node, ONE, 2)
+    held = node.held(ONE)
+    node.stop()
+    node.start()
+    assert (node.report().allocations, node.report().allocatable) == ((), frozenset())
+    with pytest.raises(Refused, match="UnexpectedAdmissionError"):
+        admit(node, TWO, 1)
+    node.hear_of_pods()
+    node.register()
+    (shown,) = node.report().allocations
+    assert len(shown.device_ids) == 2
+    admit(node, TWO, 2)
+    assert set(node.held(TWO)) == set(range(4)) - set(held)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_half_admitted_pod_is_admitted_anew_if_the_plugin_is_back(registered: bool) -> None:
+    node, request = kubelet(), containers(1, 1)
+    half = node.admission(ONE, "default", "one", request)
+    next(half)
+    (first,) = node.report().allocations
+    node.stop()
+    node.start()
+    node.hear_of_pods()
+    if not registered:
+        with pytest.raises(Refused, match="UnexpectedAdmissionError"):
+            node.admit(ONE, "default", "one", request)
+        assert not node.holds(ONE)
+        return
+    node.register()
+    node.admit(ONE, "default", "one", request)
+    assert first in node.report().allocations, "its first container keeps what it had"
+    assert len(node.held(ONE)) == 2
+
+
+def test_a_sick_gpu_is_not_handed_out_and_stays_with_who_holds_it() -> None:
+    node = kubelet()
+    admit(node, ONE, 1)
+    (held,) = node.held(ONE)
+    node.sicken([held, (held + 1) % 4])
+    report = node.report()
+    assert report.allocatable is not None
+    assert len(report.allocatable) == 2
+    assert node.held(ONE) == (held,)
+    with pytest.raises(Refused):
+        admit(node, TWO, 3)
+    node.heal([held])
+    node.end(ONE)
+    admit(node, TWO, 3)
+    assert held in node.held(TWO)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "plugin", "told", "refused"),
+    [
+        pytest.param("mps", "v0.19.3", False, True, id="MPS before it was an option"),
+        pytest.param("mps", "v0.20.0", True, True, id="MPS that refuses"),
+        pytest.param("mps", "v0.20.0", False, False, id="MPS that does not"),
+        pytest.param("time-slicing", "v0.19.3", True, True, id="time-slicing that refuses"),
+        pytest.param("time-slicing", "v0.19.3", False, False, id="time-slicing that does not"),
+    ],
+)
+def test_a_plugin_may_refuse_more_than_one_share(
+    strategy: str, plugin: str, told: bool, refused: bool
+) -> None:
+    served = GpuResource("nvidia.com/gpu", strategy, 2, told)
+    facts = AllocatorFacts("distributed", plugin)
+    node = kubelet(replace(bridged(), resources=(served,), allocator=facts))
+    admit(node, ONE, 1)
+    if refused:
+        with pytest.raises(Refused, match="UnexpectedAdmissionError"):
+            admit(node, TWO, 2)
+    else:
+        admit(node, TWO, 2)
+
+
+DISTANCES = ((10, 32, 12, 32), (32, 10, 32, 12), (12, 32, 10, 32), (32, 12, 32, 10))
+
+
+@pytest.mark.parametrize(("closest", "given"), [(False, {0, 1}), (True, {0, 2})])
+def test_the_nearest_numa_nodes_win_where_the_option_says_so(
+    closest: bool, given: set[int]
+) -> None:
+    """A GPU on each of four NUMA nodes: two GPUs need two nodes, and 0 is nearest to 2."""
+    found = tuple(replace(gpu, topology_nodes=(p,)) for p, gpu in enumerate(gpus(4)))
+    facts = AllocatorFacts(
+        "any",
+        topology_manager_policy="restricted",
+        prefers_closest=closest,
+        numa_distances=DISTANCES,
+    )
+    node = kubelet(NodeTopology(NodeName("n"), found, allocator=facts))
+    admit(node, ONE, 2)
+    assert set(node.held(ONE)) == given
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "reasons"),
+    [
+        (Exclusive.NOTHING, set()),
+        (Exclusive.CPUS, {"SMTAlignmentError", "TopologyAffinityError"}),
+    ],
+)
+def test_static_managers_have_a_say_in_pods_with_whole_cpus(
+    exclusive: Exclusive, reasons: set[str]
+) -> None:
+    facts = AllocatorFacts("best-effort", "v0.20.0", "restricted", "container", "static", "None")
+    found = tuple(replace(gpu, topology_nodes=(p // 2,)) for p, gpu in enumerate(gpus(4)))
+    node = kubelet(NodeTopology(NodeName("n"), found, allocator=facts), others=True)
+    seen = set()
+    for _ in range(100):
+        try:
+            node.admit(ONE, "default", "one", replace(gpu_request(2), exclusive=exclusive))
+        except Refused as refusal:
+            seen.add(str(refusal))
+        node.end(ONE)
+    assert seen == reasons

@@ -1,0 +1,198 @@
+"""The kubelet's Topology Manager, step by step (Kubernetes 1.36, ``topologymanager``).
+
+It merges the hints of the device manager with those of providers that nobody tells us about: the
+CPU and Memory Managers, and other device plugins. What these say is drawn at random among all that
+a node with this record may say.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import combinations
+
+from topology.core.graph import NodeTopology
+from topology.core.requests import GpuRequest
+from topology.emulation.plugin import Device
+
+TOPOLOGY_AFFINITY = "TopologyAffinityError"
+OTHERS_HINT = 0.7
+"""The share of containers that the other providers say anything about, where they may."""
+
+Nodes = frozenset[int]
+"""A set of NUMA nodes."""
+Hint = tuple[Nodes | None, bool]
+"""NUMA nodes, or None for "no matter which", and whether the provider prefers them."""
+
+
+class Refused(Exception):  # noqa: N818 (it is an answer)
+    """The kubelet refuses the pod, which is then Failed; the argument is its reason."""
+
+
+class TopologyManager:
+    """The Topology Manager of one node whose device plugin advertises these ``devices``.
+
+    ``others`` says that other providers are there at all.
+    """
+
+    def __init__(
+        self,
+        topology: NodeTopology,
+        devices: Sequence[Device],
+        rng: random.Random,
+        *,
+        others: bool,
+    ) -> None:
+        self._facts = topology.allocator
+        self._gpus = topology.gpus
+        self._devices = devices
+        self._rng = rng
+        self._others = others
+        with_gpus = {n for gpu in topology.gpus for n in gpu.topology_nodes or ()}
+        self._places = bool(with_gpus)
+        distances = self._facts.numa_distances
+        self._nodes = sorted(with_gpus.union(range(len(distances))) if distances else with_gpus)
+
+    @property
+    def whole_pods(self) -> bool:
+        """Whether one hint holds for all containers of a pod."""
+        return self._facts.topology_manager_scope == "pod"
+
+    def nodes_of(self, device: Device) -> tuple[int, ...]:
+        """The NUMA nodes that the plugin names for a device."""
+        return self._gpus[device[0]].topology_nodes or ()
+
+    def others_hint(self, request: GpuRequest) -> bool:
+        """Whether providers that we do not play may hint at NUMA nodes for such a pod."""
+        if not self._others:
+            return False
+        cpus = self._facts.cpu_manager_policy != "none" and request.exclusive.cpus
+        memory = self._facts.memory_manager_policy != "None" and request.exclusive.memory
+        return cpus or memory or not request.only_gpu_plugin
+
+    def aligns(self, *, others: bool) -> bool:
+        """Whether it has a say in what a container gets, or whether it is admitted at all."""
+        return self._facts.topology_manager_policy != "none" and (self._places or others)
+
+    def merged(
+        self,
+        available: Sequence[Device],
+        reusable: set[Device],
+        count: int,
+        *,
+        others: bool,
+        lost: bool = False,
+    ) -> Nodes | None:
+        """The NUMA nodes to which a container is aligned; None where devices are on none.
+
+        With ``others`` the unknown providers may hint, too. ``lost`` says that the device manager
+        has no possible hint. Raises :class:`Refused` where the policy does not admit what comes of
+        the merge.
+        """
+        policy = self._facts.topology_manager_policy
+        ours: list[Hint] = [(None, True)]  # without NUMA nodes any will do
+        if self._places:
+            ours = [] if lost else self._hints(available, reusable, count)
+        theirs: list[Hint] = self._theirs() if others else [(None, True)]
+        lists = [ours or [(None, False)], theirs]
+        if policy == "single-numa-node":
+            lists = [_on_one_node(hints) for hints in lists]
+        best: Hint | None = None
+        need = _widest_need(lists)
+        for a in lists[0]:
+            for b in lists[1]:
+                masks = [m for m, _ in (a, b) if m is not None]
+                merged = frozenset(self._nodes).intersection(*masks)
+                if merged:
+                    agreed = a[1] and b[1] and len(set(masks)) <= 1
+                    best = self._better(best, (merged, agreed), need)
+        found, preferred = best or (frozenset(self._nodes), False)
+        if not self._nodes:  # nobody knows of any NUMA node here, so all is well or nothing is
+            preferred = not others or self._rng.random() < 0.5
+        if policy in ("restricted", "single-numa-node") and not preferred:
+            raise Refused(TOPOLOGY_AFFINITY)
+        if policy == "single-numa-node" and found == frozenset(self._nodes):
+            return None  # all NUMA nodes there are: it lets go of such a hint
+        return found if self._places else None
+
+    def _hints(self, available: Sequence[Device], reusable: set[Device], count: int) -> list[Hint]:
+        """What the device manager hints at: ``generateDeviceTopologyHints``."""
+        if len(set(available) | reusable) < count:
+            return []
+        fewest, found = len(self._nodes), []
+        placed = [d for d in reusable if self.nodes_of(d)]
+        for n in range(1, len(self._nodes) + 1):
+            for chosen in combinations(self._nodes, n):
+                if sum(self._touches(d, chosen) for d in self._devices) >= count:
+                    fewest = min(fewest, n)
+                if not all(self._touches(d, chosen) for d in placed):
+                    continue
+                here = sum(self._touches(d, chosen) for d in available) + len(placed)
+                if here >= count:
+                    found.append(frozenset(chosen))
+        return [(mask, len(mask) == fewest) for mask in found]
+
+    def _touches(self, device: Device, nodes: tuple[int, ...]) -> bool:
+        return any(n in nodes for n in self.nodes_of(device))
+
+    def _theirs(self) -> list[Hint]:
+        """What the other providers say, as one list of hints: anything."""
+        if self._rng.random() >= OTHERS_HINT or not self._nodes:
+            return [(None, True)]
+        masks = [
+            frozenset(c)
+            for n in range(1, len(self._nodes) + 1)
+            for c in combinations(self._nodes, n)
+        ]
+        some = self._rng.sample(masks, self._rng.randint(1, min(len(masks), 8)))
+        return [(mask, self._rng.random() < 0.5) for mask in some]
+
+    def _better(self, current: Hint | None, candidate: Hint, need: int) -> Hint:
+        """The merge's preference between two hints: ``compare`` of ``policy.go``."""
+        if current is None or (candidate[1] and not current[1]):
+            return candidate
+        if current[1] and not candidate[1]:
+            return current
+        narrow = self._narrower(current, candidate)
+        if current[1]:
+            return narrow
+        now, then = len(current[0] or ()), len(candidate[0] or ())
+        if now > need:
+            return narrow
+        if now == need:
+            return narrow if then == need else current
+        if then > need:
+            return current
+        if then == need or then > now:
+            return candidate
+        return current if then < now else narrow
+
+    def _narrower(self, current: Hint, candidate: Hint) -> Hint:
+        """Fewer NUMA nodes, then (by option) nearer ones, then lower numbers."""
+
+        def order(hint: Hint) -> tuple[int, float, int]:
+            nodes = hint[0] or frozenset()
+            apart = self._apart(nodes) if self._facts.prefers_closest else 0.0
+            return len(nodes), apart, sum(1 << n for n in nodes)
+
+        return min(current, candidate, key=order)
+
+    def _apart(self, nodes: Nodes) -> float:
+        """The mean distance between NUMA nodes, each to itself included."""
+        distances = self._facts.numa_distances
+        if distances is None or not nodes:
+            return 0.0
+        return sum(distances[a][b] for a in nodes for b in nodes) / len(nodes) ** 2
+
+
+def _on_one_node(hints: Sequence[Hint]) -> list[Hint]:
+    """The hints that ``single-numa-node`` merges."""
+    return [(m, preferred) for m, preferred in hints if preferred and (m is None or len(m) == 1)]
+
+
+def _widest_need(lists: Sequence[Sequence[Hint]]) -> int:
+    """The most NUMA nodes that any provider needs at least."""
+    return max(
+        (min(len(m) for m, _ in hints if m) for hints in lists if any(m for m, _ in hints)),
+        default=0,
+    )
