@@ -42,6 +42,29 @@ class ContradictionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Leaving:
+    """A pod that is gone from the API server before its kubelet was seen to let go of it.
+
+    ``version`` is a resourceVersion at which it was gone, ``sequence`` that of the last report
+    then.
+    """
+
+    pod: PodRecord
+    version: int
+    sequence: int
+
+    def confirmed_by(self, report: Report) -> bool:
+        """Whether the report's agent surely knew of the deletion when it asked the kubelet.
+
+        Where it does not say what it knew, or nothing that can be compared, the second later report
+        will do: the first may have been on its way already, and an agent looks again only once it
+        has written what it saw.
+        """
+        knew = None if self.version < 0 else report.knew_pods_at(self.version)
+        return report.sequence >= self.sequence + 2 if knew is None else knew
+
+
+@dataclass(frozen=True, slots=True)
 class Departed:
     """A pod that ended, or is gone, before any report showed it.
 

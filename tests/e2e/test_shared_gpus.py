@@ -1,32 +1,31 @@
-"""Time-slicing, MPS, MIG and sick GPUs on real kubelets with NVIDIA's plugin.
+"""Time-slicing, MPS and MIG on real kubelets with NVIDIA's plugin: what we publish and promise.
 
-What we publish of them, and what we promise.
 Each node's plugin is set up by its own configuration file.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
-from tests.e2e.building import NEWEST
 from tests.e2e.nvidiastack import GPU, MPS, PluginSettings
-from tests.e2e.pods import PODS, gpu_pod
+from tests.e2e.onenode import (
+    create,
+    phase,
+    placement,
+    record,
+    remove,
+    run,
+    stays_away,
+    waits,
+)
 from tests.e2e.realnodes import RealNode, RealNodes
 from tests.e2e.silicon import Silicon
 from tests.fakes.nvml import MigInstance
-from topology import codec
-from topology.codec import Record
 from topology.core.devices import MIB, GpuResource
 
 pytestmark = pytest.mark.e2e
 SHARED = "nvidia.com/gpu.shared"
 SMALL, LARGE = "nvidia.com/mig-1g.6gb", "nvidia.com/mig-2g.12gb"
-XID = 48
-VERSION = NEWEST.removeprefix("v")
 SMALL_MIB, LARGE_MIB = 5952, 11968
 
 
@@ -94,80 +93,7 @@ NODES = {
         PluginSettings(config=mig("mixed"), serves=((GPU, 3), (SMALL, 2), (LARGE, 1))),
         prepare=first_in_slices,
     ),
-    "sick": RealNode("dgx1-v100"),
-    "unwatched": RealNode(
-        "dgx1-v100", PluginSettings(environment=(("DP_DISABLE_HEALTHCHECKS", "all"),))
-    ),
 }
-
-
-def record(nodes: RealNodes, node: str) -> Record:
-    return codec.decode(nodes.cluster.record(node))
-
-
-def published(nodes: RealNodes, node: str, pod: str) -> dict[str, list[str]]:
-    """Device ids by resource that the record says a pod holds."""
-    report = record(nodes, node).report
-    return {
-        a.resource: sorted(a.device_ids)
-        for a in (report.allocations if report else ())
-        if a.pod == pod
-    }
-
-
-def create(
-    nodes: RealNodes,
-    node: str,
-    name: str,
-    count: int,
-    wishes: Mapping[str, str] | None = None,
-    resource: str = GPU,
-) -> None:
-    """A pod for one node; the scheduler and we say whether it may go there."""
-    pod = gpu_pod(name, [count], annotations=wishes)
-    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
-    pod["spec"]["containers"][0]["resources"] = {"limits": {resource: str(count)}}
-    nodes.cluster.create(PODS, pod)
-
-
-def placement(pod: dict[str, Any]) -> dict[str, Any]:
-    """What was promised to a pod."""
-    found: dict[str, Any] = json.loads(pod["metadata"]["annotations"]["gpu-topology.io/placement"])
-    return found
-
-
-def phase(nodes: RealNodes, name: str) -> str:
-    return str(nodes.cluster.pod(name)["status"]["phase"])
-
-
-def run(
-    nodes: RealNodes,
-    node: str,
-    name: str,
-    count: int,
-    wishes: Mapping[str, str] | None = None,
-    resource: str = GPU,
-) -> tuple[str, ...]:
-    """Create a pod, wait until it runs and the record shows what the kubelet does: its devices."""
-    create(nodes, node, name, count, wishes, resource)
-    nodes.cluster.until(lambda: phase(nodes, name) == "Running", f"{name} runs")
-    shown = nodes.kubelets[node].pod_resources.holdings()["default", name]
-    (ids,) = shown.values()
-    nodes.cluster.until(
-        lambda: published(nodes, node, name) == {resource: sorted(ids)},
-        f"the record of {node} shows {name} with {ids}",
-    )
-    return ids
-
-
-def remove(nodes: RealNodes, node: str, *names: str) -> None:
-    """Delete pods, and wait until the record has forgotten them."""
-    for name in names:
-        nodes.cluster.remove_pod(name)
-    nodes.cluster.until(
-        lambda: not any(published(nodes, node, name) for name in names),
-        f"{', '.join(names)} hold nothing",
-    )
 
 
 # --- Time-slicing ---------------------------------------------------------------------------------
@@ -256,23 +182,6 @@ def test_two_replicas_are_promised_where_they_are_given(real_nodes: RealNodes, n
     remove(real_nodes, node, "promised")
 
 
-def stays_away(nodes: RealNodes, name: str, reason: str) -> None:
-    """A pod waits for this reason, and no kubelet has refused it."""
-    nodes.cluster.until(
-        lambda: phase(nodes, name) == "Failed" or waits(nodes, name),
-        "the pod waits, or its kubelet refuses it",
-    )
-    assert reason in waits(nodes, name)
-
-
-def waits(nodes: RealNodes, name: str) -> str:
-    """Why kube-scheduler has found no node for a pod; empty where it has, or not looked yet."""
-    for found in nodes.cluster.pod(name)["status"].get("conditions", []):
-        if found["type"] == "PodScheduled" and found.get("reason") == "Unschedulable":
-            return str(found["message"])
-    return ""
-
-
 def test_mps_gives_a_container_one_share(real_nodes: RealNodes) -> None:
     """Of this version of the plugin that is known without a pod that was refused."""
     (served,) = record(real_nodes, "mps").topology.resources
@@ -322,98 +231,3 @@ def test_a_node_of_mig_devices_and_whole_gpus(real_nodes: RealNodes) -> None:
     ids = run(real_nodes, "mixed", "whole", 2)
     assert 0 not in real_nodes.kubelets["mixed"].positions(ids)
     remove(real_nodes, "mixed", *names)
-
-
-# --- Health ---------------------------------------------------------------------------------------
-
-
-def sick(nodes: RealNodes, node: str) -> set[str]:
-    """The GPUs that the record calls unhealthy."""
-    report = record(nodes, node).report
-    return {str(h.uuid) for h in report.health if not h.healthy} if report else set()
-
-
-def allocatable(nodes: RealNodes, node: str) -> frozenset[str]:
-    """What the kubelet hands out from, by the record."""
-    report = record(nodes, node).report
-    return frozenset(map(str, (report.allocatable if report else None) or ()))
-
-
-def test_a_gpu_that_an_xid_has_hit_is_promised_to_nobody(real_nodes: RealNodes) -> None:
-    """Plugin and agent each hear of the Xid; a plugin that is restarted knows nothing of it."""
-    kubelet = real_nodes.kubelets["sick"]
-    everything = frozenset(str(gpu.uuid) for gpu in kubelet.topology.gpus)
-    hit = {str(kubelet.topology.gpus[5].uuid)}
-    kubelet.silicon.nvml.xid(5, XID)
-    real_nodes.cluster.until(
-        lambda: allocatable(real_nodes, "sick") == everything - hit, "it is not handed out"
-    )
-    real_nodes.cluster.until(lambda: sick(real_nodes, "sick") == hit, "it is called sick")
-    ids = run(real_nodes, "sick", "pair", 2, {"link": "nvlink"})
-    promised = placement(real_nodes.cluster.pod("pair"))
-    assert all(5 not in one for one in promised["sets"])
-    assert list(kubelet.positions(ids)) in promised["sets"]
-    remove(real_nodes, "sick", "pair")
-
-    kubelet.restart_plugin()
-    real_nodes.cluster.until(
-        lambda: allocatable(real_nodes, "sick") == everything, "it is handed out again"
-    )
-    assert sick(real_nodes, "sick") == hit
-
-
-@pytest.fixture(scope="module")
-def lost(real_nodes: RealNodes) -> str:
-    """A node that has lost a GPU and whose plugin does not look: the kubelet hands all out."""
-    real_nodes.kubelets["unwatched"].silicon.nvml.lose(3)
-    real_nodes.cluster.until(lambda: sick(real_nodes, "unwatched"), "the agent has seen it")
-    return "unwatched"
-
-
-def test_a_lost_gpu_makes_the_kubelet_refuse_every_pod(real_nodes: RealNodes, lost: str) -> None:
-    """The plugin prefers nothing while one GPU does not answer, whichever are asked about."""
-    assert len(allocatable(real_nodes, lost)) == 8
-    unscheduled = gpu_pod("refused", [1])
-    unscheduled["spec"]["nodeName"] = lost
-    real_nodes.cluster.create(PODS, unscheduled)
-    real_nodes.cluster.until(lambda: phase(real_nodes, "refused") == "Failed", "it is refused")
-    status = real_nodes.cluster.pod("refused")["status"]
-    assert status["reason"] == "UnexpectedAdmissionError"
-    assert "GPU is lost" in status["message"]
-    real_nodes.cluster.remove_pod("refused")
-
-
-WISHES = {
-    "plain": {},
-    "preferred": {"link": "nvlink", "policy": "preferred"},
-    "required": {"link": "nvlink"},
-}
-
-
-@pytest.mark.parametrize("kind", WISHES)
-def test_no_pod_is_sent_where_all_are_refused(real_nodes: RealNodes, lost: str, kind: str) -> None:
-    create(real_nodes, lost, kind, 2, WISHES[kind])
-    try:
-        gpu = real_nodes.kubelets[lost].topology.gpus[3]
-        words = f"NVIDIA's device plugin {VERSION} refuses every pod while {gpu.uuid} is lost"
-        stays_away(real_nodes, kind, words)
-    finally:
-        real_nodes.cluster.remove_pod(kind)
-
-
-def test_a_node_is_open_as_soon_as_its_gpu_answers_again(real_nodes: RealNodes, lost: str) -> None:
-    """The GPU goes on being called sick: nothing tells of a reset."""
-    create(real_nodes, lost, "waiting", 1)
-    create(real_nodes, lost, "linked", 2, {"link": "nvlink"})
-    both = ("waiting", "linked")
-    real_nodes.cluster.until(lambda: all(waits(real_nodes, name) for name in both), "both wait")
-    real_nodes.kubelets[lost].silicon.nvml.restore(3)
-    real_nodes.cluster.until(
-        lambda: phase(real_nodes, "waiting") == "Running", "the plain pod runs"
-    )
-    assert sick(real_nodes, lost), "and is, until its reset"
-    silicon = real_nodes.kubelets[lost].silicon
-    silicon.nvml.reset(3)
-    real_nodes.cluster.until(lambda: phase(real_nodes, "linked") == "Running", "the other runs")
-    assert not sick(real_nodes, lost)
-    remove(real_nodes, lost, *both)

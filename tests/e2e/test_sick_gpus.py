@@ -1,0 +1,113 @@
+"""Sick and lost GPUs on real kubelets with NVIDIA's plugin: what is published and refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.building import NEWEST
+from tests.e2e.nvidiastack import PluginSettings
+from tests.e2e.onenode import create, phase, placement, record, remove, run, stays_away, waits
+from tests.e2e.pods import PODS, gpu_pod
+from tests.e2e.realnodes import RealNode, RealNodes
+
+pytestmark = pytest.mark.e2e
+XID = 48
+VERSION = NEWEST.removeprefix("v")
+NODES = {
+    "sick": RealNode("dgx1-v100"),
+    "unwatched": RealNode(
+        "dgx1-v100", PluginSettings(environment=(("DP_DISABLE_HEALTHCHECKS", "all"),))
+    ),
+}
+
+
+def sick(nodes: RealNodes, node: str) -> set[str]:
+    """The GPUs that the record calls unhealthy."""
+    report = record(nodes, node).report
+    return {str(h.uuid) for h in report.health if not h.healthy} if report else set()
+
+
+def allocatable(nodes: RealNodes, node: str) -> frozenset[str]:
+    """What the kubelet hands out from, by the record."""
+    report = record(nodes, node).report
+    return frozenset(map(str, (report.allocatable if report else None) or ()))
+
+
+def test_a_gpu_that_an_xid_has_hit_is_promised_to_nobody(real_nodes: RealNodes) -> None:
+    """Plugin and agent each hear of the Xid; a plugin that is restarted knows nothing of it."""
+    kubelet = real_nodes.kubelets["sick"]
+    everything = frozenset(str(gpu.uuid) for gpu in kubelet.topology.gpus)
+    hit = {str(kubelet.topology.gpus[5].uuid)}
+    kubelet.silicon.nvml.xid(5, XID)
+    real_nodes.cluster.until(
+        lambda: allocatable(real_nodes, "sick") == everything - hit, "it is not handed out"
+    )
+    real_nodes.cluster.until(lambda: sick(real_nodes, "sick") == hit, "it is called sick")
+    ids = run(real_nodes, "sick", "pair", 2, {"link": "nvlink"})
+    promised = placement(real_nodes.cluster.pod("pair"))
+    assert all(5 not in one for one in promised["sets"])
+    assert list(kubelet.positions(ids)) in promised["sets"]
+    remove(real_nodes, "sick", "pair")
+
+    kubelet.restart_plugin()
+    real_nodes.cluster.until(
+        lambda: allocatable(real_nodes, "sick") == everything, "it is handed out again"
+    )
+    assert sick(real_nodes, "sick") == hit
+
+
+@pytest.fixture(scope="module")
+def lost(real_nodes: RealNodes) -> str:
+    """A node that has lost a GPU and whose plugin does not look: the kubelet hands all out."""
+    real_nodes.kubelets["unwatched"].silicon.nvml.lose(3)
+    real_nodes.cluster.until(lambda: sick(real_nodes, "unwatched"), "the agent has seen it")
+    return "unwatched"
+
+
+def test_a_lost_gpu_makes_the_kubelet_refuse_every_pod(real_nodes: RealNodes, lost: str) -> None:
+    """The plugin prefers nothing while one GPU does not answer, whichever are asked about."""
+    assert len(allocatable(real_nodes, lost)) == 8
+    unscheduled = gpu_pod("refused", [1])
+    unscheduled["spec"]["nodeName"] = lost
+    real_nodes.cluster.create(PODS, unscheduled)
+    real_nodes.cluster.until(lambda: phase(real_nodes, "refused") == "Failed", "it is refused")
+    status = real_nodes.cluster.pod("refused")["status"]
+    assert status["reason"] == "UnexpectedAdmissionError"
+    assert "GPU is lost" in status["message"]
+    real_nodes.cluster.remove_pod("refused")
+
+
+WISHES = {
+    "plain": {},
+    "preferred": {"link": "nvlink", "policy": "preferred"},
+    "required": {"link": "nvlink"},
+}
+
+
+@pytest.mark.parametrize("kind", WISHES)
+def test_no_pod_is_sent_where_all_are_refused(real_nodes: RealNodes, lost: str, kind: str) -> None:
+    create(real_nodes, lost, kind, 2, WISHES[kind])
+    try:
+        gpu = real_nodes.kubelets[lost].topology.gpus[3]
+        words = f"NVIDIA's device plugin {VERSION} refuses every pod while {gpu.uuid} is lost"
+        stays_away(real_nodes, kind, words)
+    finally:
+        real_nodes.cluster.remove_pod(kind)
+
+
+def test_a_node_is_open_as_soon_as_its_gpu_answers_again(real_nodes: RealNodes, lost: str) -> None:
+    """The GPU goes on being called sick: nothing tells of a reset."""
+    create(real_nodes, lost, "waiting", 1)
+    create(real_nodes, lost, "linked", 2, {"link": "nvlink"})
+    both = ("waiting", "linked")
+    real_nodes.cluster.until(lambda: all(waits(real_nodes, name) for name in both), "both wait")
+    real_nodes.kubelets[lost].silicon.nvml.restore(3)
+    real_nodes.cluster.until(
+        lambda: phase(real_nodes, "waiting") == "Running", "the plain pod runs"
+    )
+    assert sick(real_nodes, lost), "and is, until its reset"
+    silicon = real_nodes.kubelets[lost].silicon
+    silicon.nvml.reset(3)
+    real_nodes.cluster.until(lambda: phase(real_nodes, "linked") == "Running", "the other runs")
+    assert not sick(real_nodes, lost)
+    remove(real_nodes, lost, *both)
