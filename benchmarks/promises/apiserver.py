@@ -63,6 +63,10 @@ class ApiServer:
         """The pod of this name, if there is one."""
         return self._named.get(name)
 
+    def changed_since(self, uid: PodUid, node: NodeName) -> bool:
+        """Whether a kubelet or a GPU of the node has changed since the pod was decided."""
+        return self._judge.changed_since(uid, node)
+
     def create(self, entry: PodEntry) -> None:
         """Somebody creates a pod. Nobody is told yet; see :meth:`changed`."""
         self.pods[entry.record.uid] = self._named[entry.record.name] = entry

@@ -87,7 +87,7 @@ class Extender:
             lambda: timeline.now, Settings(stale_after=stale_after), self._watches
         )
         self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
-        self._cluster.on_surprise(self.surprises.append)
+        self._cluster.on_surprise(self._hear_of)
         self._binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
         self._settler = Settler(self._cluster, self._binder, clock=lambda: timeline.now)
         self._in_rounds = False
@@ -130,6 +130,11 @@ class Extender:
 
     def _watches(self) -> list[Watch]:
         return [Watch(name, at, self._failing.get(name)) for name, at in self._heard.items()]
+
+    def _hear_of(self, surprise: Surprise) -> None:
+        """Keep a surprise, unless the node has changed in a way that no report could show."""
+        if not self._api.changed_since(surprise.pod.uid, NodeName(surprise.node)):
+            self.surprises.append(surprise)
 
     def _round(self, settler: Settler) -> None:
         """The settler's rounds, as long as there is something to settle."""

@@ -8,7 +8,7 @@ from benchmarks.promises.faults import SLACK, STALE_AFTER
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.policy import PublishedReport
 from benchmarks.promises.scene import Scene
-from topology.core.devices import Mask, NodeName
+from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import Verdict, satisfies
 
@@ -23,6 +23,7 @@ class Judge:
         self._foreign: dict[NodeName, list[PodEntry]] = {name: [] for name in scene.nodes}
         self._disturbed: dict[NodeName, float] = {}
         self._unsettled: dict[NodeName, float] = {}
+        self._views: dict[PodUid, float] = {}
         self._healed: dict[NodeName, float] = {}
 
     def disturbed(self, node: NodeName) -> None:
@@ -49,6 +50,12 @@ class Judge:
         tally.stale += self._timeline.now - looked > STALE_AFTER + SLACK
         tally.blind += _blind(entry)
 
+    def changed_since(self, uid: PodUid, node: NodeName) -> bool:
+        """Whether a kubelet or a GPU has changed on the node since the report on which the pod was
+        decided. A report that shows the pod first may then show another node than it met."""
+        when = max(found.get(node, 0.0) for found in (self._unsettled, self._healed))
+        return when > self._views.get(uid, float("inf"))
+
     def admitted(self, entry: PodEntry, node: NodeName, held: tuple[int, ...]) -> None:
         """The kubelet has given a pod these GPUs."""
         self._judge(entry, node, held)
@@ -70,8 +77,8 @@ class Judge:
 
     def _judge(self, entry: PodEntry, node: NodeName, held: tuple[int, ...] | None) -> None:
         disturbed = self._unreported(entry, node, self._disturbed)
-        if disturbed:
-            self._tally.disturbed.add(entry.record.uid)
+        if entry.view is not None:
+            self._views[entry.record.uid] = entry.view.looked
         if entry.promise is None or entry.job.foreign or entry.gone:
             return
         mask = sum(1 << p for p in held or ())

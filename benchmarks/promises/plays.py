@@ -76,11 +76,7 @@ def play(what: Play) -> Tally:
     tally = loop.run()
     if isinstance(policy, Extender):
         tally.faults = policy.faults
-        tally.surprises = Counter(
-            surprise.kind
-            for surprise in policy.surprises
-            if not surprise.foreign and surprise.pod.uid not in tally.disturbed
-        )
+        tally.surprises = Counter(s.kind for s in policy.surprises if not s.foreign)
     return tally
 
 

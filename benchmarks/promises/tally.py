@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from topology.core.devices import PodUid
-
 
 @dataclass(slots=True)
 class Tally:
@@ -19,7 +17,7 @@ class Tally:
     ``unreported`` ones were broken after a kubelet's restart or a change of a GPU's health which no
     report had shown the extender when it decided; ``unreported_refusals`` are pods that a kubelet
     refused then, promised something or not. ``kubelet_restarts`` and ``sickened`` count these
-    events, and ``disturbed`` names the pods that met one.
+    events; ``surprises`` are those of pods that met none.
     ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed
     while a watch had been failing for long.
     """
@@ -42,7 +40,6 @@ class Tally:
     unreported_refusals: Counter[str] = field(default_factory=Counter)
     kubelet_restarts: int = 0
     sickened: int = 0
-    disturbed: set[PodUid] = field(default_factory=set)
     stale: int = 0
     blind: int = 0
     restarts: int = 0

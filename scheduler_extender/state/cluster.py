@@ -274,7 +274,9 @@ class Cluster(Board):
         if pod is None or pod.node is None:
             return
         facts = self._facts(pod.node)
-        if pod.ended:
+        report = facts.report
+        shown = report is not None and any(a.pod_uid == uid for a in report.allocations)
+        if pod.ended and not shown:
             facts = node.without_pod(facts, uid)
         elif version is None or not facts.boot_id:
             # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.

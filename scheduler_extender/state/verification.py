@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.ledger import ContradictionError, Ledger, ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
@@ -23,8 +22,9 @@ from topology.core.belief import opaque
 from topology.core.devices import GpuResource, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import predicted, satisfies
-from topology.core.pools import Pool, gpus
+from topology.core.pools import Pool, gpus, total
 from topology.core.report import Report
+from topology.core.requests import GpuRequest
 
 OUTSIDE = "outside-outcomes"
 """The pod has GPUs that it could not have been given."""
@@ -107,8 +107,10 @@ def _verify(
     found = []
     for pod in changed:
         got = now.shown.get(pod.uid)
-        if got is None or pod.uid in now.unreported or isinstance(pod.request, Malformed):
+        if got is None or not isinstance(pod.request, GpuRequest):
             continue
+        if pod.uid in now.unreported or total(got, kubelet.width) < pod.request.count:
+            continue  # part of it is shown; whether it has ended meanwhile or not
         if same_boot and then.shown.get(pod.uid) == got:
             continue
         if same_boot and pod.ended and pod.uid in facts.reported:

@@ -125,6 +125,20 @@ def test_init_containers_hold_devices_that_nobody_shows() -> None:
     assert now.devices_left == 1
 
 
+def test_what_init_containers_hold_is_not_forgotten_with_the_pod_that_has_ended() -> None:
+    """The report still shows it: whoever was admitted before may have found all of it taken."""
+    cluster = Cluster(Clock())
+    hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
+    cluster.put_pod(hungry)
+    cluster.put_record(NODE, Report("boot", 1, allocations=(shown("uid-1", 0, name="a"),)))
+    cluster.put_pod(replace(hungry, phase="Succeeded"))
+    cluster.drop_pod(hungry.uid, 7)
+    now = cluster.facts(NODE.name).availability(GPU)
+    assert now == Availability(0b1110, releasing=(Holder(0b0001, 2),))
+    cluster.put_record(NODE, Report("boot", 2, pods_version="7"))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(0b1111)
+
+
 def test_what_init_containers_hold_may_have_failed_since() -> None:
     """Then it is none of those that seem free: the kubelet may hand out every one of them."""
     hungry = bound(containers=[container("a", 1)], init=[container("i", 2)])

@@ -136,6 +136,17 @@ def test_a_gpu_may_have_answered_between_two_reports_that_miss_it() -> None:
     assert kinds(report(shows("pair", 0, 5)), PAIR, before=before) == [BROKEN]
 
 
+def test_a_half_shown_pod_that_has_ended_is_judged_when_it_is_whole() -> None:
+    """Its end may be heard of before the reports of its admission come."""
+    two = record("two", containers=[container("a", 1), container("b", 1)], phase="Succeeded")
+    departed = (Departed(two, frozenset({PAIR.uid})),)
+    half = report(shows("two", 0, name="a"), sequence=2)
+    assert surprises(half, two, PAIR, departed=departed) == []
+    whole = report(shows("two", 0, name="a"), shows("two", 5, name="b"), sequence=3)
+    found = surprises(whole, two, PAIR, before=half, departed=departed)
+    assert [surprise.kind for surprise in found] == [BROKEN]
+
+
 def test_a_half_admitted_pod_keeps_what_has_turned_sick_since() -> None:
     """GPU 6 was shown before the kubelet ended; it admits the pod anew, with GPU 6 and another."""
     first, second = container("a", 1), container("b", 1)
