@@ -24,7 +24,14 @@ from topology.core.admission.memorymanager import MemoryManager
 from topology.core.admission.merging import on_one_node, preferred, rankings
 from topology.core.numa import NumaFacts
 from topology.core.remembering import remembered
-from topology.core.requests import Counts, Demand, Exclusive, Role, device_count
+from topology.core.requests import (
+    Counts,
+    Demand,
+    Exclusive,
+    Role,
+    device_count,
+    memory_text,
+)
 from topology.core.room import Amounts, Room
 
 MANAGERS = "cpu-or-memory-manager"
@@ -197,8 +204,11 @@ class _Managers:
         if hints.accepted is not None and merged.may_fail and not self._strict:
             self._hazards.add(MANAGERS)
         if self._strict and not merged.nodes:
-            where = "no NUMA node has" if single else "on more NUMA nodes than need be are"
-            self._refused = f"Topology Manager {self._policy}: {where} {_text(demand)}"
+            where = "no NUMA node has them free" if single else "they need more NUMA nodes"
+            self._refused = (
+                f"Topology Manager {self._policy}: a container without GPUs asks for "
+                f"{_text(demand)}, {where}"
+            )
 
     def _refuse_cores(self, demand: Demand, step: _Step) -> None:
         """Note what ``full-pcpus-only`` says to a container."""
@@ -251,6 +261,6 @@ def _after(step: _Step, demand: Demand) -> _Step:
 
 
 def _text(demand: Demand) -> str:
-    words = [f"{demand.cpus} free CPU{'s' if demand.cpus != 1 else ''}"] if demand.cpus else []
-    words += [f"{amount >> 20} MiB of {kind}" for kind, amount in demand.memory]
+    words = [f"{demand.cpus} CPU{'s' if demand.cpus != 1 else ''}"] if demand.cpus else []
+    words += [f"{memory_text(amount)} of {kind}" for kind, amount in demand.memory]
     return " and ".join(words)
