@@ -86,7 +86,7 @@ def _affinity_words(
     policy = kubelet.facts.topology_manager_policy
     some = _to_align(kubelet, now, request)
     if not resolvable:
-        return f"Topology Manager {policy}: {some} can never be aligned on this node"
+        return f"Topology Manager {policy}: {some} cannot be aligned here, whichever pods end"
     if policy == "single-numa-node":
         return f"Topology Manager {policy}: no NUMA node has {some} free"
     return f"Topology Manager {policy}: {some} are free on more NUMA nodes than they need to be"
