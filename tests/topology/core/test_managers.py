@@ -297,3 +297,18 @@ def test_a_pods_memory_as_a_whole_is_never_refused_for_certain() -> None:
     asked = replace(gpu_request(1), exclusive=Exclusive(False, True, demands))
     found = assess(Kubelet(nowhere.shape, facts), Availability(0b1111, room=room), asked)
     assert (found.refusal, MANAGERS in found.hazards) == (None, True)
+
+
+def test_memory_that_may_have_no_hint_for_the_whole_pod_may_be_silent() -> None:
+    """Scope ``pod``: the kubelet merges without the Memory Manager then, and may admit."""
+    demands = (
+        Demand(APP, 1, 0, (("memory", 12 * GIB),)),
+        Demand(APP, 0, 0, (("memory", 12 * GIB),)),
+    )
+    kubelet = node(
+        topology_manager_scope="pod", cpu_manager_policy="none", memory_manager_policy="Static"
+    )
+    asked = Exclusive(False, True, demands)
+    heard = others_on(kubelet, at_any_moment(NUMA, EMPTY), ((APP, 1),), exclusive=asked)
+    assert heard.pod is None
+    assert not heard.refused

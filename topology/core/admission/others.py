@@ -203,6 +203,8 @@ class _Managers:
             accepted = manager.accepted(demand.memory, memory)
             if not whole:
                 self._refuse_memory(memory)
+            elif memory and not any(hint.sure for hint in memory):
+                return None  # it may have none, and is silent then
             found += [memory] * len(demand.memory) if memory else []  # without any it is silent
         return Hints(tuple(found), accepted)
 
