@@ -15,7 +15,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, unconstrained
 from scheduler_extender.state.enquiry import enquire_at, scores
 from scheduler_extender.state.node import NodeFacts
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import Bytes, NodeName, PodUid, positions
 from topology.core.graph import NodeTopology
 from topology.core.placement import Assessment, Verdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topology.core.belief import Unreported
+from topology.core.availability import Unreported
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, Nic, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via

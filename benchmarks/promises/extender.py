@@ -28,7 +28,7 @@ from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.state.verification import Surprise
 from scheduler_extender.verbs import BindError
 from scheduler_extender.wire import BindingArgs, Pod
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.requests import GpuRequest

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from rich.table import Table
 
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import Mask
 from topology.core.graph import AllocatorFacts, NodeTopology, Shape, subsets
 from topology.core.links import LinkKind

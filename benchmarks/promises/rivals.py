@@ -12,7 +12,7 @@ from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core import scoring
 from topology.core.admission import kubelet_of
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology, subsets
 from topology.core.placement import Verdict, assess, satisfies

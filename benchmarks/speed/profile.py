@@ -28,7 +28,7 @@ from scheduler_extender.wire import Pod
 from topology.core import admission as kubelet
 from topology.core import scoring
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.occupancy import room
 from scheduler_extender.state.pods import PodRecord
-from topology.core.belief import Availability, Holder, Unreported, unreported_order
+from topology.core.availability import Availability, Holder, Unreported, unreported_order
 from topology.core.devices import GpuResource, PodUid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.pools import Pool, count, pack, total, width_for

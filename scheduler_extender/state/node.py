@@ -20,7 +20,7 @@ from typing import TypeVar
 from scheduler_extender.state.ledger import ContradictionError, Departed, Leaving, Ledger, ledger
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.streak import Streak, Streaks, kind_of
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.remembering import Interruption

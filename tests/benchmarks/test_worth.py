@@ -18,7 +18,7 @@ from benchmarks.protocol.policies import POLICIES, STEP, WORTH_PART
 from tests.nodes import pcie
 from topology.core import scoring
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.graph import AllocatorFacts
 from topology.core.pools import pack
 from topology.core.requests import gpu_request

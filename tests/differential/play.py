@@ -21,7 +21,7 @@ from tests.differential.nodes import RESOURCE, family, has_static_managers, reco
 from tests.differential.shown import reserved_cpus, status_of
 from topology import codec
 from topology.core.admission import kubelet_of
-from topology.core.belief import Unreported
+from topology.core.availability import Unreported
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import Verdict, predicted, satisfies

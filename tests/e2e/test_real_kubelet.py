@@ -21,7 +21,7 @@ from tests.nodes import gpus
 from topology.core.admission import Kubelet as ModelOfKubelet
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import PADDED
-from topology.core.belief import Availability, Unreported, unreported_order
+from topology.core.availability import Availability, Unreported, unreported_order
 from topology.core.devices import NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
 from topology.core.links import Link, LinkKind

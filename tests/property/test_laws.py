@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topology.core.admission import Kubelet, admissions
-from topology.core.belief import Availability, Holder, Unreported, free_states
+from topology.core.availability import Availability, Holder, Unreported
+from topology.core.belief import free_states
 from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
 from topology.core.graph import AllocatorFacts, NodeTopology, best_ring, subsets
 from topology.core.links import GBps, Link, LinkKind, Via

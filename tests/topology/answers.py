@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unreported
 from topology.core.graph import AllocatorFacts
 from topology.core.links import GBps, LinkKind
 from topology.core.placement import assess

@@ -38,7 +38,8 @@ from math import comb, isinf
 from typing import NamedTuple
 
 from topology.core.admission import Kubelet, Others, admissions, others_on
-from topology.core.belief import Availability, FreeState, free_states
+from topology.core.availability import Availability
+from topology.core.belief import FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
 from topology.core.graph import Shape, best_ring, subsets

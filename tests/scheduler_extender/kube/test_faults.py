@@ -22,7 +22,7 @@ from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess

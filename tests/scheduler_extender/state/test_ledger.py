@@ -19,7 +19,7 @@ from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod, switched, unreported
 from tests.scheduler_extender.serving import Clock
-from topology.core.belief import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unreported
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.pools import pack

@@ -19,7 +19,8 @@ from topology.core.admission import (
     container_sets,
     others_on,
 )
-from topology.core.belief import Availability, Holder, Unreported, free_states
+from topology.core.availability import Availability, Holder, Unreported
+from topology.core.belief import free_states
 from topology.core.budget import SPENT
 from topology.core.devices import GpuResource, Mask, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology

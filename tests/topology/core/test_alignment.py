@@ -20,7 +20,8 @@ from topology.core.admission import (
     kubelet_of,
     others_on,
 )
-from topology.core.belief import Availability, free_states
+from topology.core.availability import Availability
+from topology.core.belief import free_states
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.pools import Pool, pack

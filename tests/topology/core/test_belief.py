@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 from tests.nodes import bridged, unreported
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import ALLOCATORS, Call, Outcomes
-from topology.core.belief import (
-    Availability,
-    FreeState,
-    Holder,
-    Unreported,
-    _Releasable,
-    belief,
-    free_states,
-)
+from topology.core.availability import Availability, Holder, Unreported
+from topology.core.belief import FreeState, _Releasable, belief, free_states
 from topology.core.devices import Mask, positions
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind

@@ -10,7 +10,7 @@ from benchmarks.speed.worst_nodes import sparse
 from tests.topology import answers
 from topology.core import remembering
 from topology.core.admission import Kubelet, admissions, container_sets
-from topology.core.belief import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unreported
 from topology.core.budget import SPENT
 from topology.core.devices import Bytes, NodeName
 from topology.core.graph import AllocatorFacts

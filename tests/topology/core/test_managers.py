@@ -15,7 +15,7 @@ from topology.core.admission import AFFINITY, MANAGERS, Kubelet, admissions, oth
 from topology.core.admission.cpumanager import cpu_hints
 from topology.core.admission.hints import Provider
 from topology.core.admission.memorymanager import MemoryManager
-from topology.core.belief import Availability, Unreported
+from topology.core.availability import Availability, Unreported
 from topology.core.devices import NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.numa import MemoryBlock, NumaFacts, NumaNode, cpu_set

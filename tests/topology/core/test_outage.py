@@ -7,7 +7,7 @@ import pytest
 from tests.nodes import gpus
 from topology.core.admission import Kubelet, admissions, kubelet_of
 from topology.core.allocators.outage import MISSING
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link, LinkKind

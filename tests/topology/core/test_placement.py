@@ -8,7 +8,7 @@ import pytest
 
 from tests.nodes import GIB, bridged, line, pcie, switched, unreported
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability, Holder
+from topology.core.availability import Availability, Holder
 from topology.core.devices import Bytes
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import GBps, LinkKind

@@ -9,7 +9,7 @@ import pytest
 
 from tests.nodes import gpus
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability, Holder
+from topology.core.availability import Availability, Holder
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link, LinkKind

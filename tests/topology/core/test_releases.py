@@ -16,7 +16,7 @@ import pytest
 from tests.nodes import bridged
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import ALLOCATORS, Call, Outcomes
-from topology.core.belief import Availability, Holder, Unreported
+from topology.core.availability import Availability, Holder, Unreported
 from topology.core.devices import GpuResource, PodUid, positions
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.placement import assess

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler_extender.state.mix import REFRESH, RequestMix
 from topology.core.admission import Kubelet, admissions
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.devices import Mask
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind

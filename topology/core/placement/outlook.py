@@ -13,7 +13,8 @@ import numpy as np
 
 from topology.core.admission import TOO_FEW, Kubelet, Others, admissions, others_on
 from topology.core.allocators import best_effort
-from topology.core.belief import Availability, FreeState, belief
+from topology.core.availability import Availability
+from topology.core.belief import FreeState, belief
 from topology.core.budget import LARGE, SPENT, most_sets, outlook_steps
 from topology.core.devices import Mask
 from topology.core.patterns import is_clique, subset_masks
@@ -62,7 +63,7 @@ def outlook(
 ) -> Outlook:
     """What may come of a pod with these containers; with ``endings`` running pods may end first.
 
-    ``now`` is an :meth:`~topology.core.belief.Availability.outcome_key`, so that availabilities
+    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`, so that availabilities
     which differ in nothing else have one answer.
     """
     one = len(counts) == 1 and not kubelet.aligns  # a pod may end after its hint was merged

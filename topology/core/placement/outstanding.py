@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topology.core.admission import Kubelet
-from topology.core.belief import Availability, Unreported, opaque, unreported_order
+from topology.core.availability import Availability, Unreported, unreported_order
+from topology.core.belief import opaque
 from topology.core.budget import CHECK_STEPS
 from topology.core.placement.constraints import compiled
 from topology.core.placement.outlook import judged, outlook

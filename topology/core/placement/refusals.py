@@ -11,7 +11,7 @@ from __future__ import annotations
 from topology.core.admission import AFFINITY, SEVERAL, Kubelet, others_on
 from topology.core.allocators.best_effort import PADDED, UNEQUAL
 from topology.core.allocators.outage import MISSING
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
 from topology.core.placement.rejections import BUSY, Rejection

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet
-from topology.core.belief import Availability
+from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN
