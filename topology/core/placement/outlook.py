@@ -63,8 +63,8 @@ def outlook(
 ) -> Outlook:
     """What may come of a pod with these containers; with ``endings`` running pods may end first.
 
-    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`, so that availabilities
-    which differ in nothing else have one answer.
+    ``now`` is an :meth:`~topology.core.availability.Availability.outcome_key`: availabilities which
+    differ in nothing else have one answer.
     """
     one = len(counts) == 1 and not kubelet.aligns  # a pod may end after its hint was merged
     count = sum(n for role, n in counts if role is not Role.INIT)
