@@ -53,8 +53,9 @@ def singles(
 
 
 def kinds() -> None:
-    """Count what each kind of node can promise under each policy of the Topology Manager.
+    """Count what each kind of node can promise.
 
-    For every set of free GPUs of five machines, with nothing else going on.
+    Five machines, each under every policy of the Topology Manager: on how many of the sets of free
+    GPUs that hold what a pod asks for it is promised. Nothing else goes on.
     """
     show(kinds_of_nodes.kinds_table(kinds_of_nodes.kinds()), keys=2)
