@@ -51,8 +51,10 @@ def _demand(container: Container, role: Role, resource: str) -> Demand | None:
         if name in ("cpu", "memory", resource) or name.startswith("hugepages-")
     }
     whole = {name: amount for name, amount in read.items() if amount is not None}
-    if len(whole) < len(read):
+    if len(whole) < len(read) or any(not 0 <= amount < 2**63 for amount in whole.values()):
         return None
+    if any(amount != int(amount) for name, amount in whole.items() if name != "cpu"):
+        return None  # the Memory Manager takes whole bytes only
     cpus = whole.get("cpu", Decimal(0))
     memory = sorted((n, int(whole[n])) for n in whole.keys() - {"cpu", resource} if whole[n] > 0)
     return Demand(

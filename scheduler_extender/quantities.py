@@ -12,6 +12,8 @@ class BadValueError(ValueError):
 
 _SUFFIXES: dict[str, int | Decimal] = {
     "": 1,
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
     "m": Decimal("0.001"),
     "k": 10**3,
     "M": 10**6,

@@ -18,7 +18,7 @@ from topology.core.graph import NodeTopology
 from topology.core.links import Link, LinkKind
 from topology.core.report import Report
 from topology.machines import UnknownMachine, machine
-from topology.machines.notation import STOCK_PLUGIN
+from topology.machines.notation import STOCK
 
 ENDLESS = Allocatable(10**12, 10**18, 10**6)
 """What a node has of which nothing is said: CPU and memory do not bind."""
@@ -123,7 +123,7 @@ def pcie_box(name: str, product: str, count: int) -> NodeTopology:
         Gpu(i, GpuUuid(f"GPU-{sha256(f'{name}/{i}'.encode()).hexdigest()[:32]}"), product, _MEMORY)
         for i in range(count)
     )
-    return NodeTopology(NodeName(name), gpus, _links(count), allocator=STOCK_PLUGIN)
+    return NodeTopology(NodeName(name), gpus, _links(count), allocator=STOCK)
 
 
 _MEMORY = Bytes(16 * 1024 * MIB)

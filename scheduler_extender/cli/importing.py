@@ -14,7 +14,7 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_node_name, one_of, pasted
 from topology import codec
 from topology.core.devices import Bytes, NodeName
-from topology.core.graph import AllocatorFacts
+from topology.machines.notation import STOCK
 
 
 def import_(
@@ -78,7 +78,7 @@ def import_(
             "--allocator distributed if it shares GPUs, any if another plugin hands them out",
             err=True,
         )
-    topology = replace(found.topology, allocator=AllocatorFacts(policy))
+    topology = replace(found.topology, allocator=replace(STOCK, policy=policy))
     try:
         document = codec.encode(topology)
     except ValidationError as error:

@@ -12,7 +12,10 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
+from scheduler_extender.quantities import cut, quantity
+from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
 from topology.core.requests import GpuRequest
 from topology.yamltext import YamlTextError, documents
@@ -57,6 +60,9 @@ def read(text: str) -> Asked:
         pod = read_pod(manifest)
     except ValueError as error:
         raise PodFileError(str(error)) from error
+    unreadable = _unreadable(pod)
+    if unreadable:
+        raise PodFileError(unreadable)
     notes = tuple(_notes(makers[0], manifest, outside))[:MAX_NOTES]
     request = parse(pod)
     if isinstance(request, Malformed):
@@ -64,6 +70,19 @@ def read(text: str) -> Asked:
     if request is None:
         raise PodFileError("the pod asks for no GPU (nvidia.com/gpu), nothing to check")
     return Asked(pod.metadata.name, request, notes)
+
+
+def _unreadable(pod: Pod) -> str:
+    """The first amount of CPU or memory that is no quantity; an API server refuses such a pod."""
+    for container, _ in containers_with_roles(pod):
+        resources = container.resources or Resources()
+        for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
+            for name in ("cpu", "memory"):
+                try:
+                    quantity(str((amounts or {}).get(name, "0")))
+                except ValueError as error:
+                    return f"container {cut(container.name)}: {kind}.{name}: {error}"
+    return ""
 
 
 def _items(document: object) -> list[object]:

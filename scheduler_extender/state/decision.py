@@ -137,7 +137,8 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
     if endangers(kubelet, available, request):
         return Decision(IN_PROGRESS, assessed)
     if request.required and not _strong_enough(assessed.verdict, settings.require):
-        words = f"not guaranteed if a running GPU pod ends: {request.constraints.text}"
+        others = " or others take the CPUs first" if request.exclusive.cpus else ""
+        words = f"not guaranteed if a running GPU pod ends{others}: {request.constraints.text}"
         return Decision(Rejection(words, resolvable=True), assessed)
     return Decision(None, assessed)
 

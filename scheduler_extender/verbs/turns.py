@@ -87,7 +87,8 @@ class Turns:
 
     def _give(self, bind: _Bind) -> None:
         bind.until = self._clock() + self._longest
-        self._given.append(bind)
+        others = [given for given in self._given if given.uid != bind.uid]
+        self._given = [*others, bind]  # a repeated bind of one pod counts once
 
 
 @dataclass(slots=True, eq=False)

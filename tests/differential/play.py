@@ -27,7 +27,7 @@ from topology.core.graph import NodeTopology
 from topology.core.placement import Verdict, predicted, satisfies
 from topology.core.placement.outlook import Outlook, outlook
 from topology.core.pools import gpus
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Role, device_count
 
 NODE = NodeName("node")
 
@@ -344,13 +344,22 @@ def _room(node: Json) -> tuple[int, int]:
 
 
 def _asked(spec: Json) -> tuple[int, int]:
-    """Kubernetes' arithmetic, on the safe side: everything together."""
-    cpus = memory = 0
-    for container in (*spec.get("init", ()), *spec["containers"]):
-        amount = container["limits"].get("cpu", "0")
-        cpus += int(amount[:-1]) if amount.endswith("m") else 1000 * int(amount)
-        memory += int(container["limits"].get("memory", "0Gi").removesuffix("Gi"))
-    return cpus, memory
+    """What kube-scheduler counts: thousandths of CPUs, and GiB."""
+    init = [(Role.SIDECAR if c.get("sidecar") else Role.INIT, c) for c in spec.get("init", ())]
+    containers = [*init, *((Role.APP, c) for c in spec["containers"])]
+    return (
+        device_count(tuple((role, _thousandths(c["limits"])) for role, c in containers)),
+        device_count(tuple((role, _gibs(c["limits"])) for role, c in containers)),
+    )
+
+
+def _thousandths(limits: Json) -> int:
+    amount = limits.get("cpu", "0")
+    return int(amount[:-1]) if amount.endswith("m") else 1000 * int(amount)
+
+
+def _gibs(limits: Json) -> int:
+    return int(limits.get("memory", "0Gi").removesuffix("Gi"))
 
 
 def play(history: History, managers: Managers) -> Played:

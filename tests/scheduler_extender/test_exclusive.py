@@ -54,6 +54,11 @@ def manifest(*limits: dict[str, str], spec: dict[str, Any] | None = None) -> Pod
             id="huge pages, and a container without GPUs",
         ),
         pytest.param([{"cpu": "nonsense", "memory": "1Gi"}], Exclusive.CPUS, id="unreadable"),
+        pytest.param(
+            [{"cpu": "2", "memory": "1073741824500m", GPU: "1"}], Exclusive.CPUS, id="half a byte"
+        ),
+        pytest.param([{"cpu": "-2", "memory": "1Gi", GPU: "1"}], Exclusive.CPUS, id="negative"),
+        pytest.param([{"cpu": "2", "memory": "10E", GPU: "1"}], Exclusive.CPUS, id="too much"),
         pytest.param([FULL] * (MAX_DEMANDS + 1), Exclusive.CPUS, id="too many containers"),
     ],
 )

@@ -195,15 +195,13 @@ class Availability:
         numa = kubelet.facts.numa
         if self.room is None or numa is None:
             return None
-        if endings:
-            return at_any_moment(numa)
         found, left = self.room, but
         for pod in self.unreported:
             if left is not None and pod == left:
                 left = None
                 continue
             found = found.beside(pod.exclusive)
-        return found
+        return at_any_moment(numa, found) if endings else found
 
     def widest(self, *, endings: bool = False) -> Pool:
         """What is free at most: no pod is admitted first, and every ending pod has released.

@@ -62,9 +62,18 @@ class Exclusive:
     """CPUs and memory, nobody knows how many."""
 
     @property
-    def most_cpus(self) -> int:
-        """CPUs that the pod holds in the end; init containers' are used again by later ones."""
+    def cpus_asked(self) -> int:
+        """CPUs that kube-scheduler counts for the pod."""
         return device_count(tuple((d.role, d.cpus) for d in self.demands))
+
+    @property
+    def most_cpus(self) -> int:
+        """CPUs that the pod may hold in the end.
+
+        Later containers may use again what ordinary init containers got, and need not: the CPU
+        Manager takes theirs from all that is free, and the rest stays taken.
+        """
+        return sum(demand.cpus for demand in self.demands)
 
     @property
     def text(self) -> str:
@@ -74,7 +83,7 @@ class Exclusive:
         ('8 exclusive CPUs', 'exclusive memory')
         """
         if self.cpus:
-            some = self.most_cpus
+            some = self.cpus_asked
             return f"{some} exclusive CPU{'s' if some != 1 else ''}" if some else "exclusive CPUs"
         return "exclusive memory" if self.memory else ""
 

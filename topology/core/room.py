@@ -25,6 +25,9 @@ class Room:
     released any moment; ``whole`` and ``whole_back`` are the same over the whole machine, of cores
     without a reserved CPU. ``taken`` of the CPUs are somebody's, and it is not known which.
 
+    ``in_all`` of the CPUs are surely left on the whole machine; None where ``free`` and ``taken``
+    tell.
+
     ``blocks`` is the memory that pods have, ``ending`` that of pods that may release it.
     ``taken_memory`` is somebody's as well, it is not known where; no pod has more of a type than
     ``largest_memory``. With ``memory_unknown`` it is not even known how much.
@@ -35,6 +38,7 @@ class Room:
     whole: int
     whole_back: int
     taken: int = 0
+    in_all: int | None = None
     blocks: tuple[MemoryBlock, ...] = ()
     ending: tuple[MemoryBlock, ...] = ()
     taken_memory: Amounts = ()
@@ -44,6 +48,11 @@ class Room:
     def least(self, nodes: int) -> int:
         """CPUs that are surely left on NUMA nodes, given as a mask."""
         return self._sum(self.free, nodes) - self.taken
+
+    @property
+    def left_in_all(self) -> int:
+        """CPUs that are surely left on the whole machine."""
+        return sum(self.free) - self.taken if self.in_all is None else self.in_all
 
     def most(self, nodes: int) -> int:
         """CPUs that are left there at most."""
@@ -88,8 +97,12 @@ def emptied(facts: NumaFacts) -> Room:
     return Room(free, (0,) * len(free), facts.whole_cores.bit_count(), 0)
 
 
-def at_any_moment(facts: NumaFacts) -> Room:
-    """The room where pods, with GPUs or without, may come and end before ours is admitted."""
+def at_any_moment(facts: NumaFacts, room: Room) -> Room:
+    """The room where pods, with GPUs or without, may come and end before ours is admitted.
+
+    Those that come find CPUs enough beside ours, for kube-scheduler counts them.
+    """
     empty = emptied(facts)
     none = (0,) * len(empty.free)
-    return Room(none, empty.free, 0, empty.whole, memory_unknown=True)
+    left = room.left_in_all
+    return Room(none, empty.free, 0, empty.whole, in_all=left, memory_unknown=True)

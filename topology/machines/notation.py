@@ -23,8 +23,10 @@ from topology.core.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, Nic, NodeNam
 from topology.core.graph import AllocatorFacts, NodeTopology, Shape, TopologyError
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
 
-STOCK_PLUGIN = AllocatorFacts(policy="best-effort")
-"""What NVIDIA's device plugin does with whole GPUs unless told otherwise."""
+STOCK = AllocatorFacts(
+    policy="best-effort", cpu_manager_policy="none", memory_manager_policy="None"
+)
+"""What NVIDIA's device plugin does with whole GPUs, and a kubelet, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Machine:
         return tuple(_address(word) for word in self.buses.split())
 
     def topology(
-        self, node: str, *, allocator: AllocatorFacts = STOCK_PLUGIN, group: str = ""
+        self, node: str, *, allocator: AllocatorFacts = STOCK, group: str = ""
     ) -> NodeTopology:
         """A node of this kind; the same arguments give an equal node, another name other UUIDs.
 

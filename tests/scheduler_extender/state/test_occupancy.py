@@ -121,7 +121,7 @@ def test_what_init_containers_hold_shows_in_no_report() -> None:
     assert one is not None
     found = room((held(NAME, "2-3"),), one, shown=NAME)
     assert found is not None
-    assert found.taken == 4
+    assert found.taken == 6
 
 
 def test_a_pod_whose_amounts_nobody_knows_may_hold_anything() -> None:

@@ -37,7 +37,7 @@ def pinned(count: int, annotations: dict[str, str] | None = None) -> dict[str, A
 
 
 FIVE, TWO = pinned(5), pinned(2)
-NO_NODE = "Topology Manager single-numa-node: no NUMA node has 5 free GPUs"
+NO_NODE = "Topology Manager single-numa-node: 5 GPUs cannot be aligned here, whichever pods end"
 
 
 def under(refusals: Refusals) -> Settings:

@@ -128,7 +128,7 @@ def test_memory_that_may_come_back_or_be_taken_is_not_sure() -> None:
     taken = EMPTY.without(0, (("memory", 4 * GIB),))
     assert memory(taken, 4) == {ONE: (True, True), TWO: (True, True), BOTH: (False, False)}
     assert not memory(taken, 4, only_fewest=False)[ONE][1]  # it may form a group of both
-    assert not any(sure for _, sure in memory(at_any_moment(NUMA), 4).values())
+    assert not any(sure for _, sure in memory(at_any_moment(NUMA, EMPTY), 4).values())
 
 
 def test_a_merged_hint_may_name_fewer_numa_nodes_than_the_memory_needs() -> None:
@@ -154,7 +154,7 @@ def test_a_pod_whose_cpus_and_gpus_are_apart_is_refused_for_certain() -> None:
     found = assess(node(), Availability(0b1100, room=room), pod(4))
     assert found.refusal is not None
     assert found.refusal.reason == (
-        "Topology Manager single-numa-node: no NUMA node has a free GPU and 4 free CPUs"
+        "Topology Manager single-numa-node: no NUMA node has 1 GPU and 4 CPUs free"
     )
     assert found.refusal.resolvable
     never = assess(node(), Availability(0b1111, room=EMPTY), pod(9)).refusal
@@ -175,7 +175,7 @@ def test_a_container_without_gpus_may_be_what_is_refused() -> None:
     asked = replace(gpu_request(1), exclusive=Exclusive(True, True, demands))
     found = assess(node(), Availability(0b1111, room=EMPTY), asked).refusal
     assert found is not None
-    assert "12 free CPUs" in found.reason
+    assert "a container without GPUs asks for 12 CPUs" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -224,4 +224,91 @@ def test_where_the_record_does_not_say_what_is_left_any_hint_counts() -> None:
 
 def test_init_containers_cpus_are_used_again() -> None:
     asked = Exclusive(True, True, (Demand(INIT, 0, 6), Demand(APP, 1, 4), Demand(APP, 0, 4)))
-    assert asked.most_cpus == 8
+    assert (asked.cpus_asked, asked.most_cpus) == (8, 14)
+
+
+# What attackers found, each seen with Kubernetes' own managers.
+
+
+def test_more_numa_nodes_than_can_be_gone_through() -> None:
+    """Some machines show each GPU's memory as NUMA nodes of its own: 34 and more."""
+    many = NumaFacts(
+        tuple(NumaNode(cpu_set(str(i))) for i in range(34)), cpu_set("0-33"), cpu_set("0-33")
+    )
+    now = Availability(0b1111, room=emptied(many))
+    strict = assess(node(numa=many), now, pod(4))
+    assert AFFINITY in strict.hazards
+    assert strict.refusal is None
+    loose = node(numa=many, topology_manager_policy="none")
+    assert assess(loose, now, pod(4)).hazards == ()
+
+
+def test_cpus_of_init_containers_may_stay_taken() -> None:
+    """The CPU Manager takes an app container's CPUs from all that is free, not from those first."""
+    first = Exclusive(True, True, (Demand(INIT, 0, 1), Demand(APP, 1, 2)))
+    assert (first.cpus_asked, first.most_cpus) == (2, 3)
+    kubelet = node(topology_manager_policy="none")
+    before = Unreported(((APP, 1),), exclusive=first)
+    now = Availability(0b1111, room=EMPTY, unreported=(before,))
+    assert assess(kubelet, now, pod(12)).hazards == ()
+    assert assess(kubelet, now, pod(13)).hazards == (MANAGERS,)
+
+
+def test_a_node_whose_cpus_do_not_suffice_refuses_for_certain() -> None:
+    kubelet = node(topology_manager_policy="none")
+    found = assess(kubelet, Availability(0b1111, room=replace(EMPTY, free=(2, 3))), pod(6))
+    assert found.refusal is not None
+    assert found.refusal.reason == "CPU Manager: fewer than 6 CPUs are free"
+    assert found.refusal.resolvable
+
+
+def test_a_type_of_memory_that_only_init_containers_ask_for_makes_no_hint_for_the_pod() -> None:
+    """Scope ``pod``: huge pages that no NUMA node has alone, and no app container needs."""
+    demands = (
+        Demand(INIT, 0, 0, (("hugepages-1Gi", 2 * GIB), ("memory", GIB))),
+        Demand(APP, 1, 0, (("memory", GIB),)),
+    )
+    nodes = tuple(
+        replace(n, memory=(("hugepages-1Gi", GIB), ("memory", 16 * GIB))) for n in NUMA.nodes
+    )
+    kubelet = node(
+        topology_manager_scope="pod",
+        memory_manager_policy="Static",
+        numa=replace(NUMA, nodes=nodes),
+    )
+    asked = replace(gpu_request(1), exclusive=Exclusive(False, True, demands))
+    assert assess(kubelet, Availability(0b1111, room=EMPTY), asked).refusal is None
+
+
+def test_a_pods_memory_as_a_whole_is_never_refused_for_certain() -> None:
+    """Scope ``pod``: the kubelet gives each container its own, wherever it fits."""
+    demands = (
+        Demand(APP, 1, 0, (("memory", 12 * GIB),)),
+        Demand(APP, 0, 0, (("memory", 12 * GIB),)),
+    )
+    nowhere = NodeTopology(NodeName("n"), tuple(replace(g, topology_nodes=()) for g in gpus(4)))
+    facts = replace(
+        STATIC,
+        topology_manager_scope="pod",
+        cpu_manager_policy="none",
+        memory_manager_policy="Static",
+    )
+    room = replace(EMPTY, blocks=(block(1, 0),))
+    asked = replace(gpu_request(1), exclusive=Exclusive(False, True, demands))
+    found = assess(Kubelet(nowhere.shape, facts), Availability(0b1111, room=room), asked)
+    assert (found.refusal, MANAGERS in found.hazards) == (None, True)
+
+
+def test_memory_that_may_have_no_hint_for_the_whole_pod_may_be_silent() -> None:
+    """Scope ``pod``: the kubelet merges without the Memory Manager then, and may admit."""
+    demands = (
+        Demand(APP, 1, 0, (("memory", 12 * GIB),)),
+        Demand(APP, 0, 0, (("memory", 12 * GIB),)),
+    )
+    kubelet = node(
+        topology_manager_scope="pod", cpu_manager_policy="none", memory_manager_policy="Static"
+    )
+    asked = Exclusive(False, True, demands)
+    heard = others_on(kubelet, at_any_moment(NUMA, EMPTY), ((APP, 1),), exclusive=asked)
+    assert heard.pod is None
+    assert not heard.refused

@@ -96,11 +96,11 @@ def words(facts: AllocatorFacts, free: Mask, pod: GpuRequest) -> tuple[str, bool
 def test_the_reason_names_policy_and_count() -> None:
     assert words(SINGLE_NODE, SPREAD, gpu_request(2)) is None
     assert words(SINGLE_NODE, SPREAD, gpu_request(3)) == (
-        "Topology Manager single-numa-node: no NUMA node has 3 free GPUs",
+        "Topology Manager single-numa-node: 3 GPUs cannot be aligned here, whichever pods end",
         False,  # what is not free here is not held by pods
     )
     assert words(RESTRICTED, SPREAD, gpu_request(3)) == (
-        "Topology Manager restricted: 3 free GPUs are on more NUMA nodes than they need to be",
+        "Topology Manager restricted: 3 GPUs cannot be aligned here, whichever pods end",
         False,
     )
 
@@ -110,7 +110,13 @@ def test_evictions_help_where_running_pods_hold_what_is_missing() -> None:
     held = Availability(SPREAD, running=(Holder(0xFF & ~SPREAD),))
     refused = assess(kubelet, held, gpu_request(3)).refusal
     assert refused is not None
+    assert refused.reason == "Topology Manager single-numa-node: no NUMA node has 3 GPUs free"
     assert refused.resolvable
+    split = assess(Kubelet(DGX.shape, RESTRICTED), held, gpu_request(3)).refusal
+    assert split is not None
+    assert split.reason == (
+        "Topology Manager restricted: 3 GPUs are free on more NUMA nodes than they need to be"
+    )
     never = assess(kubelet, Availability(0xFF), gpu_request(5)).refusal
     assert never is not None
     assert not never.resolvable

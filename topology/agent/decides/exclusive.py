@@ -5,9 +5,9 @@ nodes, both to pods of the class Guaranteed. The kubelet's PodResources API show
 to pods without GPUs, too, and what it gives from; the kernel shows on which NUMA node, socket and
 core each CPU is.
 
-Of ordinary init containers the kubelet shows nothing here either. App containers take their CPUs
-over as far as they need some; the rest stays taken until the pod ends, and nobody is told. Their
-memory is free as soon as the next container has started.
+Of ordinary init containers the kubelet shows nothing here either. Later containers of the pod may
+take over their CPUs, and need not; the rest stays taken until the pod ends, and nobody is told.
+Their memory is free as soon as the next container has started.
 
 Where neither manager is static, nothing of this matters and nothing is published.
 """

@@ -6,7 +6,7 @@ is a hint if enough of its CPUs are nobody's.
 
 from __future__ import annotations
 
-from topology.core.admission.hints import Hint, Provider, all_nodes, masks
+from topology.core.admission.hints import Hint, Provider, masks
 from topology.core.devices import Mask, positions
 from topology.core.numa import NumaFacts
 from topology.core.room import Room
@@ -20,12 +20,12 @@ def cpu_hints(
     Containers of the same pod have taken ``before`` CPUs, of which ordinary init containers left
     ``reusable`` for use again: then only NUMA nodes will do that include those.
     """
-    every = all_nodes(facts)
+    every = sum(1 << i for i, node in enumerate(facts.nodes) if node.cpus)
     fewest = min(
         (m.bit_count() for m in masks(every) if _cpus(facts, m) >= cpus),
         default=every.bit_count(),
     )
-    fewest_sockets = _fewest_sockets(facts, fewest) if facts.socket_aligned else 0
+    fewest_sockets = _fewest_sockets(facts, every, fewest) if facts.socket_aligned else 0
     if fewest_sockets is None:
         return None
     found = []
@@ -48,10 +48,10 @@ def _sockets(facts: NumaFacts, nodes: Mask) -> set[int | None]:
     return {facts.nodes[i].socket for i in positions(nodes)}
 
 
-def _fewest_sockets(facts: NumaFacts, fewest: int) -> int | None:
+def _fewest_sockets(facts: NumaFacts, every: Mask, fewest: int) -> int | None:
     """As many sockets as the fewest NUMA nodes make up; None where sockets are not known."""
-    sockets = _sockets(facts, all_nodes(facts))
+    sockets = _sockets(facts, every)
     if None in sockets:
         return None
-    each = len(facts.nodes) // len(sockets)
+    each = every.bit_count() // len(sockets)
     return -(-fewest // each) if each else -1

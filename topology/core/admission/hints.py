@@ -6,6 +6,7 @@ known as two bounds (:mod:`topology.core.room`), so a hint is either sure, or on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from topology.core.devices import Mask
@@ -47,6 +48,9 @@ def all_nodes(facts: NumaFacts) -> Mask:
     return (1 << len(facts.nodes)) - 1
 
 
-def masks(every: Mask) -> range:
-    """Every set of NUMA nodes but the empty one."""
-    return range(1, every + 1)
+def masks(every: Mask) -> Iterator[Mask]:
+    """Every set of these NUMA nodes but the empty one, ascending."""
+    found = 0
+    while found != every:
+        found = (found - every) & every
+        yield found

@@ -70,11 +70,16 @@ class MemoryManager:
             if self._unknown or not any(nodes & ~wider == 0 for wider in sure):
                 continue
             single = nodes.bit_count() == 1
+            if not single and any(self._groups_of(i) - {nodes} for i in positions(nodes)):
+                continue  # how a group's memory lies on its NUMA nodes is not told
             enough = self._has_surely(nodes, amounts)
             short = not self._fits(self._most, nodes, amounts)
             if short or (enough and (single or self._serves(nodes))) or single:
                 found.add(nodes)
         return frozenset(found)
+
+    def _groups_of(self, node: int) -> set[Mask]:
+        return self._held[node] | self._ending[node]
 
     def _left(self, blocks: Iterable[MemoryBlock]) -> list[dict[str, int]]:
         """What is left by NUMA node. A block on several is taken from the first, then the next."""

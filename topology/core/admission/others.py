@@ -18,19 +18,31 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from topology.core.admission.cpumanager import cpu_hints
-from topology.core.admission.hints import NO_HINTS, Hints, Provider
+from topology.core.admission.hints import NO_HINTS, Hints, Provider, all_nodes
 from topology.core.admission.kubelet import Kubelet
 from topology.core.admission.memorymanager import MemoryManager
 from topology.core.admission.merging import on_one_node, preferred, rankings
 from topology.core.numa import NumaFacts
 from topology.core.remembering import remembered
-from topology.core.requests import Counts, Demand, Exclusive, Role, device_count
+from topology.core.requests import (
+    Counts,
+    Demand,
+    Exclusive,
+    Role,
+    device_count,
+    memory_text,
+)
 from topology.core.room import Amounts, Room
 
 MANAGERS = "cpu-or-memory-manager"
 """A static CPU or Memory Manager may refuse the pod, by whatever name."""
 AFFINITY = "topology-affinity"
 """The Topology Manager may refuse the pod (TopologyAffinityError)."""
+
+MAX_NUMA_NODES = 8
+"""The kubelet's own limit for the Topology Manager, unless it is raised."""
+MAX_SETS = 2048
+"""Sets of NUMA nodes that are gone through for one pod, over all of its containers."""
 
 Heard = Hints | None
 """The hints for a container; None where any hint may be given."""
@@ -77,7 +89,14 @@ def others_on(
     if not cpus and not memory:
         return SILENT if only_gpu_plugin else Others(unknown, None)
     asked = _with_devices(exclusive, counts) if facts.numa is not None else None
-    if facts.numa is None or room is None or asked is None or _unsure(kubelet, cpus, memory):
+    listed = memory or facts.topology_manager_policy != "none"  # sets of NUMA nodes, one by one
+    if (
+        facts.numa is None
+        or room is None
+        or asked is None
+        or _unsure(kubelet, cpus, memory)
+        or (listed and _too_much(facts.numa, exclusive))
+    ):
         hazards = (MANAGERS,) if _may_refuse(kubelet, cpus, memory) else ()
         return Others(unknown, None, hazards)
     managers = _Managers(kubelet, facts.numa, room, cpus=cpus, memory=memory)
@@ -100,6 +119,12 @@ def _unsure(kubelet: Kubelet, cpus: bool, memory: bool) -> bool:
     return (cpus and facts.cpu_manager_policy is None) or (
         memory and facts.memory_manager_policy is None
     )
+
+
+def _too_much(numa: NumaFacts, exclusive: Exclusive) -> bool:
+    """Whether there are too many sets of NUMA nodes, times containers, to go through."""
+    nodes = len(numa.nodes)
+    return nodes > MAX_NUMA_NODES or len(exclusive.demands) << nodes > MAX_SETS
 
 
 def _may_refuse(kubelet: Kubelet, cpus: bool, memory: bool) -> bool:
@@ -136,13 +161,15 @@ class _Managers:
         whole = self._kubelet.facts.topology_manager_scope == "pod" and self._policy != "none"
         pod: Heard = NO_HINTS
         if whole:
-            pod = self._hints(_as_one(demands), _Step())
+            pod = self._hints(_as_one(demands), _Step(), whole=True)
         containers: list[Heard] = []
         step = _Step()
         for place, demand in enumerate(demands):
-            self._refuse_cores(demand, step)
-            hints = NO_HINTS if whole else self._hints(demand, step)
-            if not whole and place not in asked:
+            self._refuse_cpus(demand, step)
+            hints = self._hints(demand, step)
+            if whole:
+                hints = NO_HINTS  # merged for all, and each has been asked whether it is served
+            elif place not in asked:
                 self._judge(demand, hints)
             if place in asked:
                 containers.append(hints)
@@ -157,11 +184,11 @@ class _Managers:
             self._refused,
         )
 
-    def _hints(self, demand: Demand, step: _Step) -> Heard:
-        """The hints for one container, or for the whole pod as one."""
+    def _hints(self, demand: Demand, step: _Step, *, whole: bool = False) -> Heard:
+        """The hints for one container, or for the ``whole`` pod as one."""
         found: list[Provider] = []
         accepted = None
-        if self._cpus and demand.cpus:
+        if self._cpus and demand.cpus and self._policy != "none":
             cpus = cpu_hints(
                 self._numa, self._room, demand.cpus, before=step.cpus, reusable=step.reusable
             )
@@ -174,7 +201,10 @@ class _Managers:
             )
             memory = manager.hints(demand.memory)
             accepted = manager.accepted(demand.memory, memory)
-            self._refuse_memory(memory)
+            if not whole:
+                self._refuse_memory(memory)
+            elif memory and not any(hint.sure for hint in memory):
+                return None  # it may have none, and is silent then
             found += [memory] * len(demand.memory) if memory else []  # without any it is silent
         return Hints(tuple(found), accepted)
 
@@ -197,17 +227,30 @@ class _Managers:
         if hints.accepted is not None and merged.may_fail and not self._strict:
             self._hazards.add(MANAGERS)
         if self._strict and not merged.nodes:
-            where = "no NUMA node has" if single else "on more NUMA nodes than need be are"
-            self._refused = f"Topology Manager {self._policy}: {where} {_text(demand)}"
+            where = "no NUMA node has them free" if single else "they need more NUMA nodes"
+            self._refused = (
+                f"Topology Manager {self._policy}: a container without GPUs asks for "
+                f"{_text(demand)}, {where}"
+            )
+
+    def _refuse_cpus(self, demand: Demand, step: _Step) -> None:
+        """Note what the CPU Manager says to a container, whatever the hints are."""
+        if not self._cpus or not demand.cpus:
+            return
+        room = self._room
+        if demand.cpus > room.left_in_all - step.cpus:
+            self._hazards.add(MANAGERS)  # pods that are ending, and init containers, hold some
+        if demand.cpus > room.most(all_nodes(self._numa)) + step.reusable:
+            self._refused = f"CPU Manager: fewer than {demand.cpus} CPUs are free"
+        self._refuse_cores(demand, step)
 
     def _refuse_cores(self, demand: Demand, step: _Step) -> None:
         """Note what ``full-pcpus-only`` says to a container."""
         option = self._kubelet.facts.full_cores_only
-        if not self._cpus or not demand.cpus or option is False:
+        if option is False:
             return
         room, threads = self._room, self._numa.threads
         uneven = bool(demand.cpus % threads)
-        most = room.whole + room.whole_back
         if uneven or demand.cpus > room.whole - room.taken - step.cpus:
             self._hazards.add(MANAGERS)
         if option and uneven:
@@ -215,7 +258,7 @@ class _Managers:
                 f"CPU Manager full-pcpus-only: {demand.cpus} CPUs are no whole cores of "
                 f"{threads} threads"
             )
-        elif option and demand.cpus > most:
+        elif option and demand.cpus > room.whole + room.whole_back:
             self._refused = f"CPU Manager full-pcpus-only: no whole cores with {demand.cpus} CPUs"
 
     def _refuse_memory(self, hints: Provider) -> None:
@@ -228,7 +271,8 @@ class _Managers:
 
 def _as_one(demands: tuple[Demand, ...]) -> Demand:
     """A pod as one container, by Kubernetes' arithmetic."""
-    kinds = sorted({kind for demand in demands for kind, _ in demand.memory})
+    # The Memory Manager leaves out a type that no app container asks for.
+    kinds = sorted({kind for d in demands if d.role is Role.APP for kind, _ in d.memory})
     return Demand(
         Role.APP,
         device_count(tuple((d.role, d.devices) for d in demands)),
@@ -251,6 +295,6 @@ def _after(step: _Step, demand: Demand) -> _Step:
 
 
 def _text(demand: Demand) -> str:
-    words = [f"{demand.cpus} free CPU{'s' if demand.cpus != 1 else ''}"] if demand.cpus else []
-    words += [f"{amount >> 20} MiB of {kind}" for kind, amount in demand.memory]
+    words = [f"{demand.cpus} CPU{'s' if demand.cpus != 1 else ''}"] if demand.cpus else []
+    words += [f"{memory_text(amount)} of {kind}" for kind, amount in demand.memory]
     return " and ".join(words)

@@ -38,16 +38,13 @@ from topology.core.admission.merging import (
     preferred,
     rankings,
 )
-from topology.core.admission.others import Heard
+from topology.core.admission.others import MAX_NUMA_NODES, Heard
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN, Shape, hinted_nodes, placed_gpus
 from topology.core.pools import Pool, gpus, only, total
 
 TOO_MANY_NODES = "too-many-numa-nodes"
 """More NUMA nodes have GPUs than hints are followed for."""
-
-MAX_NUMA_NODES = 8
-"""The kubelet's own limit for the Topology Manager, unless it is raised."""
 
 Aligned = Mask | None
 """GPUs on the hinted NUMA nodes; None where there is no hint."""
@@ -171,7 +168,8 @@ def _not_preferred(
     if len(providers) == 1:  # NUMA nodes without GPUs change nothing
         return not_preferred(providers, with_gpus, ranked)
     distances = kubelet.facts.numa_distances
-    if distances is None or with_gpus >> len(distances) or not with_gpus:
+    known = distances is not None and len(distances) <= MAX_NUMA_NODES
+    if distances is None or not known or with_gpus >> len(distances) or not with_gpus:
         return None
     every = (1 << len(distances)) - 1
     without = every & ~with_gpus

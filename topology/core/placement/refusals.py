@@ -15,7 +15,7 @@ from topology.core.belief import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
 from topology.core.placement.rejections import BUSY, Rejection
-from topology.core.requests import GpuRequest
+from topology.core.requests import Exclusive, GpuRequest, memory_text
 from topology.core.room import emptied
 
 
@@ -36,20 +36,6 @@ def certain_refusal(
         only_gpu_plugin=request.only_gpu_plugin,
         exclusive=request.exclusive,
     )
-    if MISSING in found.hazards and kubelet.outage is not None:
-        words = _outage_words(kubelet, kubelet.outage.names)
-    elif SEVERAL in found.hazards:
-        words = "NVIDIA's device plugin gives a container no more than one share of a GPU"
-    elif others.refused:
-        words = others.reason
-    elif AFFINITY in found.hazards:
-        words = _affinity_words(kubelet, now, request)
-    elif PADDED in found.hazards:
-        words = "NVIDIA's device plugin fails when it chooses among the free GPUs"
-    elif UNEQUAL in found.hazards:
-        words = "NVIDIA's device plugin fails: two GPUs count the links between them differently"
-    else:
-        return BUSY  # devices enough in all, and too few for one of the containers
     alone = outlook(
         kubelet,
         _with_all_pods_gone(kubelet, now),
@@ -57,7 +43,22 @@ def certain_refusal(
         request.only_gpu_plugin,
         request.exclusive,
     )
-    return Rejection(words, resolvable=not _refuses(alone))
+    resolvable = not _refuses(alone)
+    if MISSING in found.hazards and kubelet.outage is not None:
+        words = _outage_words(kubelet, kubelet.outage.names)
+    elif SEVERAL in found.hazards:
+        words = "NVIDIA's device plugin gives a container no more than one share of a GPU"
+    elif others.refused:
+        words = others.reason
+    elif AFFINITY in found.hazards:
+        words = _affinity_words(kubelet, now, request, resolvable)
+    elif PADDED in found.hazards:
+        words = "NVIDIA's device plugin fails when it chooses among the free GPUs"
+    elif UNEQUAL in found.hazards:
+        words = "NVIDIA's device plugin fails: two GPUs count the links between them differently"
+    else:
+        return BUSY  # devices enough in all, and too few for one of the containers
+    return Rejection(words, resolvable)
 
 
 def _refuses(found: Outlook) -> bool:
@@ -78,15 +79,37 @@ def _outage_words(kubelet: Kubelet, names: tuple[str, ...]) -> str:
     return f"{plugin} refuses every pod for whole GPUs while {some} not answer"
 
 
-def _affinity_words(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
-    """What no NUMA nodes have; CPUs are named where the GPUs alone would do."""
+def _affinity_words(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, resolvable: bool
+) -> str:
+    """What no NUMA nodes have: GPUs, and CPUs and memory where the ones before alone would do."""
     policy = kubelet.facts.topology_manager_policy
-    most = max(n for _, n in request.counts)
-    some = "a free GPU" if most == 1 else f"{most} free GPUs"
-    cpus = max((d.cpus for d in request.exclusive.demands if d.devices), default=0)
-    key = now.outcome_key(endings=False)
-    if cpus and not _refuses(outlook(kubelet, key, request.counts, request.only_gpu_plugin)):
-        some += f" and {cpus} free CPU{'s' if cpus > 1 else ''}"
+    some = _to_align(kubelet, now, request)
+    if not resolvable:
+        return f"Topology Manager {policy}: {some} cannot be aligned here, whichever pods end"
     if policy == "single-numa-node":
-        return f"Topology Manager {policy}: no NUMA node has {some}"
-    return f"Topology Manager {policy}: {some} are on more NUMA nodes than they need to be"
+        return f"Topology Manager {policy}: no NUMA node has {some} free"
+    return f"Topology Manager {policy}: {some} are free on more NUMA nodes than they need to be"
+
+
+def _to_align(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
+    most = max(n for _, n in request.counts)
+    words = ["1 GPU" if most == 1 else f"{most} GPUs"]
+    asked = [demand for demand in request.exclusive.demands if demand.devices]
+    cpus = max((demand.cpus for demand in asked), default=0)
+    memory = max((dict(demand.memory).get("memory", 0) for demand in asked), default=0)
+    demands = tuple(demand._replace(memory=()) for demand in request.exclusive.demands)
+    without_memory = Exclusive(cpus=request.exclusive.cpus, demands=demands)
+    if cpus and not _refused_to(kubelet, now, request, Exclusive.NOTHING):
+        words.append(f"{cpus} CPU{'s' if cpus > 1 else ''}")
+    if memory and not _refused_to(kubelet, now, request, without_memory):
+        words.append(f"{memory_text(memory)} of memory")
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _refused_to(
+    kubelet: Kubelet, now: Availability, request: GpuRequest, exclusive: Exclusive
+) -> bool:
+    """Whether the pod would be refused with other CPUs and memory of its own."""
+    key = now.outcome_key(endings=False, exclusive=exclusive)
+    return _refuses(outlook(kubelet, key, request.counts, request.only_gpu_plugin, exclusive))
