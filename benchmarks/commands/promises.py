@@ -55,7 +55,7 @@ def singles(
 def kinds() -> None:
     """Count what each kind of node can promise.
 
-    Five machines, each under every policy of the Topology Manager: on how many of the sets of free
-    GPUs that hold what a pod asks for it is promised. Nothing else goes on.
+    For every set of free GPUs of five machines, under each policy of the Topology Manager, with
+    nothing else going on.
     """
     show(kinds_of_nodes.kinds_table(kinds_of_nodes.kinds()), keys=2)
