@@ -162,7 +162,7 @@ def summary(request: GpuRequest, rows: Sequence[Answer]) -> str:
     if passing == promised or not passing:
         return text
     if request.plain:
-        return f"{text}; {passing - promised} of them without a word on their GPUs"
+        return f"{text}; on {passing - promised} of them nothing is promised about the GPUs"
     return (
         f"{text}: {promised} promise what it asks for, {passing - promised} do not "
         "(policy preferred refuses no node for that, it scores them lower)"

@@ -138,5 +138,5 @@ def kinds_table(found: Iterable[Kind]) -> Table:
             for alone, pinned in zip(kind.promised, kind.with_cpus, strict=True)
         )
         table.add_row(kind.machine, kind.request.text, f"{kind.held}", *cells)
-    table.caption = f"in brackets: a pod that asks for {CPUS_PER_GPU} CPUs of its own for each GPU"
+    table.caption = f"in brackets: a pod that asks for {CPUS_PER_GPU} exclusive CPUs for each GPU"
     return table

@@ -21,6 +21,8 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_node_name
 
 ADMIN = "http://127.0.0.1:8889"
+FORWARD = "kubectl -n gpu-topology-system port-forward service/gpu-topology-admin 8889"
+"""What makes the admin port of an installed extender answer at :data:`ADMIN`."""
 TIMEOUT = 10.0
 """Seconds."""
 
@@ -54,7 +56,9 @@ def node(
 
     NODE is the name of a node. A node whose kubelet refused pods in a row takes none for a while;
     to resume it is to let it take pods again. Without --resume the command asks the extender's
-    admin port and prints what it answers as YAML. With --resume it writes the annotation
+    admin port, which has to be forwarded (kubectl port-forward), and prints what it answers as
+    YAML. Which pods have which exclusive CPUs stands in the record (kubectl get gputopo NODE -o
+    yaml, status.exclusive). With --resume it writes the annotation
     gpu-topology.io/resume to the Node, which needs the right to patch nodes.
     """
     check_node_name("NODE", name)
@@ -91,6 +95,10 @@ def _asked(admin: str, name: str) -> dict[str, Any]:
     url = f"{admin}/v1/nodes/{quote(name, safe='')}"
     try:
         answer = urllib3.request("GET", url, timeout=TIMEOUT, retries=False)
+    except urllib3.exceptions.NewConnectionError as error:
+        raise BadInputError(
+            f"--admin: {admin}: nobody listens there; forward the port: {FORWARD}"
+        ) from error
     except (urllib3.exceptions.HTTPError, ValueError) as error:
         raise BadInputError(f"--admin: {admin}: {error}") from error
     if answer.status == 404:
@@ -108,4 +116,4 @@ def _show(found: dict[str, Any]) -> None:
     import yaml
 
     found.pop("record", None)  # kubectl get gputopo shows it
-    typer.echo(yaml.safe_dump(found, sort_keys=False, width=100).rstrip())
+    typer.echo(yaml.safe_dump(found, sort_keys=False, width=100, allow_unicode=True).rstrip())

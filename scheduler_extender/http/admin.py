@@ -198,8 +198,7 @@ def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[dict[str, Any]]:
 
 def _kind(kind: GpuRequest) -> str:
     """What pods of a kind ask, with what static CPU and Memory Managers would give them."""
-    beside = kind.exclusive.text
-    return f"{kind.text}, {beside} of its own" if beside else kind.text
+    return ", ".join(filter(None, (kind.text, kind.exclusive.text)))
 
 
 def _asks(request: GpuRequest | Malformed) -> str:

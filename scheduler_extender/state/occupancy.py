@@ -1,4 +1,4 @@
-"""The room of a node: CPUs and memory that its pods may get for their own, from the report.
+"""The room of a node: CPUs and memory that its pods may get exclusively, from the report.
 
 The report names pods, not their UIDs, and pods without GPUs are in it, too, of which we know
 nothing else. The rules are those of the ledger (:mod:`.ledger`):

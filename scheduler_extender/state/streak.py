@@ -4,11 +4,11 @@ A kubelet that refuses pod after pod is met by every pod that a controller makes
 free, so kube-scheduler chooses it again. So refusals are counted, in two kinds of *streak*:
 
 *of one kind*  pods whose containers ask the same are of one kind (:func:`kind_of`). Its streak is
-               all refusals since a pod of the kind was admitted. What cannot be aligned for its own
-               CPUs closes the node to itself, and to nobody else.
-*of the node*  all refusals since a pod of any kind was admitted. With two kinds among them, not the
-               pods are at fault, and the node is closed to everybody. (A kind that was refused
-               before, while others were admitted, does not count for that.)
+               all refusals since a pod of the kind was admitted. Pods whose exclusive CPUs cannot
+               be aligned close the node to their kind, and to nobody else.
+*of the node*  all refusals since a pod of any kind was admitted. With two kinds among them, the
+               node is at fault, not the pods, and it is closed to everybody. (A kind that was
+               refused before, while others were admitted, does not count for that.)
 
 From the first refusal on, one pod may try at a time. From the second on the node *pauses*: when the
 pause ends, one pod may try; if it is refused, too, the next pause begins, twice as long; if it is

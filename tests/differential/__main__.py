@@ -21,12 +21,18 @@ from tests.differential.tally import Table
 
 def main() -> int:
     """Run, print, and say whether all was foreseen."""
-    parser = argparse.ArgumentParser(prog="python -m tests.differential")
-    parser.add_argument("--admissions", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first history")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.differential",
+        description="Let Kubernetes' own managers and NVIDIA's allocator admit random pods, and "
+        "compare what they do with what the extender foresees. Exit with 1 where one admission was "
+        "not foreseen. It needs Go and builds the managers once.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--admissions", type=int, default=100_000, help="how many pods to admit")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first history")
     parser.add_argument("--keep", type=Path, help="folder for counterexamples")
-    parser.add_argument("--shrink", type=int, default=10, help="so many are made small")
-    parser.add_argument("--show", type=int, default=10, help="so many are printed")
+    parser.add_argument("--shrink", type=int, default=10, help="how many of them to make small")
+    parser.add_argument("--show", type=int, default=10, help="how many of them to print")
     given = parser.parse_args()
     table, seed, wrong, begun = Table(), given.seed, 0, time.monotonic()
     with Managers(programs()) as managers:

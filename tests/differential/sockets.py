@@ -357,10 +357,21 @@ def compare(policy: str, scope: str, seed: int, count: int) -> tuple[Outcome, Ou
 
 def main() -> int:
     """Play, print a line for each policy; the exit code is 1 below the part that is asked for."""
-    parser = argparse.ArgumentParser(prog="python -m tests.differential.sockets")
-    parser.add_argument("--pods", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--part", type=float, default=0.85, help="of the oracle's placements")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.differential.sockets",
+        description="Place pods on four two-socket nodes that Kubernetes' own managers drive, once "
+        "where the extender says and once where an oracle puts them, under each policy of the "
+        "Topology Manager. It needs Go and builds the managers once.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--pods", type=int, default=1000, help="how many pods to place")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the pods and the late reports")
+    parser.add_argument(
+        "--part",
+        type=float,
+        default=0.85,
+        help="exit with 1 below this share of the oracle's placements",
+    )
     given = parser.parse_args()
     low = False
     print("policy            scope      oracle  extender  part    refused  broken")

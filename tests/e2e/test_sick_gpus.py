@@ -89,7 +89,10 @@ def test_no_pod_is_sent_where_all_are_refused(real_nodes: RealNodes, lost: str, 
     create(real_nodes, lost, kind, 2, WISHES[kind])
     try:
         gpu = real_nodes.kubelets[lost].topology.gpus[3]
-        words = f"NVIDIA's device plugin {VERSION} refuses every pod while {gpu.uuid} is lost"
+        words = (
+            f"NVIDIA's device plugin {VERSION} refuses every pod for whole GPUs while {gpu.uuid} "
+            "does not answer"
+        )
         stays_away(real_nodes, kind, words)
     finally:
         real_nodes.cluster.remove_pod(kind)

@@ -75,7 +75,7 @@ class Kubelet(Protocol):
 
     @property
     def exclusive(self) -> Allocatable:
-        """What pods may have for their own, as of the last :meth:`allocatable`."""
+        """What pods may have exclusively, as of the last :meth:`allocatable`."""
 
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
         """What the kubelet hands out from. Raises :class:`KubeletDownError`."""

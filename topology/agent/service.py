@@ -274,7 +274,7 @@ class AgentService:
             self._metrics.latency.observe(seconds)
 
     def _static(self) -> bool:
-        """Whether pods may have CPUs or memory for their own."""
+        """Whether pods may have exclusive CPUs or memory."""
         kubelet = self._node.state.kubelet
         return kubelet.static_cpus or kubelet.static_memory
 

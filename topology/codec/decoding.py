@@ -87,11 +87,13 @@ def first_error(error: ValidationError) -> str:
     """The first fault of a validation as one line: field, what is allowed, the value."""
     fault = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in fault["loc"]) or "record"
-    given = fault.get("input")
-    shown = "" if fault["type"] == "missing" else f", not {shortened(given)}"
     more = error.error_count() - 1
     rest = f" (and {more} more)" if more else ""
-    return f"{where}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}{rest}"
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: unknown field{rest}"
+    words = wire.ALLOWED.get(fault.get("ctx", {}).get("pattern", ""), fault["msg"])
+    shown = "" if fault["type"] == "missing" else f", not {shortened(fault.get('input'))}"
+    return f"{where}: {words[0].lower()}{words[1:]}{shown}{rest}"
 
 
 def shortened(value: object) -> str:

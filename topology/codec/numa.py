@@ -1,4 +1,4 @@
-"""A machine's CPUs and memory by NUMA node, and which pods have some for their own, on the wire.
+"""A machine's CPUs and memory by NUMA node, and which pods have exclusive ones, on the wire.
 
 In a record they are parts of ``spec.numaNodes``, ``spec.cpus``, ``spec.allocator`` and
 ``status.exclusive``. Where one of these facts is missing, the machine counts as not known.
@@ -86,7 +86,7 @@ def _first(cpus: int) -> str:
 
 
 def holdings(given: Sequence[wire.Exclusive] | None) -> tuple[Holding, ...] | None:
-    """What pods have for their own; None where nobody has looked."""
+    """Which exclusive CPUs and memory pods have; None where nobody has looked."""
     if given is None:
         return None
     return tuple(

@@ -24,6 +24,9 @@ PcieClass = Literal["BOARD", "PIX", "PXB", "PHB", "NODE", "SYS"]
 Index = Annotated[int, Field(ge=0, lt=1024)]
 NumaId = Annotated[int, Field(ge=0, lt=64)]
 MemoryType = Annotated[str, Field(min_length=1, max_length=63)]
+DISTANCES = r"^[0-9]{1,3}( [0-9]{1,3})*$"
+ALLOWED = {DISTANCES: "allowed are numbers such as 10 21"}
+"""What a pattern allows, for people."""
 Text = Annotated[str, Field(max_length=512)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -87,7 +90,7 @@ class Allocator(Wire):
 
 
 class Memory(Wire):
-    """An entry of a NUMA node's ``memory``: what pods may have for their own."""
+    """An entry of a NUMA node's ``memory``: what pods may have exclusively."""
 
     type: MemoryType
     bytes: Annotated[int, Field(ge=0)]
@@ -97,16 +100,14 @@ class NumaNode(Wire):
     """An entry of ``spec.numaNodes``: how far each NUMA node is from this one, and what it has."""
 
     id: NumaId
-    distances: (
-        Annotated[str, Field(max_length=256, pattern=r"^[0-9]{1,3}( [0-9]{1,3})*$")] | None
-    ) = None
+    distances: Annotated[str, Field(max_length=256, pattern=DISTANCES)] | None = None
     cpus: CpuList | None = None
     socket: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     memory: Annotated[list[Memory], Field(max_length=16)] | None = None
 
 
 class Cpus(Wire):
-    """``spec.cpus``: the CPUs that pods may have for their own."""
+    """``spec.cpus``: the CPUs that pods may have exclusively."""
 
     allocatable: CpuList
     whole_cores: CpuList
@@ -204,7 +205,7 @@ class MemoryBlock(Wire):
 
 
 class Exclusive(Wire):
-    """An entry of ``status.exclusive``: CPUs and memory that one pod has for its own."""
+    """An entry of ``status.exclusive``: exclusive CPUs and memory of one pod."""
 
     namespace: Text
     pod: Text

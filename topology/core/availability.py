@@ -119,7 +119,7 @@ class Availability:
 
         Promises and health are for judging; of running pods counts only what they hide, unless
         they may end. Then withheld devices may come back, too. Room matters to pods that have
-        something for their own, such as one that asks for ``exclusive``.
+        exclusive CPUs or memory, such as one that asks for ``exclusive``.
         """
         running = self.running if endings else tuple(Holder(0, h.hidden) for h in self.running)
         return Availability(

@@ -1,4 +1,4 @@
-"""A node's CPUs and memory by NUMA node, and which pods have some of them for their own.
+"""A node's CPUs and memory by NUMA node, and which pods have exclusive ones.
 
 The kubelet's CPU Manager (policy ``static``) gives whole CPUs to containers of pods of the class
 Guaranteed, its Memory Manager (policy ``Static``) memory of certain NUMA nodes. Both tell the
@@ -23,7 +23,7 @@ MOST_CPUS = 4096
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One NUMA node: its logical CPUs, its socket, and the memory that pods may have for their own.
+    """One NUMA node: its logical CPUs, its socket, and the memory that pods may have exclusively.
 
     ``memory`` is bytes by type (``memory``, ``hugepages-1Gi`` …) in the order of the types;
     ``socket`` is the kernel's number of the package, None where it is not known.
@@ -38,7 +38,7 @@ class NumaNode:
 class NumaFacts:
     """A machine's NUMA nodes by number, and what the kubelet gives out of them.
 
-    ``allocatable`` are the CPUs that pods may have for their own: all but the reserved ones.
+    ``allocatable`` are the CPUs that pods may have exclusively: all but the reserved ones.
     ``whole_cores`` are those of them whose core has no reserved CPU, ``threads`` is how many CPUs a
     core has. ``socket_aligned`` is the CPU Manager's option ``align-by-socket``.
     """
@@ -52,7 +52,7 @@ class NumaFacts:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
-    """Memory of one type that one container has for its own, somewhere on these NUMA nodes."""
+    """Exclusive memory of one type that one container has, somewhere on these NUMA nodes."""
 
     type: str
     amount: int
@@ -63,7 +63,7 @@ class MemoryBlock:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one pod has for its own, as the kubelet shows it.
+    """Exclusive CPUs and memory of one pod, as the kubelet shows them.
 
     Ordinary init containers do not show.
     """

@@ -78,7 +78,7 @@ class Report:
 
     ``sequence`` only grows within one ``boot_id``. ``allocatable`` is what the kubelet would hand
     out from, devices in use included; None means every device of the node. ``holdings`` are the
-    CPUs and the memory that pods have for their own; None where nobody has looked. ``missing`` are
+    exclusive CPUs and memory that pods have; None where nobody has looked. ``missing`` are
     the GPUs that do not answer at this moment: health remembers, this does not.
 
     Two fields say when the agent looked; they make no report differ from another. ``observed_at``

@@ -29,8 +29,8 @@ class Role(Enum):
 class Demand(NamedTuple):
     """What one container of a pod of the class Guaranteed asks: devices, CPUs and memory.
 
-    ``cpus`` are whole CPUs that it gets for its own under a static CPU Manager, 0 where it asks for
-    a fraction. ``memory`` is bytes by type, in the order of the types (``hugepages-1Gi``,
+    ``cpus`` are exclusive CPUs, which a static CPU Manager gives it: 0 where it asks for a
+    fraction. ``memory`` is bytes by type, in the order of the types (``hugepages-1Gi``,
     ``memory``).
     """
 
@@ -77,15 +77,15 @@ class Exclusive:
 
     @property
     def text(self) -> str:
-        """What the pod has for its own, in a word; empty for nothing.
+        """What the pod has exclusively, in a word; empty for nothing.
 
         >>> Exclusive(True, True, (Demand(Role.APP, 1, 8),)).text, Exclusive.MEMORY.text
-        ('8 CPUs', 'memory')
+        ('8 exclusive CPUs', 'exclusive memory')
         """
         if self.cpus:
             some = self.cpus_asked
-            return f"{some} CPU{'s' if some != 1 else ''}" if some else "CPUs"
-        return "memory" if self.memory else ""
+            return f"{some} exclusive CPU{'s' if some != 1 else ''}" if some else "exclusive CPUs"
+        return "exclusive memory" if self.memory else ""
 
     @property
     def most_memory(self) -> tuple[tuple[str, int], ...]:

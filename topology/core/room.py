@@ -1,4 +1,4 @@
-"""Room: the CPUs and the memory of a node that a pod may get for its own, by NUMA node.
+"""Room: the CPUs and the memory of a node that a pod may get exclusively, by NUMA node.
 
 What we see is a moment old. So room is two bounds: what is left even if every pod takes its CPUs
 that may do so first, and what is left if every pod has released its own that may. Whoever asks
@@ -21,7 +21,7 @@ Amounts = tuple[tuple[str, int], ...]
 class Room:
     """What static managers may still give.
 
-    ``free`` counts CPUs that nobody has for its own, by NUMA node, ``back`` those that may be
+    ``free`` counts CPUs that no pod has exclusively, by NUMA node, ``back`` those that may be
     released any moment; ``whole`` and ``whole_back`` are the same over the whole machine, of cores
     without a reserved CPU. ``taken`` of the CPUs are somebody's, and it is not known which.
 
@@ -92,7 +92,7 @@ def _by_type(some: Amounts, more: Amounts, joined: Callable[[tuple[int, int]], i
 
 
 def emptied(facts: NumaFacts) -> Room:
-    """The room of a machine on which nobody has anything for its own."""
+    """The room of a machine on which no pod has exclusive CPUs or memory."""
     free = tuple((node.cpus & facts.allocatable).bit_count() for node in facts.nodes)
     return Room(free, (0,) * len(free), facts.whole_cores.bit_count(), 0)
 

@@ -21,7 +21,9 @@ def test_it_shows_what_the_extender_knows() -> None:
         admin = f"http://127.0.0.1:{service.ports[1]}"
         done = asked(main, "node", "switched", "--admin", admin)
         assert (done.returncode, done.stderr) == (0, "")
-        assert yaml.safe_load(done.stdout)["gpus"] == 4
+        found = yaml.safe_load(done.stdout)
+        assert found["gpus"] == 4
+        assert found["summary"] in done.stdout, "written as people read it: 4 ×, not \\xD7"
         unknown = asked(main, "node", "nobody", "--admin", admin)
         assert (unknown.returncode, unknown.stdout) == (2, "")
         assert unknown.stderr == "error: the extender knows of no node nobody\n"
@@ -46,7 +48,7 @@ def test_resume_writes_the_time_to_the_node(tmp_path: Path) -> None:
         pytest.param(["../pods", "--resume"], "a node's name", id="a path"),
         pytest.param(["n", "--resume", "--kubeconfig", "nope"], "nope", id="kubeconfig"),
         pytest.param(["n", "--resume"], "--kubeconfig", id="in no cluster"),
-        pytest.param(["n", "--admin", "http://127.0.0.1:1"], "--admin", id="nobody there"),
+        pytest.param(["n", "--admin", "http://127.0.0.1:1"], "port-forward", id="nobody there"),
         pytest.param(["n", "--admin", "nonsense"], "--admin", id="no URL"),
     ],
 )

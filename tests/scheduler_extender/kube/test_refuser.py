@@ -159,7 +159,7 @@ def test_people_see_what_was_asked(world: World, tmp_path: Path) -> None:
         world.fake.put(PODS, pinned)
         world.pass_time(3)
         rows = world.service.admin.get(f"/v1/nodes/{NODE}").json()["refusals"]
-        assert [row["asks"] for row in rows] == ["anything", "1 GPU", "1 GPU, 2 CPUs of its own"]
+        assert [row["asks"] for row in rows] == ["anything", "1 GPU", "1 GPU, 2 exclusive CPUs"]
         assert [row["takesNoPods"] for row in rows] == [True, True, True]
 
 

@@ -70,7 +70,9 @@ def losing(strategy: str = "none") -> NodeFacts:
     )
 
 
-OUTAGE = "NVIDIA's device plugin 0.19.3 refuses every pod while GPU-3 is lost"
+OUTAGE = (
+    "NVIDIA's device plugin 0.19.3 refuses every pod for whole GPUs while GPU-3 does not answer"
+)
 GOOD = node(switched())
 ROWS = {
     # Facts; then why it refuses plain, preferred and required; "" where it passes.

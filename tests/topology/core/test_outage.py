@@ -103,11 +103,13 @@ def test_all_is_as_before_where_all_answer() -> None:
 def test_the_reason_names_plugin_and_gpu() -> None:
     refusal = assessed("v0.19.3", LOST, OFFERED).refusal
     assert refusal is not None
-    assert refusal.reason == "NVIDIA's device plugin 0.19.3 refuses every pod while GPU-2 is lost"
+    assert refusal.reason == (
+        "NVIDIA's device plugin 0.19.3 refuses every pod for whole GPUs while GPU-2 does not answer"
+    )
     assert not refusal.resolvable, "no eviction brings the GPU back"
     several = assessed("v0.19.3", (*GONE, *NAMELESS), OFFERED).refusal
     assert several is not None
-    assert several.reason.endswith("while GPU-2 and 1 more are lost")
+    assert several.reason.endswith("while GPU-2 and 1 more do not answer")
 
 
 @pytest.mark.parametrize("strategy", ["time-slicing", "mps", "mig"])

@@ -170,13 +170,13 @@ class NodeWatch:
             attempts.append(lambda: self._ask(address))
         attempts += [lambda path=path: from_file(path) for path in self._sources.files]  # type: ignore[misc]
         for attempt in attempts:
-            if None not in (facts.topology_manager_policy, facts.cpu_manager_policy):
+            if facts.names_all_policies:
                 break
             try:
                 facts = facts.over(attempt())
             except (ConfigurationUnseenError, ApiFailure) as error:
                 causes.append(Unseen("kubelet's configuration", str(error)))
-        return facts, causes if facts.topology_manager_policy is None else []
+        return facts, [] if facts.names_all_policies else causes
 
     def _ask(self, address: str) -> KubeletFacts:
         assert self._api is not None  # noqa: S101 (for the type checker)

@@ -62,7 +62,7 @@ class PodResources:
         """The NUMA nodes on which the kubelet takes each device to be, from the last
         :meth:`allocatable`; empty for one of which the plugin names none."""
         self.exclusive = Allocatable()
-        """The CPUs and the memory that pods may have for their own, from the last
+        """The CPUs and the memory that pods may have exclusively, from the last
         :meth:`allocatable`."""
 
     def close(self) -> None:

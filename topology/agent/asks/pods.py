@@ -94,8 +94,8 @@ _decode_name = msgspec.json.Decoder(_Named).decode
 class NodePods:
     """A reflector's sink over the pods bound to one node. ``on_change`` may only take a note.
 
-    ``static`` says whether the kubelet gives CPUs or memory to pods for their own: then pods that
-    get some are news, without GPUs, too.
+    ``static`` says whether the kubelet gives exclusive CPUs or memory to pods: then pods that get
+    some are news, without GPUs, too.
     """
 
     def __init__(

@@ -51,13 +51,22 @@ class KubeletFacts:
     socket_aligned: bool | None = None
 
     @property
+    def names_all_policies(self) -> bool:
+        """Whether the policies of the Topology, the CPU and the Memory Manager are known."""
+        return None not in (
+            self.topology_manager_policy,
+            self.cpu_manager_policy,
+            self.memory_manager_policy,
+        )
+
+    @property
     def static_cpus(self) -> bool:
-        """Whether pods may have CPUs for their own."""
+        """Whether pods may have exclusive CPUs."""
         return self.cpu_manager_policy == "static"
 
     @property
     def static_memory(self) -> bool:
-        """Whether pods may have memory for their own."""
+        """Whether pods may have exclusive memory."""
         return self.memory_manager_policy == "Static"
 
     def over(self, other: KubeletFacts) -> KubeletFacts:
@@ -199,6 +208,9 @@ def allocator_of(
         unseen.append(
             Unseen("Topology Manager's policy", "the kubelet's configuration could not be read")
         )
+    if kubelet.cpu_manager_policy is None or kubelet.memory_manager_policy is None:
+        cause = "neither the kubelet nor a file tells: pods of the class Guaranteed get no promises"
+        unseen.append(Unseen("CPU and Memory Managers' policies", cause))
     facts = AllocatorFacts(
         policy or "any",
         plugin.version if plugin else None,

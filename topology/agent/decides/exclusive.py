@@ -1,13 +1,13 @@
-"""CPUs and memory that pods have for their own: what the kubelet may give, and who has what.
+"""Exclusive CPUs and memory of pods: what the kubelet may give, and who has what.
 
 A static CPU Manager gives whole CPUs to a container, a static Memory Manager memory of certain NUMA
 nodes, both to pods of the class Guaranteed. The kubelet's PodResources API shows what it has given,
 to pods without GPUs, too, and what it gives from; the kernel shows on which NUMA node, socket and
 core each CPU is.
 
-Of ordinary init containers the kubelet shows nothing here either. App containers take their CPUs
-over as far as they need some; the rest stays taken until the pod ends, and nobody is told. Their
-memory is free as soon as the next container has started.
+Of ordinary init containers the kubelet shows nothing here either. Later containers of the pod may
+take over their CPUs, and need not; the rest stays taken until the pod ends, and nobody is told.
+Their memory is free as soon as the next container has started.
 
 Where neither manager is static, nothing of this matters and nothing is published.
 """
@@ -38,7 +38,7 @@ MOST_NUMA_NODES = 64
 
 @dataclass(frozen=True, slots=True)
 class Allocatable:
-    """What the kubelet gives to pods for their own, that which they have included.
+    """What the kubelet may give to pods exclusively, that which they have included.
 
     ``memory`` is bytes by NUMA node and type. Both are empty where no manager is static, and where
     a kubelet is too old to tell.
@@ -62,7 +62,7 @@ class _HiddenError(Exception):
 
 
 def published(kubelet: KubeletFacts, allocatable: Allocatable | None) -> bool:
-    """Whether what pods have for their own is told: a manager is static, and the kubelet tells."""
+    """Whether the record says what pods have: a manager is static, and the kubelet tells."""
     if allocatable is None:
         return False
     told_memory = bool(allocatable.memory) or not kubelet.static_memory
@@ -94,9 +94,9 @@ def _facts(kubelet: KubeletFacts, processors: Processors, allocatable: Allocatab
     if kubelet.socket_aligned is None:
         raise _HiddenError(f"the CPU Manager's option {ALIGN_BY_SOCKET} is not known")
     if kubelet.static_cpus and not allocatable.cpus:
-        raise _HiddenError("the kubelet does not tell which CPUs pods may have for their own")
+        raise _HiddenError("the kubelet does not tell which CPUs pods may have exclusively")
     if kubelet.static_memory and not allocatable.memory:
-        raise _HiddenError("the kubelet does not tell how much memory pods may have for their own")
+        raise _HiddenError("the kubelet does not tell how much memory pods may have exclusively")
     count = len(processors.nodes)
     if not 0 < count <= MOST_NUMA_NODES:
         raise _HiddenError(f"{count} NUMA nodes are there, a record holds 1 to {MOST_NUMA_NODES}")
@@ -142,7 +142,7 @@ def holdings(
     before: Sequence[Holding] = (),
     alive: Collection[PodName] = (),
 ) -> tuple[Holding, ...]:
-    """What each pod of the kubelet's list has for its own, by name; pods without are left out.
+    """Exclusive CPUs and memory of each pod in the kubelet's list; pods without are left out.
 
     Two pods of one name are one. ``before`` is kept of pods that are ``alive`` and not listed at
     all (a kubelet that has just started lists nobody), unless others have their CPUs by now.

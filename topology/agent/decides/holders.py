@@ -31,7 +31,7 @@ class Holders:
     ``unidentified`` are entries with devices of which nobody can tell whose they are.
     ``observed_at`` is when the kubelet was asked, as RFC 3339. ``pods_version`` and ``deletions``
     say what was known of the node's pods then (see :class:`Surroundings`). ``exclusive`` are the
-    CPUs and the memory that pods have for their own, pods without GPUs included.
+    exclusive CPUs and memory that pods have, pods without GPUs included.
     """
 
     by_uid: Holdings = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Holders:
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody holds a device, or has CPUs or memory for its own."""
+        """Whether a pod holds a device, or has exclusive CPUs or memory."""
         entries = (*self.by_uid.values(), *self.unidentified)
         return bool(self.exclusive) or any(h.device_ids for entry in entries for h in entry.held)
 
@@ -111,7 +111,7 @@ class HoldersBook:
     def _exclusive(
         self, entries: list[Entry], around: Surroundings, *, watchful: bool
     ) -> tuple[Holding, ...]:
-        """What pods have for their own; a kubelet that has just started may show less of it."""
+        """Pods' exclusive CPUs and memory; a kubelet that has just started may show less."""
         alive = {p.key for p in around.pods.values() if not (p.ended or p.deleting)}
         shown = [*entries, *self._vanished.values()]
         return exclusive.holdings(shown, self.holders.exclusive, alive if watchful else ())

@@ -38,7 +38,7 @@ class Held:
 class Entry:
     """One pod as the kubelet lists it, with the GPU devices of its containers.
 
-    ``cpus`` and ``memory`` are what static managers have given to its containers for their own.
+    ``cpus`` and ``memory`` are what static managers have given to its containers exclusively.
     """
 
     namespace: str
@@ -61,8 +61,8 @@ class NodePod:
     resource. ``acknowledged`` says that the kubelet has decided over its admission, at ``started``
     (RFC 3339, by the node's clock); ``ended`` that it has reached Succeeded or Failed. ``refusal``
     is the kubelet's message where it did not admit the pod. A static CPU Manager gives it
-    ``own_cpus`` for its own, a static Memory Manager gives memory to ``own_memory`` of its
-    containers.
+    ``own_cpus`` exclusive CPUs, a static Memory Manager gives exclusive memory to ``own_memory`` of
+    its containers.
     """
 
     uid: PodUid

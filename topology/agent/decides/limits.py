@@ -28,7 +28,7 @@ MOST_DEVICE_IDS = 4096
 MOST_ALLOCATIONS = 4096
 MOST_EXCLUSIVE = 4096
 MOST_BLOCKS = 1024
-"""Pods that have CPUs or memory for their own, and blocks of memory of one of them."""
+"""Pods that have exclusive CPUs or memory, and blocks of memory of one of them."""
 MOST_RESOURCES = 16
 MOST_REPLICAS = 1024
 MOST_NICS = 64
@@ -45,7 +45,7 @@ HIGHEST_HINTED_NODE = 63
 LARGEST_RECORD = 600_000
 """Bytes of JSON, spec and status together."""
 LARGEST_EXCLUSIVE = 100_000
-"""Bytes of it that say what pods have for their own."""
+"""Bytes of it that say which exclusive CPUs and memory pods have."""
 
 HOLDINGS_LEFT_OUT = frozenset({"UnknownDevices", "TooManyDevices", "RecordRefused"})
 """Reasons of a record that is not Ready and does not show all of who holds what."""
@@ -168,7 +168,7 @@ def publishable_holdings(
 
 @dataclass(frozen=True, slots=True)
 class PublishedExclusive:
-    """What is published of CPUs and memory that pods have for their own; ``size`` is in bytes."""
+    """What is published of pods' exclusive CPUs and memory; ``size`` is in bytes."""
 
     holdings: tuple[Holding, ...] | None
     size: int = 0

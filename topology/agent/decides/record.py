@@ -74,7 +74,7 @@ class Facts:
     before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds.
     ``topology_nodes`` are the NUMA nodes that the plugin names to the kubelet, by GPU, as far as
     they have been seen. ``processors`` are the machine's, or why they are not known; None before
-    anybody has looked. ``exclusive`` is what pods may have for their own, None before the kubelet's
+    anybody has looked. ``exclusive`` is what pods may have exclusively, None before the kubelet's
     first answer. ``policy`` is an operator's word for the plugin's policy.
     ``refuses_several`` says whether the plugin refuses a container several shares of GPUs.
     """
@@ -195,7 +195,7 @@ def _allocator(
 
 
 def _exclusive(facts: Facts) -> tuple[Holding, ...] | None:
-    """What pods have for their own; None where that is nobody's matter or not told."""
+    """Pods' exclusive CPUs and memory; None where no manager is static, or nobody tells."""
     told = exclusive.published(facts.surroundings.kubelet, facts.exclusive)
     return facts.holders.exclusive if told and facts.kubelet.accepted else None
 

@@ -75,8 +75,8 @@ def _outage_words(kubelet: Kubelet, names: tuple[str, ...]) -> str:
     """Who refuses over which GPU; of many the first alone, so that the sentence stays short."""
     version = (kubelet.facts.plugin_version or "").removeprefix("v")
     plugin = " ".join(filter(None, ("NVIDIA's device plugin", version)))
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{plugin} refuses every pod while {names[0]}{more} {'are' if more else 'is'} lost"
+    some = f"{names[0]} does" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more do"
+    return f"{plugin} refuses every pod for whole GPUs while {some} not answer"
 
 
 def _affinity_words(

@@ -153,6 +153,15 @@ def test_an_operators_word_comes_first_then_the_files_in_turn(tmp_path: Path) ->
     assert watch.state.unseen == ()
 
 
+def test_the_topology_managers_policy_alone_leaves_the_others_unseen(tmp_path: Path) -> None:
+    told = KubeletFacts(topology_manager_policy="none")
+    sources = KubeletSources(told, (tmp_path / "absent.yaml",))
+    watch = NodeWatch(None, NodeName("n"), sources, lambda: None)
+    watch.look()
+    assert watch.state.kubelet == told
+    assert [u.fact for u in watch.state.unseen] == ["kubelet's configuration"]
+
+
 def test_what_could_not_be_had_is_said(tmp_path: Path) -> None:
     sources = KubeletSources(files=(tmp_path / "absent.yaml",))
     watch = NodeWatch(None, NodeName("n"), sources, lambda: None)

@@ -176,7 +176,16 @@ def test_flags_and_environment_of_a_container_are_read() -> None:
 def test_a_kubelet_that_nobody_could_ask_may_do_anything() -> None:
     facts, unseen = allocator_of(WHOLE, NVIDIA, KubeletFacts())
     assert facts.topology_manager_policy == "unknown"
-    assert [u.fact for u in unseen] == ["Topology Manager's policy"]
+    assert [u.fact for u in unseen] == [
+        "Topology Manager's policy", "CPU and Memory Managers' policies",
+    ]  # fmt: skip
+
+
+def test_the_topology_managers_policy_alone_does_not_tell_the_other_managers() -> None:
+    facts, unseen = allocator_of(WHOLE, NVIDIA, KubeletFacts("none", "container", "static"))
+    assert (facts.cpu_manager_policy, facts.memory_manager_policy) == ("static", None)
+    assert [u.fact for u in unseen] == ["CPU and Memory Managers' policies"]
+    assert not allocator_of(WHOLE, NVIDIA, KNOWN)[1]
 
 
 def test_what_a_configuration_leaves_out_is_the_kubelets_default() -> None:

@@ -1,4 +1,4 @@
-"""CPUs and memory that pods have for their own: from the kubelet's and the kernel's answers."""
+"""Exclusive CPUs and memory of pods: from the kubelet's and the kernel's answers."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def test_one_static_manager_is_enough(kubelet: KubeletFacts, allocatable: Alloca
 HIDDEN: dict[str, tuple[Mapping[str, Any], str]] = {
     "a kubelet that is too old to tell its CPUs": (
         {"allocatable": Allocatable(memory=GIVEN.memory)},
-        "the kubelet does not tell which CPUs pods may have for their own",
+        "the kubelet does not tell which CPUs pods may have exclusively",
     ),
     "a kubelet that is too old to tell its memory": (
         {"allocatable": Allocatable(GIVEN.cpus)},
-        "the kubelet does not tell how much memory pods may have for their own",
+        "the kubelet does not tell how much memory pods may have exclusively",
     ),
     "options that nobody could read": (
         {"kubelet": replace(BOTH, socket_aligned=None)},

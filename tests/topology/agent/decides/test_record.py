@@ -32,7 +32,9 @@ TOPOLOGY = machine("dgx1-v100").topology("n")
 UUIDS = [gpu.uuid for gpu in TOPOLOGY.gpus]
 IDS = [DeviceId(uuid) for uuid in UUIDS]
 SEEN = Hardware(topology=TOPOLOGY, looked=True)
-AROUND = Surroundings({}, Plugin("v0.20.0", {}), kubelet=KubeletFacts("none"))
+AROUND = Surroundings(
+    {}, Plugin("v0.20.0", {}), kubelet=KubeletFacts("none", "container", "none", "None")
+)
 WELL = Facts(
     boot_id="boot-1",
     hardware=SEEN,
@@ -162,6 +164,8 @@ def test_what_could_not_be_had_is_named() -> None:
     complete = said(picture, "Complete")
     assert (complete.status, complete.reason) == (False, "SomeUnseen")
     assert complete.message.split("; ") == [
+        "CPU and Memory Managers' policies: neither the kubelet nor a file tells: "
+        "pods of the class Guaranteed get no promises",
         "Node: 403 Forbidden",
         "Topology Manager's policy: the kubelet's configuration could not be read",
         "device plugin's policy: no container of NVIDIA's device plugin on this node: "
