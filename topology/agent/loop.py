@@ -240,7 +240,7 @@ class NodeAgent:
         try:
             entries = kubelet.entries()
             if polling.restarted(kubelet.restarts):
-                self._allocatable.want()  # another kubelet may hand out from other devices
+                self._allocatable.begin_anew()
             waited_for = [around.pods[uid] for uid in polling.due if uid in around.pods]
             if self._allocatable.is_due(now, entries, waited_for, watchful=polling.watchful(now)):
                 self._allocatable.answered(now, kubelet.allocatable())
@@ -315,6 +315,7 @@ class NodeAgent:
                 too_long=polling.silent_too_long(now),
                 accepted=self._holders.accepted,
                 pods_missing=self._holders.pods_missing(now),
+                devices_missing=self._allocatable.devices_missing(watchful=polling.watchful(now)),
             ),
             nvml_problem=nvml.problem,
             allocatable=self._allocatable.allocatable,

@@ -119,6 +119,21 @@ KUBELET: dict[str, Story] = {
         Row(25, listed(holds("a", 0, 3), holds("b", 2))),
         Row(60, holders={"1": (0, 3), "2": (2,)}, not_ready=""),
     ),
+    "a kubelet that starts has no devices until the plugin has registered": (
+        Row(1, bound("1", "a", acknowledged=True)),
+        Row(1, listed(holds("a", 0))),
+        Row(20, serves()),
+        Row(20, restarted(holds("a", 0))),
+        Row(23, holders={"1": (0,)}, not_ready="the kubelet has started and offers no GPUs yet"),
+        Row(24, serves("GPU-0", "GPU-1", "GPU-2", "GPU-3")),
+        Row(25.5, holders={"1": (0,)}, not_ready=""),
+    ),
+    "a plugin that does not come back is believed to be gone": (
+        Row(20, serves()),
+        Row(20, restarted()),
+        Row(31, not_ready="the kubelet has started and offers no GPUs yet"),
+        Row(45, not_ready=""),
+    ),
     "a pod that is not shown after ten seconds makes the record not Ready, and keeps its GPU": (
         Row(1, bound("1", "a", acknowledged=True)),
         Row(1, listed(holds("a", 0))),

@@ -180,6 +180,20 @@ class AllocatablePolling:
         self._entries: list[Entry] = []
         self.allocatable: Mapping[str, frozenset[DeviceId]] | None = None
         """Device ids by resource, the held ones included; None before the first answer."""
+        self._before: Mapping[str, frozenset[DeviceId]] = {}
+
+    def begin_anew(self) -> None:
+        """Another kubelet answers from now on. It has no devices until plugins have registered."""
+        self._before = self.allocatable or self._before
+        self.want()
+
+    def devices_missing(self, *, watchful: bool) -> bool:
+        """Whether devices of before the kubelet's restart are all away yet; some may never come.
+
+        ``watchful``: the kubelet has restarted a short time ago.
+        """
+        now = self.allocatable or {}
+        return watchful and any(ids and not now.get(name) for name, ids in self._before.items())
 
     def want(self) -> None:
         """Ask with the next list, whatever it says."""
@@ -207,6 +221,8 @@ class AllocatablePolling:
         """The question that was asked at ``now`` was answered."""
         self.allocatable = allocatable
         self._asked, self._wanted = now, False
+        if all(allocatable.get(name) for name in self._before):
+            self._before = {}
 
     def listed(self, entries: list[Entry]) -> None:
         """All that was asked together with this list of pods was answered."""

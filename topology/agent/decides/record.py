@@ -55,7 +55,8 @@ class KubeletState:
     ``cause`` says why it does not, empty where it does. ``silent`` says that it has been asked in
     vain, ``gone`` that it did not answer at all; ``too_long`` that it has been silent for longer
     than a record may pass over. ``accepted`` says that a list of its pods has been taken for true;
-    ``pods_missing`` that it does not show pods that are alive.
+    ``pods_missing`` that it does not show pods that are alive, ``devices_missing`` that it has just
+    started and has no devices yet.
     """
 
     cause: str = ""
@@ -64,6 +65,7 @@ class KubeletState:
     too_long: bool = False
     accepted: bool = True
     pods_missing: bool = False
+    devices_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +226,8 @@ def _not_ready(facts: Facts, unfit: Problem | None) -> Problem | None:
         return Problem("Starting", "the node's pods are not known yet")
     if unfit is not None:
         return unfit
+    if kubelet.devices_missing:
+        return Problem("DevicesMissing", "the kubelet has started and offers no GPUs yet")
     if kubelet.pods_missing:
         return Problem("PodsMissing", "the kubelet does not show pods that are alive")
     return None
