@@ -157,9 +157,10 @@ def test_uuids_look_like_nvmls_and_are_unique_across_nodes() -> None:
     assert all(pattern.fullmatch(uuid) for uuid in uuids)
 
 
-def test_the_allocator_is_the_stock_plugins_unless_said_otherwise() -> None:
+def test_plugin_and_kubelet_are_stock_unless_said_otherwise() -> None:
     kind = machine("t4-4")
-    assert kind.topology("n").allocator == AllocatorFacts(policy="best-effort")
+    stock = AllocatorFacts("best-effort", cpu_manager_policy="none", memory_manager_policy="None")
+    assert kind.topology("n").allocator == stock
     facts = AllocatorFacts(policy="packed", plugin_version="0.20.0")
     assert kind.topology("n", allocator=facts).allocator is facts
 
