@@ -132,9 +132,10 @@ def with_pod_admitted(
 def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
     """An operator has forgiven all refusals up to ``resumed``, in seconds since 1970.
 
-    If we have seen the node before, that was just now: then whatever the clocks say, all are.
+    If we have seen the node before, that was just now: then whatever the clocks say, all are. So
+    another time counts, be it earlier: the operator's clock may have been ahead the last time.
     """
-    if resumed <= facts.resumed:
+    if not resumed or resumed == facts.resumed:
         return facts
     for resource, streaks in facts.streaks.items():
         left = None if facts.exists else since(streaks, resumed, now)

@@ -15,7 +15,7 @@ from typing import Protocol, TypedDict
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, kept_away, sets_of
+from scheduler_extender.state.decision import Decision, sets_of
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
@@ -110,16 +110,13 @@ def bind(
     reserved = _reserve(cluster, pod, node)
     if reserved is None:
         return
-    placement = _placement(reserved, pod, now())
-    written = json.dumps(placement, separators=(",", ":"))
     has_turn = turns is None or turns.wait(reserved.ours, late)
-    why_not = _refusing(cluster, reserved.ours)
-    if late():
-        why_not = TOO_LATE if has_turn else NO_ANSWER
-    if why_not:
-        cluster.take_back(reserved.ours, reserved.before)
-        raise BindError(why_not)
     try:
+        _in_time(late, has_turn=has_turn)
+        if turns is not None:
+            reserved = _looked_at_again(cluster, reserved)
+        placement = _placement(reserved, pod, now())
+        written = json.dumps(placement, separators=(",", ":"))
         binder.write(Binding(pod.namespace, pod.name, uid, node, written))
     except BindError:
         cluster.take_back(reserved.ours, reserved.before)
@@ -174,16 +171,36 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
     raise BindError("this node changes all the time; kube-scheduler tries again")
 
 
-def _refusing(cluster: Cluster, ours: PodRecord) -> str:
-    """Why the node takes the pod no more: its kubelet has refused others since we decided."""
-    if ours.node is None or not isinstance(ours.request, GpuRequest):
-        return ""
-    facts = cluster.facts(ours.node)
-    if not facts.streaks:
-        return ""
-    without = facts.without(frozenset({ours.uid}))
-    rejection = kept_away(without, ours.request, cluster.settings)
-    return "" if rejection is None else rejection.reason
+def _in_time(late: Callable[[], bool], *, has_turn: bool) -> None:
+    """Raises :class:`BindError` where kube-scheduler has given the bind up by now."""
+    if late():
+        raise BindError(TOO_LATE if has_turn else NO_ANSWER)
+
+
+def _looked_at_again(cluster: Cluster, reserved: _Reserved) -> _Reserved:
+    """What is written, on the node's facts of now: the bind may have waited for its turn.
+
+    Raises :class:`BindError` where the node takes the pod no more. The verdict that is written is
+    never stronger than the reservation.
+    """
+    request, node = reserved.ours.request, reserved.ours.node
+    if node is None or not isinstance(request, GpuRequest):
+        return reserved
+    without = cluster.facts(node).without(frozenset({reserved.ours.uid}))
+    if without.key(request.resource) == reserved.facts.key(request.resource):
+        return reserved
+    decision = answer_of(cluster, without, request)
+    if decision.rejection is not None:
+        raise BindError(decision.rejection.reason)
+    if _is_guaranteed(decision) and not _is_guaranteed(reserved.decision):
+        return reserved
+    sets = _sets_of(cluster, without, request, decision)
+    return replace(reserved, decision=decision, facts=without, sets=sets)
+
+
+def _is_guaranteed(decision: Decision) -> bool:
+    assessed = decision.assessment
+    return assessed is not None and assessed.verdict is Verdict.GUARANTEED
 
 
 def _sets_of(

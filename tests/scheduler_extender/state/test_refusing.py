@@ -436,7 +436,18 @@ def test_an_operator_lifts_the_pause() -> None:
     assert not world.shut()
     world.refuse("c", "d")
     world.cluster.put_node(NODE, advertises=True, resumed=1.0)  # nothing new
+    world.cluster.put_node(NODE, advertises=True)  # nor is it to take the annotation away
     assert world.shut()
+
+
+def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too() -> None:
+    world = World()
+    world.cluster.put_node(NODE, advertises=True)
+    for resumed in (5_000.0, 1_010.0):
+        world.refuse(f"a-{resumed}", f"b-{resumed}")
+        assert world.shut()
+        world.cluster.put_node(NODE, advertises=True, resumed=resumed)
+        assert not world.shut()
 
 
 @pytest.mark.parametrize("pods_first", [True, False])
@@ -449,6 +460,18 @@ def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
     if pods_first:
         world.cluster.put_node(NODE, advertises=True, resumed=975.0)
     assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 1
+    assert not world.shut()
+
+
+def test_a_pause_that_is_left_after_a_restart_ends() -> None:
+    """The Node comes after its pods, forgiven from between their refusals."""
+    world = World()
+    for uid, age in (("a", 25.0), ("b", 24.0), ("c", 5.0), ("d", 4.0)):
+        world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
+    world.cluster.put_node(NODE, advertises=True, resumed=1000.0 + world.clock.now - 24.5)
+    assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 3
+    assert world.shut()
+    world.clock.now += 200
     assert not world.shut()
 
 

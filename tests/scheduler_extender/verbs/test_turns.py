@@ -22,6 +22,7 @@ from tests.nodes import switched
 from tests.scheduler_extender.serving import Clock
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.core.devices import NodeName, PodUid
+from topology.core.placement.rejections import BUSY
 from topology.core.report import Report
 from topology.core.requests import gpu_request
 
@@ -98,6 +99,18 @@ def test_of_a_crowd_that_is_refused_two_are_lost() -> None:
     assert crowd.binds == AT_ONCE
     assert errors.count("") == AT_ONCE
     assert set(errors) == {"", refusing(ERROR, alike=True).reason}
+    assert crowd.flying() == 0
+
+
+def test_a_bind_that_has_waited_is_decided_by_what_is_known_then() -> None:
+    crowd = Crowd()
+    with crowd.bound((3, NODE)) as binds:
+        eventually(lambda: crowd.binds == AT_ONCE and crowd.flying() == 1)
+        somebody = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(14))
+        crowd.cluster.put_pod(somebody)
+        crowd.answer(refused=False)
+        errors = [bind.result(PATIENCE) for bind in binds]
+    assert sorted(errors) == ["", "", BUSY.reason]
     assert crowd.flying() == 0
 
 

@@ -119,7 +119,7 @@ def _facts(kubelet: KubeletFacts, processors: Processors, allocatable: Allocatab
         allocatable.cpus,
         CpuSet(allocatable.cpus & ~shared),
         # As the kubelet counts, which takes all cores to be alike.
-        there.bit_count() // len(processors.cores),
+        max(1, there.bit_count() // max(1, len(processors.cores))),
         kubelet.socket_aligned,
     )
 
