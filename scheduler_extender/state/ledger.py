@@ -56,10 +56,13 @@ class Leaving:
     def confirmed_by(self, report: Report) -> bool:
         """Whether the report's agent surely knew of the deletion when it asked the kubelet.
 
+        A pod that had ended is gone as soon as a report shows it no more: its kubelet had it.
         Where it does not say what it knew, or nothing that can be compared, the second later report
         will do: the first may have been on its way already, and an agent looks again only once it
         has written what it saw.
         """
+        if self.pod.ended:
+            return True
         knew = None if self.version < 0 else report.knew_pods_at(self.version)
         return report.sequence >= self.sequence + 2 if knew is None else knew
 
