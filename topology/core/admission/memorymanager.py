@@ -29,7 +29,6 @@ class MemoryManager:
     def __init__(
         self, facts: NumaFacts, room: Room, *, only_fewest: bool, before: Amounts = ()
     ) -> None:
-        self._facts = facts
         self._every = all_nodes(facts)
         self._total = [dict(node.memory) for node in facts.nodes]
         self._most = self._left(room.blocks)
