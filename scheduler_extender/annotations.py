@@ -33,6 +33,8 @@ PLACEMENT = PREFIX + "placement"
 WAKE = PREFIX + "wake"
 RESUME = PREFIX + "resume"
 """On a Node, not on a pod: up to when an operator forgives its refusals, in RFC 3339."""
+TERM = PREFIX + "term"
+"""On a pod of the extender's own: the number of the last term in which it began to lead."""
 RESERVED = frozenset({PLACEMENT, WAKE})
 """Ours to write; ignored on input."""
 

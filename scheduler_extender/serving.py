@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.clusterfile import ClusterFile, feed
@@ -24,6 +25,9 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.verbs import Turns
 from topology.kubeapi.apiserver import ApiServer
+
+if TYPE_CHECKING:  # file mode waits for none of their modules
+    from scheduler_extender.leader.leader import Leader, Replication
 
 STARTS_WITHIN = 30.0
 """Seconds for a service in a thread to listen on its ports."""
@@ -58,13 +62,40 @@ def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
     metrics = Metrics()
     metrics.watch(cluster)
     source = KubeSource(api, cluster)
-    source.start()
-    try:
-        source.tell(metrics.follow)
-        turns = Turns(cluster)
-        yield Service(cluster, source.binder, source.unready, metrics, turns=turns)
-    finally:
-        source.stop()
+    with source.following(metrics.follow):
+        yield Service(cluster, source.binder, source.unready, metrics, turns=Turns(cluster))
+
+
+@contextmanager
+def replica_service(
+    api: ApiServer, settings: Settings, replication: Replication
+) -> Iterator[tuple[Service, Leader]]:
+    """The same as one of several replicas, which takes part in the election inside the block."""
+    from scheduler_extender.kube.source import KubeSource
+    from scheduler_extender.leader.leader import Leader
+
+    cluster = Cluster(time.monotonic, settings)
+    metrics = Metrics()
+    metrics.watch(cluster)
+    leader = Leader(api, replication, synced=lambda: source.unready() is None)
+    source = KubeSource(api, cluster, replica=leader)
+    metrics.tell_term(lambda: leader.term)
+    with source.following(metrics.follow):
+        leader.start()
+        try:
+            yield (
+                Service(
+                    cluster,
+                    source.binder,
+                    source.unready,
+                    metrics,
+                    standby=leader.standby,
+                    turns=Turns(cluster),
+                ),
+                leader,
+            )
+        finally:
+            leader.stop()
 
 
 def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Servers:

@@ -55,6 +55,7 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     node_name: str | None = None
     resource_claims: list[Any] | None = None
     resources: Resources | None = None
+    scheduling_gates: list[Any] | None = None
 
     def size(self) -> int:
         """How many containers the pod has, init containers included."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +19,11 @@ from topology.core.placement import Verdict
 
 if TYPE_CHECKING:  # the service's modules take a while to load, which other commands need not wait
     from scheduler_extender.http.service import Service
+    from scheduler_extender.leader.address import Address
+    from scheduler_extender.leader.leader import Leader, Replication
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""What Kubernetes takes for an object's name, and a little more."""
 
 
 def extender(
@@ -87,6 +94,55 @@ def extender(
             "--client-ca. May be given several times.",
         ),
     ] = None,
+    leader_elect: Annotated[
+        bool,
+        typer.Option(
+            "--leader-elect",
+            help="Run as one of several replicas, of which one answers. Needs --pod-namespace and "
+            "--pod-name.",
+        ),
+    ] = False,
+    lease: Annotated[
+        str, typer.Option(metavar="NAME", help="The Lease that says which replica leads.")
+    ] = "gpu-topology",
+    lease_seconds: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="So long after the leader's last sign of life another replica takes over.",
+            min=2,
+            max=120,
+        ),
+    ] = 10.0,
+    pod_namespace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            envvar="POD_NAMESPACE",
+            help="Namespace of the pod in which this replica runs, of the Lease and the Service.",
+        ),
+    ] = None,
+    pod_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            envvar="POD_NAME",
+            help="Name of the pod in which this replica runs.",
+        ),
+    ] = None,
+    pod_ip: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            envvar="POD_IP",
+            help="Address that the leader writes into the EndpointSlice of --service. Without it: "
+            "it writes none.",
+        ),
+    ] = None,
+    service: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The Service by which kube-scheduler finds the leader."),
+    ] = "gpu-topology",
 ) -> None:
     """Run the scheduler extender, which kube-scheduler asks.
 
@@ -100,13 +156,21 @@ def extender(
     words = {which.value: which for which in Refusals}
     kept_off = one_of("--refusals", refusals, words, Refusals.CERTAIN, "certain")
     tls = _tls(tls_cert, tls_key, client_ca, client_name)
+    replication = None
+    if leader_elect:
+        if cluster is not None:
+            raise BadInputError("--leader-elect needs an API server; --cluster has none")
+        replication = _replication(
+            pod_namespace, pod_name, lease, lease_seconds, _address(pod_ip, port, service)
+        )
     log_json()
     where = Addresses(host, port, admin_port, tls)
     if cluster is not None:
         settings = Settings(weakest, None, all_pods_known=False, refusals=kept_off)
         _serve_file(cluster, settings, where)
     else:
-        _serve_kube(kubeconfig, context, Settings(weakest, stale_after, refusals=kept_off), where)
+        settings = Settings(weakest, stale_after, refusals=kept_off)
+        _serve_kube(kubeconfig, context, settings, where, replication)
 
 
 def _tls(
@@ -137,10 +201,45 @@ def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:
     _serve(service, where, f"{len(content.records)} nodes from {path}")
 
 
+def _replication(
+    namespace: str | None, name: str | None, lease: str, seconds: float, address: Address | None
+) -> Replication:
+    from scheduler_extender.kube.bindable import OwnPod
+    from scheduler_extender.leader.leader import Replication
+
+    if not namespace or not name:
+        raise BadInputError(
+            "--leader-elect needs --pod-namespace and --pod-name, or the variables POD_NAMESPACE "
+            "and POD_NAME"
+        )
+    for option, part in (("--pod-namespace", namespace), ("--pod-name", name), ("--lease", lease)):
+        if not NAME.fullmatch(part):
+            raise BadInputError(f"{option}: {part!r} is no name of a Kubernetes object")
+    return Replication(OwnPod(namespace, name), lease, seconds, address)
+
+
+def _address(ip: str | None, port: int, service: str) -> Address | None:
+    from scheduler_extender.leader.address import Address
+
+    if not ip:
+        return None
+    try:
+        ipaddress.ip_address(ip)
+    except ValueError as error:
+        raise BadInputError(f"--pod-ip: {ip!r} is no IP address") from error
+    if not NAME.fullmatch(service):
+        raise BadInputError(f"--service: {service!r} is no name of a Kubernetes object")
+    return Address(ip, port, service)
+
+
 def _serve_kube(
-    kubeconfig: Path | None, context: str | None, settings: Settings, where: Addresses
+    kubeconfig: Path | None,
+    context: str | None,
+    settings: Settings,
+    where: Addresses,
+    replication: Replication | None,
 ) -> None:
-    from scheduler_extender.serving import kube_service
+    from scheduler_extender.serving import kube_service, replica_service
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
     try:
@@ -151,11 +250,15 @@ def _serve_kube(
     except ApiFailure as error:
         hint = "" if kubeconfig else "; outside a cluster give --cluster FILE or --kubeconfig PATH"
         raise BadInputError(f"{error}{hint}") from error
-    with kube_service(api, settings) as service:
-        _serve(service, where, "the API server's cluster")
+    if replication is None:
+        with kube_service(api, settings) as service:
+            _serve(service, where, "the API server's cluster")
+    else:
+        with replica_service(api, settings, replication) as (service, leader):
+            _serve(service, where, "the API server's cluster, one of several replicas", leader)
 
 
-def _serve(service: Service, where: Addresses, what: str) -> None:
+def _serve(service: Service, where: Addresses, what: str, leader: Leader | None = None) -> None:
     from scheduler_extender.http.servers import PortError
     from scheduler_extender.serving import servers
 
@@ -163,6 +266,9 @@ def _serve(service: Service, where: Addresses, what: str) -> None:
         found = servers(service, where)
     except PortError as error:
         raise BadInputError(str(error)) from error
+    if leader is not None:
+        found.on_stop.append(leader.resign)
+        leader.on_lost.append(found.close_idle)
     scheme = "https" if where.tls else "http"
     port, admin_port = found.ports
 

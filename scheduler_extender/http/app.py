@@ -84,6 +84,7 @@ class _Answers:
 
     def _filter(self, body: wire.Body, *, at_once: bool) -> bytes:
         args = _scheduling(body, at_once=at_once)
+        self._need_lead()
         if self._service.unready() is not None:
             return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
         self._service.saw(args.pod)
@@ -119,6 +120,7 @@ class _Answers:
     def bind(self, body: wire.Body, arrived: float) -> bytes:
         """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
         args = wire.binding_decoder.decode(body)
+        self._need_lead()
         if self._service.unready() is not None:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
@@ -147,7 +149,12 @@ class _Answers:
             verbs.preempt(self._cluster, args, lambda: time.monotonic() - started > VERB_SECONDS)
         )
 
+    def _need_lead(self) -> None:
+        if (reason := self._service.standby()) is not None:
+            raise NotReadyError(reason)
+
     def _need_sync(self) -> None:
+        self._need_lead()
         if self._service.unready() is not None:
             raise NotReadyError(verbs.NOT_SYNCED)
 

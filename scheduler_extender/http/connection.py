@@ -88,6 +88,11 @@ class Connection(HttpToolsProtocol):
         else:
             self._crowded = True
 
+    def close_if_idle(self) -> None:
+        """Close it if its client waits for nothing."""
+        if self._phase is _Phase.IDLE and not self._unanswered and not self.transport.is_closing():
+            self.transport.close()
+
     # What the parser sees.
 
     def data_received(self, data: bytes) -> None:

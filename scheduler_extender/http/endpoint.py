@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 PIECE = 256 * 1024
 """Bytes of an answer that are handed over at a time; the next when the client has read."""
 
+UNAVAILABLE = 503
+
 Answer = Callable[[Body, float], bytes]
 """From a body, and the moment of :func:`time.monotonic` at which its request came, to an answer.
 
@@ -34,7 +36,7 @@ It raises :class:`msgspec.DecodeError` for a body that cannot be decoded.
 
 
 class NotReadyError(Exception):
-    """The cluster is not synced yet."""
+    """The cluster is not synced yet, or another replica leads."""
 
 
 class BodyError(Exception):
@@ -153,6 +155,8 @@ async def _send(send: Send, status: int, payload: bytes) -> None:
         (b"content-type", b"application/json"),
         (b"content-length", str(len(payload)).encode()),
     ]
+    if status == UNAVAILABLE:
+        headers.append((b"connection", b"close"))  # so that the client may find another replica
     await send({"type": "http.response.start", "status": status, "headers": headers})
     start = 0
     while len(payload) - start > PIECE:

@@ -154,6 +154,15 @@ class Metrics:
         """Show a number that only grows and that somebody else counts; ``count`` gives it."""
         self._read.append((Counter(f"gpu_topology_{name}", what, registry=self.registry), count))
 
+    def tell_term(self, term: Callable[[], int]) -> None:
+        """Show the term in which this replica leads; ``term`` gives it, 0 where it does not."""
+        gauge = Gauge(
+            "gpu_topology_leader_term",
+            "The number of the term in which this replica leads, 0 where another does",
+            registry=self.registry,
+        )
+        gauge.set_function(term)
+
     def look(self, now: float) -> None:
         """Bring up to date what others count; ``now`` is the cluster's clock."""
         with self._looking:  # two scrapes at once would each add what is new

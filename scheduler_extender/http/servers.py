@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from scheduler_extender.http.addresses import Tls
-from scheduler_extender.http.connection import connection
+from scheduler_extender.http.connection import Connection, connection
 from scheduler_extender.limits import DEFAULT, Limits
 
 GC_THRESHOLDS = (50_000, 20, 1000)
@@ -59,7 +59,8 @@ class _Server(uvicorn.Server):
 class Servers:
     """Both servers together. :meth:`run` blocks; :meth:`stop` may come from any thread.
 
-    ``ports`` are the numbers that they listen on.
+    ``ports`` are the numbers that they listen on. ``on_stop`` are called, on the event loop, when
+    it is told to stop.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class Servers:
         self._apps = (app, admin)
         configs = (_config(app, tls, limits), _config(admin, None, limits))
         self._servers = [_Server(config) for config in configs]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_stop: list[Callable[[], None]] = []
 
     def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
         """Serve until stopped, by SIGINT or SIGTERM too if ``signals``."""
@@ -85,10 +88,23 @@ class Servers:
 
     def stop(self) -> None:
         """Finish what is being answered, then return from :meth:`run`."""
+        for listener in self.on_stop:
+            listener()
         for server in self._servers:
             server.should_exit = True
 
+    def close_idle(self) -> None:
+        """Close the connections to the verbs that wait for no answer; from any thread."""
+        if (loop := self._loop) is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._close_idle)
+
+    def _close_idle(self) -> None:
+        for found in list(self._servers[0].server_state.connections):
+            if isinstance(found, Connection):
+                found.close_if_idle()
+
     async def _run(self, on_started: Callable[[], None], signals: bool) -> None:
+        self._loop = asyncio.get_running_loop()
         if signals:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM):

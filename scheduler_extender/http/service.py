@@ -16,11 +16,16 @@ def _forget(pod: Pod) -> None:
     """Nobody has to know which pods filter was asked about."""
 
 
+def _leads() -> None:
+    """The only replica answers verbs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """The cluster, who writes binds, and what the routes count.
 
-    ``unready`` gives the reason why we cannot answer yet, or None. ``saw`` is told each pod that
+    ``unready`` gives the reason why we cannot answer yet, or None, and ``standby`` why another
+    replica answers verbs. ``saw`` is told each pod that
     filter is asked about. ``turns`` says when a bind may be written; None where no kubelet answers
     that we hear of. ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget of memory
     that both ports share.
@@ -30,6 +35,7 @@ class Service:
     binder: Binder
     unready: Callable[[], str | None]
     metrics: Metrics
+    standby: Callable[[], str | None] = _leads
     saw: Callable[[Pod], None] = _forget
     turns: Turns | None = None
     file_mode: bool = False

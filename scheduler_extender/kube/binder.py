@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import msgspec
@@ -40,6 +41,29 @@ SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
 """Seconds after which a Binding that the API server has begun can no longer be committed."""
 
 
+VERSION_WITHIN = 1.0
+"""Seconds for the watch to show a pod's latest version."""
+VERSIONS_TRIED = 3
+
+
+class Fence(Protocol):
+    """What keeps a replica that leads no more from writing binds (ADR 12)."""
+
+    def version(self, uid: PodUid, *, other_than: str, within: float) -> str | None:
+        """The resourceVersion of a pod that our watch has shown; None where it shows no other one
+        within so many seconds."""
+        ...
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Inside, a bind may be written whose version was known before. Raises
+        :class:`.BindError` where we do not lead."""
+        ...
+
+
+class _ChangedError(Exception):
+    """The pod is unbound, and of another version than the Binding was for."""
+
+
 class _PodApi(Protocol):
     def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
     def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes: ...
@@ -47,11 +71,15 @@ class _PodApi(Protocol):
 
 
 class KubeBinder:
-    """Writes one Binding a pod: nodeName, UID as precondition, placement annotation, at once."""
+    """Writes one Binding a pod: nodeName, UID as precondition, placement annotation, at once.
 
-    def __init__(self, api: _PodApi, cluster: Cluster) -> None:
+    With a ``fence`` the pod's version is a precondition, too.
+    """
+
+    def __init__(self, api: _PodApi, cluster: Cluster, fence: Fence | None = None) -> None:
         self._api = api
         self._cluster = cluster
+        self._fence = fence
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
         """The pod as the API server has it; None if it is gone or another one bears its name."""
@@ -86,16 +114,41 @@ class KubeBinder:
         return version_of(metadata_decoder.decode(body).metadata.resource_version)
 
     def write(self, binding: Binding) -> None:
-        """Create the Binding; on a conflict or no answer, ask what became of the pod."""
+        """Create the Binding; on a conflict or no answer, ask what became of the pod.
+
+        Whoever changes the pod meanwhile makes a fenced Binding fail: it is tried again with the
+        version that the watch shows then.
+        """
+        if self._fence is None:
+            self._create(binding)
+            return
+        version = ""
+        for _ in range(VERSIONS_TRIED):
+            known = self._fence.version(binding.uid, other_than=version, within=VERSION_WITHIN)
+            if known is None:
+                raise BindError("the watch on pods does not show the pod's latest version yet")
+            version = known
+            try:
+                with self._fence.writing():
+                    self._create(binding, version)
+            except _ChangedError:
+                continue
+            return
+        raise BindError("somebody changes the pod all the time")
+
+    def _create(self, binding: Binding, version: str | None = None) -> None:
+        metadata: dict[str, Any] = {
+            "name": binding.name,
+            "namespace": binding.namespace,
+            "uid": binding.uid,
+            "annotations": {PLACEMENT: binding.placement},
+        }
+        if version is not None:
+            metadata["resourceVersion"] = version
         body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {
-                "name": binding.name,
-                "namespace": binding.namespace,
-                "uid": binding.uid,
-                "annotations": {PLACEMENT: binding.placement},
-            },
+            "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
         }
         path = _pod_path(binding.namespace, binding.name) + "/binding"
@@ -104,7 +157,9 @@ class KubeBinder:
             self._api.create(path, msgspec.json.encode(body), limit, timeout=WRITE_TIMEOUT)
         except ApiNotSent as error:
             raise BindError(f"the bind could not be sent: {error}") from error
-        except (ConflictError, ApiUnreachable) as error:
+        except ConflictError as error:
+            self._settle(binding, error, fenced=version is not None)
+        except ApiUnreachable as error:
             self._settle(binding, error)
         except ApiError as error:
             if error.status >= 500:
@@ -114,7 +169,7 @@ class KubeBinder:
         except ApiFailure as error:
             raise BindError(f"the bind could not be sent: {error}") from error
 
-    def _settle(self, binding: Binding, cause: ApiFailure) -> None:
+    def _settle(self, binding: Binding, cause: ApiFailure, *, fenced: bool = False) -> None:
         """The write may have been committed: only the pod itself can tell.
 
         That it is unbound tells nothing after an answer that never came, or came too late: the
@@ -128,6 +183,8 @@ class KubeBinder:
             raise BindUnknownError(words) from cause  # it may have been bound before it went
         if found.node is None:
             words = f"the bind was not written: {cause}"
+            if fenced and not found.deleting:
+                raise _ChangedError from cause
             if isinstance(cause, ConflictError):
                 raise BindError(words) from cause
             raise BindUnknownError(f"{words} (and may be yet)") from cause

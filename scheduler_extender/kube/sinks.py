@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 
 import msgspec
 import structlog
 
-from scheduler_extender.annotations import RESUME
+from scheduler_extender.annotations import RESUME, asks_for_any
+from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import UNKNOWN_VERSION
 from scheduler_extender.state.pods import pod_record
@@ -100,29 +102,41 @@ class PodSink:
     ``now`` is the time of day in seconds since 1970: a pod tells when its kubelet answered.
     """
 
-    def __init__(self, cluster: Cluster, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        now: Callable[[], float] = time.time,
+        bindable: Bindable | None = None,
+    ) -> None:
         self._cluster = cluster
         self._now = now
+        self._bindable = bindable
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
         seen = set()
-        for raw in objects:
-            uid = _readable(raw, self.apply)
-            if uid is not None:
-                seen.add(PodUid(uid))
+        with self._bindable.whole() if self._bindable is not None else nullcontext():
+            for raw in objects:
+                uid = _readable(raw, self.apply)
+                if uid is not None:
+                    seen.add(PodUid(uid))
         self._cluster.keep_pods(seen, version_of(resource_version))
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take a pod that is new or changed."""
-        record = pod_record(pod_decoder.decode(obj), self._cluster.settings.managed)
+        pod, managed = pod_decoder.decode(obj), self._cluster.settings.managed
+        record = pod_record(pod, managed)
         if record is not None:
             age = 0.0 if record.started is None else self._now() - record.started
             self._cluster.put_pod(record, age)
+        if self._bindable is not None:
+            self._bindable.take(pod, managed=record is not None or asks_for_any(pod, managed))
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
         pod = metadata_decoder.decode(obj).metadata
+        if self._bindable is not None:
+            self._bindable.drop(PodUid(pod.uid))
         self._cluster.drop_pod(PodUid(pod.uid), version_of(pod.resource_version))
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 import structlog
 
-from scheduler_extender.kube.binder import PODS_PATH, KubeBinder
+from scheduler_extender.kube.bindable import Bindable
+from scheduler_extender.kube.binder import PODS_PATH, Fence, KubeBinder
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
@@ -20,6 +23,8 @@ from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state import freshness
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.refusing import NodeRefusal
+from scheduler_extender.state.verification import Surprise
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Timing
 
@@ -32,6 +37,20 @@ TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
 """There is one of us, so we come back soon after an outage: pods wait for what we missed."""
 
 
+class Replica(Fence, Protocol):
+    """One of several replicas (``leader``): whether it is the one that writes."""
+
+    bindable: Bindable
+
+    def leads(self) -> bool:
+        """Whether it answers and writes now."""
+        ...
+
+
+def _always() -> bool:
+    return True
+
+
 class KubeSource:
     """The reflectors of one API server, and lookout, settler, waker and event writer.
 
@@ -42,21 +61,27 @@ class KubeSource:
     """Seconds between two rounds."""
 
     def __init__(
-        self, api: ApiServer, cluster: Cluster, clock: Callable[[], float] = time.monotonic
+        self,
+        api: ApiServer,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.monotonic,
+        replica: Replica | None = None,
     ) -> None:
         self._api = api
         self._clock = clock
-        self.binder = KubeBinder(api, cluster)
+        bindable = replica.bindable if replica is not None else None
+        self._leads = replica.leads if replica is not None else _always
+        self.binder = KubeBinder(api, cluster, replica)
         self.waker = Waker(cluster, api)
         self._settler = Settler(cluster, self.binder, clock=clock)
         self._events = EventWriter(api)
-        cluster.on_surprise(self._events.note)
-        cluster.on_refusal(self._events.note_refusal)
+        cluster.on_surprise(self._note_surprise)
+        cluster.on_refusal(self._note_refusal)
         self.reflectors = [
             Reflector(api, path, sink, name=name, timing=TIMING)
             for path, sink, name in (
                 (RECORDS_PATH, RecordSink(cluster), "gputopologies"),
-                (PODS_PATH, PodSink(cluster), "pods"),
+                (PODS_PATH, PodSink(cluster, bindable=bindable), "pods"),
                 (NODES_PATH, NodeSink(cluster), "nodes"),
             )
         ]
@@ -69,7 +94,7 @@ class KubeSource:
             for name, work in (
                 ("lookout", self._look_out),
                 ("settler", self._settler.round),
-                ("waker", self.waker.round),
+                ("waker", self._wake),
             )
         ]
 
@@ -100,6 +125,16 @@ class KubeSource:
             found.append(Watch(reflector.name, state.whole_at, failing))
         return found
 
+    @contextmanager
+    def following(self, count: Callable[[str, str, Callable[[], int]], None]) -> Iterator[None]:
+        """The cluster is followed inside the block; ``count`` is handed what :meth:`tell` tells."""
+        self.start()
+        try:
+            self.tell(count)
+            yield
+        finally:
+            self.stop()
+
     def start(self) -> None:
         """Start listing and watching, each in a thread of its own."""
         for reflector in self.reflectors:
@@ -128,6 +163,19 @@ class KubeSource:
         elif was and not self._blind:
             log.info("all watches say something again")
             self._cluster.tell_of_all_nodes()
+
+    def _note_surprise(self, surprise: Surprise) -> None:
+        if self._leads():
+            self._events.note(surprise)
+
+    def _note_refusal(self, refusal: NodeRefusal) -> None:
+        if self._leads():
+            self._events.note_refusal(refusal)
+
+    def _wake(self, now: float) -> None:
+        """One replica wakes pods; the others take note of what has changed."""
+        if self._leads():
+            self.waker.round(now)
 
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311

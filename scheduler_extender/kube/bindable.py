@@ -1,0 +1,136 @@
+"""The versions of the pods that could be bound, and the latest term, as one watch has shown them.
+
+What makes a bind of a former leader fail (ADR 12) is the order of the watch on pods: whoever finds
+a pod's version here, and no later term, knows that the version is older than that term.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from scheduler_extender.annotations import TERM
+from scheduler_extender.state.pods import ENDED
+from scheduler_extender.wire import Pod
+from topology.core.devices import PodUid
+
+MOST_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPod:
+    """The pod that this replica runs in."""
+
+    namespace: str
+    name: str
+
+
+class Bindable:
+    """Fed by the thread of the watch on pods; read by any. ``own`` is the pod that we run in; only
+    in its namespace marks count: in others a pod's author may write what they like."""
+
+    def __init__(self, own: OwnPod) -> None:
+        self._own = own
+        self._changed = threading.Condition()
+        self._known: dict[PodUid, _Known] = {}
+        self._anew: dict[PodUid, _Known] | None = None
+        self._mark = ""
+        self._term = self._others = 0
+
+    @property
+    def term(self) -> int:
+        """The latest term that any replica has begun; 0 before the first."""
+        return self._term
+
+    @property
+    def others_term(self) -> int:
+        """The latest term that another replica has begun."""
+        return self._others
+
+    def take(self, pod: Pod, *, managed: bool) -> None:
+        """A pod is new or changed. ``managed`` says that it asks for GPUs."""
+        metadata = pod.metadata
+        mark = (metadata.annotations or {}).get(TERM)
+        if mark is not None and metadata.namespace == self._own.namespace:
+            self._note(metadata.name, mark)
+        if not managed:
+            return
+        with self._changed:
+            into = self._known if self._anew is None else self._anew
+            if _bindable(pod):
+                into[PodUid(metadata.uid)] = _Known(
+                    metadata.namespace, metadata.name, metadata.resource_version
+                )
+            else:
+                into.pop(PodUid(metadata.uid), None)
+            self._changed.notify_all()
+
+    def drop(self, uid: PodUid) -> None:
+        """A pod is gone."""
+        with self._changed:
+            self._known.pop(uid, None)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Inside, every pod that there is is taken: a later term may stand behind a pod in a list,
+        so nothing of it is shown before its end."""
+        self._anew = {}
+        try:
+            yield
+            with self._changed:
+                self._known = self._anew
+                self._changed.notify_all()
+        finally:
+            self._anew = None
+
+    def version(self, uid: PodUid, *, other_than: str = "", within: float = 0.0) -> str | None:
+        """The resourceVersion of a pod that could be bound; None where there is none other than
+        ``other_than`` within so many seconds."""
+
+        def found() -> str | None:
+            known = self._known.get(uid)
+            return known.version if known is not None and known.version != other_than else None
+
+        with self._changed:
+            return self._changed.wait_for(found, within) if within else found()
+
+    def shown(self, mark: str, within: float) -> bool:
+        """Whether the watch shows, within so many seconds, that our pod bears a mark: then it has
+        shown all that was written before the mark, too."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._mark == mark, within)
+
+    def pods(self) -> dict[PodUid, tuple[str, str]]:
+        """Namespace and name of every pod that could be bound."""
+        with self._changed:
+            return {uid: (known.namespace, known.name) for uid, known in self._known.items()}
+
+    def _note(self, name: str, mark: str) -> None:
+        with self._changed:
+            term = mark.partition(" ")[0]
+            if term.isdecimal() and len(term) <= MOST_DIGITS:
+                self._term = max(self._term, int(term))
+                if name != self._own.name:
+                    self._others = max(self._others, int(term))
+            if name == self._own.name:
+                self._mark = mark
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    namespace: str
+    name: str
+    version: str
+
+
+def _bindable(pod: Pod) -> bool:
+    """Whether the API server would bind it. A gate that is taken away never comes back."""
+    return not (
+        pod.spec.node_name
+        or pod.spec.scheduling_gates
+        or pod.metadata.deletion_timestamp
+        or pod.status.phase in ENDED
+    )

@@ -1,0 +1,118 @@
+"""Who leads, by a Lease: what one replica writes next, and up to when it may answer.
+
+A state machine without I/O or clock. Times are seconds of the caller's own clock, which runs on
+while the process is paused. That no GPU is given twice does not depend on any of it (that is
+:mod:`.fence`); it decides who answers, and how soon another takes over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+HOLDS = 0.9
+"""The share of a Lease's duration for which its holder counts on it, from before it asked for it.
+The others wait for the whole of it, from when they see it; so with clocks that run 5 % fast or slow
+(0.9 / 0.95 < 1 / 1.05) the holder has stopped before another begins."""
+
+
+class Step(Enum):
+    """What to write to the Lease now."""
+
+    NOTHING = "nothing"
+    TAKE = "take"
+    RENEW = "renew"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The Lease as the API server has it.
+
+    ``holder`` is empty where nobody leads. ``seconds`` is its duration. ``term`` counts the
+    holders. ``drained`` is the term whose holder has said that all its binds are written.
+    ``version`` is the resourceVersion, empty for a Lease that does not exist yet.
+    """
+
+    holder: str = ""
+    seconds: float = 0.0
+    term: int = 0
+    drained: int = -1
+    version: str = ""
+
+
+class Election:
+    """What one replica knows of the Lease. ``identity`` is this process's alone, ``seconds`` the
+    duration that it writes."""
+
+    def __init__(self, identity: str, seconds: float) -> None:
+        self.identity = identity
+        self._seconds = seconds
+        self._lease: Lease | None = None
+        self._since = 0.0
+        self._until = float("-inf")
+        self._highest = 0
+        self._after = Lease()
+
+    @property
+    def lease(self) -> Lease | None:
+        """The Lease as it was last seen; None before."""
+        return self._lease
+
+    @property
+    def holds(self) -> bool:
+        """Whether the Lease names us, if perhaps no longer in time."""
+        return self._lease is not None and self._lease.holder == self.identity
+
+    @property
+    def term(self) -> int:
+        """The number of our term, if the Lease names us."""
+        return self._lease.term if self._lease is not None else 0
+
+    @property
+    def after_drained(self) -> bool:
+        """Whether whoever led before our term has said that all its binds are written."""
+        return self._after.drained == self._after.term
+
+    def leads(self, now: float) -> bool:
+        """Whether the Lease is ours and has not run out."""
+        return self.holds and now < self._until
+
+    def saw(self, lease: Lease, now: float) -> None:
+        """The Lease was read. Whatever has changed in it starts the wait anew."""
+        if self._lease is None or lease.version != self._lease.version:
+            self._lease, self._since = lease, now
+        self._highest = max(self._highest, lease.term)
+
+    def heard_of(self, term: int) -> None:
+        """A term was heard of elsewhere: a Lease that was deleted must not begin anew below it."""
+        self._highest = max(self._highest, term)
+
+    def step(self, now: float) -> Step:
+        """What to write now."""
+        lease = self._lease
+        if lease is None:
+            return Step.NOTHING
+        if self.holds:
+            # Another has begun a later term, on a Lease that was deleted since.
+            return Step.RENEW if lease.term >= self._highest else Step.TAKE
+        over = not lease.holder or now - self._since >= max(lease.seconds, self._seconds)
+        return Step.TAKE if over else Step.NOTHING
+
+    def wanted(self, step: Step) -> Lease:
+        """The Lease to write for :attr:`Step.TAKE` or :attr:`Step.RENEW`, over the version seen."""
+        seen = self._lease or Lease()
+        if step is Step.TAKE:
+            self._after = seen
+            seen = replace(seen, holder=self.identity, term=self._highest + 1)
+        return replace(seen, seconds=self._seconds, drained=-1)
+
+    def released(self, *, drained: bool) -> Lease:
+        """The Lease to write where we resign: nobody holds it."""
+        seen = self._lease or Lease()
+        return replace(seen, holder="", drained=seen.term if drained else -1)
+
+    def wrote(self, lease: Lease, asked: float, now: float) -> None:
+        """A write was accepted. ``asked`` is the moment just before it was sent."""
+        self.saw(lease, now)
+        if self.holds:
+            self._until = asked + HOLDS * self._seconds

@@ -1,0 +1,283 @@
+"""One of two replicas: takes part in the election, takes over, and says whether it leads."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from uuid import uuid4
+
+import msgspec
+import structlog
+
+from scheduler_extender.kube.bindable import Bindable, OwnPod
+from scheduler_extender.leader.address import Address, Endpoint
+from scheduler_extender.leader.election import Election, Step
+from scheduler_extender.leader.fence import DeposedError, Fence
+from scheduler_extender.leader.lease import LeaseStore
+from scheduler_extender.verbs import BindError, BindUnknownError
+from topology.core.devices import PodUid
+from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
+
+log = structlog.get_logger(__name__)
+
+RENEWALS = 5
+"""How often the leader renews the Lease in its duration."""
+LOOK = 0.5
+"""Seconds between two looks of a replica that does not lead, and after a failure."""
+PUBLISHED_AGAIN = 10.0
+"""Seconds between two looks whether the Service still names us."""
+DRAINS_WITHIN = 6.0
+"""Seconds for the binds that are being written to end, when we resign."""
+NOT_LEADING = "this replica does not lead"
+
+
+def boot_clock() -> float:
+    """Seconds that run on while the process is paused and while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """How a replica takes part: the pod that it runs in, the Lease in that pod's namespace and its
+    duration in ``seconds``, and the address that the leader writes into the Service, if any."""
+
+    own: OwnPod
+    lease: str = "gpu-topology"
+    seconds: float = 10.0
+    address: Address | None = None
+
+
+class Leader:
+    """What the rest of a replica needs to know of the election; its threads ask and write.
+
+    ``synced`` says whether the state is whole: nobody leads before. ``on_lost`` are called, by a
+    thread of ours, when we have led and do so no more.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        replication: Replication,
+        synced: Callable[[], bool],
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        own, seconds = replication.own, replication.seconds
+        identity = f"{own.name}_{uuid4().hex[:8]}"
+        self.bindable = Bindable(own)
+        self._election = Election(identity, seconds)
+        self._store = LeaseStore(api, own.namespace, replication.lease)
+        self._fence = Fence(api, self.bindable, own, identity)
+        address = replication.address
+        self._endpoint = Endpoint(api, own, address) if address is not None else None
+        self._synced = synced
+        self._clock = clock
+        self._renew = seconds / RENEWALS
+        self.on_lost: list[Callable[[], None]] = []
+        self._fenced = -1
+        self._resigning = False
+        self._led = False
+        self._published = float("-inf")
+        self._stopping = threading.Event()
+        self._writes = _Writes()
+        self._taking: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="election", daemon=True)
+
+    # What the rest asks.
+
+    def leads(self) -> bool:
+        """Whether this replica may answer and write now."""
+        return (
+            not self._resigning
+            and self._owns_term(self._fenced)
+            and self._election.leads(self._clock())
+        )
+
+    def standby(self) -> str | None:
+        """Why this replica answers no verbs; None where it leads."""
+        return None if self.leads() else NOT_LEADING
+
+    @property
+    def term(self) -> int:
+        """The term in which we lead; 0 where we do not."""
+        return self._fenced if self.leads() else 0
+
+    # What a binder asks (kube.binder.Fence).
+
+    def version(self, uid: PodUid, *, other_than: str, within: float) -> str | None:
+        """The resourceVersion of a pod that our watch has shown."""
+        return self.bindable.version(uid, other_than=other_than, within=within)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Inside, a bind may be written whose version was known before."""
+        with self._writes:
+            # After the write was counted, so that whoever resigns meanwhile waits for it.
+            if not self.leads():
+                raise BindError(f"{NOT_LEADING} any more")
+            yield
+
+    # Its life.
+
+    def start(self) -> None:
+        """Take part from now on."""
+        self._thread.start()
+
+    def resign(self) -> None:
+        """Answer no more, and let another lead once the binds that are being written have ended.
+
+        Returns at once; :meth:`stop` waits.
+        """
+        self._resigning = True
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Resign, and wait until that is done, or for a few seconds."""
+        self.resign()
+        if self._thread.ident is not None:
+            self._thread.join(DRAINS_WITHIN + 3)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stopping.wait(pause * random.uniform(0.9, 1.1)):  # noqa: S311
+            pause = LOOK
+            try:
+                if self._turn():
+                    pause = self._renew
+            except (ApiFailure, msgspec.DecodeError) as error:
+                log.info("the Lease cannot be read or written", cause=str(error))
+            except Exception:
+                # One bad turn must not end all later ones.
+                log.exception("a turn of the election failed")
+            self._watch_loss()
+        try:
+            self._release()
+        except (ApiFailure, msgspec.DecodeError) as error:
+            log.info("the Lease could not be released; another leads when it has run out")
+            log.debug("cause", cause=str(error))
+        self._watch_loss()
+
+    def _turn(self) -> bool:
+        """Read or write the Lease once; whether we hold it."""
+        election = self._election
+        if not self._synced():
+            return False  # who cannot answer does not lead
+        if not election.holds:
+            election.saw(self._store.read(), self._clock())
+        election.heard_of(self.bindable.term)
+        step = election.step(self._clock())
+        if step is not Step.NOTHING:
+            wanted, asked = election.wanted(step), self._clock()
+            try:
+                written = self._store.write(wanted, takes=step is Step.TAKE)
+            except ApiFailure as error:
+                # Whether it was written or not: the Lease tells. It may be gone, too.
+                log.info("the Lease was not written", step=step.value, cause=str(error))
+                with suppress(ApiFailure):
+                    election.saw(self._store.read(), self._clock())
+                return False
+            election.wrote(written, asked, self._clock())
+        if not election.holds:
+            return False
+        self._take_over_if_due()
+        self._publish_again()
+        return True
+
+    def _owns_term(self, term: int) -> bool:
+        """Whether a term is ours, and nobody has begun a later one."""
+        election = self._election
+        return election.holds and election.term == term and self.bindable.others_term < term
+
+    # The beginning and the end of a term.
+
+    def _take_over_if_due(self) -> None:
+        term = self._election.term
+        if self._fenced == term or (self._taking is not None and self._taking.is_alive()):
+            return
+        # A thread of its own: meanwhile the Lease has to be renewed.
+        self._taking = threading.Thread(
+            target=self._take_over, args=(term,), name="takeover", daemon=True
+        )
+        self._taking.start()
+
+    def _take_over(self, term: int) -> None:
+        def lasts() -> bool:
+            return not self._resigning and self._owns_term(term)
+
+        began, drained = self._clock(), self._election.after_drained
+        try:
+            changed = self._fence.take_over(term, lasts, drained=drained)
+        except DeposedError:
+            log.info("another has begun to lead meanwhile", term=term)
+            return
+        except Exception:
+            log.exception("could not take over", term=term)
+            return
+        self._fenced = term
+        self._led = True
+        seconds = round(self._clock() - began, 3)
+        log.info("this replica leads", term=term, pods_changed=changed, seconds=seconds)
+        self._published = float("-inf")
+        self._publish_again()
+
+    def _publish_again(self) -> None:
+        now = self._clock()
+        if self._endpoint is None or now - self._published < PUBLISHED_AGAIN or not self.leads():
+            return
+        try:
+            self._endpoint.publish()
+        except ApiFailure as error:
+            log.warning("the Service does not name this replica", cause=str(error))
+        else:
+            self._published = now
+
+    def _watch_loss(self) -> None:
+        if self._led and not self.leads():
+            self._led = False
+            log.info("this replica leads no more", lease=self._holder())
+            for listener in self.on_lost:
+                listener()
+
+    def _holder(self) -> str:
+        lease = self._election.lease
+        return lease.holder if lease is not None else ""
+
+    def _release(self) -> None:
+        """Give the Lease up, where it is ours and no write of ours is left."""
+        ended = self._writes.end_within(DRAINS_WITHIN)
+        if self._taking is not None:
+            self._taking.join(DRAINS_WITHIN)
+        if not self._election.holds or not ended:
+            return
+        drained = self._fenced == self._election.term and self._writes.all_answered
+        released = self._election.released(drained=drained)
+        with suppress(ConflictError):  # another holds it already
+            self._election.wrote(self._store.write(released), self._clock(), self._clock())
+        log.info("the Lease is released", drained=drained)
+
+
+class _Writes:
+    """Counts the binds that are being written, and whether any has gone without an answer."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open = 0
+        self.all_answered = True
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._open += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        with self._changed:
+            self._open -= 1
+            if isinstance(error, BindUnknownError):
+                self.all_answered = False
+            self._changed.notify_all()
+
+    def end_within(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._open, seconds)

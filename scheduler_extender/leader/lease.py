@@ -1,0 +1,111 @@
+"""The Lease object of coordination.k8s.io/v1, read and written."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from scheduler_extender.annotations import PREFIX
+from scheduler_extender.leader.election import Lease
+from topology.kubeapi.apiserver import NotFoundError, Query
+from topology.kubeapi.paths import path
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces"
+DRAINED = PREFIX + "drained"
+"""The annotation of a Lease whose holder has resigned: the term, if no bind of it is left."""
+TIMEOUT = 2.0
+"""Seconds for one read or write."""
+
+
+class _LeaseApi(Protocol):
+    """The part of the API server's client that this needs."""
+
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
+    def create(self, path: str, body: bytes, query: Query = (), *, timeout: float) -> bytes: ...
+    def update(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+_decode = msgspec.json.Decoder(_Object).decode
+
+
+class LeaseStore:
+    """One Lease at the API server. All methods raise :class:`.ApiFailure`, and
+    :class:`msgspec.DecodeError` where the answer is no Lease."""
+
+    def __init__(self, api: _LeaseApi, namespace: str, name: str) -> None:
+        self._api = api
+        self._namespace, self._name = namespace, name
+        self._collection = path(LEASES, namespace, "leases")
+        self._taken = ""
+
+    def read(self) -> Lease:
+        """The Lease as it is; an empty one where there is none."""
+        try:
+            return _lease(self._api.get(f"{self._collection}/{self._name}", timeout=TIMEOUT))
+        except NotFoundError:
+            return Lease()
+
+    def write(self, lease: Lease, *, takes: bool = False) -> Lease:
+        """Write it over the version that it names; the Lease as it is then.
+
+        ``takes`` says that a term begins. Raises :class:`.ConflictError` where the Lease has
+        changed meanwhile.
+        """
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        if takes or not self._taken:
+            self._taken = now
+        metadata: dict[str, Any] = {"name": self._name, "namespace": self._namespace}
+        if lease.version:
+            metadata["resourceVersion"] = lease.version
+        if lease.drained >= 0:
+            metadata["annotations"] = {DRAINED: str(lease.drained)}
+        spec = {
+            "holderIdentity": lease.holder,
+            "leaseDurationSeconds": max(1, round(lease.seconds)),
+            "leaseTransitions": lease.term,
+            "acquireTime": self._taken,
+            "renewTime": now,
+        }
+        body = msgspec.json.encode(
+            {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": metadata,
+                "spec": spec,
+            }
+        )
+        if lease.version:
+            return _lease(
+                self._api.update(f"{self._collection}/{self._name}", body, timeout=TIMEOUT)
+            )
+        return _lease(self._api.create(self._collection, body, timeout=TIMEOUT))
+
+
+def _lease(body: bytes) -> Lease:
+    found = _decode(body)
+    drained = (found.metadata.annotations or {}).get(DRAINED, "")
+    return Lease(
+        holder=found.spec.holder_identity or "",
+        seconds=float(found.spec.lease_duration_seconds or 0),
+        term=found.spec.lease_transitions or 0,
+        drained=int(drained) if drained.isdecimal() and len(drained) <= 18 else -1,
+        version=found.metadata.resource_version,
+    )
