@@ -83,8 +83,8 @@ class _Answers:
         return self._filter(body, at_once=True)
 
     def _filter(self, body: wire.Body, *, at_once: bool) -> bytes:
-        args = _scheduling(body, at_once=at_once)
         self._need_lead()
+        args = _scheduling(body, at_once=at_once)
         if self._service.unready() is not None:
             return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
         self._service.saw(args.pod)
@@ -109,6 +109,7 @@ class _Answers:
         return self._prioritize(body, at_once=True)
 
     def _prioritize(self, body: wire.Body, *, at_once: bool) -> bytes:
+        self._need_lead()
         args = _scheduling(body, at_once=at_once)
         self._need_sync()
         full = args.full_nodes()
@@ -119,8 +120,8 @@ class _Answers:
 
     def bind(self, body: wire.Body, arrived: float) -> bytes:
         """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
-        args = wire.binding_decoder.decode(body)
         self._need_lead()
+        args = wire.binding_decoder.decode(body)
         if self._service.unready() is not None:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
@@ -142,6 +143,7 @@ class _Answers:
 
     def preempt(self, body: wire.Body, arrived: float) -> bytes:
         """The nodes on which the offered evictions would help."""
+        self._need_lead()
         args = wire.preempting(body)
         self._need_sync()
         started = time.monotonic()
@@ -154,7 +156,6 @@ class _Answers:
             raise NotReadyError(reason)
 
     def _need_sync(self) -> None:
-        self._need_lead()
         if self._service.unready() is not None:
             raise NotReadyError(verbs.NOT_SYNCED)
 

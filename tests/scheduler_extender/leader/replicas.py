@@ -1,0 +1,140 @@
+"""Replicas of the whole service in this process, over one fake API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from scheduler_extender.kube.bindable import OwnPod
+from scheduler_extender.leader.address import Address
+from scheduler_extender.leader.leader import Leader, Replication
+from scheduler_extender.serving import in_thread, replica_service
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import switched
+from tests.scheduler_extender.serving import UNHURRIED
+from tests.waiting import PATIENCE, eventually
+from topology.codec import encode
+from topology.core.devices import GpuUuid
+from topology.core.report import Report
+from topology.kubeapi.apiserver import ApiServer
+
+NAMESPACE = "gpu-topology-system"
+PODS = "/api/v1/namespaces"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/gpu-topology"
+SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/gpu-topology-leader-ipv4"
+NODE = switched()
+NAME = str(NODE.name)
+
+
+@dataclass
+class Replica:
+    """One replica that runs."""
+
+    name: str
+    leader: Leader
+    api: ApiServer
+    cluster: Cluster
+    http: httpx.Client
+
+    def post(self, verb: str, body: Any) -> httpx.Response:
+        return self.http.post(f"/scheduler/{verb}", json=body)
+
+    def passes(self, pod: dict[str, Any]) -> bool:
+        """Whether filter lets the pod onto the node."""
+        answer = self.post("filter", {"Pod": pod, "Nodes": None, "NodeNames": [NAME]})
+        assert answer.status_code == 200, answer.text
+        return bool(answer.json()["NodeNames"])
+
+    def bind(self, pod: dict[str, Any]) -> str:
+        meta = pod["metadata"]
+        body = {
+            "PodName": meta["name"],
+            "PodNamespace": meta["namespace"],
+            "PodUID": meta["uid"],
+            "Node": NAME,
+        }
+        answer = self.post("bind", body)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["Error"])
+
+    def leads(self) -> bool:
+        return self.leader.leads()
+
+    def cut_off(self) -> None:
+        """From now on it reaches the API server no more: as good as dead, but for what it sent."""
+        self.api.close()
+
+
+class World:
+    """A fake API server with one node of four GPUs, and replicas that come and go."""
+
+    def __init__(self, fake: FakeApiServer, folder: Path, stack: ExitStack) -> None:
+        self.fake = fake
+        self._kubeconfig = fake.write_kubeconfig(folder / "kubeconfig")
+        self._stack = stack
+        allocatable = {"nvidia.com/gpu": "4"}
+        self.fake.put(
+            f"/api/v1/nodes/{NAME}",
+            {"metadata": {"name": NAME}, "status": {"allocatable": allocatable}},
+        )
+        uuids = frozenset(GpuUuid(gpu.uuid) for gpu in NODE.gpus)
+        record = encode(NODE, Report("boot", 1, allocatable=uuids))
+        self.fake.put(f"/apis/gpu-topology.io/v1alpha1/gputopologies/{NAME}", plain(record))
+
+    def replica(self, name: str, seconds: float = 2.0) -> Replica:
+        """Start a replica and wait until it has read everything."""
+        self.fake.put(
+            f"{PODS}/{NAMESPACE}/pods/{name}",
+            {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"containers": []}},
+        )
+        api = ApiServer.from_kubeconfig(self._kubeconfig)
+        own = OwnPod(NAMESPACE, name)
+        address = Address(f"10.0.0.{len(name)}", 8888, "gpu-topology")
+        replication = Replication(own, seconds=seconds, address=address)
+        found = self._stack.enter_context(_running(name, api, replication))
+        eventually(lambda: found.http.get("/readyz").status_code == 200, "it is ready")
+        return found
+
+    def create(self, pod: dict[str, Any]) -> dict[str, Any]:
+        meta = pod["metadata"]
+        return self.fake.put(f"{PODS}/{meta['namespace']}/pods/{meta['name']}", pod)
+
+    def node_of(self, pod: dict[str, Any]) -> str | None:
+        meta = pod["metadata"]
+        found = self.fake.read(f"{PODS}/{meta['namespace']}/pods/{meta['name']}")
+        return found["spec"].get("nodeName")  # type: ignore[no-any-return]
+
+    def lease(self) -> dict[str, Any]:
+        return self.fake.read(LEASE)
+
+
+@contextmanager
+def world(folder: Path) -> Iterator[World]:
+    with FakeApiServer() as fake, ExitStack() as stack:
+        yield World(fake, folder, stack)
+        fake.allow()
+
+
+@contextmanager
+def _running(name: str, api: ApiServer, replication: Replication) -> Iterator[Replica]:
+    with (
+        replica_service(api, Settings(), replication) as (service, leader),
+        in_thread(service, limits=UNHURRIED) as serving,
+    ):
+        leader.on_lost.append(serving.close_idle)
+        base = f"http://127.0.0.1:{serving.ports[0]}"
+        with httpx.Client(base_url=base, timeout=PATIENCE, verify=False, trust_env=False) as client:
+            yield Replica(name, leader, api, service.cluster, client)
+
+
+def plain(found: object) -> dict[str, Any]:
+    """An encoded object as JSON would bring it."""
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]

@@ -1,0 +1,148 @@
+"""What one replica makes of the Lease."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender.leader.election import HOLDS, Election, Lease, Step
+
+OTHERS = Lease("other", 10.0, 3, version="7")
+
+
+def election() -> Election:
+    return Election("me", 10.0)
+
+
+def taken(found: Election, now: float = 0.0) -> Lease:
+    """The Lease as the API server has it after we took it."""
+    lease = replace(found.wanted(Step.TAKE), version="8")
+    found.wrote(lease, now, now)
+    return lease
+
+
+def test_nothing_is_written_before_the_lease_was_read() -> None:
+    assert election().step(0) is Step.NOTHING
+
+
+def test_a_lease_that_does_not_exist_is_taken() -> None:
+    found = election()
+    found.saw(Lease(), 0)
+    assert found.step(0) is Step.TAKE
+    assert found.wanted(Step.TAKE) == Lease("me", 10.0, 1)
+
+
+def test_one_that_is_renewed_is_never_taken() -> None:
+    found = election()
+    for now in range(0, 100, 9):
+        found.saw(replace(OTHERS, version=str(now)), now)
+        assert found.step(now + 9) is Step.NOTHING
+
+
+def test_one_that_stands_still_is_taken_when_it_has_run_out() -> None:
+    found = election()
+    for now in (0, 5, 9.9):
+        found.saw(OTHERS, now)
+        assert found.step(now) is Step.NOTHING
+    assert found.step(10) is Step.TAKE
+    assert found.wanted(Step.TAKE) == Lease("me", 10.0, 4, version="7")
+
+
+def test_the_holder_s_own_duration_counts_where_it_is_longer() -> None:
+    found = election()
+    found.saw(replace(OTHERS, seconds=30.0), 0)
+    assert found.step(29) is Step.NOTHING
+    assert found.step(30) is Step.TAKE
+
+
+def test_a_released_lease_is_taken_at_once() -> None:
+    found = election()
+    found.saw(replace(OTHERS, holder="", drained=3), 0)
+    assert found.step(0) is Step.TAKE
+    taken(found)
+    assert found.after_drained
+
+
+@pytest.mark.parametrize(
+    "before", [OTHERS, replace(OTHERS, holder=""), replace(OTHERS, holder="", drained=2), Lease()]
+)
+def test_binds_may_be_left_where_nobody_has_said_otherwise(before: Lease) -> None:
+    found = election()
+    found.saw(before, 0)
+    assert found.step(10) is Step.TAKE
+    taken(found, 10)
+    assert not found.after_drained
+
+
+def test_the_holder_stops_before_another_begins() -> None:
+    """By its own clock, and with clocks that are 5 % wrong."""
+    found = election()
+    found.saw(Lease(), 0)
+    taken(found, 100)
+    assert found.leads(100 + HOLDS * 10 - 0.1)
+    assert not found.leads(100 + HOLDS * 10)
+    assert HOLDS / 0.95 < 1 / 1.05
+
+
+def test_an_answer_that_came_late_counts_from_when_it_was_asked_for() -> None:
+    found = election()
+    found.saw(Lease(), 0)
+    found.wrote(replace(found.wanted(Step.TAKE), version="8"), 100, 108)
+    assert found.leads(108.9)
+    assert not found.leads(109)
+
+
+def test_a_holder_whose_time_is_up_renews_and_leads_on_in_the_same_term() -> None:
+    """Nobody has taken the Lease between: each write names the version before."""
+    found = election()
+    found.saw(Lease(), 0)
+    taken(found)
+    assert not found.leads(50)
+    assert found.step(50) is Step.RENEW
+    found.wrote(replace(found.wanted(Step.RENEW), version="9"), 50, 50)
+    assert found.leads(51)
+    assert found.term == 1
+
+
+def test_a_write_whose_answer_was_lost_is_ours_once_the_lease_says_so() -> None:
+    found = election()
+    found.saw(Lease(), 0)
+    found.saw(replace(found.wanted(Step.TAKE), version="8"), 1)
+    assert found.holds
+    assert not found.leads(1)
+    assert found.step(1) is Step.RENEW
+
+
+def test_who_is_replaced_knows_it_when_it_reads_the_lease() -> None:
+    found = election()
+    found.saw(Lease(), 0)
+    taken(found)
+    found.saw(OTHERS, 1)
+    assert not found.leads(1)
+    assert found.step(1) is Step.NOTHING
+
+
+def test_a_lease_that_was_deleted_begins_above_every_term_that_was_heard_of() -> None:
+    found = election()
+    found.saw(Lease(), 0)
+    found.heard_of(12)
+    assert found.wanted(Step.TAKE).term == 13
+
+
+def test_a_holder_that_hears_of_a_later_term_begins_another() -> None:
+    found = election()
+    found.saw(Lease(), 0)
+    taken(found)
+    found.heard_of(5)
+    assert found.step(1) is Step.TAKE
+    assert found.wanted(Step.TAKE).term == 6
+
+
+def test_who_resigns_says_whether_binds_are_left() -> None:
+    found = election()
+    found.saw(OTHERS, 0)
+    assert found.step(10) is Step.TAKE
+    taken(found, 10)
+    assert found.released(drained=True) == Lease("", 10.0, 4, 4, "8")
+    assert found.released(drained=False) == Lease("", 10.0, 4, -1, "8")
