@@ -16,6 +16,7 @@ from scheduler_extender.files.clusterfile import ClusterFile, feed
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.admin import create_admin_app
 from scheduler_extender.http.app import create_app
+from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.servers import Servers, listen
 from scheduler_extender.http.service import Service
@@ -68,9 +69,17 @@ def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
 
 
 def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Servers:
-    """The two ports of a service, bound. Raises :class:`.servers.PortError`."""
+    """The two ports of a service, bound.
+
+    Raises :class:`.servers.PortError` and :class:`.certificates.CertificatesError`.
+    """
+    certificates = None
+    if where.tls is not None:
+        certificates = Certificates(where.tls)
+        service.metrics.certificates(certificates)
     sockets = (listen(where.host, where.port), listen(where.host, where.admin_port))
-    return Servers(create_app(service), create_admin_app(service), sockets, where.tls, limits)
+    apps = (create_app(service), create_admin_app(service))
+    return Servers(*apps, sockets, service.metrics.strangers, certificates, limits)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,14 +118,14 @@ def _tls(
         raise BadInputError("--tls-cert and --tls-key are needed together")
     if names and client_ca is None:
         raise BadInputError("--client-name needs --client-ca")
-    for path in filter(None, (certificate, key, client_ca)):
-        if not path.is_file():
-            raise BadInputError(f"{path}: no such file")
+    from scheduler_extender.http.certificates import CertificatesError, contexts
+
+    found = Tls(certificate, key, client_ca, frozenset(names or ()))
     try:
-        ssl.create_default_context(cafile=client_ca).load_cert_chain(certificate, key)
-    except OSError as error:  # SSLError is one, and so is a key that may not be read
+        contexts(found)
+    except CertificatesError as error:
         raise BadInputError(f"TLS files cannot be used: {error}") from error
-    return Tls(certificate, key, client_ca, frozenset(names or ()))
+    return found
 
 
 def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:

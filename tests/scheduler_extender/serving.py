@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.http.addresses import Addresses, Tls
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import Bodies, Limits
@@ -26,6 +27,7 @@ UNHURRIED = Limits(
     body_seconds=FOREVER,
     write_seconds=FOREVER,
     idle_seconds=FOREVER,
+    handshake_seconds=FOREVER,
 )
 """The usual bounds of what a client sends, and none of how long it takes."""
 
@@ -76,9 +78,9 @@ class Running:
         return answer.json()
 
 
-def _client(port: int) -> httpx.Client:
-    # Plain HTTP on loopback: no certificate store to load, no proxy to ask for.
-    base = f"http://127.0.0.1:{port}"
+def _client(port: int, scheme: str) -> httpx.Client:
+    # Loopback: no certificate store to load, no proxy to ask for.
+    base = f"{scheme}://127.0.0.1:{port}"
     return httpx.Client(base_url=base, timeout=PATIENCE, verify=False, trust_env=False)
 
 
@@ -91,8 +93,9 @@ def running(
     clock: Clock | None = None,
     limits: Limits = UNHURRIED,
     bodies: Bodies | None = None,
+    tls: Tls | None = None,
 ) -> Iterator[Running]:
-    """Serve these nodes, each with an empty report."""
+    """Serve these nodes, each with an empty report. With ``tls`` the clients check nothing."""
     clock = clock or Clock()
     cluster = cluster or Cluster(clock, settings)
     for node in nodes:
@@ -109,7 +112,8 @@ def running(
         file_mode=binder is None,
         bodies=bodies or Bodies(),
     )
-    with in_thread(service, limits=limits) as serving:
+    scheme = "https" if tls else "http"
+    with in_thread(service, Addresses(tls=tls), limits) as serving:
         main, people = serving.ports
-        with _client(main) as http, _client(people) as admin:
+        with _client(main, scheme) as http, _client(people, scheme) as admin:
             yield Running(cluster, clock, http, admin, unready, service, serving.ports)
