@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
+
 from scheduler_extender.http.addresses import Tls
 
 log = structlog.get_logger(__name__)
