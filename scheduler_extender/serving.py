@@ -17,9 +17,11 @@ from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.admin import create_admin_app
 from scheduler_extender.http.app import create_app
 from scheduler_extender.http.certificates import Certificates
+from scheduler_extender.http.gate import METRICS, Gate
 from scheduler_extender.http.metrics import Metrics
-from scheduler_extender.http.servers import Servers, listen
+from scheduler_extender.http.servers import Servers, listen, loopback
 from scheduler_extender.http.service import Service
+from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
@@ -63,13 +65,14 @@ def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
     try:
         source.tell(metrics.follow)
         turns = Turns(cluster)
-        yield Service(cluster, source.binder, source.unready, metrics, turns=turns)
+        reviews = Reviews(api)
+        yield Service(cluster, source.binder, source.unready, metrics, turns=turns, reviews=reviews)
     finally:
         source.stop()
 
 
 def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Servers:
-    """The two ports of a service, bound.
+    """The two ports of a service, bound. Outside loopback the admin port has a :class:`.Gate`.
 
     Raises :class:`.servers.PortError` and :class:`.certificates.CertificatesError`.
     """
@@ -78,8 +81,37 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
         certificates = Certificates(where.tls)
         service.metrics.certificates(certificates)
     sockets = (listen(where.host, where.port), listen(where.host, where.admin_port))
-    apps = (create_app(service), create_admin_app(service))
-    return Servers(*apps, sockets, service.metrics.strangers, certificates, limits)
+    strangers = service.metrics.strangers
+    admin = create_admin_app(service)
+    outside = not loopback(sockets[1])
+    if outside:
+        open_paths = [METRICS] if where.open_metrics else []
+        admin.add_middleware(
+            Gate, reviews=service.reviews, strangers=strangers, open_paths=open_paths
+        )
+    found = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
+    found.warnings = open_doors(where) if outside else []
+    return found
+
+
+def open_doors(where: Addresses) -> list[str]:
+    """What is open to whom, in words for the log, where a service listens outside loopback."""
+    if where.tls is None:
+        return [
+            "plain HTTP: everybody who reaches port "
+            f"{where.port} can have pods bound to nodes, and tokens for port {where.admin_port} "
+            "can be read on the way; give --tls-cert, --tls-key, --client-ca and --client-name"
+        ]
+    if where.tls.client_ca is None:
+        return [
+            f"no --client-ca: everybody who reaches port {where.port} can have pods bound to nodes"
+        ]
+    if not where.tls.client_names:
+        return [
+            "no --client-name: everybody with a certificate of the client CA can have pods bound "
+            "to nodes"
+        ]
+    return []
 
 
 @contextmanager

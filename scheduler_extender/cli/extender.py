@@ -67,7 +67,7 @@ def extender(
     ] = 180.0,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Serve kube-scheduler over TLS with this certificate."),
+        typer.Option(metavar="FILE", help="Serve both ports over TLS with this certificate."),
     ] = None,
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
@@ -75,22 +75,35 @@ def extender(
     client_ca: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Take only clients whose certificate this CA has signed."
+            metavar="FILE",
+            help="Take only schedulers whose certificate this CA has signed.",
         ),
     ] = None,
     client_name: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Take only clients whose certificate has this common name or DNS name. Needs "
+            help="Take only schedulers whose certificate has this common name or DNS name. Needs "
             "--client-ca. May be given several times.",
         ),
     ] = None,
+    open_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--open-metrics",
+            help="Let everybody read /metrics. Without it the admin port asks for a token there, "
+            "too, unless it listens on a loopback address.",
+        ),
+    ] = False,
 ) -> None:
     """Run the scheduler extender, which kube-scheduler asks.
 
     With --cluster it serves the cluster that a file describes. Otherwise it follows an API server:
     the one that --kubeconfig names, or that of the cluster in which it runs.
+
+    Whoever reaches the port for kube-scheduler can have pods bound. On an address that is not
+    loopback, give --tls-cert, --tls-key, --client-ca and --client-name. Files that change are read
+    again. The admin port asks for a bearer token there that the API server accepts.
     """
     if cluster is not None and kubeconfig is not None:
         raise BadInputError("--cluster and --kubeconfig exclude each other")
@@ -100,7 +113,7 @@ def extender(
     kept_off = one_of("--refusals", refusals, words, Refusals.CERTAIN, "certain")
     tls = _tls(tls_cert, tls_key, client_ca, client_name)
     log_json()
-    where = Addresses(host, port, admin_port, tls)
+    where = Addresses(host, port, admin_port, tls, open_metrics)
     if cluster is not None:
         settings = Settings(weakest, None, all_pods_known=False, refusals=kept_off)
         _serve_file(cluster, settings, where)
@@ -164,13 +177,16 @@ def _serve(service: Service, where: Addresses, what: str) -> None:
         raise BadInputError(str(error)) from error
     scheme = "https" if where.tls else "http"
     port, admin_port = found.ports
+    log = structlog.get_logger()
 
     def started() -> None:
-        structlog.get_logger().info(
+        for warning in found.warnings:
+            log.warning(warning)
+        log.info(
             "serving",
             what=what,
             scheduler=f"{scheme}://{where.host}:{port}/scheduler",
-            admin=f"http://{where.host}:{admin_port}/v1/nodes",
+            admin=f"{scheme}://{where.host}:{admin_port}/v1/nodes",
         )
 
     found.run(started)

@@ -10,6 +10,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 
 import anyio.to_thread
 import uvicorn
@@ -51,6 +52,11 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
+def loopback(listener: socket.socket) -> bool:
+    """Whether only programs of this machine (or pod) can reach a bound socket."""
+    return ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers (one pair serves both apps) and with our own door."""
 
@@ -86,7 +92,8 @@ class _Server(uvicorn.Server):
 class Servers:
     """Both servers together. :meth:`run` blocks; :meth:`stop` may come from any thread.
 
-    ``ports`` are the numbers that they listen on. Without ``certificates`` both speak plain HTTP.
+    ``ports`` are the numbers that they listen on, ``warnings`` what whoever starts them has to be
+    told. Without ``certificates`` both speak plain HTTP.
     ``client_names`` are those of the scheduler-facing port (:class:`.Tls`).
     """
 
@@ -100,6 +107,7 @@ class Servers:
         limits: Limits = DEFAULT,
     ) -> None:
         self.ports: tuple[int, int] = (sockets[0].getsockname()[1], sockets[1].getsockname()[1])
+        self.warnings: list[str] = []
         self._apps = (app, admin)
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()

@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.http.addresses import Addresses, Tls
+from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.service import Service
+from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import Bodies, Limits
 from scheduler_extender.serving import in_thread
 from scheduler_extender.state.cluster import Cluster
@@ -93,9 +94,10 @@ def running(
     clock: Clock | None = None,
     limits: Limits = UNHURRIED,
     bodies: Bodies | None = None,
-    tls: Tls | None = None,
+    where: Addresses = Addresses(),
+    reviews: Reviews | None = None,
 ) -> Iterator[Running]:
-    """Serve these nodes, each with an empty report. With ``tls`` the clients check nothing."""
+    """Serve these nodes, each with an empty report. With TLS the clients check nothing."""
     clock = clock or Clock()
     cluster = cluster or Cluster(clock, settings)
     for node in nodes:
@@ -111,9 +113,10 @@ def running(
         saw=saw,
         file_mode=binder is None,
         bodies=bodies or Bodies(),
+        reviews=reviews,
     )
-    scheme = "https" if tls else "http"
-    with in_thread(service, Addresses(tls=tls), limits) as serving:
+    scheme = "https" if where.tls else "http"
+    with in_thread(service, where, limits) as serving:
         main, people = serving.ports
         with _client(main, scheme) as http, _client(people, scheme) as admin:
             yield Running(cluster, clock, http, admin, unready, service, serving.ports)

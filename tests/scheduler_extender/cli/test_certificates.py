@@ -16,7 +16,7 @@ from cryptography import x509
 
 from scheduler_extender.authority import Authority, Use
 from scheduler_extender.cli import main
-from scheduler_extender.http.addresses import Tls
+from scheduler_extender.http.addresses import Addresses, Tls
 from tests.commands import Done, asked
 from tests.manifests.building import the
 from tests.nodes import switched
@@ -59,7 +59,7 @@ def test_kube_scheduler_gets_in_with_what_it_makes_and_nobody_else(tmp_path: Pat
         folder / "ca.crt",
         frozenset({"kube-scheduler"}),
     )
-    with running(switched(), tls=tls) as service:
+    with running(switched(), where=Addresses(tls=tls)) as service:
         for host in ("127.0.0.1", "localhost"):
             url = f"https://{host}:{service.ports[0]}/healthz"
             answer = httpx.get(url, verify=shows(folder, "scheduler"), timeout=PATIENCE)

@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization as form
 
 from scheduler_extender.http import certificates
-from scheduler_extender.http.addresses import Tls
+from scheduler_extender.http.addresses import Addresses, Tls
 from scheduler_extender.http.certificates import CertificatesError, contexts
 from tests.nodes import switched
 from tests.scheduler_extender.serving import UNHURRIED, Running, running
@@ -40,7 +40,7 @@ def files(tmp_path: Path) -> TlsFiles:
 @pytest.fixture
 def service(files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setattr(certificates, "LOOK_EVERY", 0.02)
-    with running(NODE, tls=files.tls) as found:
+    with running(NODE, where=Addresses(tls=files.tls)) as found:
         yield found
 
 
@@ -162,7 +162,7 @@ def test_a_secret_is_swapped_as_the_kubelet_does_it(
     publish("..2026_1", CA)
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (volume / name).symlink_to(f"..data/{name}")
-    with running(NODE, tls=TlsFiles(volume).tls) as service:
+    with running(NODE, where=Addresses(tls=TlsFiles(volume).tls)) as service:
         assert ask(service, scheduler()) == 200
         publish("..2026_2", OTHER)
         eventually(lambda: answers(service, scheduler(OTHER, OTHER)))
@@ -263,7 +263,10 @@ def ends(client: socket.socket) -> bool:
 @PORTS
 def test_a_client_that_begins_no_handshake_is_cut_off(files: TlsFiles, port: int) -> None:
     limits = replace(UNHURRIED, handshake_seconds=0.3)
-    with running(NODE, tls=files.tls, limits=limits) as service, ExitStack() as stack:
+    with (
+        running(NODE, where=Addresses(tls=files.tls), limits=limits) as service,
+        ExitStack() as stack,
+    ):
         silent = [stack.enter_context(quiet(service, port)) for _ in range(5)]
         silent[0].sendall(b"\x16\x03\x01")  # the first bytes of a hello
         assert all(ends(client) for client in silent)
@@ -272,7 +275,10 @@ def test_a_client_that_begins_no_handshake_is_cut_off(files: TlsFiles, port: int
 @PORTS
 def test_the_handshake_that_has_taken_longest_makes_room(files: TlsFiles, port: int) -> None:
     limits = replace(UNHURRIED, handshakes=4)
-    with running(NODE, tls=files.tls, limits=limits) as service, ExitStack() as stack:
+    with (
+        running(NODE, where=Addresses(tls=files.tls), limits=limits) as service,
+        ExitStack() as stack,
+    ):
         silent = [stack.enter_context(quiet(service, port)) for _ in range(4)]
         assert ask(service, scheduler(), port) == 200
         assert ends(silent[0])
@@ -296,7 +302,7 @@ def test_the_limits_hold_under_tls(
     files: TlsFiles, limits: dict[str, float], sent: bytes, status: bytes
 ) -> None:
     bounds = replace(UNHURRIED, **limits)  # type: ignore[arg-type]
-    with running(NODE, tls=files.tls, limits=bounds) as service:
+    with running(NODE, where=Addresses(tls=files.tls), limits=bounds) as service:
         raw = quiet(service, 0)
         with scheduler().wrap_socket(raw, server_hostname="127.0.0.1") as client:
             client.sendall(sent)
@@ -315,7 +321,7 @@ def test_a_client_that_does_not_read_is_cut_off_under_tls(files: TlsFiles) -> No
     body = json.dumps({"Pod": {}, "Nodes": None, "NodeNames": names}).encode()
     head = f"POST /scheduler/prioritize HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
     limits = replace(UNHURRIED, write_seconds=0.3)
-    with running(NODE, tls=files.tls, limits=limits) as service:
+    with running(NODE, where=Addresses(tls=files.tls), limits=limits) as service:
         raw = quiet(service, 0)
         with scheduler().wrap_socket(raw, server_hostname="127.0.0.1") as client:
             client.sendall(head.encode() + body)
