@@ -193,7 +193,7 @@ def _review(
 
 def _token(scope: Scope) -> str:
     """The request's bearer token (RFC 6750). Raises :class:`_Refused`."""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    given: list[bytes] = [value for name, value in scope["headers"] if name == b"authorization"]
     if len(given) != 1:
         raise _Refused(401, Lack.TOKEN, "a bearer token is needed: Authorization: Bearer TOKEN")
     scheme, _, token = given[0].decode("latin-1").strip().partition(" ")
