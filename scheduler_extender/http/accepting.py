@@ -94,13 +94,13 @@ class Acceptor:
             if self._context is None:
                 await loop.connect_accepted_socket(self._factory, sock)
                 return
-            seconds = self._limits.handshake_seconds
             await loop.connect_accepted_socket(
                 self._factory,
                 sock,
                 ssl=self._context(),
-                ssl_handshake_timeout=seconds,
-                ssl_shutdown_timeout=seconds,
+                ssl_handshake_timeout=self._limits.handshake_seconds,
+                # The end of TLS is the client's word that it has read everything.
+                ssl_shutdown_timeout=self._limits.write_seconds,
             )
         except OSError as error:
             self._strangers.note(Lack.HANDSHAKE, str(error))

@@ -90,6 +90,12 @@ class Connection(HttpToolsProtocol):
             self.stranger(shown)
         return shown
 
+    def shutdown(self) -> None:
+        """The service stops: an idle client has seconds to say that it has seen the end."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._end_within(LAST_WORD)
+
     def _make_room(self) -> None:
         excess = len(self.connections) - self.limits.connections
         if excess <= 0:

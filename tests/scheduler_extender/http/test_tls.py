@@ -327,3 +327,16 @@ def test_a_client_that_does_not_read_is_cut_off_under_tls(files: TlsFiles) -> No
             client.sendall(head.encode() + body)
             client.recv(1)
             eventually(lambda: service.service.bodies.held == 0)
+
+
+def test_a_client_that_does_not_say_goodbye_holds_up_no_stop(
+    files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        with running(NODE, where=Addresses(tls=files.tls)) as service:
+            raw = stack.enter_context(quiet(service, 0))
+            client = scheduler().wrap_socket(raw, server_hostname="127.0.0.1")
+            stack.enter_context(client)
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        assert "graceful shutdown exceeded" not in caplog.text
