@@ -3,9 +3,9 @@
 It keeps any collection (``/api/v1/pods``, ``/apis/GROUP/VERSION/PLURAL``; namespaced or not) under
 one global resourceVersion, and answers get, list (``limit``/``continue``, one snapshot), watch
 (bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, DELETE,
-the ``status`` subresource, ``pods/NAME/binding`` and the field selector ``spec.nodeName=``. What it
-does not do it refuses loudly: other selectors (400), other patch types (415). Deletion is
-immediate.
+the ``status`` subresource, ``pods/NAME/binding`` and the field selector ``spec.nodeName=``. It
+judges tokens and rights for others (:class:`.Identities`) and asks for none itself. What it does
+not do it refuses loudly: other selectors (400), other patch types (415). Deletion is immediate.
 
 The switches make it misbehave: :meth:`~FakeApiServer.stall`, :meth:`~FakeApiServer.drop_streams`,
 :meth:`~FakeApiServer.refuse`, :meth:`~FakeApiServer.delay`,
@@ -33,6 +33,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.fakes.identities import Identities
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -210,6 +212,7 @@ class FakeApiServer:
         self._refusals: list[_Refusal] = []
         self._delays: list[_Hold] = []
         self._hangs: list[_Hold] = []
+        self.identities = Identities()
         self._judges: dict[str, Callable[[Json], list[str]]] = {}
         self._sockets: set[socket.socket] = set()
         self._http = _Server(("127.0.0.1", 0), self, tls)
@@ -464,6 +467,8 @@ class FakeApiServer:
             return self._bind(target, body)
         if target.name is not None:
             raise _StatusAnswer(405, "POST goes to a collection")
+        if (review := self.identities.review(target.resource, body)) is not None:
+            return review
         body = copy.deepcopy(body)
         metadata = body.setdefault("metadata", {})
         with self._changed:

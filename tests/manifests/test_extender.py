@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from scheduler_extender.cli.certificates import SECRET
+from scheduler_extender.http.gate import METRICS, PROBES
 from tests.manifests.building import (
     AGENT_NAME,
     EXTENDER_NAME,
@@ -26,6 +30,8 @@ def test_the_extender_may_do_this_and_no_more() -> None:
         ("", "pods", "patch"),
         ("", "pods", "watch"),
         ("", "pods/binding", "create"),
+        ("authentication.k8s.io", "tokenreviews", "create"),
+        ("authorization.k8s.io", "subjectaccessreviews", "create"),
         ("gpu-topology.io", "gputopologies", "get"),
         ("gpu-topology.io", "gputopologies", "list"),
         ("gpu-topology.io", "gputopologies", "watch"),
@@ -71,8 +77,24 @@ def test_its_arguments_exist_and_fit_the_ports() -> None:
 @pytest.mark.parametrize(
     ("probe", "path"), [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")]
 )
-def test_its_probes_ask_the_port_that_the_scheduler_asks(probe: str, path: str) -> None:
-    assert container()[probe]["httpGet"] == {"path": path, "port": "scheduler"}
+def test_its_probes_ask_the_port_that_wants_no_certificate(probe: str, path: str) -> None:
+    assert container()[probe]["httpGet"] == {"path": path, "port": "admin", "scheme": "HTTPS"}
+    assert path in PROBES
+
+
+def test_tls_comes_from_the_secret_that_the_command_makes() -> None:
+    (volume,) = pod_spec()["volumes"]
+    (mount,) = container()["volumeMounts"]
+    assert volume["secret"]["secretName"] == SECRET
+    assert mount == {"name": volume["name"], "mountPath": mount["mountPath"], "readOnly": True}
+    # Its pods read the keys as the group that the volume gets, and nobody else does.
+    assert volume["secret"]["defaultMode"] == 0o440
+    assert pod_spec()["securityContext"]["fsGroup"] == pod_spec()["securityContext"]["runAsGroup"]
+    read, folder = arguments(), Path(mount["mountPath"])
+    assert (read["tls_cert"], read["tls_key"]) == (folder / "tls.crt", folder / "tls.key")
+    assert read["client_ca"] == folder / "ca.crt"
+    assert read["client_name"] == [arguments(["certificates", "--output=x"])["client_name"]]
+    assert read["open_metrics"] is False
 
 
 def test_it_runs_with_no_privilege() -> None:
@@ -85,7 +107,7 @@ def test_it_runs_with_no_privilege() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert not pod_spec().keys() & {"hostNetwork", "hostPID", "hostIPC", "volumes"}
+    assert not pod_spec().keys() & {"hostNetwork", "hostPID", "hostIPC"}
     labels = the("Namespace")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"  # the agent's need
 
@@ -100,3 +122,32 @@ def test_each_port_has_a_service_of_its_own(name: str, port: str) -> None:
     labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert spec["selector"].items() <= labels.items()
     assert "type" not in spec  # ClusterIP
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [("gpu-topology-reader", ["/v1/*", METRICS]), ("gpu-topology-metrics-reader", [METRICS])],
+)
+def test_readers_may_read_the_admin_port_and_nothing_else(name: str, paths: list[str]) -> None:
+    assert the("ClusterRole", name)["rules"] == [{"nonResourceURLs": paths, "verbs": ["get"]}]
+
+
+def test_the_readers_account_may_read_and_runs_nothing() -> None:
+    account = the("ServiceAccount", "gpu-topology-reader")
+    assert account["automountServiceAccountToken"] is False
+    (subject,) = the("ClusterRoleBinding", "gpu-topology-reader")["subjects"]
+    assert subject["name"] == account["metadata"]["name"]
+
+
+def test_the_network_policy_is_about_both_ports_of_the_extender() -> None:
+    policy = the("NetworkPolicy")["spec"]
+    labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"] == {"matchLabels": labels}
+    assert policy["policyTypes"] == ["Ingress"]
+    scheduler, admin = policy["ingress"]
+    ports = {p["name"]: p["containerPort"] for p in container()["ports"]}
+    assert scheduler == {"ports": [{"protocol": "TCP", "port": ports["scheduler"]}]}
+    assert admin["ports"] == [{"protocol": "TCP", "port": ports["admin"]}]
+    (source,) = admin["from"]  # an empty list would be everybody
+    assert source.keys() == {"namespaceSelector"}
+    assert source["namespaceSelector"]["matchLabels"]
