@@ -18,7 +18,16 @@ from tests.manifests.building import (
     the,
 )
 
-NAMESPACED = ("DaemonSet", "Deployment", "NetworkPolicy", "Service", "ServiceAccount")
+NAMESPACED = (
+    "DaemonSet",
+    "Deployment",
+    "NetworkPolicy",
+    "PodDisruptionBudget",
+    "Role",
+    "RoleBinding",
+    "Service",
+    "ServiceAccount",
+)
 
 
 def test_the_agents_folder_builds_into_the_agents_objects_of_the_base() -> None:

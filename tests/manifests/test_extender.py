@@ -8,6 +8,8 @@ import pytest
 
 from scheduler_extender.cli.certificates import SECRET
 from scheduler_extender.http.gate import METRICS, PROBES
+from scheduler_extender.leader.address import Address
+from scheduler_extender.leader.leader import DRAINS_WITHIN
 from tests.manifests.building import (
     AGENT_NAME,
     EXTENDER_NAME,
@@ -56,10 +58,59 @@ def test_the_right_goes_to_the_account_that_the_pod_runs_as(kind: str, name: str
     assert spec.get("automountServiceAccountToken", True)
 
 
-def test_there_is_one_extender_and_never_two() -> None:
+def test_in_its_own_namespace_it_may_elect_a_leader_and_name_it() -> None:
+    role = the("Role", EXTENDER_NAME)
+    assert role["metadata"]["namespace"] == pod_namespace()
+    replication = arguments()
+    lease = {"resourceNames": [replication["lease"]], "verbs": ["get", "update"]}
+    slices = [f"{replication['service']}-leader-ipv{version}" for version in (4, 6)]
+    named, created = role["rules"][:2], role["rules"][2:]
+    assert named == [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], **lease},
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "resourceNames": slices,
+            "verbs": ["get", "patch"],
+        },
+    ]
+    assert [(rule["resources"], rule["verbs"]) for rule in created] == [
+        (["leases"], ["create"]),
+        (["endpointslices"], ["create"]),
+    ]
+    binding = the("RoleBinding", EXTENDER_NAME)
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == the("ClusterRoleBinding", EXTENDER_NAME)["subjects"]
+
+
+def pod_namespace() -> str:
+    return str(the("Deployment")["metadata"]["namespace"])
+
+
+def test_two_run_and_take_part_in_the_election() -> None:
     spec = the("Deployment")["spec"]
-    assert spec["replicas"] == 1
-    assert spec["strategy"] == {"type": "Recreate"}
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert arguments()["leader_elect"] is True
+    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container()["env"]}
+    assert fields == {
+        "POD_NAMESPACE": "metadata.namespace",
+        "POD_NAME": "metadata.name",
+        "POD_IP": "status.podIP",
+    }
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > DRAINS_WITHIN + 10
+
+
+def test_a_drain_takes_one_replica_at_a_time() -> None:
+    spec = the("PodDisruptionBudget")["spec"]
+    labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert spec == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    (spread,) = pod_spec()["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == labels
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    preferred = pod_spec()["affinity"]["podAntiAffinity"]
+    ((term,),) = (preferred["preferredDuringSchedulingIgnoredDuringExecution"],)
+    assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
 
 
 def test_its_arguments_exist_and_fit_the_ports() -> None:
@@ -112,16 +163,18 @@ def test_it_runs_with_no_privilege() -> None:
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"  # the agent's need
 
 
-@pytest.mark.parametrize(
-    ("name", "port"), [("gpu-topology", "scheduler"), ("gpu-topology-admin", "admin")]
-)
-def test_each_port_has_a_service_of_its_own(name: str, port: str) -> None:
-    spec = the("Service", name)["spec"]
-    (only,) = spec["ports"]
-    assert only["targetPort"] == port
+def test_each_port_has_a_service_of_its_own() -> None:
+    """The leader writes the endpoints of the scheduler's; both replicas answer people."""
+    scheduler, admin = (the("Service", n)["spec"] for n in ("gpu-topology", "gpu-topology-admin"))
     labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert spec["selector"].items() <= labels.items()
-    assert "type" not in spec  # ClusterIP
+    assert "selector" not in scheduler
+    assert admin["selector"].items() <= labels.items()
+    (port,) = scheduler["ports"]
+    address = Address("10.0.0.1", port["port"], arguments()["service"])
+    assert (port["name"], port["targetPort"]) == (address.port_name, arguments()["port"])
+    assert address.service == the("Service", "gpu-topology")["metadata"]["name"]
+    assert [port["targetPort"] for port in admin["ports"]] == ["admin"]
+    assert not {"type"} & (scheduler.keys() | admin.keys())  # ClusterIP
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_former_leader_whose_clock_stands_still_binds_nothing(found: World) ->
     first.leader._clock = lambda: until  # type: ignore[method-assign]
     second = found.replica("bb")
     first.leader._store.write = first.leader._store.read = _gone  # type: ignore[method-assign, assignment]
-    first.leader._election.saw = _deaf  # type: ignore[method-assign, assignment]
+    first.leader._election.saw = _deaf  # type: ignore[method-assign]
     eventually(second.leads, "the other leads")
     eventually(lambda: not first.leads(), "the watch has told it")
     assert first.leader._election.leads(until), "by its Lease it leads"
