@@ -143,9 +143,12 @@ class _Refusal:
     times: int | None
     path: re.Pattern[str]
     watch: bool | None
+    retry_after: int | None
 
 
 class _StatusAnswer(Exception):  # noqa: N818
+    retry_after: int | None = None
+
     def __init__(self, code: int, message: str, reason: str | None = None) -> None:
         super().__init__(code, message)
         self.code = code
@@ -364,13 +367,16 @@ class FakeApiServer:
         *,
         path: str = ".*",
         watch: bool | None = None,
+        retry_after: int | None = None,
     ) -> None:
         """Answer the next ``times`` requests (``None``: all until :meth:`allow`) with ``status``.
 
-        ``path`` is a regular expression; ``watch`` picks watches or everything else.
+        ``path`` is a regular expression; ``watch`` picks watches or everything else. With
+        ``retry_after`` the client is asked to wait so many seconds.
         """
         with self._changed:
-            self._refusals.append(_Refusal(status, times, re.compile(path), watch))
+            refusal = _Refusal(status, times, re.compile(path), watch, retry_after)
+            self._refusals.append(refusal)
 
     def allow(self) -> None:
         """End every :meth:`refuse`, :meth:`delay` and :meth:`commit_then_hang`.
@@ -417,7 +423,9 @@ class FakeApiServer:
                     refusal.times -= 1
                     if refusal.times <= 0:
                         self._refusals.remove(refusal)
-                raise _StatusAnswer(refusal.status, "refused by the fake")
+                answer = _StatusAnswer(refusal.status, "refused by the fake")
+                answer.retry_after = refusal.retry_after
+                raise answer
 
     def _hang_if_told(self, path: str) -> bool:
         with self._changed:
@@ -774,6 +782,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.headers.get("Authorization"),
             self.headers.get("User-Agent"),
         )
+        retry_after: int | None = None
         try:
             api._admit(request)
             target = _parse(request.path)
@@ -785,11 +794,11 @@ class _Handler(BaseHTTPRequestHandler):
             if request.method == "POST":
                 code = 201
         except _StatusAnswer as refused:
-            code, answer = refused.code, refused.body
+            code, answer, retry_after = refused.code, refused.body, refused.retry_after
         if request.method != "GET" and code < 300 and api._hang_if_told(request.path):
             self.close_connection = True
             return
-        self._send(code, answer)
+        self._send(code, answer, retry_after)
 
     def _answer(self, target: _Target, request: Request, document: Json) -> Json:
         api = self.server.api
@@ -805,9 +814,11 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 return api._remove(target, document)
 
-    def _send(self, code: int, answer: Json) -> None:
+    def _send(self, code: int, answer: Json, retry_after: int | None = None) -> None:
         data = json.dumps(answer).encode()
         self.send_response(code)
+        if retry_after is not None:
+            self.send_header("Retry-After", str(retry_after))
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
