@@ -11,7 +11,8 @@ Rules:
 * A stream that says nothing for ``stall_timeout_s`` is dropped and resumed; the server sends a
   bookmark about once a minute.
 * Failures wait with exponential backoff and full jitter, which starts afresh after a watch that
-  lived for ``healthy_s``; longer where the server asks for it (Retry-After). A 410 does not wait unless it follows another: the server is there.
+  lived for ``healthy_s``; longer where the server asks for it (Retry-After). A 410 does not wait
+  unless it follows another: the server is there.
 * Nothing ends the thread but :meth:`Reflector.stop`, and nothing reaches the sink after it.
 """
 
