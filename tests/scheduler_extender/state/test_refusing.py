@@ -12,12 +12,18 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Refusals, Settings, refusing
+from scheduler_extender.state.decision import Refusals, Settings, kept_away, refusing
 from scheduler_extender.state.enquiry import answer_of, enquire
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.refusal import Refusal, refusal_of
 from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.streak import LONGEST_PAUSE, MOST_KINDS, MOST_REFUSALS
+from scheduler_extender.state.streak import (
+    LONGEST_PAUSE,
+    MOST_KINDS,
+    MOST_REFUSALS,
+    NEW_PAUSE,
+    NEW_PAUSE_AFTER,
+)
 from scheduler_extender.wire import Pod
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock
@@ -145,6 +151,11 @@ class World:
         assert rejection in (None, SHUT, SHUT_TO_ALIKE)
         return rejection is not None
 
+    def refuses(self, asking: GpuRequest) -> bool:
+        """Whether the node takes no pod that asks this, whatever is free."""
+        self.cluster.expire()
+        return kept_away(self.cluster.facts(NODE), asking, self.cluster.settings) is not None
+
     def pause(self) -> float:
         """How many seconds the node stays shut if nothing happens."""
         began = self.clock.now
@@ -249,7 +260,7 @@ def test_two_kinds_in_a_row_shut_out_everybody() -> None:
 
 
 def test_when_the_node_heals_all_kinds_are_let_in() -> None:
-    """No kind is shut out for longer than everybody was."""
+    """Whoever is admitted first lets all kinds in that were refused with it."""
     world = World()
     for i, asking in enumerate((ASKING, PINNED, PINNED, PINNED)):
         world.refuse(f"{i}", asking=asking)
@@ -257,9 +268,8 @@ def test_when_the_node_heals_all_kinds_are_let_in() -> None:
         while world.shut(PINNED):
             world.clock.now += 1
         world.refuse(f"again-{i}", asking=PINNED)
-    while world.shut(PAIR):
-        world.clock.now += 1
-    assert not world.shut(PINNED)
+    assert world.shut(PINNED)
+    assert not world.shut(PAIR)
     world.answer(world.bind("pair", PAIR))
     assert not world.shut()
     assert not world.shut(PINNED)
@@ -287,6 +297,102 @@ def test_kinds_that_were_at_fault_before_prove_nothing_against_the_node() -> Non
     world.refuse("b", asking=ASKING)
     world.refuse("c", asking=PAIR)
     assert world.shut(gpu_request(3))
+
+
+def test_kinds_that_come_again_and_again_keep_the_others_away_for_one_pause_only() -> None:
+    """They are always first to try; only the first refusal of each makes the others wait."""
+    world, never = World(), (PINNED, gpu_request(9))
+    good = 0
+    for second in range(600):
+        world.clock.now = float(second)
+        for asking in (*never, PAIR):
+            if world.refuses(asking):
+                continue
+            pod = world.bind(f"{second}-{asking.text}", asking)
+            world.answer(pod, "" if asking is PAIR else ERROR)
+            world.cluster.drop_pod(pod.uid)
+            good += asking is PAIR
+    assert good == 600 - 30
+    lost = {kind: sum(r.pod.request == kind for r in world.told) for kind in never}
+    assert all(5 <= count <= 7 for count in lost.values())
+
+
+@pytest.mark.parametrize("healthy_first", [True, False])
+@pytest.mark.parametrize("kinds", [2 * MOST_KINDS, 5])
+def test_many_kinds_that_never_fit_lose_few_pods(kinds: int, *, healthy_first: bool) -> None:
+    """In an hour, each made anew at once, beside a kind that has run here and runs on."""
+    world, never = World(), [gpu_request(i + 9) for i in range(kinds)]
+    world.answer(world.bind("before"))
+    world.cluster.drop_pod(PodUid("before"))
+    ran = 0
+    for second in range(0, 3600, 10):
+        world.clock.now = float(second)
+        for asking in (ASKING, *never) if healthy_first else (*never, ASKING):
+            if world.refuses(asking):
+                continue
+            pod = world.bind(f"{second}-{asking.count}", asking)
+            world.answer(pod, "" if asking is ASKING else ERROR)
+            world.cluster.drop_pod(pod.uid)
+            ran += asking is ASKING
+    assert len(world.told) < min(11 * kinds, 200)
+    assert ran > 300  # of 360: it waits while two new kinds in a row are refused
+
+
+def test_new_kinds_wait_once_many_in_a_row_did_not_fit() -> None:
+    """Those that have run here do not wait; the first new one that is admitted ends it."""
+    world, new = World(), gpu_request(3)
+    for i in range(NEW_PAUSE_AFTER):
+        assert not world.refuses(new)
+        world.answer(world.bind(f"good-{i}"))
+        world.refuse(f"bad-{i}", asking=gpu_request(i + 10))
+    world.answer(world.bind("good"))
+    assert world.refuses(new)
+    assert not world.refuses(ASKING)
+    world.clock.now += NEW_PAUSE
+    assert not world.refuses(new)
+    trial = world.bind("trial", new)
+    assert world.refuses(gpu_request(4))
+    assert not world.refuses(ASKING)
+    world.answer(trial)
+    assert not world.refuses(gpu_request(4))
+
+
+def test_a_kind_that_is_forgotten_is_new_again() -> None:
+    """Though it was admitted once: else kinds that fit no more would be lost again and again."""
+    world, forgotten = World(), gpu_request(9)
+    for i in range(MOST_KINDS + 1):
+        world.answer(world.bind(f"ran-{i}", gpu_request(i + 9)))
+    for i in range(MOST_KINDS + 1):
+        world.clock.now += 1
+        world.answer(world.bind(f"good-{i}"))
+        world.refuse(f"bad-{i}", asking=gpu_request(i + 9))
+    streaks = world.cluster.facts(NODE).streaks[GPU]
+    assert forgotten not in streaks.of_kind
+    assert forgotten not in world.cluster.facts(NODE).admitted[GPU]
+
+
+def test_who_has_ended_is_no_proof_when_a_report_shows_it_late() -> None:
+    world = World()
+    early = world.bind("early")
+    world.cluster.put_pod(replace(early, phase="Failed"))
+    world.refuse("a", "b")
+    world.report("early")
+    assert world.shut()
+    ran = replace(early, phase="Failed", admitted=True)
+    world.cluster.put_pod(ran)
+    assert world.shut()
+
+
+def test_refused_pods_are_not_gone_through_again_for_each_that_comes() -> None:
+    world = World()
+    waits = world.bind("waits")
+    world.refuse(*(f"p{i}" for i in range(50)))
+    facts = world.cluster.facts(NODE)
+    assert facts.streaks[GPU].beside == {waits.uid}
+    world.refuse("another")
+    after = world.cluster.facts(NODE)
+    shared = [a is b for a, b in zip(facts.pods.ended, after.pods.ended, strict=True)]
+    assert shared.count(False) == 1
 
 
 def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:

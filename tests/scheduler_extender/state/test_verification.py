@@ -20,6 +20,7 @@ from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.ledger import Departed, ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
+from scheduler_extender.state.roster import Roster
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise, verify
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
@@ -69,7 +70,7 @@ def surprises(
         NODE.name,
         topology=node,
         report=before,
-        pods={pod.uid: pod for pod in pods},
+        pods=Roster.of(pods),
         departed={gone.pod.uid: gone for gone in departed},
     )
     return verify(facts, after)
