@@ -46,12 +46,16 @@ class NodeFacts:
 
     ``problem`` is why its record cannot be used; then there is neither topology nor report.
     ``exists`` is whether a Node object was seen, ``dra_only`` that it advertises no managed
-    resource, ``stale`` that its agent has not reported for too long. ``reported`` are pods whose
-    devices some report of this boot has shown. ``all_pods_known`` is false where the source names
-    only some of the pods (see ``ledger``). ``streaks`` are the kubelet's refusals that count, by
-    resource, ``resumed`` when an operator has forgiven them, in seconds since 1970. ``admitted``
-    are the kinds of pods, by resource, of which the kubelet has admitted one, with the latest start
-    time by its clock (minus infinity where no status had one).
+    resource, ``stale`` that its agent has not reported for too long. ``all_pods_known`` is false
+    where the source names only some of the pods (see ``ledger``).
+
+    ``reported`` are pods whose devices some report of this boot has shown, ``unsettled`` those that
+    waited for it while the node's GPUs changed (:func:`.transitions.offers_the_same`).
+
+    ``streaks`` are the kubelet's refusals that count, by resource, ``resumed`` when an operator has
+    forgiven them, in seconds since 1970. ``admitted`` are the kinds of pods, by resource, of which
+    the kubelet has admitted one, with the latest start time by its clock (minus infinity where no
+    status had one).
     """
 
     name: NodeName
@@ -69,6 +73,7 @@ class NodeFacts:
     leaving: Mapping[PodUid, Leaving] = field(default_factory=dict)
     departed: Mapping[PodUid, Departed] = field(default_factory=dict)
     reported: frozenset[PodUid] = frozenset()
+    unsettled: frozenset[PodUid] = frozenset()
     streaks: Mapping[str, Streaks] = field(default_factory=dict)
     admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
     resumed: float = 0.0
@@ -227,11 +232,17 @@ class NodeFacts:
         return self.here if everybody is None else frozenset(everybody)
 
     def _entered(self) -> Iterable[PodRecord]:
-        """The pods that the ledger is made of: all but the ended ones that no report shows."""
-        shown = {a.pod_uid for a in (self.report.allocations if self.report else ())}
-        if "" in shown:
-            return self.all_pods  # any pod of that name may be meant
-        ended = [pod for uid in shown if (pod := self.pods.get(uid)) is not None and pod.ended]
+        """The pods that the ledger is made of: all but the ended ones that no report shows.
+
+        It shows devices by the pods' UIDs, where the agent knows them, and CPUs by their names.
+        """
+        report = self.report or Report()
+        shown = {a.pod_uid for a in report.allocations}
+        names = {(a.namespace, a.pod) for a in report.allocations if not a.pod_uid}
+        names |= {(held.namespace, held.pod) for held in report.holdings or ()}
+        ended = {pod for uid in shown if (pod := self.pods.get(uid)) is not None and pod.ended}
+        for name in names:
+            ended.update(self.pods.ended_named(name))
         leaving = (found.pod for found in self.leaving.values())
         return (*self.alive.values(), *sorted(ended, key=_uid), *self.in_flight.values(), *leaving)
 

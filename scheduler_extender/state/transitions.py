@@ -30,6 +30,20 @@ def is_heartbeat(report: Report | None, known: Report | None) -> bool:
     )
 
 
+def offers_the_same(report: Report, earlier: Report) -> bool:
+    """Whether two reports call the same GPUs allocatable, sick and missing.
+
+    Else the kubelet may have handed out from the GPUs of one or the other, or from some of them in
+    between.
+    """
+
+    def offered(found: Report) -> tuple[object, ...]:
+        sick = frozenset(gpu.uuid for gpu in found.health if not gpu.healthy)
+        return found.allocatable, sick, found.missing
+
+    return offered(report) == offered(earlier)
+
+
 def with_record(
     facts: NodeFacts, topology: NodeTopology, report: Report | None, uid: str
 ) -> NodeFacts:
@@ -41,6 +55,12 @@ def with_record(
             pod: replace(found, sequence=min(found.sequence, report.sequence))
             for pod, found in leaving.items()
         }
+    known = facts.report
+    if report is not None and known is not None:
+        waiting = facts.unsettled if offers_the_same(report, known) else facts.here
+        # One report more than the first that shows it: that may show some of its containers only.
+        unsettled = (waiting & facts.here) - facts.reported
+        facts = replace(facts, unsettled=unsettled)
     facts = replace(
         facts,
         topology=topology,

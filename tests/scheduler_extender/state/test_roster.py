@@ -12,7 +12,8 @@ from topology.core.requests import gpu_request
 
 
 def record(uid: str, phase: str) -> PodRecord:
-    pod = PodRecord(PodUid(uid), "default", uid, NodeName("node"), gpu_request(1))
+    name = f"{uid[-1]}-of-its-name"
+    pod = PodRecord(PodUid(uid), "default", name, NodeName("node"), gpu_request(1))
     return replace(pod, phase=phase)
 
 
@@ -35,6 +36,10 @@ def test_a_roster_is_a_mapping_of_what_was_put_in_and_not_taken_out() -> None:
     for earlier, then in before:
         assert earlier == then
         assert len(earlier) == len(then) == len(list(earlier))
+        for name in {pod.name for pod in then.values()}:
+            named = {p.uid for p in then.values() if p.ended and p.name == name}
+            assert {pod.uid for pod in earlier.ended_named(("default", name))} == named
+    assert not roster.ended_named(("other", "1-of-its-name"))
 
 
 def test_who_is_not_there_is_taken_out_by_doing_nothing() -> None:
