@@ -153,8 +153,7 @@ class Cluster(Board):
             facts = refusing.with_resumed(before, resumed, self.clock())
             changed = facts.dra_only == advertises or facts.streaks is not before.streaks
             self._put(replace(facts, exists=True, dra_only=not advertises), changed=changed)
-            if facts.streaks is not before.streaks:
-                self._queue_pauses(facts)
+            self._queue_pauses(before, facts)
 
     def drop_node(self, name: NodeName) -> None:
         """Note that a Node object is gone; its record and pods go by themselves."""
@@ -210,14 +209,15 @@ class Cluster(Board):
             after = refusing.with_pod_admitted(before, pod, now, first_seen=first_seen)
         if after is not before:
             self._put(after)
-            self._queue_pauses(after)
+            self._queue_pauses(before, after)
         return refused
 
-    def _queue_pauses(self, facts: NodeFacts) -> None:
-        """Note when the pauses of a node end; whatever changes its streaks changes them."""
-        for streaks in facts.streaks.values():
-            for until in streaks.pauses:
-                self._pauses.put(facts.name, until)
+    def _queue_pauses(self, before: NodeFacts, after: NodeFacts) -> None:
+        """Note when the pauses of a node end that are new."""
+        known = {until for streaks in before.streaks.values() for until in streaks.pauses}
+        now = {until for streaks in after.streaks.values() for until in streaks.pauses}
+        for until in now - known:
+            self._pauses.put(after.name, until)
 
     def _tell_refusal(self, before: NodeFacts, after: NodeFacts, pod: PodRecord) -> None:
         """Tell of a refusal; a fault of ours here costs nobody the pod."""

@@ -2,7 +2,8 @@
 
 The transitions of :mod:`.node` for streaks of refusals (:mod:`.streak`), and what is told of each
 refusal. ``first_seen`` says that we did not see the pod before it was refused or admitted, as at
-our start: then the kubelet's own times tell the order, and the refusal is no news.
+our start: then the kubelet's own times tell the order, and the refusal is no news. Whoever feeds
+such pods does so by these times: in another order a node may be closed for longer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from scheduler_extender.state.streak import (
     kind_of,
     since,
     with_admission,
-    with_admission_at,
     with_refusal,
 )
 from topology.core.requests import GpuRequest
@@ -146,7 +146,7 @@ def with_pod_admitted(
         if pod.uid not in streaks.beside:
             left = with_admission(streaks, kind, now, is_new=is_new)
     elif streaks is not None and pod.started is not None:
-        left = with_admission_at(streaks, kind, pod.started, now, is_new=is_new)
+        left = with_admission(streaks, kind, now, is_new=is_new, started=pod.started)
     return _with_admitted(_with_streaks(facts, resource, left), resource, kind, pod.started)
 
 

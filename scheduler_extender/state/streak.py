@@ -147,7 +147,7 @@ class Streaks:
     @property
     def pauses(self) -> tuple[float, ...]:
         """When the pauses end that last now."""
-        found = (*self.of_kind.values(), self.closing, self.of_new)
+        found = (*self.of_kind.values(), self.closing, self.closing_to_new)
         return tuple(streak.until for streak in found if streak is not None and streak.paused)
 
     def ends(self, now: float) -> Streaks:
@@ -222,14 +222,15 @@ def with_refusal(
 
 
 def with_admission(
-    streaks: Streaks, kind: GpuRequest, now: float, *, is_new: bool
+    streaks: Streaks, kind: GpuRequest, now: float, *, is_new: bool, started: float = inf
 ) -> Streaks | None:
     """What is left of the streaks after a pod of a kind has been admitted; None for nothing.
 
-    ``is_new`` is whether none was admitted before. If the node was at fault until now, it has
-    healed: then each kind that was refused with it may try soon, as after a first refusal.
+    ``is_new`` is whether none was admitted before. ``started`` is when it was, by the kubelet's
+    clock; infinite is now. If the node was at fault until then, it has healed: each kind that was
+    refused with it may try soon, as after a first refusal.
     """
-    if streaks.at_fault:
+    if streaks.at_fault and all(refused.until(started) for refused in streaks.refusals):
         of_kind = {
             other: streak
             if any(r.alone for r in streak.refusals)
@@ -237,13 +238,6 @@ def with_admission(
             for other, streak in streaks.of_kind.items()
         }
         streaks = replace(streaks, of_kind=of_kind)
-    return _without(streaks, inf, kind, now, is_new=is_new)
-
-
-def with_admission_at(
-    streaks: Streaks, kind: GpuRequest, started: float, now: float, *, is_new: bool
-) -> Streaks | None:
-    """What is left if a pod was admitted at the time ``started``, by the kubelet's clock."""
     return _without(streaks, started, kind, now, is_new=is_new)
 
 
@@ -264,14 +258,16 @@ def _without(
             left[refused.kind].append(replace(refused, alone=True))
     if not left:
         return None
-    every_new = is_new and kind not in streaks.of_kind
-    new = [
-        refused
-        for refused in (streaks.of_new.refusals if streaks.of_new is not None else ())
-        if not (refused.until(started) and (every_new or refused.kind == kind))
-    ]
+    of_new = streaks.of_new
+    if of_new is not None:
+        every = is_new and kind not in streaks.of_kind
+        new = tuple(
+            r for r in of_new.refusals if not (r.until(started) and (every or r.kind == kind))
+        )
+        # A pause that has begun ends when it would have: with fewer refusals it is no longer.
+        of_new = replace(of_new, refusals=new) if new else None
     of_kind = {one: _own(refusals, now) for one, refusals in left.items()}
-    return _streaks(of_kind, _new(new, now) if new else None, streaks.beside, now)
+    return _streaks(of_kind, of_new, streaks.beside, now)
 
 
 def _streaks(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
+from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.enquiry import enquire
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodRecord, manifest_of
 from scheduler_extender.state.streak import (
     LONGEST_PAUSE,
     MOST_KINDS,
@@ -15,6 +17,7 @@ from scheduler_extender.state.streak import (
     NEW_PAUSE_AFTER,
 )
 from tests.nodes import switched
+from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.state.refusals import (
     ASKING,
     ERROR,
@@ -168,6 +171,21 @@ def test_new_kinds_wait_once_many_in_a_row_did_not_fit() -> None:
     assert not world.refuses(gpu_request(4))
 
 
+def test_a_pause_of_new_kinds_grows_no_longer_by_an_admission() -> None:
+    """Five were refused at once or soon after; one of them is admitted, so four are left."""
+    world, new = World(), gpu_request(3)
+    kinds = [gpu_request(i + 10) for i in range(NEW_PAUSE_AFTER + 1)]
+    pods = [world.bind(f"p{i}", asking) for i, asking in enumerate(kinds)]
+    for bound in pods[:-1]:
+        world.answer(bound, ERROR)
+    world.clock.now += 100
+    world.answer(pods[-1], ERROR)
+    world.answer(world.bind("good", kinds[0]))
+    assert world.refuses(new)
+    world.clock.now += NEW_PAUSE - 100
+    assert not world.refuses(new)
+
+
 def test_a_kind_that_is_forgotten_is_new_again() -> None:
     """Though it was admitted once: else kinds that fit no more would be lost again and again."""
     world, forgotten = World(), gpu_request(9)
@@ -214,6 +232,31 @@ def test_after_a_restart_kinds_are_told_apart(step: int) -> None:
     world.bind("trial", PINNED)
     assert world.shut(PINNED)
     assert not world.shut()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_restart_that_lists_the_pods_in_any_order_takes_what_the_former_extender_took(
+    seed: int,
+) -> None:
+    """But for the time since: both know of the same refusals and admissions."""
+    rng, world = random.Random(seed), World()
+    kinds = [gpu_request(i + 1) for i in range(rng.choice((1, 2, 3, 20)))]
+    for i in range(rng.randint(1, 40)):
+        world.clock.now += rng.choice((2, 5, 31, 61, 200))
+        asking = rng.choice(kinds)
+        if not world.refuses(asking):
+            world.answer(world.bind(f"p{i}", asking), "" if rng.random() < 0.3 else ERROR)
+            pod = world.cluster.pod(PodUid(f"p{i}"))
+            if pod is not None and pod.admitted:
+                world.cluster.put_pod(replace(pod, phase="Succeeded"))
+    listed = [raw(manifest_of(pod)) for pod in world.cluster.facts(NODE).pods.values()]
+    rng.shuffle(listed)
+    again = World()
+    again.clock.now = world.clock.now
+    PodSink(again.cluster, lambda: 1000.0 + again.clock.now).replace(listed, "1")
+    assert [again.refuses(asking) for asking in kinds] == [
+        world.refuses(asking) for asking in kinds
+    ]
 
 
 def test_kinds_without_end_are_not_all_remembered() -> None:
