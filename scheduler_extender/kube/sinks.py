@@ -46,7 +46,7 @@ def _when_answered(pod: msgspec.Raw) -> tuple[str, bool]:
     second. Times of Kubernetes are in UTC, so their texts ascend."""
     try:
         status = answer_decoder.decode(pod).status
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return "", False
     return status.start_time, status.phase != "Failed"
 
