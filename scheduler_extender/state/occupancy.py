@@ -15,15 +15,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodName, PodRecord
 from topology.core.graph import NodeTopology
 from topology.core.numa import Holding, MemoryBlock
 from topology.core.report import Report
 from topology.core.requests import Exclusive
 from topology.core.room import Room
-
-PodName = tuple[str, str]
-"""Namespace and name."""
 
 
 def room(

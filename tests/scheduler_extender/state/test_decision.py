@@ -8,8 +8,9 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.decision import UNDECIDED, Refusals, Settings, decide, undecided
-from scheduler_extender.state.node import NodeFacts, with_pod, with_record, without_record
+from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.transitions import with_pod, with_record, without_record
 from tests.nodes import bridged, pcie, switched
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
