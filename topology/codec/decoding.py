@@ -31,7 +31,7 @@ from topology.core.graph import (
     TopologyError,
 )
 from topology.core.links import GBps, Link, LinkKind, Via
-from topology.core.report import Allocation, Condition, Health, MissingGpu, Report
+from topology.core.report import Allocation, Condition, Health, MissingGpu, Report, SharesAnswer
 
 
 class RecordError(ValueError):
@@ -206,6 +206,13 @@ def _report(status: wire.Status) -> Report:
         ),
         holdings=holdings(status.exclusive),
         missing=tuple(MissingGpu(m.name, m.counted, m.since or "") for m in status.missing or ()),
+        several_shares=None if status.several_shares is None else _shares(status.several_shares),
         observed_at=status.observed_at or "",
         pods_version=status.pods_resource_version or "",
+    )
+
+
+def _shares(answer: wire.SeveralShares) -> SharesAnswer:
+    return SharesAnswer(
+        answer.refused, answer.pod_started, answer.plugin_started, answer.configuration or ""
     )
