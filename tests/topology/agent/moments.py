@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from tests.topology.agent.entries import GPU, entry, pod
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
@@ -222,7 +223,7 @@ def play(rows: Sequence[Row]) -> ScriptedNode:
 # Changes, as a table says them.
 
 
-def bound(uid: str, name: str, count: int = 1, **facts: bool) -> Change:
+def bound(uid: str, name: str, count: int = 1, **facts: Any) -> Change:
     """The API server has this pod, or has it anew."""
 
     def change(node: ScriptedNode) -> None:
