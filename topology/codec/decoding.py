@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from topology.codec import wire
-from topology.codec.numa import distances_of, holdings, numa_facts
+from topology.codec.numa import distances_of, holdings, numa_facts, numa_lacks
 from topology.core.devices import (
     Bytes,
     DeviceId,
@@ -137,6 +137,7 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
         sees_topology=not aligned or all(d.topology_nodes is not None for d in spec.devices),
         full_cores_only=a.full_pcpus_only,
         numa=numa_facts(spec),
+        numa_lacks=numa_lacks(spec),
     )
 
 
