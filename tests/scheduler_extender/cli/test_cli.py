@@ -121,16 +121,15 @@ status:
   exclusive: []
 """
 LACKING = {
-    "spec.allocator.cpuManagerPolicy": lambda spec, _: spec["allocator"].pop("cpuManagerPolicy"),
-    "spec.allocator.memoryManagerPolicy": lambda spec, _: spec["allocator"].pop(
-        "memoryManagerPolicy"
-    ),
-    "spec.allocator.alignBySocket": lambda spec, _: spec["allocator"].pop("alignBySocket"),
-    "spec.numaNodes[].cpus": lambda spec, _: spec["numaNodes"][1].pop("cpus"),
-    "spec.cpus": lambda spec, _: spec.pop("cpus"),
-    "spec.numaNodes[].distances": lambda spec, _: spec["numaNodes"][1].pop("distances"),
-    "spec.devices[].topologyNodes": lambda spec, _: spec["devices"][0].pop("topologyNodes"),
-    "status.exclusive": lambda _, status: status.pop("exclusive"),
+    # The field, and the keys from the record to the field: without it CPUs count for nothing.
+    "spec.allocator.cpuManagerPolicy": ("spec", "allocator", "cpuManagerPolicy"),
+    "spec.allocator.memoryManagerPolicy": ("spec", "allocator", "memoryManagerPolicy"),
+    "spec.allocator.alignBySocket": ("spec", "allocator", "alignBySocket"),
+    "spec.numaNodes[].cpus": ("spec", "numaNodes", 1, "cpus"),
+    "spec.cpus": ("spec", "cpus"),
+    "spec.numaNodes[].distances": ("spec", "numaNodes", 1, "distances"),
+    "spec.devices[].topologyNodes": ("spec", "devices", 0, "topologyNodes"),
+    "status.exclusive": ("status", "exclusive"),
 }
 
 
@@ -152,8 +151,11 @@ def asked_of(record: object, folder: Path, cpu: str = "4") -> tuple[str, list[st
 def test_check_names_the_field_without_which_cpus_count_for_nothing(
     field: str, tmp_path: Path
 ) -> None:
-    record = yaml.safe_load(STATIC)
-    LACKING[field](record["spec"], record["status"])
+    record = part = yaml.safe_load(STATIC)
+    *path, last = LACKING[field]
+    for key in path:
+        part = part[key]
+    del part[last]
     words, lacks = asked_of(record, tmp_path)
     assert lacks == [field]
     sentence = f"CPUs and memory count for nothing: the record has no {field}"
