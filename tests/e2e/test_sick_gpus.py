@@ -136,7 +136,8 @@ def test_a_plugin_that_looked_anew_in_the_same_container_does_not_miss_a_gpu_tha
 
     kubelet.silicon.nvml.remove(3)
     real_nodes.cluster.until(lambda: missing() == [(gone, False)], "the agent has seen it")
-    kubelet.restart_kubelet()
+    kubelet.stop_kubelet()
+    kubelet.start_kubelet()
     real_nodes.cluster.until(
         lambda: allocatable(real_nodes, "shrinking") == everything - {gone}, "it is not handed out"
     )
