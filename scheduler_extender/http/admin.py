@@ -144,6 +144,7 @@ def _row(row: Answer) -> dict[str, Any]:
         "score": row.score,
         "reason": row.reason,
         "note": row.note,
+        "lacks": list(row.lacks),
         "hazards": row.hazards,
         "resolvable": row.resolvable,
     }

@@ -26,8 +26,9 @@ GPU = "nvidia.com/gpu"
 GIB = 1 << 30
 NAME = "train"
 """Of every pod here."""
+SOCKETS = ((0, "0-7"), (1, "8-15"))
 NUMA = NumaFacts(
-    (NumaNode(cpu_set("0-7"), 0), NumaNode(cpu_set("8-15"), 1)),
+    tuple(NumaNode(cpu_set(cpus), i, (("memory", 64 * GIB),)) for i, cpus in SOCKETS),
     allocatable=cpu_set("1-15"),
     whole_cores=cpu_set("2-15"),
     threads=2,
