@@ -113,8 +113,9 @@ def contexts(tls: Tls) -> Contexts:
 def _serving(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # No resumed sessions: every connection shows its certificate to the CA of now.
-    context.options |= ssl.OP_NO_TICKET
+    # No resumed sessions, no second handshake: every connection shows its certificate to the CA
+    # of now, and once.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     try:
         context.load_cert_chain(tls.certificate, tls.key, _no_password(tls.key))

@@ -119,7 +119,8 @@ class Gate:
             try:
                 await self._judge(scope)
             except _Refused as refused:
-                self._strangers.note(refused.lack, refused.told)
+                client = (scope.get("client") or ("",))[0]
+                self._strangers.note(refused.lack, refused.told, client)
                 await _refuse(send, refused)
                 return
         await self._app(scope, receive, send)

@@ -10,6 +10,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import ip_address
 
 import anyio.to_thread
@@ -111,7 +112,7 @@ class Servers:
         self._apps = (app, admin)
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()
-        scheduler = connection(limits, names, lambda shown: strangers.note(Lack.NAME, shown))
+        scheduler = connection(limits, names, partial(strangers.note, Lack.NAME))
         contexts = (certificates.scheduler, certificates.admin) if certificates else (None, None)
         self._servers = [
             _Server(app, sockets[0], scheduler, contexts[0], strangers),
