@@ -5,6 +5,9 @@ or could not remap a row is sick until it is reset. A link that dropped may come
 again; it does not count until then. A reset is told by the GPU's energy counter, which starts from
 zero, or by the driver's recovery action going back to none. A reboot is another boot id: nothing of
 a former boot is remembered.
+
+One reason goes without a reset: a GPU over which a call hangs is sick until it answers. Calls may
+be slow for other causes than a fault.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ REMAP_FAILED = "RowRemapFailed"
 REMAP_PENDING = "RowRemapPending"
 LINK_DOWN = "NVLinkDown"
 XID = "Xid"
+HANGS = "Hangs"
 
 
 @dataclass(slots=True)
@@ -125,6 +129,10 @@ class HealthBook:
             gpu.lost = True
             self._blame(gpu, LOST, now)
             return
+        if vital.hung:
+            self._blame(gpu, HANGS, now)
+            return
+        self._answered(gpu, now)
         if _was_reset(gpu, vital):
             gpu.reasons.clear()
             gpu.down.clear()
@@ -144,6 +152,14 @@ class HealthBook:
                 gpu.down |= dropped
                 self._mark(gpu, now)
             gpu.known |= vital.active_links
+
+    def _answered(self, gpu: _Gpu, now: str) -> None:
+        if HANGS in gpu.reasons:
+            gpu.reasons.remove(HANGS)
+            if not gpu.sick:
+                gpu.since = now if gpu.reasons or gpu.down else ""
+            if not gpu.since:
+                gpu.baseline = None
 
     def _blame(self, gpu: _Gpu, reason: str, now: str) -> None:
         if reason not in gpu.reasons:
@@ -181,4 +197,4 @@ def _fitting(reasons: list[str]) -> str:
 
 
 def _makes_sick(reason: str) -> bool:
-    return reason.startswith(XID) or reason in (LOST, REMAP_FAILED)
+    return reason.startswith(XID) or reason in (LOST, HANGS, REMAP_FAILED)
