@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.clusterfile import ClusterFile, feed
@@ -91,6 +92,8 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
         )
     found = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
     found.warnings = open_doors(where) if outside else []
+    if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
+        found.warnings.append(soon)
     return found
 
 

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -144,6 +145,22 @@ def test_changed_files_are_served_to_new_connections_and_old_ones_go_on(
         assert client.get(url).status_code == 200
     with pytest.raises(httpx.TransportError):
         ask(service, trusting(OTHER, SCHEDULER, CA))  # a client of the CA that was taken out
+
+
+def test_two_authorities_in_one_file_are_both_trusted(service: Running, files: TlsFiles) -> None:
+    """So an authority is changed without a gap."""
+    assert files.tls.client_ca is not None
+    files.tls.client_ca.write_bytes(CA.cert_pem.bytes() + OTHER.cert_pem.bytes())
+    eventually(lambda: answers(service, scheduler(signer=OTHER)))
+    assert answers(service, scheduler(signer=CA))
+
+
+def test_a_certificate_that_expires_soon_is_said(files: TlsFiles) -> None:
+    found = certificates.Certificates(files.tls)
+    expires = found.contexts.expires
+    assert found.expiry_warning(expires - timedelta(days=15)) is None
+    assert "expires on" in (found.expiry_warning(expires - timedelta(days=13)) or "")
+    assert "expired on" in (found.expiry_warning(expires) or "")
 
 
 def test_a_secret_is_swapped_as_the_kubelet_does_it(
