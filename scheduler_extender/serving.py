@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from scheduler_extender.files.binder import FileBinder
@@ -123,6 +124,8 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
         )
     found = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
     found.warnings = open_doors(where) if outside else []
+    if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
+        found.warnings.append(soon)
     return found
 
 

@@ -195,11 +195,11 @@ def _tls(
         raise BadInputError("--tls-cert and --tls-key are needed together")
     if names and client_ca is None:
         raise BadInputError("--client-name needs --client-ca")
-    from scheduler_extender.http.certificates import CertificatesError, contexts
+    from scheduler_extender.http.certificates import Certificates, CertificatesError
 
     found = Tls(certificate, key, client_ca, frozenset(names or ()))
     try:
-        contexts(found)
+        Certificates(found)
     except CertificatesError as error:
         raise BadInputError(f"TLS files cannot be used: {error}") from error
     return found

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 from scheduler_extender.http.strangers import Lack, Strangers
 from scheduler_extender.limits import Limits
@@ -68,14 +69,14 @@ class Acceptor:
         try:
             while True:
                 try:
-                    sock, _ = await loop.sock_accept(self._listener)
+                    sock, address = await loop.sock_accept(self._listener)
                 except OSError:
                     await asyncio.sleep(ACCEPT_PAUSE)
                     continue
                 self._make_room()
-                task = loop.create_task(self._begin(sock))
+                task = loop.create_task(self._begin(sock, address[0]))
                 self._beginning[task] = None
-                task.add_done_callback(self._begun)
+                task.add_done_callback(partial(self._begun, sock))
         finally:
             self._listener.close()
 
@@ -85,10 +86,12 @@ class Acceptor:
             del self._beginning[longest]
             longest.cancel()
 
-    def _begun(self, task: asyncio.Task[None]) -> None:
+    def _begun(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         self._beginning.pop(task, None)
+        if task.cancelled():  # perhaps before it began
+            sock.close()
 
-    async def _begin(self, sock: socket.socket) -> None:
+    async def _begin(self, sock: socket.socket, client: str) -> None:
         loop = asyncio.get_running_loop()
         try:
             if self._context is None:
@@ -103,4 +106,4 @@ class Acceptor:
                 ssl_shutdown_timeout=self._limits.write_seconds,
             )
         except OSError as error:
-            self._strangers.note(Lack.HANDSHAKE, str(error))
+            self._strangers.note(Lack.HANDSHAKE, str(error), client)

@@ -12,7 +12,7 @@ import hashlib
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import structlog
@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 LOOK_EVERY = 5.0
 """Seconds between two looks at the files. The kubelet itself takes up to a minute or two to bring a
 changed Secret into a pod."""
+WARN_BEFORE = timedelta(days=14)
 MAX_FILE = 1024 * 1024
 """Bytes of a certificate or key."""
 
@@ -66,6 +67,14 @@ class Certificates:
     def admin(self) -> ssl.SSLContext:
         """For a new connection of the admin port."""
         return self.contexts.admin
+
+    def expiry_warning(self, now: datetime) -> str | None:
+        """What to say about a certificate that expires soon, or has; None where it is good."""
+        expires = self.contexts.expires
+        if expires - now > WARN_BEFORE:
+            return None
+        verb = "expires" if expires > now else "expired"
+        return f"the certificate of both ports {verb} on {expires:%Y-%m-%d}: renew it"
 
     def look(self) -> None:
         """Take in what has changed since the last look.
@@ -113,8 +122,9 @@ def contexts(tls: Tls) -> Contexts:
 def _serving(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # No resumed sessions: every connection shows its certificate to the CA of now.
-    context.options |= ssl.OP_NO_TICKET
+    # No resumed sessions, no second handshake: every connection shows its certificate to the CA
+    # of now, and once.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     try:
         context.load_cert_chain(tls.certificate, tls.key, _no_password(tls.key))

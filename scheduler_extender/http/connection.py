@@ -43,14 +43,15 @@ class Connection(HttpToolsProtocol):
     """uvicorn's connection with :attr:`limits`.
 
     ``allowed`` are the names of which a client's certificate must have one, if there are any: every
-    request of another client is answered with 403, and :attr:`stranger` is told.
+    request of another client is answered with 403, and :attr:`stranger` is told its names and its
+    address.
 
     Refusals are one line of JSON, and the connection is closed after them.
     """
 
     limits = Limits()
     allowed: frozenset[str] = frozenset()
-    stranger: Callable[[str], None] | None = None
+    stranger: Callable[[str, str], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room for it, or take it for the probes only."""
@@ -87,7 +88,7 @@ class Connection(HttpToolsProtocol):
             return None
         shown = ", ".join(sorted(names))[:MAX_NAMES] or "none"
         if self.stranger is not None:
-            self.stranger(shown)
+            self.stranger(shown, str((transport.get_extra_info("peername") or ("",))[0]))
         return shown
 
     def shutdown(self) -> None:
@@ -287,7 +288,7 @@ class Connection(HttpToolsProtocol):
 def connection(
     limits: Limits,
     allowed: frozenset[str] = frozenset(),
-    stranger: Callable[[str], None] | None = None,
+    stranger: Callable[[str, str], None] | None = None,
 ) -> type[Connection]:
     """The class of the connections of one port, for uvicorn to make."""
     told = staticmethod(stranger) if stranger is not None else None

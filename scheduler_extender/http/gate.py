@@ -119,7 +119,8 @@ class Gate:
             try:
                 await self._judge(scope)
             except _Refused as refused:
-                self._strangers.note(refused.lack, refused.told)
+                client = (scope.get("client") or ("",))[0]
+                self._strangers.note(refused.lack, refused.told, client)
                 await _refuse(send, refused)
                 return
         await self._app(scope, receive, send)
@@ -130,8 +131,8 @@ class Gate:
             raise _Refused(
                 503,
                 Lack.JUDGE,
-                "no API server is there that could judge a token: this extender serves a cluster "
-                "file and answers on loopback addresses only",
+                "with --cluster there is no API server that could judge a token: this port can be "
+                "read on loopback addresses only",
             )
         token = _token(scope)
         # What routes see is what is judged: the path after decoding.

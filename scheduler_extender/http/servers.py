@@ -10,9 +10,11 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import ip_address
 
 import anyio.to_thread
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
@@ -22,6 +24,8 @@ from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.connection import Connection, connection
 from scheduler_extender.http.strangers import Lack, Strangers
 from scheduler_extender.limits import DEFAULT, Limits
+
+log = structlog.get_logger(__name__)
 
 GC_THRESHOLDS = (50_000, 20, 1000)
 """The collector of reference cycles stops every thread while it looks, up to 60 ms through all that
@@ -114,7 +118,7 @@ class Servers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()
-        scheduler = connection(limits, names, lambda shown: strangers.note(Lack.NAME, shown))
+        scheduler = connection(limits, names, partial(strangers.note, Lack.NAME))
         contexts = (certificates.scheduler, certificates.admin) if certificates else (None, None)
         self._servers = [
             _Server(app, sockets[0], scheduler, contexts[0], strangers),
@@ -168,7 +172,11 @@ class Servers:
     async def _watch_files(self) -> None:
         while self._certificates is not None:
             await asyncio.sleep(tls.LOOK_EVERY)
-            await anyio.to_thread.run_sync(self._certificates.look)
+            try:
+                await anyio.to_thread.run_sync(self._certificates.look)
+            except Exception:
+                # One bad look must not end all later ones.
+                log.exception("looking at the TLS files failed")
 
     async def _load(self) -> None:
         """Load what the libraries load late; else the first verb holds the loop for 20 ms."""

@@ -46,12 +46,14 @@ class Strangers:
         self._lock = threading.Lock()
         self._untold = 0
 
-    def note(self, lack: Lack, told: str) -> None:
-        """A client was refused; ``told`` says more for the log."""
+    def note(self, lack: Lack, told: str, client: str) -> None:
+        """A client was refused; for the log, ``told`` says more and ``client`` is its address."""
         self._counter.labels(lack.value).inc()
         with self._lock:
             if not self._limit.allows(lack, time.monotonic()):
                 self._untold += 1
                 return
             before, self._untold = self._untold, 0
-        log.warning("client refused", why=lack.value, told=told[:MAX_TOLD], untold=before)
+        log.warning(
+            "client refused", why=lack.value, client=client, told=told[:MAX_TOLD], untold=before
+        )

@@ -51,6 +51,7 @@ class RealCluster:
         self._stack = ExitStack()
         self.ports = (free_port(), free_port())
         self.tls = folder / "tls"
+        self.client_name = "kube-scheduler"
         self._extender: Process | None = None
 
     def __enter__(self) -> Self:
@@ -80,7 +81,8 @@ class RealCluster:
 
     def make_certificates(self, *words: object) -> None:
         """Run ``gpu-topology certificates``; with ``--ca`` and the folder it renews."""
-        done = asked(main, "certificates", "--output", self.tls, *words)
+        names = ("--client-name", self.client_name)
+        done = asked(main, "certificates", "--output", self.tls, *names, *words)
         assert done.returncode == 0, done.stderr
 
     def people(self, port: int | None = None) -> httpx.Client:
@@ -99,7 +101,7 @@ class RealCluster:
             f"--tls-cert={self.tls / 'extender.crt'}",
             f"--tls-key={self.tls / 'extender.key'}",
             f"--client-ca={self.tls / 'ca.crt'}",
-            "--client-name=kube-scheduler",
+            f"--client-name={self.client_name}",
             *flags,
         ]
 

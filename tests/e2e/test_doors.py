@@ -126,14 +126,19 @@ def served(real: RealCluster) -> int:
     return x509.load_pem_x509_certificate(pem.encode()).serial_number
 
 
-def test_both_sides_take_renewed_certificates_without_a_restart(real: RealCluster) -> None:
+def test_the_extender_serves_renewed_certificates_without_a_restart(real: RealCluster) -> None:
     old = served(real)
     real.make_certificates("--ca", real.tls)
     new = x509.load_pem_x509_certificate((real.tls / "extender.crt").read_bytes()).serial_number
     assert new != old
     real.until(lambda: served(real) == new, "the renewed certificate is served")
-    # kube-scheduler has to open a connection anew: its old one ends with the extender.
+
+
+def test_kube_scheduler_shows_renewed_certificates_without_a_restart(real: RealCluster) -> None:
+    """Its new one has another name, and the extender that starts anew takes no other."""
     real.stop_extender()
+    real.client_name = "second-scheduler"
+    real.make_certificates("--ca", real.tls)
     real.start_extender()
     real.add_machine(machine("hgx-h100-8").topology("fresh"))
     real.add_pod("renewed", 1, NVLINK)

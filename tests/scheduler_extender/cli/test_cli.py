@@ -313,6 +313,19 @@ def test_a_bad_cluster_file_is_one_line_and_exit_code_2(
         pytest.param(["extender", "--kubeconfig", "nope"], "nope", id="kubeconfig"),
         pytest.param(["extender", "--cluster", CLUSTER, "--require", "x"], "--require", id="word"),
         pytest.param(["extender", "--cluster", CLUSTER, "--tls-cert", "x"], "together", id="tls"),
+        pytest.param(
+            ["extender", "--cluster", CLUSTER, "--tls-cert", "x", "--tls-key", "y"],
+            "TLS files cannot be used: x: No such file",
+            id="no TLS file",
+        ),
+        pytest.param(
+            ["extender", "--cluster", CLUSTER, "--tls-cert", PAIR, "--tls-key", PAIR],
+            "TLS files cannot be used",
+            id="not a certificate",
+        ),
+        pytest.param(
+            ["extender", "--cluster", CLUSTER, "--client-name", "x"], "together", id="only a name"
+        ),
         pytest.param(["extender", "--cluster", CLUSTER, "--port", "70000"], "70000", id="port"),
         pytest.param(
             ["extender", "--cluster", CLUSTER, "--port", "9000", "--admin-port", "9000"],
@@ -387,6 +400,19 @@ def test_the_extender_serves_a_file_and_stops_when_told() -> None:
         assert len(httpx.get(told["admin"], timeout=PATIENCE).json()) == 8
         child.terminate()
         assert child.wait(PATIENCE) == 0
+
+
+def test_plain_http_outside_loopback_is_said_loudly() -> None:
+    command = [sys.executable, "-m", "scheduler_extender", "extender", "--cluster", str(CLUSTER)]
+    command += ["--host", "0.0.0.0", "--port", "0", "--admin-port", "0"]
+    with started(command, stderr=subprocess.PIPE, cwd=ROOT) as child:
+        assert child.stderr is not None
+        told = json.loads(child.stderr.readline())
+        assert told["level"] == "warning"
+        assert told["event"].startswith("plain HTTP: everybody who reaches port")
+        serving = json.loads(child.stderr.readline())
+        admin = serving["admin"].replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(admin, timeout=PATIENCE).status_code == 503  # nobody judges tokens here
 
 
 def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_a_cluster_file_outside_loopback_has_nobody_who_judges() -> None:
     with running(switched(), where=Addresses(EVERYWHERE)) as service:
         answer = ask(service, "/v1/nodes", "the-token-of-ada")
         assert answer.status_code == 503
-        assert "no API server" in answer.json()["error"]
+        assert "there is no API server" in answer.json()["error"]
         assert service.admin.post("/v1/reports", content=b"{}").status_code == 503
         assert ask(service, "/readyz").status_code == 200
 
