@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from scheduler_extender.annotations import PLACEMENT, TERM, WAKE
 from scheduler_extender.cli.certificates import SECRET
 from scheduler_extender.http.gate import METRICS, PROBES
 from scheduler_extender.leader.address import Address
@@ -16,6 +18,7 @@ from tests.manifests.building import (
     arguments,
     container,
     granted,
+    objects,
     pod_spec,
     the,
 )
@@ -204,3 +207,19 @@ def test_the_network_policy_is_about_both_ports_of_the_extender() -> None:
     (source,) = admin["from"]  # an empty list would be everybody
     assert source.keys() == {"namespaceSelector"}
     assert source["namespaceSelector"]["matchLabels"]
+
+
+def test_the_policies_name_the_accounts_and_keys_that_there_are() -> None:
+    expressions = {
+        o["metadata"]["name"]: yaml.safe_dump(o["spec"], width=10_000)
+        for o in objects()
+        if o["kind"] == "ValidatingAdmissionPolicy"
+    }
+    account = f"system:serviceaccount:{pod_namespace()}:"
+    for policy in ("gpu-topology-annotations", "gpu-topology-extender"):
+        assert f"{account}{EXTENDER_NAME}" in expressions[policy]
+    assert f"{account}{AGENT_NAME}" in expressions["gpu-topology-records"]
+    for key in (PLACEMENT, WAKE, TERM):
+        assert key in expressions["gpu-topology-annotations"]
+    bound = {o["spec"]["policyName"] for o in objects() if "policyName" in o.get("spec", {})}
+    assert bound == expressions.keys()
