@@ -44,6 +44,7 @@ class Acceptor:
         self._strangers = strangers
         # In the order in which they came: the first has waited longest.
         self._beginning: dict[asyncio.Task[None], None] = {}
+        self._unowned: set[socket.socket] = set()
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -74,9 +75,12 @@ class Acceptor:
                     await asyncio.sleep(ACCEPT_PAUSE)
                     continue
                 self._make_room()
+                self._unowned.add(sock)
                 task = loop.create_task(self._begin(sock, address[0]))
                 self._beginning[task] = None
                 task.add_done_callback(partial(self._begun, sock))
+                # While more of them wait, accepting one does not let the others have their turn.
+                await asyncio.sleep(0)
         finally:
             self._listener.close()
 
@@ -88,10 +92,12 @@ class Acceptor:
 
     def _begun(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
         self._beginning.pop(task, None)
-        if task.cancelled():  # perhaps before it began
+        if sock in self._unowned:  # cancelled before its first step; later asyncio closes it
+            self._unowned.discard(sock)
             sock.close()
 
     async def _begin(self, sock: socket.socket, client: str) -> None:
+        self._unowned.discard(sock)
         loop = asyncio.get_running_loop()
         try:
             if self._context is None:

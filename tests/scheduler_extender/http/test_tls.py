@@ -369,3 +369,18 @@ def test_a_client_that_does_not_say_goodbye_holds_up_no_stop(
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
         assert "graceful shutdown exceeded" not in caplog.text
+
+
+@PORTS
+def test_a_crowd_that_comes_and_goes_leaves_the_port_open(files: TlsFiles, port: int) -> None:
+    """Descriptors are used again while handshakes are cut off: each belongs to one connection."""
+    limits = replace(UNHURRIED, handshakes=2)
+    with running(NODE, where=Addresses(tls=files.tls), limits=limits) as service:
+        for i in range(150):
+            with ExitStack() as stack:
+                for _ in range(4):
+                    raw = stack.enter_context(quiet(service, port))
+                    raw.sendall(b"\x16\x03\x01\x02\x00" if i % 2 else b"GET / HTTP/1.1\r\n\r\n")
+        with httpx.Client(verify=scheduler(), timeout=PATIENCE, trust_env=False) as client:
+            url = f"https://127.0.0.1:{service.ports[port]}/healthz"
+            assert [client.get(url).status_code for _ in range(5)] == [200] * 5
