@@ -260,6 +260,24 @@ def test_calls_that_hang_over_every_gpu_leave_no_more_threads_than_gpus(node: No
     node.until(lambda: node.ready() and node.report().missing == () and node.health() == {})
 
 
+def test_a_gpu_that_answers_again_is_asked_while_another_one_hangs(
+    node: Node,
+) -> None:
+    node.cadence = replace(QUICK, hung=HUNG)
+    node.start()
+    node.until(node.ready)
+
+    def missing() -> list[int]:
+        return [node.gpus.index(gpu.name) for gpu in node.report().missing]
+
+    node.nvml.hang("nvmlDeviceGetMemoryInfo", 3)
+    node.until(lambda: missing() == [3])
+    node.nvml.hang("nvmlDeviceGetMemoryInfo", 5)
+    node.until(lambda: sorted(missing()) == [3, 5])
+    node.nvml.lift("nvmlDeviceGetMemoryInfo", 3)
+    node.until(lambda: missing() == [5] and list(node.health()) == [5])
+
+
 def test_without_a_driver_the_record_says_so(node: Node) -> None:
     node.nvml.fail("nvmlInitWithFlags", 9)
     node.nvml.fail("nvmlInit_v2", 9)

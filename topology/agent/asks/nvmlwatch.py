@@ -48,6 +48,10 @@ class Cadence:
 Opener = Callable[[Mapping[int, str]], Nvml]
 
 
+class _LeftError(Exception):
+    """The watch has left this session, so it asks about no further GPU."""
+
+
 class _Notes:
     """What the sessions have told; safe to use from any thread."""
 
@@ -228,10 +232,12 @@ class _Session:
             try:
                 self._busy()
                 with self._open(self._hung) as nvml:
-                    nvml.hung, nvml.on_progress = self._hung, self._busy
+                    nvml.hung, nvml.on_progress = self._hung, self._goes_on
                     self._nvml = nvml
                     self._look_and_listen(nvml)
                 continue  # at once: no Xid is heard in between
+            except _LeftError:
+                return
             except NvmlDownError as error:
                 self._fail(str(error))
             except Exception as error:
@@ -302,6 +308,16 @@ class _Session:
                 self._notes.heard(xid)
                 break
         return listening
+
+    def _goes_on(self) -> None:
+        """It is about to ask about another GPU.
+
+        Once it has been left, it asks no more: another call that hung would keep its thread, and
+        the GPU whose call has returned would count as hung for as long.
+        """
+        if self._over.is_set():
+            raise _LeftError
+        self._busy()
 
     def _busy(self) -> None:
         self._asked_since = self._clock()
