@@ -345,7 +345,7 @@ class NodeAgent:
             exclusive=self._exclusive,
             policy=self._policy,
             refuses_several=self._refuses_several(),
-            several_shares=self._shares.answer,
+            several_shares=self._shares.learnt,
         )
 
     def _missing_gpus(self, around: Surroundings) -> tuple[MissingGpu, ...]:
