@@ -162,8 +162,11 @@ class NvmlWatch:
         def without(seen: NvmlState) -> NvmlState:
             vitals = tuple(v for v in seen.vitals if v.uuid != uuid)
             vitals += (Vitals(GpuUuid(uuid), hung=True),) if uuid else ()
-            nameless = seen.nameless if uuid else (*seen.nameless, index)
-            return replace(seen, vitals=vitals, nameless=nameless, rounds=seen.rounds + 1)
+            more = () if uuid else (index,)
+            nameless, hung = (*seen.nameless, *more), (*seen.hung, *more)
+            return replace(
+                seen, vitals=vitals, nameless=nameless, hung=hung, rounds=seen.rounds + 1
+            )
 
         self._notes.tell(without)
         self._session = self._new_session()
@@ -325,7 +328,10 @@ class _Session:
     def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...]) -> None:
         def looked(before: NvmlState) -> NvmlState:
             rounds = before.rounds + 1
-            return NvmlState(seen, vitals, rounds, "", asked=True, nameless=nvml.nameless)
+            hung = tuple(index for index in nvml.nameless if index in nvml.hung)
+            return NvmlState(
+                seen, vitals, rounds, "", asked=True, nameless=nvml.nameless, hung=hung
+            )
 
         self._notes.tell(looked, unless=self._over)
 
