@@ -66,7 +66,7 @@ def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | N
         log.exception("object cannot be taken in")
     try:
         return metadata_decoder.decode(raw).metadata.uid
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

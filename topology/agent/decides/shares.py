@@ -99,15 +99,17 @@ class SharesBook:
                 )
 
     def _reconfigured(self, before: _Plugin | None, plugin: _Plugin) -> bool:
-        """Whether the plugin, as it runs, had another configuration before."""
+        """Whether the plugin, as it runs, had another configuration before, or may have had one.
+
+        An agent that starts anew and knows nothing of this plugin cannot tell since when the Node
+        has its label.
+        """
         if before is not None:
             return before.started == plugin.started
         learnt = self._learnt
-        return (
-            learnt is not None
-            and learnt.plugin_started == plugin.started
-            and learnt.configuration != plugin.configuration
-        )
+        if learnt is None or learnt.plugin_started != plugin.started:
+            return bool(plugin.configuration)
+        return learnt.configuration != plugin.configuration
 
 
 def _deeds(around: Surroundings, holders: Holders) -> Iterable[_Deed]:

@@ -168,9 +168,20 @@ def test_an_agent_that_starts_anew_counts_no_pod_of_another_configuration(
     assert restarted(other).look("14:00") is True
 
 
+def test_an_agent_that_knows_nothing_counts_no_pod_of_before_where_a_label_chooses() -> None:
+    """Nobody can tell it since when the Node has the label."""
+    labels = LABELS | {CONFIGURATION_LABEL: "other"}
+    node = Node(pods=(started("11:00"),), held={"11:00": TWO}, labels=labels)
+    assert node.look("13:00") is None
+    node.pods = (*node.pods, started("13:01", MESSAGE))
+    assert node.look("13:02") is True
+
+
 def test_nothing_is_said_before_the_nodes_labels_are_known() -> None:
     labels = LABELS | {CONFIGURATION_LABEL: "shared"}
-    node = Node(pods=(started("11:00", MESSAGE),), labels=labels)
+    node = Node(labels=labels)
+    assert node.look("10:30") is None
+    node.pods = (started("11:00", MESSAGE),)
     assert node.look() is True
     node = restarted(node)
     node.labels = {}
