@@ -8,7 +8,7 @@ from benchmarks.commands.compare import compare
 from benchmarks.commands.promises import kinds, promises, singles
 from benchmarks.commands.report import report
 from benchmarks.commands.simulate import simulate
-from benchmarks.commands.speed import agent, latency, profile, scale, worst
+from benchmarks.commands.speed import agent, latency, profile, scale, throughput, worst
 from scheduler_extender.cli.commandline import run
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ def _commands() -> None:
 
 for command in (
     latency,
+    throughput,
     promises,
     singles,
     kinds,

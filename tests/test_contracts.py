@@ -37,9 +37,9 @@ NEW = [
     ("scheduler_extender/new.py", "import topology.emulation", "Nobody decides by the emulation"),
     ("scheduler_extender/new.py", "import benchmarks.output", "Dependency points down"),
     ("scheduler_extender/new.py", "import tests.nodes", "What ships knows nothing of the tests"),
-    ("benchmarks/new.py", "def late():\n    import tests.nodes", "Only the agent's benchmark"),
-    ("benchmarks/shipped/new.py", "import tests.fakes.kubelet", "Only the agent's benchmark"),
-    ("benchmarks/new.py", "import topology.agent.decides.allocation", "Only the agent's benchmark"),
+    ("benchmarks/new.py", "def late():\n    import tests.nodes", "Only two benchmarks know"),
+    ("benchmarks/shipped/new.py", "import tests.fakes.kubelet", "Only two benchmarks know"),
+    ("benchmarks/new.py", "import topology.agent.decides.allocation", "Only two benchmarks know"),
     ("benchmarks/protocol/new.py", "import benchmarks.shipped.jobs", "The papers' model knows"),
     ("benchmarks/shipped/new.py", "import benchmarks.protocol.bound", "The shipped simulation"),
 ]

@@ -1,4 +1,4 @@
-"""``python -m benchmarks latency``, ``profile``, ``scale``, ``worst`` and ``agent``."""
+"""The commands that measure time: latency, throughput, profile, scale, worst and agent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from benchmarks.speed import latency as latency_
 from benchmarks.speed import profile as profile_
 from benchmarks.speed import rounds as rounds_
 from benchmarks.speed import scale as scale_
+from benchmarks.speed import throughput as throughput_
 from benchmarks.speed import worst as worst_
 
 
@@ -46,6 +47,41 @@ def latency(
     writable(json=json_file)
     found = latency_.measure(tuple(nodes or (100, 1_000, 5_000)), requests, seed)
     show(latency_.table(found), keys=3)
+    write_json(json_file, found)
+
+
+def throughput(
+    nodes: Annotated[
+        int, typer.Option(metavar="COUNT", help="Nodes of the cluster.", min=1, max=20_000)
+    ] = 500,
+    pods: Annotated[
+        int, typer.Option(metavar="COUNT", help="Pods that each way places in a round.", min=10)
+    ] = 500,
+    rounds: Annotated[int, typer.Option(metavar="COUNT", help="Rounds.", min=1)] = 5,
+    percentage: Annotated[
+        int,
+        typer.Option(
+            metavar="PERCENT",
+            help="kube-scheduler's percentageOfNodesToScore; 0 is its own choice.",
+            min=0,
+            max=100,
+        ),
+    ] = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure how many pods a second the real kube-scheduler places.
+
+    Without an extender, with one that does nothing, with one that does nothing but bind, and with
+    ours, one after the other in each round. It builds kube-scheduler and the API server first
+    (minutes, once) and needs the source tree.
+    """
+    writable(json=json_file)
+    try:
+        with Console(stderr=True).status("") as status:
+            found = throughput_.measure(nodes, pods, rounds, percentage, status.update)
+    except agent_.SourceTreeMissingError as error:
+        raise typer.BadParameter(str(error)) from error
+    show(throughput_.table(found))
     write_json(json_file, found)
 
 

@@ -1,4 +1,4 @@
-"""What the commands that measure time and memory write: latency, profile, scale, worst, agent."""
+"""What the commands that measure time and memory write."""
 
 from __future__ import annotations
 
@@ -42,6 +42,40 @@ class Latency(Figures):
     parameters: LatencyParameters
     machine: Machine
     rows: tuple[LatencyRow, ...]
+
+
+# throughput
+
+
+class ThroughputParameters(Figures):
+    """Nodes, pods of a round, rounds, and kube-scheduler's percentageOfNodesToScore."""
+
+    nodes: Count
+    pods: Count
+    rounds: Count
+    percentage: Count
+
+
+class ThroughputRow(Figures):
+    """One way to run kube-scheduler, in one round.
+
+    ``pods_per_second`` is from the first bound pod to the last. ``cpu_ms`` are milliseconds of CPU
+    for each pod, by process.
+    """
+
+    way: str
+    round: Count
+    pods_per_second: Number
+    cpu_ms: dict[str, Number]
+
+
+class Throughput(Figures):
+    """The whole file of ``throughput``."""
+
+    benchmark: Literal["throughput"] = "throughput"
+    parameters: ThroughputParameters
+    machine: Machine
+    rows: tuple[ThroughputRow, ...]
 
 
 # profile, in milliseconds

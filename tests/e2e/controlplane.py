@@ -86,6 +86,11 @@ class Process:
                 env={**os.environ, **(environment or {})},
             )
 
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._child.pid
+
     def alive(self) -> bool:
         """Whether it still runs."""
         return self._child.poll() is None
