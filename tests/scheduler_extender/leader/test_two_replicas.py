@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler_extender.verbs import BindError
 from tests.nodes import pod
 from tests.scheduler_extender.leader.replicas import LEASE, NAME, SLICE, Replica, World, world
 from tests.waiting import FOREVER, eventually
@@ -140,6 +141,24 @@ def test_a_former_leader_whose_clock_stands_still_binds_nothing(
     eventually(second.leads, "the other leads")
     eventually(lambda: not first.leads(), "the watch has told it")
     assert first.leader._election.leads(until), "by its Lease it leads"
+
+
+def test_what_was_decided_in_one_term_is_not_written_in_a_later_one(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bind may stand still while its replica loses the Lease and gets it back."""
+    first, second = leading(found), found.replica("bb")
+    decided = first.leader.term
+    with monkeypatch.context() as cut_off:
+        for what in ("read", "write"):
+            cut_off.setattr(first.leader._store, what, _gone)
+        eventually(second.leads, "the other leads")
+    second.leader.stop()
+    eventually(first.leads, "it leads again")
+    with pytest.raises(BindError, match="does so anew"), first.leader.writing(decided):
+        pytest.fail("it would be written")
+    with first.leader.writing(first.leader.term):
+        pass
 
 
 def _gone(*_: object, **__: object) -> None:
