@@ -36,7 +36,7 @@ class Bindable:
         self._changed = threading.Condition()
         self._known: dict[PodUid, _Known] = {}
         self._anew: dict[PodUid, _Known] | None = None
-        self._mark = ""
+        self._mark = self._mark_anew = ""
         self._term = self._others = 0
 
     @property
@@ -74,13 +74,13 @@ class Bindable:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Inside, every pod that there is is taken: a later term may stand behind a pod in a list,
-        so nothing of it is shown before its end."""
-        self._anew = {}
+        """Inside, every pod that there is is taken. A later term may stand behind a pod in a list,
+        and a pod behind our mark: so neither a version nor our mark is shown before its end."""
+        self._anew, self._mark_anew = {}, self._mark
         try:
             yield
             with self._changed:
-                self._known = self._anew
+                self._known, self._mark = self._anew, self._mark_anew
                 self._changed.notify_all()
         finally:
             self._anew = None
@@ -115,7 +115,10 @@ class Bindable:
                 if name != self._own.name:
                     self._others = max(self._others, int(term))
             if name == self._own.name:
-                self._mark = mark
+                if self._anew is None:
+                    self._mark = mark
+                else:
+                    self._mark_anew = mark
             self._changed.notify_all()
 
 
