@@ -54,9 +54,10 @@ class Fence(Protocol):
         within so many seconds."""
         ...
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Inside, a bind may be written whose version was known before. Raises
-        :class:`.BindError` where we do not lead."""
+    def writing(self, term: int) -> AbstractContextManager[None]:
+        """Inside, a bind may be written whose version was known before, and that was decided in
+        this term. Raises :class:`.BindError` where we do not lead, or in another term: others may
+        have bound pods between the two."""
         ...
 
 
@@ -129,7 +130,7 @@ class KubeBinder:
                 raise BindError("the watch on pods does not show the pod's latest version yet")
             version = known
             try:
-                with self._fence.writing():
+                with self._fence.writing(binding.term):
                     self._create(binding, version)
             except _ChangedError:
                 continue

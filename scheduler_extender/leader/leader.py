@@ -112,11 +112,12 @@ class Leader:
         return self.bindable.version(uid, other_than=other_than, within=within)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Inside, a bind may be written whose version was known before."""
+    def writing(self, term: int) -> Iterator[None]:
+        """Inside, a bind may be written that was decided in this term, and whose version was known
+        before."""
         with self._writes:
             # After the write was counted, so that whoever resigns meanwhile waits for it.
-            if not self.leads():
+            if not self.leads() or self._fenced != term:
                 raise BindError(f"{NOT_LEADING} any more")
             yield
 

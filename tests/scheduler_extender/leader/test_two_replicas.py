@@ -10,7 +10,7 @@ import pytest
 
 from tests.nodes import pod
 from tests.scheduler_extender.leader.replicas import LEASE, NAME, SLICE, Replica, World, world
-from tests.waiting import FOREVER, eventually
+from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.kubeapi.apiserver import ApiUnreachable
 
 WAKE = "gpu-topology.io/wake"
@@ -140,6 +140,32 @@ def test_a_former_leader_whose_clock_stands_still_binds_nothing(
     eventually(second.leads, "the other leads")
     eventually(lambda: not first.leads(), "the watch has told it")
     assert first.leader._election.leads(until), "by its Lease it leads"
+
+
+def test_a_bind_of_a_former_term_fails_though_its_writer_leads_again(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was decided before others bound pods, and its Binding is tried again with a new version."""
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", PATIENCE)
+    first, second = leading(found), found.replica("bb")
+    late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
+    eventually(lambda: first.passes(late), "the pod passes")
+    found.fake.delay("/pods/late/binding$", FOREVER)
+    answers: list[str] = []
+    bind = threading.Thread(target=lambda: answers.append(first.bind(late)))
+    bind.start()
+    eventually(lambda: [r for r in found.fake.requests if r.path.endswith("/binding")], "sent")
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(first.leader._store, "write", _gone)
+        eventually(second.leads, "the other leads")
+    assert second.bind(rival) == ""
+    second.leader.stop()
+    eventually(first.leads, "the first leads again")
+    found.fake.allow()
+    bind.join()
+    assert found.node_of(rival) == NAME
+    assert found.node_of(late) is None
+    assert answers == ["this replica does not lead any more"]
 
 
 def _gone(*_: object, **__: object) -> None:
