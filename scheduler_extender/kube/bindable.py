@@ -29,10 +29,12 @@ class OwnPod:
 
 class Bindable:
     """Fed by the thread of the watch on pods; read by any. ``own`` is the pod that we run in; only
-    in its namespace marks count: in others a pod's author may write what they like."""
+    in its namespace marks count: in others a pod's author may write what they like. ``identity`` is
+    this process's alone: a mark that names another is another's, on whatever pod it stands."""
 
-    def __init__(self, own: OwnPod) -> None:
+    def __init__(self, own: OwnPod, identity: str) -> None:
         self._own = own
+        self._identity = identity
         self._changed = threading.Condition()
         self._known: dict[PodUid, _Known] = {}
         self._anew: dict[PodUid, _Known] | None = None
@@ -109,10 +111,10 @@ class Bindable:
 
     def _note(self, name: str, mark: str) -> None:
         with self._changed:
-            term = mark.partition(" ")[0]
+            term, _, writer = mark.partition(" ")
             if term.isdecimal() and len(term) <= MOST_DIGITS:
                 self._term = max(self._term, int(term))
-                if name != self._own.name:
+                if writer.partition(" ")[0] != self._identity:
                     self._others = max(self._others, int(term))
             if name == self._own.name:
                 if self._anew is None:

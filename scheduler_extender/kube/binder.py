@@ -61,7 +61,7 @@ class Fence(Protocol):
         ...
 
 
-class _ChangedError(Exception):
+class _ChangedError(BindError):
     """The pod is unbound, and of another version than the Binding was for."""
 
 

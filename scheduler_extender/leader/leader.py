@@ -18,7 +18,7 @@ from scheduler_extender.leader.address import Address, Endpoint
 from scheduler_extender.leader.election import Election, Step
 from scheduler_extender.leader.fence import DeposedError, Fence
 from scheduler_extender.leader.lease import LeaseStore
-from scheduler_extender.verbs import BindError, BindUnknownError
+from scheduler_extender.verbs import BindError
 from topology.core.devices import PodUid
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
 
@@ -67,7 +67,7 @@ class Leader:
     ) -> None:
         own, seconds = replication.own, replication.seconds
         identity = f"{own.name}_{uuid4().hex[:8]}"
-        self.bindable = Bindable(own)
+        self.bindable = Bindable(own, identity)
         self._election = Election(identity, seconds)
         self._store = LeaseStore(api, own.namespace, replication.lease)
         self._fence = Fence(api, self.bindable, own, identity)
@@ -168,7 +168,7 @@ class Leader:
             return False  # who cannot answer does not lead
         if not election.holds:
             election.saw(self._store.read(), self._clock())
-        election.heard_of(self.bindable.term)
+        election.heard_of(self.bindable.term, others=self.bindable.others_term)
         step = election.step(self._clock())
         if step is not Step.NOTHING:
             wanted, asked = election.wanted(step), self._clock()
@@ -275,7 +275,8 @@ class _Writes:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         with self._changed:
             self._open -= 1
-            if isinstance(error, BindUnknownError):
+            # A fault of ours in the middle leaves the write unanswered, too.
+            if error is not None and not isinstance(error, BindError):
                 self.all_answered = False
             self._changed.notify_all()
 

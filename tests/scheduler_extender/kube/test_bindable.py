@@ -26,7 +26,7 @@ def test_a_mark_in_a_list_is_not_shown_before_the_pods_behind_it() -> None:
 
     Our own pod stands before others in a list, as one whose namespace begins with g may.
     """
-    found = Bindable(OwnPod(OURS, "me"))
+    found = Bindable(OwnPod(OURS, "me"), "me")
     with found.whole():
         found.take(pod("me", 7, OURS, "3 me"), managed=False)
         assert not found.shown("3 me", 0)
@@ -36,7 +36,7 @@ def test_a_mark_in_a_list_is_not_shown_before_the_pods_behind_it() -> None:
 
 
 def test_a_list_that_could_not_be_taken_in_shows_nothing() -> None:
-    found = Bindable(OwnPod(OURS, "me"))
+    found = Bindable(OwnPod(OURS, "me"), "me")
     try:
         with found.whole():
             found.take(pod("me", 7, OURS, "3 me"), managed=False)
@@ -49,7 +49,16 @@ def test_a_list_that_could_not_be_taken_in_shows_nothing() -> None:
 
 def test_the_term_of_another_counts_in_the_middle_of_a_list() -> None:
     """It deposes us; the sooner the better."""
-    found = Bindable(OwnPod(OURS, "me"))
+    found = Bindable(OwnPod(OURS, "me"), "me")
     with found.whole():
         found.take(pod("other", 7, OURS, "3 other"), managed=False)
         assert found.others_term == 3
+
+
+def test_a_mark_of_another_process_on_our_own_pod_is_another_s() -> None:
+    """A container that was restarted, or two that were given one pod's name."""
+    found = Bindable(OwnPod(OURS, "me"), "me_2")
+    found.take(pod("me", 7, OURS, "3 me_2"), managed=False)
+    assert found.others_term == 0
+    found.take(pod("me", 8, OURS, "4 me_1 fenced"), managed=False)
+    assert found.others_term == 4
