@@ -27,6 +27,15 @@ class OwnPod:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A pod that could be bound, and its resourceVersion."""
+
+    namespace: str
+    name: str
+    version: str
+
+
 class Bindable:
     """Fed by the thread of the watch on pods; read by any. ``own`` is the pod that we run in; only
     in its namespace marks count: in others a pod's author may write what they like. ``identity`` is
@@ -36,8 +45,8 @@ class Bindable:
         self._own = own
         self._identity = identity
         self._changed = threading.Condition()
-        self._known: dict[PodUid, _Known] = {}
-        self._anew: dict[PodUid, _Known] | None = None
+        self._known: dict[PodUid, Known] = {}
+        self._anew: dict[PodUid, Known] | None = None
         self._mark = self._mark_anew = ""
         self._term = self._others = 0
 
@@ -62,7 +71,7 @@ class Bindable:
         with self._changed:
             into = self._known if self._anew is None else self._anew
             if _bindable(pod):
-                into[PodUid(metadata.uid)] = _Known(
+                into[PodUid(metadata.uid)] = Known(
                     metadata.namespace, metadata.name, metadata.resource_version
                 )
             else:
@@ -104,10 +113,10 @@ class Bindable:
         with self._changed:
             return self._changed.wait_for(lambda: self._mark == mark, within)
 
-    def pods(self) -> dict[PodUid, tuple[str, str]]:
-        """Namespace and name of every pod that could be bound."""
+    def pods(self) -> dict[PodUid, Known]:
+        """Every pod that could be bound."""
         with self._changed:
-            return {uid: (known.namespace, known.name) for uid, known in self._known.items()}
+            return dict(self._known)
 
     def _note(self, name: str, mark: str) -> None:
         with self._changed:
@@ -122,13 +131,6 @@ class Bindable:
                 else:
                     self._mark_anew = mark
             self._changed.notify_all()
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    namespace: str
-    name: str
-    version: str
 
 
 def _bindable(pod: Pod) -> bool:

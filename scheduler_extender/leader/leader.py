@@ -16,7 +16,7 @@ import structlog
 from scheduler_extender.kube.bindable import Bindable, OwnPod
 from scheduler_extender.leader.address import Address, Endpoint
 from scheduler_extender.leader.election import Election, Step
-from scheduler_extender.leader.fence import DeposedError, Fence
+from scheduler_extender.leader.fence import DeposedError, Fence, StuckError
 from scheduler_extender.leader.lease import LeaseStore
 from scheduler_extender.verbs import BindError
 from topology.core.devices import PodUid
@@ -32,6 +32,8 @@ PUBLISHED_AGAIN = 10.0
 """Seconds between two looks whether the Service still names us."""
 DRAINS_WITHIN = 6.0
 """Seconds for the binds that are being written to end, when we resign."""
+STANDS_BACK = 2.0
+"""Durations of the Lease for which a replica that could not take over leaves it to the others."""
 NOT_LEADING = "this replica does not lead"
 
 
@@ -75,9 +77,11 @@ class Leader:
         self._endpoint = Endpoint(api, own, address) if address is not None else None
         self._synced = synced
         self._clock = clock
+        self._seconds = seconds
         self._renew = seconds / RENEWALS
         self.on_lost: list[Callable[[], None]] = []
         self._fenced = -1
+        self._back_until = float("-inf")
         self._resigning = False
         self._led = False
         self._published = float("-inf")
@@ -166,6 +170,10 @@ class Leader:
         election = self._election
         if not self._synced():
             return False  # who cannot answer does not lead
+        if self._clock() < self._back_until:
+            if election.holds:
+                self._let_go(drained=False)
+            return False
         if not election.holds:
             election.saw(self._store.read(), self._clock())
         election.heard_of(self.bindable.term, others=self.bindable.others_term)
@@ -214,8 +222,11 @@ class Leader:
         except DeposedError:
             log.info("another has begun to lead meanwhile", term=term)
             return
-        except Exception:
-            log.exception("could not take over", term=term)
+        except Exception as error:
+            # The others may be able to.
+            told = log.error if isinstance(error, StuckError) else log.exception
+            told("could not take over; the Lease is left to others", term=term, cause=str(error))
+            self._back_until = self._clock() + STANDS_BACK * self._seconds
             return
         self._fenced = term
         self._led = True
@@ -253,7 +264,10 @@ class Leader:
             self._taking.join(DRAINS_WITHIN)
         if not self._election.holds or not ended:
             return
-        drained = self._fenced == self._election.term and self._writes.all_answered
+        self._let_go(drained=self._fenced == self._election.term and self._writes.all_answered)
+
+    def _let_go(self, *, drained: bool) -> None:
+        """Empty the Lease. ``drained`` says that every bind that we have written was answered."""
         released = self._election.released(drained=drained)
         with suppress(ConflictError):  # another holds it already
             self._election.wrote(self._store.write(released), self._clock(), self._clock())

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from scheduler_extender.kube.bindable import Bindable, OwnPod
+from scheduler_extender.leader.fence import Fence
 from tests.nodes import pod
-from tests.scheduler_extender.leader.replicas import LEASE, NAME, SLICE, Replica, World, world
+from tests.scheduler_extender.leader.replicas import (
+    LEASE,
+    NAME,
+    NAMESPACE,
+    SLICE,
+    Replica,
+    World,
+    world,
+)
 from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.kubeapi.apiserver import ApiUnreachable
 
@@ -202,6 +212,56 @@ def test_a_pod_that_cannot_be_changed_holds_the_new_leader_up(
     found.fake.refuse(422, None, path=r"/default/pods/")
     first.cut_off()
     eventually(second.leads, "the other leads")
+
+
+@pytest.mark.parametrize("status", [403, 409, 429, 500])
+def test_a_pod_that_a_webhook_keeps_from_being_changed_is_not_taken_for_changed(
+    found: World, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """A webhook answers with any status that it likes, and may be down for good."""
+    monkeypatch.setattr("scheduler_extender.leader.fence.SETTLED_AFTER", 1.0)
+    first = leading(found)
+    train = found.create(pod(2))
+    eventually(lambda: first.passes(train), "the pod passes")
+    own = OwnPod(NAMESPACE, "a")
+    fence = Fence(first.api, first.leader.bindable, own, "somebody")
+    found.fake.refuse(status, None, path="/default/pods/train$")
+    assert fence.take_over(9, lambda: True, drained=False) == 0
+    found.fake.allow()
+    assert fence.take_over(10, lambda: True, drained=False) == 1
+
+
+@pytest.mark.parametrize("status", [404, 403, 500])
+def test_who_cannot_take_over_leaves_it_to_the_other(
+    found: World, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Its own pod is gone, or a webhook keeps it from being marked."""
+    monkeypatch.setattr("scheduler_extender.leader.fence.MARKED_WITHIN", 1.0)
+    found.fake.refuse(status, None, path=f"/{NAMESPACE}/pods/a$")
+    first = found.replica("a")
+    eventually(lambda: found.fake.items(LEASE.rpartition("/")[0]), "it has taken the Lease")
+    second = found.replica("bb")
+    eventually(second.leads, "the other leads")
+    assert not first.leads()
+
+
+def test_who_does_not_see_its_mark_leaves_it_to_the_other(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its watch on pods stands still."""
+    monkeypatch.setattr("scheduler_extender.leader.fence.MARKED_WITHIN", 1.0)
+    monkeypatch.setattr(Bindable, "shown", _not_shown_to("a", Bindable.shown))
+    found.replica("a")
+    eventually(lambda: found.fake.items(LEASE.rpartition("/")[0]), "it has taken the Lease")
+    second = found.replica("bb")
+    eventually(second.leads, "the other leads")
+
+
+def _not_shown_to(name: str, shown: Callable[..., bool]) -> Callable[..., bool]:
+    def found(bindable: Bindable, mark: str, within: float) -> bool:
+        return shown(bindable, mark, within) and bindable._own.name != name
+
+    return found
 
 
 def test_a_lease_that_somebody_deletes_costs_no_promise(found: World) -> None:
