@@ -41,8 +41,8 @@ REVIEWS_WAITING = 16
 """Requests that ask the API server at one time, and that wait for their turn; over it 503."""
 REVIEW_RATE, REVIEW_BURST = 10.0, 40
 """Requests a second, and at once, about which the API server is asked: whoever sends guessed tokens
-costs it no more than that. Tokens that were let in before are counted apart, so that neither guesses
-nor the tokens that every pod has keep their owners out."""
+costs it no more than that. Tokens that were let in before are counted apart, so that their owners
+are kept out neither by guesses nor by the tokens that every pod has."""
 LET_IN_SECONDS = 3600.0
 """For how long a token is one that was let in before."""
 MAX_TOKEN = 16 * 1024

@@ -35,8 +35,8 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 16
 """Pods that are changed at one time."""
 TIMEOUT = 2.0
-"""Seconds for one write, at first; twice as long whenever it is tried again, since a webhook may take
-its time."""
+"""Seconds for one write, at first; twice as long whenever it is tried again, since a webhook may
+take its time."""
 MARKED_WITHIN = 30.0
 """Seconds for a mark on our own pod to be written and shown by our watch."""
 AGAIN = 0.2

@@ -34,6 +34,7 @@ DRAINS_WITHIN = 6.0
 """Seconds for the binds that are being written to end, when we resign."""
 STANDS_BACK = 2.0
 """Durations of the Lease for which a replica that could not take over leaves it to the others."""
+GIVEN_UP = "could not take over; the Lease is left to other replicas"
 NOT_LEADING = "this replica does not lead"
 
 
@@ -222,10 +223,12 @@ class Leader:
         except DeposedError:
             log.info("another has begun to lead meanwhile", term=term)
             return
-        except Exception as error:
-            # The others may be able to.
-            told = log.error if isinstance(error, StuckError) else log.exception
-            told("could not take over; the Lease is left to others", term=term, cause=str(error))
+        except StuckError as error:
+            log.error(GIVEN_UP, term=term, cause=str(error))  # noqa: TRY400 (no fault of ours)
+            self._back_until = self._clock() + STANDS_BACK * self._seconds
+            return
+        except Exception:
+            log.exception(GIVEN_UP, term=term)
             self._back_until = self._clock() + STANDS_BACK * self._seconds
             return
         self._fenced = term

@@ -90,8 +90,8 @@ def bind(
     annotation. ``late`` says whether it is too late to begin: what kube-scheduler has given up
     waiting for must not be written behind its back, so it is asked at the start and right before
     the write. With ``turns`` the write waits for its turn until then. ``term`` is the one in which
-    we lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises :class:`BindError` with the reason; kube-scheduler then forgets
-    the pod and tries again.
+    we lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises
+    :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
     """
     if late():
         raise BindError(TOO_LATE)

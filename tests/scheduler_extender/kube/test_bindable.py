@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from scheduler_extender.annotations import TERM
 from scheduler_extender.kube.bindable import Bindable, OwnPod
 from scheduler_extender.wire import ObjectMeta, Pod
@@ -21,6 +25,11 @@ def pod(name: str, version: int, namespace: str = "default", mark: str | None = 
     )
 
 
+def _take_in(found: Bindable, *pods: Any) -> None:
+    for each in pods:
+        found.take(each, managed=False)
+
+
 def test_a_mark_in_a_list_is_not_shown_before_the_pods_behind_it() -> None:
     """A new leader changes the pods that are known when its mark is shown: all of them have to be.
 
@@ -37,12 +46,9 @@ def test_a_mark_in_a_list_is_not_shown_before_the_pods_behind_it() -> None:
 
 def test_a_list_that_could_not_be_taken_in_shows_nothing() -> None:
     found = Bindable(OwnPod(OURS, "me"), "me")
-    try:
-        with found.whole():
-            found.take(pod("me", 7, OURS, "3 me"), managed=False)
-            raise KeyError
-    except KeyError:
-        pass
+    own = pod("me", 7, OURS, "3 me")
+    with pytest.raises(AttributeError), found.whole():
+        _take_in(found, own, None)
     assert not found.shown("3 me", 0)
     assert not found.pods()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from scheduler_extender.kube.bindable import Bindable, OwnPod
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.settler import Settler
 from scheduler_extender.leader.fence import Fence
 from tests.nodes import pod
 from tests.scheduler_extender.leader.replicas import (
@@ -21,7 +23,7 @@ from tests.scheduler_extender.leader.replicas import (
     world,
 )
 from tests.waiting import FOREVER, PATIENCE, eventually
-from topology.kubeapi.apiserver import ApiUnreachable
+from topology.kubeapi.apiserver import ApiUnreachable, ConflictError
 
 WAKE = "gpu-topology.io/wake"
 
@@ -136,6 +138,32 @@ def test_a_bind_of_the_former_leader_that_comes_late_fails(
     assert found.node_of(late) is None
 
 
+def test_a_bind_that_was_settled_as_unbound_cannot_be_written_later(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of several API servers stands still with it, while another one answers us."""
+    first = leading(found)
+    late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
+    eventually(lambda: first.passes(late), "the pod passes")
+    sent: list[tuple[str, bytes]] = []
+
+    def stands_still(path: str, body: bytes, *_: object, **__: object) -> bytes:
+        sent.append((path, body))
+        raise ApiUnreachable("no answer")
+
+    with monkeypatch.context() as one_server:
+        one_server.setattr(first.api, "create", stands_still)
+        assert "may be yet" in first.bind(late)
+    binder = KubeBinder(first.api, first.cluster, first.leader)
+    settler = Settler(first.cluster, binder, patience=0.0)
+    for now in range(2):
+        settler.round(now)
+    assert not first.cluster.in_flight()
+    assert first.bind(rival) == ""
+    with pytest.raises(ConflictError):
+        first.api.create(*sent[-1], timeout=PATIENCE)
+
+
 def test_a_former_leader_whose_clock_stands_still_binds_nothing(
     found: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +183,7 @@ def test_a_former_leader_whose_clock_stands_still_binds_nothing(
 def test_a_bind_of_a_former_term_fails_though_its_writer_leads_again(
     found: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was decided before others bound pods, and its Binding is tried again with a new version."""
+    """It was decided before others bound pods, and is sent once more with a new version."""
     monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", PATIENCE)
     first, second = leading(found), found.replica("bb")
     late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
