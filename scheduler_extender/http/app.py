@@ -120,8 +120,8 @@ class _Answers:
 
     def bind(self, body: wire.Body, arrived: float) -> bytes:
         """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
+        term = self._service.term()  # before anything is decided
         self._need_lead()
-        term = self._service.term()
         args = wire.binding_decoder.decode(body)
         if self._service.unready() is not None:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))

@@ -25,12 +25,13 @@ def _leads() -> None:
 class Service:
     """The cluster, who writes binds, and what the routes count.
 
-    ``unready`` gives the reason why we cannot answer yet, or None, ``standby`` why another replica
-    answers verbs, and ``term`` the number of the term in which this one does (0 where there is no
-    other). ``saw`` is told each pod that filter is asked about. ``turns`` says when a bind may be
-    written; None where no kubelet answers that we hear of. ``reviews`` judges the tokens of people
-    where the admin port asks for one; None where there is no API server. ``file_mode`` opens ``POST
-    /v1/reports``. ``bodies`` is the budget of memory that both ports share.
+    ``unready`` gives the reason why we cannot answer yet, or None, and ``standby`` why another
+    replica answers verbs. ``term`` gives the number of the term in which this one leads, 0 where
+    there is one replica only. ``saw`` is told each pod that filter is asked about. ``turns`` says
+    when a bind may be written; None where no kubelet answers that we hear of. ``reviews`` judges
+    the tokens of people where the admin port asks for one; None where there is no API server.
+    ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget of memory that both ports
+    share.
     """
 
     cluster: Cluster

@@ -43,8 +43,10 @@ class BindUnknownError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One bind to write: the pod by name and UID, its node, and the placement annotation. ``term``
-    is the number of the term in which it was decided (:func:`bind`)."""
+    """One bind to write: the pod by name and UID, its node, and the placement annotation.
+
+    ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
+    """
 
     namespace: str
     name: str
@@ -87,11 +89,9 @@ def bind(
     The same bind twice is success, once written. ``now`` gives the time for the placement
     annotation. ``late`` says whether it is too late to begin: what kube-scheduler has given up
     waiting for must not be written behind its back, so it is asked at the start and right before
-    the write. With ``turns`` the write waits for its turn until then. ``term`` is the term in which
-    this replica leads, where it is one of several: what was decided in one term is not written in
-    another, since others may have bound between. Where the pod is bound here already nothing is
-    done. Raises :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries
-    again.
+    the write. With ``turns`` the write waits for its turn until then. ``term`` is the one in which
+    we lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises
+    :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
     """
     if late():
         raise BindError(TOO_LATE)
