@@ -1,0 +1,275 @@
+"""Two replicas of the extender as processes, and what a cluster has around them.
+
+Each has a pod object, an uplink to the API server of its own, and a port of its own. The Service's
+EndpointSlice names a made-up address (the API server takes no loopback one) and that port, and
+:class:`.network.ServicePort` goes where it says.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+import yaml
+
+from tests.chaos.history import Recorder
+from tests.e2e.chaos import sources
+from tests.e2e.chaos.network import Network, ServicePort, Uplink
+from tests.e2e.cluster import EXTENDER, OWN_IDENTITY, ROOT, RealCluster
+from tests.e2e.controlplane import Process
+from tests.programs import free_port
+from tests.waiting import PATIENCE
+from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.reflector import Reflector
+
+NAMESPACE = "gpu-topology-system"
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+POD_ADDRESS = "10.244.0.1"
+"""Of every replica's pod: it stands in the EndpointSlice, and the port tells them apart."""
+PRODUCT = ("-m", "scheduler_extender")
+RIGHTS: list[dict[str, Any]] = [
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]},
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["*"]},
+]
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica: its pod, its ports, its uplink, and the process while there is one."""
+
+    pod: str
+    port: int
+    admin_port: int
+    uplink: Uplink
+    process: Process | None = None
+    starts: int = 0
+    paused: bool = False
+    logs: list[Path] = field(default_factory=list)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process that has not ended."""
+        return self.process is not None and self.process.alive()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        assert self.process is not None
+        self.paused = True
+        self.process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self.process is not None
+        self.paused = False
+        self.process.signal(signal.SIGCONT)
+
+
+class EndpointFollower:
+    """Follows the Service's EndpointSlice; what it said last holds while nobody answers."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        """The port of the address in it; 0 before there is one."""
+        self.changes: list[tuple[float, int]] = []
+        """When (time.monotonic) it changed, and to which port."""
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        for obj in objects:
+            self.apply(obj)
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        found = msgspec.json.decode(obj)
+        ready = [e for e in found["endpoints"] or () if e["conditions"]["ready"]]
+        port = found["ports"][0]["port"] if ready else 0
+        if port != self.port:
+            self.port = port
+            self.changes.append((time.monotonic(), port))
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        self.port = 0
+
+
+class ReplicatedCluster(RealCluster):
+    """A cluster with two replicas, of which one leads.
+
+    ``lease_seconds`` is their Lease's duration, ``wrapped`` the arguments of Python that run the
+    extender, ``environment`` what it gets besides.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        binaries: Path,
+        network: Network,
+        history: Recorder,
+        lease_seconds: float = 10.0,
+    ) -> None:
+        super().__init__(folder, binaries)
+        self.lease_seconds = lease_seconds
+        self.history = history
+        self.wrapped: Sequence[str] = PRODUCT
+        self.environment: dict[str, str] = {}
+        self.replicas: list[Replica] = []
+        self.endpoint = EndpointFollower()
+        self.audit = folder / "audit.log"
+        self._network = network
+        self._sources = 0
+        policy = folder / "audit-policy.yaml"
+        policy.write_text(sources.AUDITED)
+        self.control_plane.apiserver_flags += [
+            *sources.FLAGS,
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self.audit}",
+            "--audit-log-maxsize=2000",
+        ]
+        self.service = ServicePort(network, lambda: self.endpoint.port, history)
+        self.etcd = sources.EtcdHistory(self.control_plane.etcd_url)
+        self._lock = threading.Lock()
+
+    def start_extender(self) -> None:
+        """Start both replicas, and wait until the Service has an address."""
+        if not self.replicas:
+            self._prepare()
+        for replica in self.replicas:
+            self.start(replica)
+        self.until(lambda: self.endpoint.port, "one replica leads")
+
+    def stop_extender(self) -> None:
+        """Stop both replicas."""
+        for replica in self.replicas:
+            if replica.process is not None:
+                replica.process.stop(signal.SIGKILL)
+        if hasattr(self, "_reflector"):
+            self._follower_api.close()
+            self._reflector.stop(PATIENCE)
+            del self._reflector
+
+    def _prepare(self) -> None:
+        """Rights, pods and uplinks of the replicas, and whoever follows the Service."""
+        for kind, path, extra in (
+            ("ClusterRole", "clusterroles", {"rules": RIGHTS}),
+            ("ClusterRoleBinding", "clusterrolebindings", _bound_to_extender()),
+        ):
+            rights = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, **extra}
+            rights["metadata"] = {"name": "gpu-topology-e2e-replicas"}
+            self.create(f"/apis/rbac.authorization.k8s.io/v1/{path}", rights)
+        for name in ("extender-a", "extender-b"):
+            self.replicas.append(self.add_replica(name))
+        self._follower_api = ApiServer.from_kubeconfig(self.control_plane.kubeconfig())
+        self._reflector = Reflector(self._follower_api, SLICES, self.endpoint, name="endpoint")
+        self._reflector.start()
+
+    def add_replica(self, pod: str) -> Replica:
+        """A replica that does not run yet, with its pod object."""
+        port = urlsplit(self.control_plane.url).port
+        assert port is not None
+        uplink = Uplink(self._network, port, self._new_source())
+        self.create(
+            f"/api/v1/namespaces/{NAMESPACE}/pods",
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": pod, "labels": {"app.kubernetes.io/name": "gpu-topology"}},
+                "spec": {
+                    "nodeName": "control-plane",
+                    "containers": [{"name": "extender", "image": "example/extender"}],
+                },
+            },
+        )
+        return Replica(pod, free_port(), free_port(), uplink)
+
+    def start(self, replica: Replica) -> None:
+        """Start a replica's process; it is not waited for. Its address on the network is new."""
+        assert not replica.runs
+        replica.uplink.source = self._new_source()
+        replica.starts += 1
+        replica.paused = False
+        log = self._folder / f"{replica.pod}.log"
+        replica.process = Process(
+            replica.pod,
+            [
+                *(sys.executable, *self.wrapped, "extender"),
+                f"--kubeconfig={self._kubeconfig(replica)}",
+                f"--port={replica.port}",
+                f"--admin-port={replica.admin_port}",
+                "--leader-elect",
+                f"--lease-seconds={self.lease_seconds}",
+                f"--pod-namespace={NAMESPACE}",
+                f"--pod-name={replica.pod}",
+                f"--pod-ip={POD_ADDRESS}",
+            ],
+            log,
+            self.environment,
+        )
+
+    def ready(self, replica: Replica) -> bool:
+        """Whether a replica has read everything."""
+        try:
+            url = f"http://127.0.0.1:{replica.admin_port}/readyz"
+            return httpx.get(url, timeout=2.0).is_success
+        except httpx.HTTPError:
+            return False
+
+    def leader(self) -> Replica:
+        """The replica that the Service names."""
+        return next(r for r in self.replicas if r.port == self.endpoint.port)
+
+    def standby(self) -> Replica:
+        """The other one."""
+        return next(r for r in self.replicas if r.port != self.endpoint.port)
+
+    def take_down(self) -> None:
+        """Add to the history what etcd and the API server have written down since the last time."""
+        self.history.extend(self.etcd.new())
+
+    def take_down_writes(self) -> None:
+        """Add to the history what the audit log says; once, at the end."""
+        self.history.extend(sources.audited(self.audit))
+
+    def _new_source(self) -> str:
+        self._sources += 1
+        return f"127.0.{1 + self._sources // 200}.{1 + self._sources % 200}"
+
+    def _kubeconfig(self, replica: Replica) -> Path:
+        """The extender's kubeconfig, by way of the replica's uplink."""
+        content = yaml.safe_load(self.control_plane.kubeconfig(EXTENDER).read_text())
+        content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{replica.uplink.port}"
+        path = self._folder / f"{replica.pod}.kubeconfig"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def _scheduler_config(self) -> str:
+        """The configuration that we ship, with the Service's port."""
+        shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
+        config = yaml.safe_load(shipped)
+        config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.service.port}/scheduler"
+        return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
+
+    def _logs(self) -> str:
+        names = [replica.pod for replica in self.replicas] + ["kube-scheduler"]
+        return "\n".join(
+            f"--- {name}\n{path.read_text(errors='replace')[-2500:]}"
+            for name in names
+            if (path := self._folder / f"{name}.log").exists()
+        )
+
+
+def _bound_to_extender() -> dict[str, Any]:
+    namespace, name = EXTENDER.split(":")[2:]
+    return {
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "gpu-topology-e2e-replicas",
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+    }
