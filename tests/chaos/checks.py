@@ -168,7 +168,7 @@ def bound_by_deposed(story: Story) -> Iterator[str]:
     is in etcd's order. A replica's term at a bind is the highest that it has marked before.
     """
     marks = _marks(story)
-    writers = _writers(story)
+    writers = writers_of(story)
     begun: list[tuple[int, str]] = []
     fences = [(m.revision, m.term, m.source) for m in marks if m.fenced]
     for bind in story.binds:
@@ -214,15 +214,16 @@ def _marks(story: Story) -> list[_Mark]:
     return found
 
 
-def _writers(story: Story) -> dict[str, str]:
+def writers_of(story: Story) -> dict[str, str]:
     """By pod UID, which process has bound it, where that can be told."""
-    by_name: dict[str, list[Written]] = defaultdict(list)
+    tries: dict[str, list[Written]] = defaultdict(list)
     for write in story.writes:
         if write.kind == "bind":
-            by_name[write.name].append(write)
+            # One that was not answered does not say which pod of this name it was for.
+            tries[write.uid or write.name].append(write)
     found = {}
     for uid, pod in story.pods.items():
-        tried = by_name[pod.created.name]
+        tried = [*tries[uid], *tries[pod.created.name]]
         done = {write.source for write in tried if 200 <= write.code < 300}
         unknown = {write.source for write in tried if write.code == 0 or write.code >= 500}
         if len(one := done or unknown) == 1:
@@ -232,7 +233,7 @@ def _writers(story: Story) -> dict[str, str]:
 
 def unattributed(story: Story) -> int:
     """Of how many binds it cannot be told which process wrote them."""
-    writers = _writers(story)
+    writers = writers_of(story)
     return sum(bind.uid not in writers for bind in story.binds)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.chaos.checks import CHECKS, broken_promises, findings, unattributed
+from tests.chaos.checks import CHECKS, broken_promises, findings, unattributed, writers_of
 from tests.chaos.story import Story
 
 
@@ -14,7 +14,7 @@ def report(story: Story) -> str:
     admitted = [pod for pod in pods if pod.given is not None]
     verdicts = Counter(pod.verdict for pod in pods if pod.created.linked and pod.bind is not None)
     kept_off = [pod for pod in broken_promises(story) if pod.verdict != "guaranteed"]
-    writers = {write.source for write in story.writes if write.kind == "bind"}
+    writers = set(writers_of(story).values())
     pending = [pod.created.name for pod in pods if pod.bind is None and not pod.over]
     said = ", ".join(f"{n} {verdict or 'no verdict'}" for verdict, n in sorted(verdicts.items()))
     faults = ", ".join(f"{n} × {what}" for what, n in sorted(_kinds(story).items()))

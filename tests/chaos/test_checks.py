@@ -174,7 +174,7 @@ def test_a_bind_that_nobody_answered_belongs_to_the_one_who_asked() -> None:
     entries: list[Entry] = []
     for entry in GOOD:
         if isinstance(entry, Written) and entry.name == "later":
-            entries += [replace(entry, code=0), replace(entry, source="a", code=409)]
+            entries += [replace(entry, code=0, uid=""), replace(entry, source="a", code=409)]
         else:
             entries.append(entry)
     assert unattributed(story_of(entries)) == 0

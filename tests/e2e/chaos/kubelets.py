@@ -44,12 +44,21 @@ AGAIN = 0.5
 
 
 class Kubelets:
-    """Plays the kubelets and agents of some nodes while the context is open."""
+    """Plays the kubelets and agents of some nodes while the context is open.
+
+    ``reports`` is how many seconds the agents take to report a change, from and to.
+    """
 
     def __init__(
-        self, plane: ControlPlane, nodes: Sequence[NodeTopology], seed: int, recorder: Recorder
+        self,
+        plane: ControlPlane,
+        nodes: Sequence[NodeTopology],
+        seed: int,
+        recorder: Recorder,
+        reports: tuple[float, float] = (0.0, 0.3),
     ) -> None:
         self._plane = plane
+        self.reports = reports
         self.recorder = recorder
         self.stopping = threading.Event()
         self.errors: list[BaseException] = []
@@ -271,8 +280,10 @@ class Node:
 
     def _changed(self) -> None:
         if self._report_at is None:
+            least, most = self._kubelets.reports
             late = self._rng.random() < 0.05
-            self._report_at = time.monotonic() + self._rng.uniform(0.0, 2.0 if late else 0.3)
+            seconds = self._rng.uniform(least, most + 2.0 if late else most)
+            self._report_at = time.monotonic() + seconds
 
     def _report(self) -> None:
         if self.silent or self._report_at is None or time.monotonic() < self._report_at:

@@ -215,12 +215,12 @@ class ServicePort(Link):
 
     A connection stays with its replica, as with kube-proxy, until either end closes it. ``backend``
     gives the port, 0 where the Service has no address. ``on_bind`` is called in the loop's thread
-    with each request to bind (its UID) before it is passed on. Answers go to the history.
+    with each request to bind (its UID) before it is passed on. Answers go to the ``history``.
     """
 
-    def __init__(self, network: Network, backend: Callable[[], int], history: Recorder) -> None:
+    def __init__(self, network: Network, backend: Callable[[], int]) -> None:
         self._backend = backend
-        self._history = history
+        self.history: Recorder | None = None
         self.on_bind: Callable[[str], None] | None = None
         self.answered: list[tuple[float, int, str, int]] = []
         """When (time.monotonic), by which port, to which verb, with which code."""
@@ -254,7 +254,7 @@ class ServicePort(Link):
             head = asking.result()
             body = await client[0].readexactly(_length(head))
             verb = head.split(b" ", 2)[1].rsplit(b"/", 1)[1].decode()
-            asked = self._history.now
+            asked = self.history.now if self.history is not None else 0.0
             if verb == "bind" and self.on_bind is not None:
                 self.on_bind(msgspec.json.decode(body, type=Ask).PodUID)
             await self._flows.wait()
@@ -285,10 +285,13 @@ class ServicePort(Link):
             what = msgspec.json.decode(body, type=Ask)
         with suppress(msgspec.DecodeError):
             told = msgspec.json.decode(answer, type=Pass)
+        history = self.history
+        if history is None:
+            return
         uid = (what.Pod.metadata.uid if what.Pod else what.PodUID) if what else ""
-        self._history.add(
+        history.add(
             Answered(
-                self._history.now,
+                history.now,
                 asked,
                 port,
                 verb,

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +20,7 @@ import httpx
 import msgspec
 import yaml
 
-from tests.chaos.history import Recorder
+from tests.chaos.history import Recorder, Written
 from tests.e2e.chaos import sources
 from tests.e2e.chaos.network import Network, ServicePort, Uplink
 from tests.e2e.cluster import EXTENDER, OWN_IDENTITY, ROOT, RealCluster
@@ -51,9 +50,7 @@ class Replica:
     admin_port: int
     uplink: Uplink
     process: Process | None = None
-    starts: int = 0
     paused: bool = False
-    logs: list[Path] = field(default_factory=list)
 
     @property
     def runs(self) -> bool:
@@ -110,12 +107,10 @@ class ReplicatedCluster(RealCluster):
         folder: Path,
         binaries: Path,
         network: Network,
-        history: Recorder,
         lease_seconds: float = 10.0,
     ) -> None:
         super().__init__(folder, binaries)
         self.lease_seconds = lease_seconds
-        self.history = history
         self.wrapped: Sequence[str] = PRODUCT
         self.environment: dict[str, str] = {}
         self.replicas: list[Replica] = []
@@ -131,9 +126,8 @@ class ReplicatedCluster(RealCluster):
             f"--audit-log-path={self.audit}",
             "--audit-log-maxsize=2000",
         ]
-        self.service = ServicePort(network, lambda: self.endpoint.port, history)
-        self.etcd = sources.EtcdHistory(self.control_plane.etcd_url)
-        self._lock = threading.Lock()
+        self.service = ServicePort(network, lambda: self.endpoint.port)
+        self.follow_from_the_start()
 
     def start_extender(self) -> None:
         """Start both replicas, and wait until the Service has an address."""
@@ -191,7 +185,6 @@ class ReplicatedCluster(RealCluster):
         """Start a replica's process; it is not waited for. Its address on the network is new."""
         assert not replica.runs
         replica.uplink.source = self._new_source()
-        replica.starts += 1
         replica.paused = False
         log = self._folder / f"{replica.pod}.log"
         replica.process = Process(
@@ -227,13 +220,36 @@ class ReplicatedCluster(RealCluster):
         """The other one."""
         return next(r for r in self.replicas if r.port != self.endpoint.port)
 
-    def take_down(self) -> None:
-        """Add to the history what etcd and the API server have written down since the last time."""
-        self.history.extend(self.etcd.new())
+    def follow_from_the_start(self) -> None:
+        """The next :meth:`take_down` begins with the first thing that etcd has stored."""
+        self._etcd = sources.EtcdHistory(self.control_plane.etcd_url)
+        self._audited: set[Written] = set()
 
-    def take_down_writes(self) -> None:
-        """Add to the history what the audit log says; once, at the end."""
-        self.history.extend(sources.audited(self.audit))
+    def take_down(self, history: Recorder) -> None:
+        """Add to a history what etcd and the API server have written down since the last time."""
+        history.extend(self._etcd.new())
+        written = set(sources.audited(self.audit))
+        history.extend(written - self._audited)
+        self._audited = written
+
+    def replace_replicas(self, wrapped: Sequence[str], **environment: str) -> None:
+        """Kill both replicas, and start them as other programs; wait until one leads."""
+        self.wrapped, self.environment = wrapped, environment
+        for replica in self.replicas:
+            if replica.process is not None:
+                replica.process.stop(signal.SIGKILL)
+            self.start(replica)
+        self.until(lambda: all(map(self.ready, self.replicas)), "both replicas are ready")
+        self.until(lambda: self.leads(self.leader()), "one of them leads")
+
+    def leads(self, replica: Replica) -> bool:
+        """Whether a replica answers verbs."""
+        url = f"http://127.0.0.1:{replica.port}/scheduler/filter"
+        body = {"Pod": {"metadata": {"name": "asked"}}, "NodeNames": []}
+        try:
+            return httpx.post(url, json=body, timeout=2.0).status_code == 200
+        except httpx.HTTPError:
+            return False
 
     def _new_source(self) -> str:
         self._sources += 1
@@ -253,6 +269,10 @@ class ReplicatedCluster(RealCluster):
         config = yaml.safe_load(shipped)
         config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.service.port}/scheduler"
         return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
+
+    def logs(self) -> str:
+        """The ends of the logs, for a failure."""
+        return self._logs()
 
     def _logs(self) -> str:
         names = [replica.pod for replica in self.replicas] + ["kube-scheduler"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,8 +31,10 @@ REMOVED = 0.06
 AGAIN = 0.3
 
 
-def pod_body(name: str, gpus: int, seconds: float, *, linked: bool) -> dict[str, Any]:
-    """A pod of one container that runs for so many seconds."""
+def pod_body(
+    name: str, gpus: int, seconds: float, *, linked: bool, spec: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A pod of one container that runs for so many seconds; ``spec`` is what it has besides."""
     limits = {RESOURCE: str(gpus)}
     container = {"name": "main", "image": "example/work", "resources": {"limits": limits}}
     notes = {RUNS: f"{seconds:.2f}", **(LINKED if linked else {})}
@@ -39,7 +42,7 @@ def pod_body(name: str, gpus: int, seconds: float, *, linked: bool) -> dict[str,
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "annotations": notes},
-        "spec": {"containers": [container]},
+        "spec": {"containers": [container], **(spec or {})},
     }
 
 
@@ -51,9 +54,17 @@ class Submitter:
         self._api.timeout = httpx.Timeout(WRITE_TIMEOUT)
         self._history = history
 
-    def create(self, name: str, gpus: int, seconds: float, *, linked: bool) -> str:
+    def create(
+        self,
+        name: str,
+        gpus: int,
+        seconds: float,
+        *,
+        linked: bool,
+        spec: Mapping[str, Any] | None = None,
+    ) -> str:
         """Create a pod, however often it takes, and return its UID."""
-        body = pod_body(name, gpus, seconds, linked=linked)
+        body = pod_body(name, gpus, seconds, linked=linked, spec=spec)
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
