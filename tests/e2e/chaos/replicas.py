@@ -34,6 +34,8 @@ NAMESPACE = "gpu-topology-system"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 POD_ADDRESS = "10.244.0.1"
 """Of every replica's pod: it stands in the EndpointSlice, and the port tells them apart."""
+SHIPPED_LEASE = 10.0
+"""Seconds: the default of ``--lease-seconds``."""
 PRODUCT = ("-m", "scheduler_extender")
 RIGHTS: list[dict[str, Any]] = [
     {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]},
@@ -98,21 +100,14 @@ class EndpointFollower:
 class ReplicatedCluster(RealCluster):
     """A cluster with two replicas, of which one leads.
 
-    ``lease_seconds`` is their Lease's duration, ``wrapped`` the arguments of Python that run the
-    extender, ``environment`` what it gets besides.
+    They are the extender as it is, with the Lease that we ship, up to :meth:`replace_replicas`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        binaries: Path,
-        network: Network,
-        lease_seconds: float = 10.0,
-    ) -> None:
+    def __init__(self, folder: Path, binaries: Path, network: Network) -> None:
         super().__init__(folder, binaries)
-        self.lease_seconds = lease_seconds
-        self.wrapped: Sequence[str] = PRODUCT
-        self.environment: dict[str, str] = {}
+        self._lease_seconds = SHIPPED_LEASE
+        self._program: Sequence[str] = PRODUCT
+        self._environment: dict[str, str] = {}
         self.replicas: list[Replica] = []
         self.endpoint = EndpointFollower()
         self.audit = folder / "audit.log"
@@ -190,18 +185,18 @@ class ReplicatedCluster(RealCluster):
         replica.process = Process(
             replica.pod,
             [
-                *(sys.executable, *self.wrapped, "extender"),
+                *(sys.executable, *self._program, "extender"),
                 f"--kubeconfig={self._kubeconfig(replica)}",
                 f"--port={replica.port}",
                 f"--admin-port={replica.admin_port}",
                 "--leader-elect",
-                f"--lease-seconds={self.lease_seconds}",
+                f"--lease-seconds={self._lease_seconds}",
                 f"--pod-namespace={NAMESPACE}",
                 f"--pod-name={replica.pod}",
                 f"--pod-ip={POD_ADDRESS}",
             ],
             log,
-            self.environment,
+            self._environment,
         )
 
     def ready(self, replica: Replica) -> bool:
@@ -232,12 +227,23 @@ class ReplicatedCluster(RealCluster):
         history.extend(written - self._audited)
         self._audited = written
 
-    def replace_replicas(self, wrapped: Sequence[str], **environment: str) -> None:
-        """Kill both replicas, and start them as other programs; wait until one leads."""
-        self.wrapped, self.environment = wrapped, environment
+    def replace_replicas(
+        self,
+        lease_seconds: float = SHIPPED_LEASE,
+        program: Sequence[str] = PRODUCT,
+        **environment: str,
+    ) -> None:
+        """Stop both replicas and start them anew; wait until one leads.
+
+        ``program`` is the arguments of Python that run the extender, ``environment`` what it gets
+        besides.
+        """
+        self._lease_seconds, self._program = lease_seconds, program
+        self._environment = environment
         for replica in self.replicas:
             if replica.process is not None:
-                replica.process.stop(signal.SIGKILL)
+                replica.process.stop()
+        for replica in self.replicas:
             self.start(replica)
         self.until(lambda: all(map(self.ready, self.replicas)), "both replicas are ready")
         self.until(lambda: self.leads(self.leader()), "one of them leads")

@@ -13,7 +13,6 @@ from tests.chaos.history import Recorder, read
 from tests.chaos.report import report
 from tests.chaos.story import Story, story_of
 from tests.e2e.chaos.kubelets import Kubelets
-from tests.e2e.chaos.network import Network
 from tests.e2e.chaos.replicas import ReplicatedCluster
 from tests.e2e.chaos.workload import Submitter
 from tests.e2e.cluster import PODS, RECORDS
@@ -64,18 +63,6 @@ def judged(story: Story, history: Recorder) -> list[Finding]:
     if found:
         print(f"judge it again: python -m tests.chaos {history.path}")
     return found
-
-
-@contextmanager
-def replicated(
-    folder: Path, binaries: Path, *, lease_seconds: float = 10.0
-) -> Iterator[ReplicatedCluster]:
-    """A control plane with two replicas, and no nodes yet."""
-    with (
-        Network() as network,
-        ReplicatedCluster(folder, binaries, network, lease_seconds) as cluster,
-    ):
-        yield cluster
 
 
 @contextmanager

@@ -9,14 +9,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.e2e.chaos.replicas import Replica
+from tests.e2e.chaos.replicas import Replica, ReplicatedCluster
 from tests.e2e.chaos.workload import Workload
-from tests.e2e.chaos.worlds import World, judged, kept_at, replicated, world
+from tests.e2e.chaos.worlds import World, judged, kept_at, world
 
 pytestmark = pytest.mark.e2e
 
@@ -25,13 +24,11 @@ RATE = 3.0
 
 
 @pytest.fixture(scope="module")
-def two(control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def two(cluster: ReplicatedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The replicas have the Lease that we ship."""
-    folder = tmp_path_factory.mktemp("replicas")
-    with (
-        replicated(folder, control_plane_binaries) as cluster,
-        world(cluster, kept_at("replicas", folder), FLEET, seed=3) as found,
-    ):
+    cluster.replace_replicas()
+    path = kept_at("replicas", tmp_path_factory.mktemp("replicas"))
+    with world(cluster, path, FLEET, seed=3) as found:
         yield found
 
 

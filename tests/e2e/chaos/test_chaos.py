@@ -17,8 +17,9 @@ import pytest
 from tests.chaos.checks import fits, free_at_end
 from tests.chaos.story import Story
 from tests.e2e.chaos.faults import Faults
+from tests.e2e.chaos.replicas import ReplicatedCluster
 from tests.e2e.chaos.workload import Workload
-from tests.e2e.chaos.worlds import World, judged, kept_at, replicated, world
+from tests.e2e.chaos.worlds import World, judged, kept_at, world
 from tests.e2e.cluster import PODS
 from tests.waiting import eventually
 
@@ -45,15 +46,12 @@ TAKEN_DOWN = 30.0
 
 
 def test_nothing_is_lost_and_nothing_is_given_twice(
-    control_plane_binaries: Path, tmp_path: Path
+    cluster: ReplicatedCluster, tmp_path: Path
 ) -> None:
     print(f"\nGPU_TOPOLOGY_CHAOS_SEED={SEED} GPU_TOPOLOGY_CHAOS_SECONDS={SECONDS:g}")
     path = kept_at(f"chaos-{SEED}", tmp_path)
-    with (
-        replicated(tmp_path, control_plane_binaries, lease_seconds=LEASE_SECONDS) as cluster,
-        world(cluster, path, FLEET, SEED) as told,
-    ):
-        cluster.until(lambda: all(map(cluster.ready, cluster.replicas)), "both are ready")
+    cluster.replace_replicas(LEASE_SECONDS)
+    with world(cluster, path, FLEET, SEED) as told:
         began = time.monotonic()
         _broken_for(told, began + SECONDS)
         stay = _fill(told)
