@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,6 +39,8 @@ RESOURCE = "nvidia.com/gpu"
 ALL_PODS = "/api/v1/pods"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 WRITE_TIMEOUT = 2.0
+HEARTBEAT = 15.0
+"""Seconds after which an agent reports though nothing has changed; the real one takes a minute."""
 AGAIN = 0.5
 """Seconds before a write that failed is tried again."""
 
@@ -101,6 +103,16 @@ def _described(node: NodeTopology) -> history.Node:
     return history.Node(str(node.name), uuids, linked)
 
 
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What the API server says as of a resourceVersion: a pod, or that it is gone (no ``pod``), or
+    that nothing else has happened (no ``uid``)."""
+
+    version: str
+    uid: str = ""
+    pod: dict[str, Any] | None = None
+
+
 class _Inboxes:
     """Hands each node what the API server says of its pods."""
 
@@ -112,23 +124,26 @@ class _Inboxes:
         pods = [msgspec.json.decode(obj) for obj in objects]
         gone = self._known.keys() - {pod["metadata"]["uid"] for pod in pods}
         for uid in gone:
-            self._nodes[self._known.pop(uid)].inbox.put((uid, None))
+            self._nodes[self._known.pop(uid)].inbox.put(_News(resource_version, uid))
         for pod in pods:
             self._take(pod)
+        for node in self._nodes.values():
+            node.inbox.put(_News(resource_version))
 
     def apply(self, obj: msgspec.Raw) -> None:
         self._take(msgspec.json.decode(obj))
 
     def delete(self, obj: msgspec.Raw) -> None:
-        uid = msgspec.json.decode(obj)["metadata"]["uid"]
-        if uid in self._known:
-            self._nodes[self._known.pop(uid)].inbox.put((uid, None))
+        meta = msgspec.json.decode(obj)["metadata"]
+        if meta["uid"] in self._known:
+            news = _News(meta["resourceVersion"], meta["uid"])
+            self._nodes[self._known.pop(meta["uid"])].inbox.put(news)
 
     def _take(self, pod: dict[str, Any]) -> None:
-        node = pod["spec"].get("nodeName", "")
+        node, meta = pod["spec"].get("nodeName", ""), pod["metadata"]
         if node in self._nodes:
-            self._known[pod["metadata"]["uid"]] = node
-            self._nodes[node].inbox.put((pod["metadata"]["uid"], pod))
+            self._known[meta["uid"]] = node
+            self._nodes[node].inbox.put(_News(meta["resourceVersion"], meta["uid"], pod))
 
 
 @dataclass(slots=True)
@@ -151,20 +166,22 @@ class Node:
         self._rng = rng
         self._kubelet = EmulatedKubelet(topology, rng)
         self._record = f"{RECORDS}/{self.name}"
-        self.inbox: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
+        self.inbox: queue.Queue[_News] = queue.Queue()
         self.silent = False
+        self._pods_version = ""
         self._known: dict[str, dict[str, Any]] = {}
         self._running: dict[str, float] = {}
         self._leaving: dict[str, float] = {}
         self._holding: set[str] = set()
         self._writes: list[_Write] = []
-        self._report_at: float | None = 0.0
+        self._report_at: float | None = None
+        self._due = 0.0
         self.thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def restart_agent(self) -> None:
         """The agent has started again: it reports at once, whatever has changed."""
         self.silent = False
-        self._report_at = 0.0
+        self._due = 0.0
 
     def _run(self) -> None:
         try:
@@ -188,12 +205,17 @@ class Node:
         self._kubelets.stopping.wait(self._rng.uniform(0.02, 0.1))
         batch: dict[str, dict[str, Any]] = {}
         while not self.inbox.empty():
-            uid, pod = self.inbox.get_nowait()
+            news = self.inbox.get_nowait()
+            uid, pod = news.uid, news.pod
+            self._pods_version = news.version
+            if not uid:
+                continue
             if pod is None:
                 batch.pop(uid, None)
                 self._end(uid)
                 self._running.pop(uid, None)
                 self._leaving.pop(uid, None)
+                self._changed()  # whoever waits for the pod to go has to hear that we know
                 continue
             if pod["metadata"].get("deletionTimestamp") and uid not in self._leaving:
                 self._leaving[uid] = time.monotonic() + self._rng.uniform(0.0, 0.5)
@@ -286,18 +308,21 @@ class Node:
             self._report_at = time.monotonic() + seconds
 
     def _report(self) -> None:
-        if self.silent or self._report_at is None or time.monotonic() < self._report_at:
+        due = min(self._due, self._report_at if self._report_at is not None else self._due)
+        if self.silent or time.monotonic() < due:
             return
-        status = codec.encode_report(self._kubelet.report())
+        report = replace(self._kubelet.report(), pods_version=self._pods_version)
+        status = codec.encode_report(report)
         try:
             version = self._api.get(self._record).json()["metadata"]["resourceVersion"]
             body = {"metadata": {"resourceVersion": version}, "status": status}
             where = f"{self._record}/status"
             answer = self._api.patch(where, content=json.dumps(body), headers=MERGE)
         except (httpx.HTTPError, ValueError, KeyError):
-            self._report_at = time.monotonic() + AGAIN
+            self._report_at, self._due = None, time.monotonic() + AGAIN
             return
-        self._report_at = None if answer.is_success else time.monotonic() + AGAIN
+        self._report_at = None
+        self._due = time.monotonic() + (HEARTBEAT if answer.is_success else AGAIN)
 
 
 def _gpus(pod: dict[str, Any]) -> int:

@@ -223,9 +223,9 @@ class ReplicatedCluster(RealCluster):
     def take_down(self, history: Recorder) -> None:
         """Add to a history what etcd and the API server have written down since the last time."""
         history.extend(self._etcd.new())
-        written = set(sources.audited(self.audit))
-        history.extend(written - self._audited)
-        self._audited = written
+        written = [w for w in sources.audited(self.audit) if w not in self._audited]
+        history.extend(written)
+        self._audited.update(written)
 
     def replace_replicas(
         self,
