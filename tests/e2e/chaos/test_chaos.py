@@ -25,7 +25,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
-SECONDS = float(os.environ.get("GPU_TOPOLOGY_CHAOS_SECONDS", "45"))
+SECONDS = float(os.environ.get("GPU_TOPOLOGY_CHAOS_SECONDS", "40"))
 SEED = int(os.environ.get("GPU_TOPOLOGY_CHAOS_SEED", "0")) or random.SystemRandom().randrange(
     1, 10**6
 )

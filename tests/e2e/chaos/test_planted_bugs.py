@@ -94,11 +94,9 @@ def test_it_finds_what_is_promised_on_a_wrong_count(
     with_bug(cluster, bug)
     fleet = [("dgx1-v100", 2), ("a100-pcie-4-bridged", 1)]
     plane = cluster.control_plane
-    with (
-        world(cluster, kept_at(bug, tmp_path), fleet, seed=2, reports=SLOW) as told,
-        Workload(plane, told.history, 2, rate=5.0, prefix=bug),
-    ):
-        cluster.until(lambda: broken(told), f"{bug} breaks a promise")
+    with world(cluster, kept_at(bug, tmp_path), fleet, seed=2, reports=SLOW) as told:
+        with Workload(plane, told.history, 2, rate=8.0, prefix=bug):
+            cluster.until(lambda: broken(told), f"{bug} breaks a promise")
         judged(told.story(), told.history)
 
 

@@ -41,7 +41,7 @@ def both_ready(two: World) -> tuple[Replica, Replica]:
 
 def more_created(two: World, workload: Workload) -> None:
     """Wait until some more pods were created, so that binds are under way."""
-    wanted = workload.created + 12
+    wanted = workload.created + 8
     two.cluster.until(lambda: workload.created >= wanted, "pods are created")
 
 
