@@ -90,6 +90,35 @@ def promise_broken(story: Story) -> Iterator[str]:
             yield f"{pod.created.name} got {', '.join(pod.given.devices)} on {pod.given.node}"
 
 
+def expectation_broken(story: Story) -> Iterator[str]:
+    """What was called expected did not hold, though no pod of the node had ended unknown to the
+    extender before this one was admitted: only that excuses it.
+
+    A replica binds a pod in the version that its watch has shown. So it knew of every pod that had
+    ended in etcd by that revision.
+    """
+    versions = {w.uid: int(w.version) for w in story.writes if _is_done(w) and w.version}
+    released = {e.uid: at for at, e in enumerate(story.kubelets) if not isinstance(e, Given)}
+    given = {e.uid: at for at, e in enumerate(story.kubelets) if isinstance(e, Given)}
+    for pod in broken_promises(story):
+        uid = pod.created.uid
+        if pod.verdict != EXPECTED or pod.given is None or uid not in versions:
+            continue
+        ended = [
+            other
+            for other in story.pods.values()
+            if other.given is not None
+            and other.given.node == pod.given.node
+            and released.get(other.created.uid, len(story.kubelets)) < given[uid]
+        ]
+        if all((other.over_since or versions[uid] + 1) <= versions[uid] for other in ended):
+            yield f"{pod.created.name} got {', '.join(pod.given.devices)} on {pod.given.node}"
+
+
+def _is_done(write: Written) -> bool:
+    return write.kind == "bind" and 200 <= write.code < 300
+
+
 def bound_without_promise(story: Story) -> Iterator[str]:
     """A pod that requires links is bound, and nobody has said that it gets them."""
     for pod in story.pods.values():
@@ -242,6 +271,7 @@ CHECKS: tuple[Callable[[Story], Iterator[str]], ...] = (
     overbooked,
     turned_away,
     promise_broken,
+    expectation_broken,
     bound_without_promise,
     lost,
     answered_in_vain,

@@ -58,6 +58,12 @@ class PodStory:
         return self.last is not None and (self.last.gone or self.last.phase in OVER)
 
     @property
+    def over_since(self) -> int | None:
+        """The revision at which it had ended or was gone."""
+        found = (v.revision for v in self.stored if v.gone or v.phase in OVER)
+        return next(found, None)
+
+    @property
     def bind(self) -> Bind | None:
         """When and where it was bound."""
         for version in self.stored:

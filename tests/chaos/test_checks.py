@@ -104,6 +104,11 @@ BAD: dict[str, list[Entry]] = {
         Stored(60, "default", "single", "single", "node", "Failed"),
     ],
     "promise broken": [NODE, *mark(2, "1 a", "a"), *pod("pair", 11, ["g1", "g2"])],
+    "expectation broken": [
+        *(NODE, *mark(2, "1 a", "a")),
+        *pod("before", 11, ["g0"], linked=False, over=13),
+        *pod("pair", 21, ["g1", "g2"], placement=json.dumps({"verdict": "expected"})),
+    ],
     "bound without promise": [
         *(NODE, *mark(2, "1 a", "a")),
         *pod("pair", 11, ["g0", "g1"], placement=json.dumps({"verdict": "possible"})),
@@ -150,6 +155,19 @@ def test_it_finds(check: str) -> None:
 )
 def test_a_pod_is_lost(entries: list[Entry], words: str) -> None:
     assert any(words in finding.words for finding in findings(story_of(entries)))
+
+
+def test_an_expectation_may_be_broken_where_the_extender_did_not_know_of_an_end() -> None:
+    """The pair is bound in the version of revision 20: up to there it knew."""
+
+    def ended_at(revision: int) -> list[Entry]:
+        return [
+            replace(e, revision=revision) if isinstance(e, Stored) and e.revision == 13 else e
+            for e in BAD["expectation broken"]
+        ]
+
+    assert len(findings(story_of(ended_at(20)))) == 1
+    assert findings(story_of(ended_at(22))) == []
 
 
 def test_a_pod_that_we_deleted_is_not_lost() -> None:
