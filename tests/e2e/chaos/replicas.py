@@ -10,7 +10,8 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,15 @@ class ReplicatedCluster(RealCluster):
             self.start(replica)
         self.until(lambda: all(map(self.ready, self.replicas)), "both replicas are ready")
         self.until(lambda: self.leads(self.leader()), "one of them leads")
+
+    @contextmanager
+    def without_scheduler(self) -> Iterator[None]:
+        """Nothing is bound inside the block."""
+        self.control_plane.stop_scheduler()
+        try:
+            yield
+        finally:
+            self.control_plane.start_scheduler(self._scheduler_config())
 
     def leads(self, replica: Replica) -> bool:
         """Whether a replica answers verbs."""
