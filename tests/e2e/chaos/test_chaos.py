@@ -36,7 +36,9 @@ FLEET = (
     ("l40s-4", 1),
     ("hgx-h100-8", 1),
 )
-RATE = 4.0
+RATE = 5.0
+RUNS = (0.3, 2.5)
+"""Seconds for which a pod runs, from and to."""
 STUCK = 240.0
 """Seconds without a pod that is bound or ends, after which whoever waits is taken to be forgotten.
 Less than the five minutes after which kube-scheduler looks by itself again at a pod that fitted
@@ -74,7 +76,7 @@ def _broken_for(told: World, until: float) -> None:
     faults = Faults(told, SEED)
     looked = time.monotonic()
     plane = told.cluster.control_plane
-    with Workload(plane, told.history, SEED, RATE) as workload:
+    with Workload(plane, told.history, SEED, RATE, seconds=RUNS) as workload:
         try:
             while time.monotonic() < until and workload.error is None:
                 faults.step()

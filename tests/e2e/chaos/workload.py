@@ -94,15 +94,25 @@ class Submitter:
 
 
 class Workload:
-    """Creates pods in a thread while the context is open, ``rate`` a second."""
+    """Creates pods in a thread while the context is open, ``rate`` a second.
+
+    Each runs for some of these ``seconds``, from and to.
+    """
 
     def __init__(
-        self, plane: ControlPlane, history: Recorder, seed: int, rate: float, prefix: str = "pod"
+        self,
+        plane: ControlPlane,
+        history: Recorder,
+        seed: int,
+        rate: float,
+        prefix: str = "pod",
+        seconds: tuple[float, float] = (0.5, 4.0),
     ) -> None:
         self._submitter = Submitter(plane, history)
         self._rng = random.Random(seed)
         self._rate = rate
         self._prefix = prefix
+        self._seconds = seconds
         self.created = 0
         self.error: BaseException | None = None
         self._stopping = threading.Event()
@@ -130,7 +140,7 @@ class Workload:
             while not self._stopping.wait(rng.uniform(0.5, 1.5) / self._rate):
                 _, gpus, linked = rng.choices(KINDS, [kind[0] for kind in KINDS])[0]
                 name = f"{self._prefix}-{self.created}"
-                self._submitter.create(name, gpus, rng.uniform(0.5, 4.0), linked=linked)
+                self._submitter.create(name, gpus, rng.uniform(*self._seconds), linked=linked)
                 self.created += 1
                 if rng.random() < REMOVED:
                     self._submitter.remove(f"{self._prefix}-{rng.randrange(self.created)}")
