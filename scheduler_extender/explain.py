@@ -32,7 +32,9 @@ class Answer:
 
     ``facts`` are what it was worked out on, and ``state`` is equal for nodes of one request that
     answer alike. ``score`` is None where there is none to be had, as on a node that refuses.
-    ``note`` says why a node that takes the pod promises it nothing; empty elsewhere.
+    ``note`` says why a node that takes the pod promises it nothing; empty elsewhere. ``lacks``
+    names the fields of the node's record without which the pod's exclusive CPUs and memory count
+    for nothing here.
     ``outcomes`` is the assessment of what the node may hand out to the pod: that of the decision,
     or, where the pod only prefers what the hardware never can, that of the same pod without its
     constraints. It is None where nothing would be handed out.
@@ -44,6 +46,7 @@ class Answer:
     score: int | None
     note: str
     outcomes: Assessment | None
+    lacks: tuple[str, ...] = ()
 
     @property
     def node(self) -> NodeName:
@@ -105,7 +108,17 @@ def answers(
         else:
             outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision)
         score = None if decision.rejection else scored[name]
-        rows.append(Answer(facts, state, decision, score, _note(decision, told), outcomes))
+        rows.append(
+            Answer(
+                facts,
+                state,
+                decision,
+                score,
+                _note(decision, told),
+                outcomes,
+                lacks(facts, request),
+            )
+        )
     return rows
 
 
@@ -124,7 +137,34 @@ def _without(
     (_, told), *_ = enquire_at(cluster, alone, strict).each()
     assert decision is not None and told is not None  # noqa: S101, PT018 (both have been asked)
     outcomes = _outcomes(cluster, before, request, decision)
-    return Answer(before, None, decision, None, _note(decision, told), outcomes)
+    return Answer(
+        before, None, decision, None, _note(decision, told), outcomes, lacks(before, request)
+    )
+
+
+def lacks(facts: NodeFacts, request: GpuRequest) -> tuple[str, ...]:
+    """The fields of a node's record without which the pod's exclusive CPUs and memory do not count.
+
+    None where the pod has no exclusive ones there.
+    """
+    topology, report = facts.topology, facts.report
+    if topology is None or report is None or facts.problem is not None:
+        return ()
+    allocator, exclusive = topology.allocator, request.exclusive
+    cpus = exclusive.cpus and allocator.cpu_manager_policy != "none"
+    memory = exclusive.memory and allocator.memory_manager_policy != "None"
+    if not cpus and not memory:
+        return ()
+    aligned = allocator.topology_manager_policy != "none"
+    has = {
+        "spec.allocator.cpuManagerPolicy": allocator.cpu_manager_policy is not None,
+        "spec.allocator.memoryManagerPolicy": allocator.memory_manager_policy is not None,
+        **dict.fromkeys(() if allocator.numa else allocator.numa_lacks, False),
+        "spec.numaNodes[].distances": not aligned or allocator.numa_distances is not None,
+        "spec.devices[].topologyNodes": not aligned or allocator.sees_topology,
+        "status.exclusive": report.holdings is not None,
+    }
+    return tuple(field for field, there in has.items() if not there)
 
 
 def _note(decision: Decision, strict: Decision) -> str:

@@ -50,15 +50,19 @@ latter share one interpreter with the loop, so more threads would only take turn
 class Limits:
     """What one port allows.
 
-    ``connections`` at one time; over it the one that has waited longest without a request makes
-    room, and if all are busy only /healthz and /readyz are answered. ``header_bytes`` of one
-    request. Seconds from the first byte until the headers are complete (``header_seconds``), then
-    until the body is (``body_seconds``); seconds in which a client may keep an answer waiting by
-    not reading it (``write_seconds``); seconds of an idle connection (``idle_seconds``: longer
-    than the 90 s of Go's client, which does not repeat a POST on a connection that we have
-    closed). ``pipelined`` requests wait behind one that is being answered.
+    ``handshakes`` of TLS at one time, each within ``handshake_seconds``; over it the one that has
+    taken longest is cut off. ``connections`` behind them at one time; over it the one that has
+    waited longest without a request makes room, and if all are busy only /healthz and /readyz are
+    answered. ``header_bytes`` of one request. Seconds from the first byte until the headers are
+    complete (``header_seconds``), then until the body is (``body_seconds``); seconds in which a
+    client may keep an answer waiting by not reading it (``write_seconds``); seconds of an idle
+    connection (``idle_seconds``: longer than the 90 s of Go's client, which does not repeat a POST
+    on a connection that we have closed). ``pipelined`` requests wait behind one that is being
+    answered.
     """
 
+    handshakes: int = 128
+    handshake_seconds: float = 10.0
     connections: int = 512
     header_bytes: int = 32 * 1024
     header_seconds: float = 10.0

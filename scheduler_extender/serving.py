@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from scheduler_extender.files.binder import FileBinder
@@ -17,9 +18,12 @@ from scheduler_extender.files.clusterfile import ClusterFile, feed
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.admin import create_admin_app
 from scheduler_extender.http.app import create_app
+from scheduler_extender.http.certificates import Certificates
+from scheduler_extender.http.gate import METRICS, Gate
 from scheduler_extender.http.metrics import Metrics
-from scheduler_extender.http.servers import Servers, listen
+from scheduler_extender.http.servers import Servers, listen, loopback
 from scheduler_extender.http.service import Service
+from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
@@ -63,7 +67,8 @@ def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
     metrics.watch(cluster)
     source = KubeSource(api, cluster)
     with source.following(metrics.follow):
-        yield Service(cluster, source.binder, source.unready, metrics, turns=Turns(cluster))
+        turns, reviews = Turns(cluster), Reviews(api)
+        yield Service(cluster, source.binder, source.unready, metrics, turns=turns, reviews=reviews)
 
 
 @contextmanager
@@ -90,7 +95,9 @@ def replica_service(
                     source.unready,
                     metrics,
                     standby=leader.standby,
+                    term=lambda: leader.term,
                     turns=Turns(cluster),
+                    reviews=Reviews(api),
                 ),
                 leader,
             )
@@ -99,9 +106,48 @@ def replica_service(
 
 
 def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Servers:
-    """The two ports of a service, bound. Raises :class:`.servers.PortError`."""
+    """The two ports of a service, bound. Outside loopback the admin port has a :class:`.Gate`.
+
+    Raises :class:`.servers.PortError` and :class:`.certificates.CertificatesError`.
+    """
+    certificates = None
+    if where.tls is not None:
+        certificates = Certificates(where.tls)
+        service.metrics.certificates(certificates)
     sockets = (listen(where.host, where.port), listen(where.host, where.admin_port))
-    return Servers(create_app(service), create_admin_app(service), sockets, where.tls, limits)
+    strangers = service.metrics.strangers
+    admin = create_admin_app(service)
+    outside = not loopback(sockets[1])
+    if outside:
+        open_paths = [METRICS] if where.open_metrics else []
+        admin.add_middleware(
+            Gate, reviews=service.reviews, strangers=strangers, open_paths=open_paths
+        )
+    found = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
+    found.warnings = open_doors(where) if outside else []
+    if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
+        found.warnings.append(soon)
+    return found
+
+
+def open_doors(where: Addresses) -> list[str]:
+    """What is open to whom, in words for the log, where a service listens outside loopback."""
+    if where.tls is None:
+        return [
+            "plain HTTP: everybody who reaches port "
+            f"{where.port} can have pods bound to nodes, and tokens for port {where.admin_port} "
+            "can be read on the way; give --tls-cert, --tls-key, --client-ca and --client-name"
+        ]
+    if where.tls.client_ca is None:
+        return [
+            f"no --client-ca: everybody who reaches port {where.port} can have pods bound to nodes"
+        ]
+    if not where.tls.client_names:
+        return [
+            "no --client-name: everybody with a certificate of the client CA can have pods bound "
+            "to nodes"
+        ]
+    return []
 
 
 @contextmanager

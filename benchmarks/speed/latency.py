@@ -256,7 +256,7 @@ def _serve(kind: str, size: int, seed: int) -> None:
     service, _ = in_memory(cluster)
     main = create_app(service) if kind == "extender" else create_nothing_app(service.metrics)
     sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
-    serving = Servers(main, create_admin_app(service), sockets)
+    serving = Servers(main, create_admin_app(service), sockets, service.metrics.strangers)
     serving.run(lambda: print(*serving.ports, flush=True))
 
 

@@ -49,6 +49,7 @@ class Checked:
             "score": self.answer.score,
             "reason": self.answer.reason,
             "note": self.answer.note,
+            "lacks": list(self.answer.lacks),
             "resolvable": self.answer.resolvable,
         }
 
@@ -135,12 +136,14 @@ def table(rows: Sequence[Checked]) -> Table:
     for row in sorted(rows, key=order)[:SHOWN_NODES]:
         answer = row.answer
         beware = f"beware: {', '.join(row.hazards)}" if row.hazards else ""
+        fields = ", ".join(answer.lacks)
+        lacks = f"CPUs and memory count for nothing: the record has no {fields}" if fields else ""
         found.add_row(
             Text(answer.node),
             verdict_text(answer.decision.verdict, passes=answer.passes),
             "–" if answer.score is None else str(answer.score),
             sets_text(row.outcomes),
-            Text("; ".join(filter(None, (answer.reason, answer.note, beware)))),
+            Text("; ".join(filter(None, (answer.reason, answer.note, beware, lacks)))),
         )
     if len(rows) > SHOWN_NODES:
         more = f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)"

@@ -13,6 +13,7 @@ from typing import NoReturn
 import typer
 
 from scheduler_extender.cli.agent import agent
+from scheduler_extender.cli.certificates import certificates
 from scheduler_extender.cli.check import check
 from scheduler_extender.cli.commandline import run
 from scheduler_extender.cli.demo import demo
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 app.command()(extender)
 app.command()(agent)
+app.command()(certificates)
 app.command("import")(import_)
 app.command()(check)
 app.command()(machines)

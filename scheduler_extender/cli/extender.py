@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,7 +74,7 @@ def extender(
     ] = 180.0,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Serve kube-scheduler over TLS with this certificate."),
+        typer.Option(metavar="FILE", help="Serve both ports over TLS with this certificate."),
     ] = None,
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
@@ -83,14 +82,15 @@ def extender(
     client_ca: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Take only clients whose certificate this CA has signed."
+            metavar="FILE",
+            help="Take only schedulers whose certificate this CA has signed.",
         ),
     ] = None,
     client_name: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Take only clients whose certificate has this common name or DNS name. Needs "
+            help="Take only schedulers whose certificate has this common name or DNS name. Needs "
             "--client-ca. May be given several times.",
         ),
     ] = None,
@@ -143,11 +143,23 @@ def extender(
         str,
         typer.Option(metavar="NAME", help="The Service by which kube-scheduler finds the leader."),
     ] = "gpu-topology",
+    open_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--open-metrics",
+            help="Let everybody read /metrics. Without it the admin port asks for a token there, "
+            "too, unless it listens on a loopback address.",
+        ),
+    ] = False,
 ) -> None:
     """Run the scheduler extender, which kube-scheduler asks.
 
     With --cluster it serves the cluster that a file describes. Otherwise it follows an API server:
     the one that --kubeconfig names, or that of the cluster in which it runs.
+
+    Whoever reaches the port for kube-scheduler can have pods bound. On an address that is not
+    loopback, give --tls-cert, --tls-key, --client-ca and --client-name. Files that change are read
+    again. The admin port asks for a bearer token there that the API server accepts.
     """
     if cluster is not None and kubeconfig is not None:
         raise BadInputError("--cluster and --kubeconfig exclude each other")
@@ -164,7 +176,7 @@ def extender(
             pod_namespace, pod_name, lease, lease_seconds, _address(pod_ip, port, service)
         )
     log_json()
-    where = Addresses(host, port, admin_port, tls)
+    where = Addresses(host, port, admin_port, tls, open_metrics)
     if cluster is not None:
         settings = Settings(weakest, None, all_pods_known=False, refusals=kept_off)
         _serve_file(cluster, settings, where)
@@ -183,14 +195,14 @@ def _tls(
         raise BadInputError("--tls-cert and --tls-key are needed together")
     if names and client_ca is None:
         raise BadInputError("--client-name needs --client-ca")
-    for path in filter(None, (certificate, key, client_ca)):
-        if not path.is_file():
-            raise BadInputError(f"{path}: no such file")
+    from scheduler_extender.http.certificates import Certificates, CertificatesError
+
+    found = Tls(certificate, key, client_ca, frozenset(names or ()))
     try:
-        ssl.create_default_context(cafile=client_ca).load_cert_chain(certificate, key)
-    except OSError as error:  # SSLError is one, and so is a key that may not be read
+        Certificates(found)
+    except CertificatesError as error:
         raise BadInputError(f"TLS files cannot be used: {error}") from error
-    return Tls(certificate, key, client_ca, frozenset(names or ()))
+    return found
 
 
 def _serve_file(path: Path, settings: Settings, where: Addresses) -> None:
@@ -271,13 +283,16 @@ def _serve(service: Service, where: Addresses, what: str, leader: Leader | None 
         leader.on_lost.append(found.close_idle)
     scheme = "https" if where.tls else "http"
     port, admin_port = found.ports
+    log = structlog.get_logger()
 
     def started() -> None:
-        structlog.get_logger().info(
+        for warning in found.warnings:
+            log.warning(warning)
+        log.info(
             "serving",
             what=what,
             scheduler=f"{scheme}://{where.host}:{port}/scheduler",
-            admin=f"http://{where.host}:{admin_port}/v1/nodes",
+            admin=f"{scheme}://{where.host}:{admin_port}/v1/nodes",
         )
 
     found.run(started)

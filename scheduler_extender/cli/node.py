@@ -1,9 +1,9 @@
 """``gpu-topology node``: what the extender knows of a node, and taking pods again after refusals.
 
 ``--resume`` reaches the extender by an annotation on the Node (:data:`.RESUME`), not by a request
-to its admin port: that port knows nobody and answers everybody, so it must change nothing; the API
-server asks who writes; every replica of the extender sees the annotation; and it is still there
-when the extender starts anew and reads the failed pods again.
+to its admin port, which changes nothing: the API server asks who writes; every replica of the
+extender sees the annotation; and it is still there when the extender starts anew and reads the
+failed pods again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import msgspec
 import typer
 
 from scheduler_extender.annotations import RESUME
+from scheduler_extender.cli.adminport import ADMIN, CREATE_TOKEN, TOKEN_VARIABLE, AdminPort
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_node_name
 
-ADMIN = "http://127.0.0.1:8889"
-FORWARD = "kubectl -n gpu-topology-system port-forward service/gpu-topology-admin 8889"
-"""What makes the admin port of an installed extender answer at :data:`ADMIN`."""
 TIMEOUT = 10.0
 """Seconds."""
 
@@ -39,7 +37,8 @@ def node(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --resume: the cluster. Without it: the one in which the command runs.",
+            help="With --resume: the cluster. Without --kubeconfig: the one in which the command "
+            "runs. Without --resume: whose token to show to the admin port.",
         ),
     ] = None,
     context: Annotated[
@@ -51,14 +50,29 @@ def node(
     admin: Annotated[
         str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
     ] = ADMIN,
+    admin_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The CA of the admin port's certificate, where it is our own."
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            envvar=TOKEN_VARIABLE,
+            help="Token to show to the admin port. Others on this machine can read what stands on "
+            "a command line, but not the variable.",
+        ),
+    ] = None,
 ) -> None:
     """Show what the extender knows of a node, or resume it.
 
     NODE is the name of a node. A node whose kubelet refused pods in a row takes none for a while;
     to resume it is to let it take pods again. Without --resume the command asks the extender's
-    admin port, which has to be forwarded (kubectl port-forward), and prints what it answers as
-    YAML. Which pods have which exclusive CPUs stands in the record (kubectl get gputopo NODE -o
-    yaml, status.exclusive). With --resume it writes the annotation
+    admin port, which has to be forwarded (kubectl port-forward) and asks for a token, and prints
+    what it answers as YAML. Which pods have which exclusive CPUs stands in the record (kubectl get
+    gputopo NODE -o yaml, status.exclusive). With --resume it writes the annotation
     gpu-topology.io/resume to the Node, which needs the right to patch nodes.
     """
     check_node_name("NODE", name)
@@ -66,7 +80,12 @@ def node(
         _resume(name, kubeconfig, context)
         typer.echo(f"{name} takes GPU pods again")
     else:
-        _show(_asked(admin.rstrip("/"), name))
+        token = token or _token_of(kubeconfig, context)
+        port = AdminPort(admin.rstrip("/"), admin_ca, token)
+        found = port.get(f"/v1/nodes/{quote(name, safe='')}")
+        if found is None:
+            raise BadInputError(f"the extender knows of no node {name}")
+        _show(found)
 
 
 def _resume(name: str, kubeconfig: Path | None, context: str | None) -> None:
@@ -86,30 +105,27 @@ def _resume(name: str, kubeconfig: Path | None, context: str | None) -> None:
         raise BadInputError(f"{name} was not resumed: {error}{hint}") from error
 
 
-def _asked(admin: str, name: str) -> dict[str, Any]:
-    """What the extender answers about a node."""
-    import urllib3
+def _token_of(kubeconfig: Path | None, context: str | None) -> str | None:
+    """The token that a kubeconfig has or gets, as from a plugin."""
+    from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
-    if not admin.startswith(("http://", "https://")):
-        raise BadInputError(f"--admin: {admin}: a URL is needed, as {ADMIN}")
-    url = f"{admin}/v1/nodes/{quote(name, safe='')}"
+    if kubeconfig is None:
+        return None
     try:
-        answer = urllib3.request("GET", url, timeout=TIMEOUT, retries=False)
-    except urllib3.exceptions.NewConnectionError as error:
+        api = ApiServer.from_kubeconfig(kubeconfig, context)
+        try:
+            shown = api.authorization().values()
+        finally:
+            api.close()
+    except ApiFailure as error:
+        raise BadInputError(str(error)) from error
+    tokens = [value.partition(" ")[2] for value in shown if value.lower().startswith("bearer ")]
+    if not tokens:
         raise BadInputError(
-            f"--admin: {admin}: nobody listens there; forward the port: {FORWARD}"
-        ) from error
-    except (urllib3.exceptions.HTTPError, ValueError) as error:
-        raise BadInputError(f"--admin: {admin}: {error}") from error
-    if answer.status == 404:
-        raise BadInputError(f"the extender knows of no node {name}")
-    try:
-        found = msgspec.json.decode(answer.data, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise BadInputError(f"--admin: {admin} is not the extender's admin port") from error
-    if answer.status != 200:
-        raise BadInputError(f"--admin: {admin} answers {answer.status}")
-    return found
+            f"--kubeconfig: {kubeconfig} has no token; give --token, or set {TOKEN_VARIABLE}, to "
+            f"what this prints: {CREATE_TOKEN}"
+        )
+    return tokens[0]
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -195,4 +195,6 @@ To plug it into a kube-scheduler, start that with --config and
     - {{name: nvidia.com/gpu.shared}}
 
 (this one serves a file; with `gpu-topology extender --kubeconfig PATH` it serves a cluster).
+This is plain HTTP and asks nobody who they are: it listens on 127.0.0.1 only. In a cluster both
+ports speak TLS: docs/install.md.
 Ctrl-C stops it."""

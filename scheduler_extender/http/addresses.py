@@ -8,11 +8,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS on the scheduler-facing port.
+    """TLS on both ports, with one certificate.
 
-    With ``client_ca`` a client must show a certificate of that CA; with ``client_names`` also one
-    whose common name or DNS name is among them, since the chain alone would let in everybody whom
-    the CA ever signed.
+    ``client_ca`` and ``client_names`` are about the scheduler-facing port. With ``client_ca`` a
+    client must show a certificate of that CA; with ``client_names`` also one whose common name or
+    DNS name is among them, since the chain alone would let in everybody whom the CA ever signed.
     """
 
     certificate: Path
@@ -23,9 +23,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a service listens: one host, the port for kube-scheduler and the one for people."""
+    """Where a service listens: one host, the port for kube-scheduler and the one for people.
+
+    ``open_metrics`` lets everybody read /metrics, where the admin port asks for tokens.
+    """
 
     host: str = "127.0.0.1"
     port: int = 0
     admin_port: int = 0
     tls: Tls | None = None
+    open_metrics: bool = False

@@ -144,6 +144,7 @@ def _row(row: Answer) -> dict[str, Any]:
         "score": row.score,
         "reason": row.reason,
         "note": row.note,
+        "lacks": list(row.lacks),
         "hazards": row.hazards,
         "resolvable": row.resolvable,
     }
@@ -178,20 +179,28 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
 
 def _refusals(cluster: Cluster, facts: NodeFacts) -> Iterator[dict[str, Any]]:
     """The kubelet's refusals in a row, and when a pod is tried again: of the pods that ask one
-    thing, and of all pods where two things were refused."""
+    thing, of all pods where two things were refused, and of those that ask what nobody has asked
+    here before where many such were refused."""
     ignored = cluster.settings.refusals is Refusals.IGNORE
     for resource, streaks in facts.streaks.items():
-        rows = [(_kind(kind), kind, streak) for kind, streak in streaks.of_kind.items()]
+        rows = [
+            (_kind(kind), facts.refusing(kind) is not None, streak)
+            for kind, streak in streaks.of_kind.items()
+        ]
+        if streaks.closing_to_new is not None:
+            new = streaks.closing_to_new
+            rows.insert(0, ("anything not tried here before", new.paused, new))
         if streaks.closing is not None:
-            rows.insert(0, ("anything", streaks.closing.refusals[-1].kind, streaks.closing))
-        for asks, kind, streak in rows:
+            last = streaks.closing.refusals[-1].kind
+            rows.insert(0, ("anything", facts.refusing(last) is not None, streaks.closing))
+        for asks, shut, streak in rows:
             paused = max(0.0, streak.until - cluster.clock()) if streak.paused else 0.0
             yield {
                 "resource": resource,
                 "asks": asks,
                 "inARow": len(streak.refusals),
                 "reason": streak.reason,
-                "takesNoPods": facts.refusing(kind) is not None and not ignored,
+                "takesNoPods": shut and not ignored,
                 "triedAgainInSeconds": round(paused),
             }
 

@@ -7,6 +7,7 @@ half a request and then nothing, for ever.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import Enum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 HEALTH = frozenset({b"/healthz", b"/readyz"})
 SPARE = 32
 """Connections over the limit that are taken all the same, to answer the kubelet's probes."""
+MAX_NAMES = 200
+"""Characters that we repeat of the names in a client's certificate."""
 LAST_WORD = 2.0
 """Seconds in which a refused client may read why."""
 
@@ -37,13 +40,18 @@ class _RefusedError(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection with :attr:`limits`. ``allowed`` client names, where TLS asks for them.
+    """uvicorn's connection with :attr:`limits`.
+
+    ``allowed`` are the names of which a client's certificate must have one, if there are any: every
+    request of another client is answered with 403, and :attr:`stranger` is told its names and its
+    address.
 
     Refusals are one line of JSON, and the connection is closed after them.
     """
 
     limits = Limits()
     allowed: frozenset[str] = frozenset()
+    stranger: Callable[[str, str], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room for it, or take it for the probes only."""
@@ -58,10 +66,8 @@ class Connection(HttpToolsProtocol):
         self._unanswered = self._served = 0
         self._refusal: tuple[int, str] | None = None
         self._since = self.loop.time()
+        self._foreign = self._foreign_name(transport)
         super().connection_made(transport)
-        if self.allowed and not _names(transport) & self.allowed:
-            transport.abort()
-            return
         self._make_room()
         self._allow(self.limits.idle_seconds)
 
@@ -72,6 +78,24 @@ class Connection(HttpToolsProtocol):
                 timer.cancel()
         self._deadline = self._timer = self._writing = self._ending = None
         super().connection_lost(exc)
+
+    def _foreign_name(self, transport: asyncio.Transport) -> str | None:
+        """What the client's certificate calls it, if that is no name we allow."""
+        if not self.allowed:
+            return None
+        names = _names(transport)
+        if names & self.allowed:
+            return None
+        shown = ", ".join(sorted(names))[:MAX_NAMES] or "none"
+        if self.stranger is not None:
+            self.stranger(shown, str((transport.get_extra_info("peername") or ("",))[0]))
+        return shown
+
+    def shutdown(self) -> None:
+        """The service stops: an idle client has seconds to say that it has seen the end."""
+        super().shutdown()
+        if self.transport.is_closing():
+            self._end_within(LAST_WORD)
 
     def _make_room(self) -> None:
         excess = len(self.connections) - self.limits.connections
@@ -136,7 +160,10 @@ class Connection(HttpToolsProtocol):
             raise _RefusedError
         app = self.app
         crowded = self._crowded and len(self.connections) > self.limits.connections
-        if crowded and self.url.partition(b"?")[0] not in HEALTH:
+        if self._foreign is not None:
+            said = f"the name in the client certificate is not allowed: {self._foreign}"
+            self.app = _refusing(403, said)
+        elif crowded and self.url.partition(b"?")[0] not in HEALTH:
             self.app = _refusing(503, "too many connections")
         super().on_headers_complete()  # raises where the target is no URL: then nothing begins
         self.app = app
@@ -258,9 +285,15 @@ class Connection(HttpToolsProtocol):
             self._ending = self.loop.call_later(seconds, self.transport.abort)
 
 
-def connection(limits: Limits, allowed: frozenset[str]) -> type[Connection]:
+def connection(
+    limits: Limits,
+    allowed: frozenset[str] = frozenset(),
+    stranger: Callable[[str, str], None] | None = None,
+) -> type[Connection]:
     """The class of the connections of one port, for uvicorn to make."""
-    return type("Connection", (Connection,), {"limits": limits, "allowed": allowed})
+    told = staticmethod(stranger) if stranger is not None else None
+    members = {"limits": limits, "allowed": allowed, "stranger": told}
+    return type("Connection", (Connection,), members)
 
 
 def _names(transport: asyncio.Transport) -> set[str]:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from scheduler_extender.http.certificates import Certificates
+from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.refusal import LABELS
@@ -63,6 +65,7 @@ class Metrics:
         )
         for label in LABELS:
             self.refusals.labels(label)
+        self.strangers = Strangers(self.registry)
         self.watch_age = Gauge(
             "gpu_topology_watch_age_seconds",
             "Seconds since the API server last said something over a watch",
@@ -149,6 +152,25 @@ class Metrics:
             )
 
         return note
+
+    def certificates(self, found: Certificates) -> None:
+        """Show when our certificate expires, and how reading changed files went."""
+        expires = Gauge(
+            "gpu_topology_tls_expires_timestamp_seconds",
+            "When the certificate of both ports expires, in seconds since 1970",
+            registry=self.registry,
+        )
+        expires.set_function(lambda: found.contexts.expires.timestamp())
+        failing = Gauge(
+            "gpu_topology_tls_reload_failing",
+            "1 while changed TLS files cannot be used and those from before stay in use",
+            registry=self.registry,
+        )
+        failing.set_function(lambda: found.problem is not None)
+        self.follow("tls_reloads", "Changed TLS files taken into use", lambda: found.renewed)
+        self.follow(
+            "tls_reloads_failed", "Changed TLS files that cannot be used", lambda: found.failed
+        )
 
     def follow(self, name: str, what: str, count: Callable[[], int]) -> None:
         """Show a number that only grows and that somebody else counts; ``count`` gives it."""

@@ -10,14 +10,22 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from ipaddress import ip_address
 
 import anyio.to_thread
+import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from scheduler_extender.http.addresses import Tls
+from scheduler_extender.http import certificates as tls
+from scheduler_extender.http.accepting import Acceptor
+from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.connection import Connection, connection
+from scheduler_extender.http.strangers import Lack, Strangers
 from scheduler_extender.limits import DEFAULT, Limits
+
+log = structlog.get_logger(__name__)
 
 GC_THRESHOLDS = (50_000, 20, 1000)
 """The collector of reference cycles stops every thread while it looks, up to 60 ms through all that
@@ -48,19 +56,50 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
+def loopback(listener: socket.socket) -> bool:
+    """Whether only programs of this machine (or pod) can reach a bound socket."""
+    return ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
+
+
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: one pair of handlers serves both apps."""
+    """uvicorn without its signal handlers (one pair serves both apps) and with our own door."""
+
+    def __init__(
+        self,
+        app: FastAPI,
+        listener: socket.socket,
+        connections: type[Connection],
+        context: Callable[[], ssl.SSLContext] | None,
+        strangers: Strangers,
+    ) -> None:
+        super().__init__(_config(app, connections))
+        self._door = Acceptor(listener, self._connection, context, connections.limits, strangers)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        self._door.start()
+        self.servers = [self._door]  # type: ignore[list-item] # it is closed and waited for
+        self.started = True
+
+    def _connection(self) -> Connection:
+        return self.config.http_protocol_class(  # type: ignore[return-value]
+            config=self.config,
+            server_state=self.server_state,  # type: ignore[call-arg]
+            app_state=self.lifespan.state,
+        )
+
 
 class Servers:
     """Both servers together. :meth:`run` blocks; :meth:`stop` may come from any thread.
 
-    ``ports`` are the numbers that they listen on. ``on_stop`` are called, on the event loop, when
-    it is told to stop.
+    ``ports`` are the numbers that they listen on, ``warnings`` what whoever starts them has to be
+    told. ``on_stop`` are called, on the event loop, when it is told to stop.
+    Without ``certificates`` both speak plain HTTP.
+    ``client_names`` are those of the scheduler-facing port (:class:`.Tls`).
     """
 
     def __init__(
@@ -68,16 +107,23 @@ class Servers:
         app: FastAPI,
         admin: FastAPI,
         sockets: tuple[socket.socket, socket.socket],
-        tls: Tls | None = None,
+        strangers: Strangers,
+        certificates: Certificates | None = None,
         limits: Limits = DEFAULT,
     ) -> None:
-        self._sockets = sockets
         self.ports: tuple[int, int] = (sockets[0].getsockname()[1], sockets[1].getsockname()[1])
+        self.warnings: list[str] = []
         self._apps = (app, admin)
-        configs = (_config(app, tls, limits), _config(admin, None, limits))
-        self._servers = [_Server(config) for config in configs]
-        self._loop: asyncio.AbstractEventLoop | None = None
         self.on_stop: list[Callable[[], None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._certificates = certificates
+        names = certificates.client_names if certificates else frozenset[str]()
+        scheduler = connection(limits, names, partial(strangers.note, Lack.NAME))
+        contexts = (certificates.scheduler, certificates.admin) if certificates else (None, None)
+        self._servers = [
+            _Server(app, sockets[0], scheduler, contexts[0], strangers),
+            _Server(admin, sockets[1], connection(limits), contexts[1], strangers),
+        ]
 
     def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
         """Serve until stopped, by SIGINT or SIGTERM too if ``signals``."""
@@ -110,17 +156,27 @@ class Servers:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.stop)
         await self._load()
-        tasks = [
-            asyncio.create_task(server.serve([sock]))
-            for server, sock in zip(self._servers, self._sockets, strict=True)
-        ]
+        tasks = [asyncio.create_task(server.serve()) for server in self._servers]
+        watching = asyncio.create_task(self._watch_files())
         while not all(server.started for server in self._servers):
             if any(task.done() for task in tasks):
                 break
             await asyncio.sleep(0.01)
         else:
             on_started()
-        await asyncio.gather(*tasks)
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            watching.cancel()
+
+    async def _watch_files(self) -> None:
+        while self._certificates is not None:
+            await asyncio.sleep(tls.LOOK_EVERY)
+            try:
+                await anyio.to_thread.run_sync(self._certificates.look)
+            except Exception:
+                # One bad look must not end all later ones.
+                log.exception("looking at the TLS files failed")
 
     async def _load(self) -> None:
         """Load what the libraries load late; else the first verb holds the loop for 20 ms."""
@@ -129,18 +185,14 @@ class Servers:
             app.middleware_stack = app.build_middleware_stack()
 
 
-def _config(app: FastAPI, tls: Tls | None, limits: Limits) -> uvicorn.Config:
+def _config(app: FastAPI, connections: type[Connection]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=connection(limits, tls.client_names if tls else frozenset()),
+        http=connections,
         ws="none",
         log_level="warning",
         access_log=False,
-        timeout_keep_alive=int(limits.idle_seconds),
+        timeout_keep_alive=int(connections.limits.idle_seconds),
         timeout_graceful_shutdown=5,
         lifespan="off",
-        ssl_certfile=str(tls.certificate) if tls else None,
-        ssl_keyfile=str(tls.key) if tls else None,
-        ssl_ca_certs=str(tls.client_ca) if tls and tls.client_ca else None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_ca else ssl.CERT_NONE,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import Bodies
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.verbs import Binder, Turns
@@ -24,11 +25,12 @@ def _leads() -> None:
 class Service:
     """The cluster, who writes binds, and what the routes count.
 
-    ``unready`` gives the reason why we cannot answer yet, or None, and ``standby`` why another
-    replica answers verbs. ``saw`` is told each pod that
-    filter is asked about. ``turns`` says when a bind may be written; None where no kubelet answers
-    that we hear of. ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget of memory
-    that both ports share.
+    ``unready`` gives the reason why we cannot answer yet, or None, ``standby`` why another replica
+    answers verbs, and ``term`` the number of the term in which this one does (0 where there is no
+    other). ``saw`` is told each pod that filter is asked about. ``turns`` says when a bind may be
+    written; None where no kubelet answers that we hear of. ``reviews`` judges the tokens of people
+    where the admin port asks for one; None where there is no API server. ``file_mode`` opens ``POST
+    /v1/reports``. ``bodies`` is the budget of memory that both ports share.
     """
 
     cluster: Cluster
@@ -36,8 +38,10 @@ class Service:
     unready: Callable[[], str | None]
     metrics: Metrics
     standby: Callable[[], str | None] = _leads
+    term: Callable[[], int] = int
     saw: Callable[[Pod], None] = _forget
     turns: Turns | None = None
+    reviews: Reviews | None = None
     file_mode: bool = False
     bodies: Bodies = field(default_factory=Bodies)
 

@@ -54,9 +54,9 @@ class Fence(Protocol):
         within so many seconds."""
         ...
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Inside, a bind may be written whose version was known before. Raises
-        :class:`.BindError` where we do not lead."""
+    def writing(self, term: int) -> AbstractContextManager[None]:
+        """Inside, a bind may be written that was decided in a term, and whose version was known
+        before. Raises :class:`.BindError` where we do not lead in that term."""
         ...
 
 
@@ -129,7 +129,7 @@ class KubeBinder:
                 raise BindError("the watch on pods does not show the pod's latest version yet")
             version = known
             try:
-                with self._fence.writing():
+                with self._fence.writing(binding.term):
                     self._create(binding, version)
             except _ChangedError:
                 continue

@@ -30,7 +30,27 @@ class _Named(msgspec.Struct):
     metadata: ObjectMeta = ObjectMeta()
 
 
+class _Status(msgspec.Struct, rename="camel", frozen=True):
+    start_time: str = ""
+    phase: str = ""
+
+
+class _Answered(msgspec.Struct, frozen=True):
+    status: _Status = _Status()
+
+
 metadata_decoder = msgspec.json.Decoder(_Named)
+answer_decoder = msgspec.json.Decoder(_Answered)
+
+
+def _when_answered(pod: msgspec.Raw) -> tuple[str, bool]:
+    """A key by which pods are sorted as their kubelets answered; refused ones are the first of a
+    second. Times of Kubernetes are in UTC, so their texts ascend."""
+    try:
+        status = answer_decoder.decode(pod).status
+    except (msgspec.DecodeError, RecursionError):
+        return "", False
+    return status.start_time, status.phase != "Failed"
 
 
 def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | None:
@@ -46,7 +66,7 @@ def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | N
         log.exception("object cannot be taken in")
     try:
         return metadata_decoder.decode(raw).metadata.uid
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -113,10 +133,10 @@ class PodSink:
         self._bindable = bindable
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
-        """Take a complete list."""
+        """Take a complete list: what kubelets have answered in the order in which they did."""
         seen = set()
         with self._bindable.whole() if self._bindable is not None else nullcontext():
-            for raw in objects:
+            for raw in sorted(objects, key=_when_answered):
                 uid = _readable(raw, self.apply)
                 if uid is not None:
                     seen.add(PodUid(uid))

@@ -112,12 +112,13 @@ class Leader:
         return self.bindable.version(uid, other_than=other_than, within=within)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Inside, a bind may be written whose version was known before."""
+    def writing(self, term: int) -> Iterator[None]:
+        """Inside, a bind may be written that was decided in a term, and whose version was known
+        before."""
         with self._writes:
             # After the write was counted, so that whoever resigns meanwhile waits for it.
-            if not self.leads():
-                raise BindError(f"{NOT_LEADING} any more")
+            if not term or self.term != term:
+                raise BindError(f"{NOT_LEADING} any more, or does so anew")
             yield
 
     # Its life.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from scheduler_extender.state import node, refusing
+from scheduler_extender.state import refusing, transitions
 from scheduler_extender.state.board import Board
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.freshness import Watch
@@ -92,14 +92,15 @@ class Cluster(Board):
             report = known
         same = before.topology == topology
         heard = report != known or not same or before.problem is not None or anew
-        heartbeat = same and not before.stale and node.is_heartbeat(report, known)
-        after = self._with_shown(before, node.with_record(before, topology, report, uid))
+        heartbeat = same and not before.stale and transitions.is_heartbeat(report, known)
+        after = self._with_shown(before, transitions.with_record(before, topology, report, uid))
         if heard:
             after = replace(after, stale=False) if after.stale else after
             since = max(0.0, age) if known is None else 0.0
             self._staleness.heard(topology.name, self.clock() - since)
         moved = (
             after.streaks is not before.streaks
+            or after.admitted is not before.admitted
             or after.leaving.keys() != before.leaving.keys()
             or after.departed.keys() != before.departed.keys()
         )
@@ -109,12 +110,13 @@ class Cluster(Board):
     def _with_shown(self, before: NodeFacts, after: NodeFacts) -> NodeFacts:
         """Pods that a report shows for the first time have been admitted.
 
-        The first report that we see of a node tells nothing of when.
+        The first report that we see of a node tells nothing of when, nor does one of a pod that has
+        ended meanwhile.
         """
         if after.streaks and before.report is not None:
             for uid in after.reported - before.reported:
                 pod = after.pods.get(uid)
-                if pod is not None:
+                if pod is not None and not pod.ended:
                     after = refusing.with_pod_admitted(after, pod, self.clock())
         return after
 
@@ -124,14 +126,14 @@ class Cluster(Board):
             facts = self._facts(name)
             if facts.problem != problem:
                 self._staleness.forget(name)
-                self._put(node.without_record(facts, problem))
+                self._put(transitions.without_record(facts, problem))
 
     def drop_record(self, name: NodeName) -> None:
         """Forget a node's record; its pods stay."""
         with self._lock:
             if name in self._nodes:
                 self._staleness.forget(name)
-                self._put(node.without_record(self._nodes[name]))
+                self._put(transitions.without_record(self._nodes[name]))
 
     def keep_records(self, names: set[NodeName]) -> None:
         """Forget the record of every node that a complete list did not name."""
@@ -151,8 +153,7 @@ class Cluster(Board):
             facts = refusing.with_resumed(before, resumed, self.clock())
             changed = facts.dra_only == advertises or facts.streaks is not before.streaks
             self._put(replace(facts, exists=True, dra_only=not advertises), changed=changed)
-            if facts.streaks is not before.streaks:
-                self._queue_pauses(facts)
+            self._queue_pauses(before, facts)
 
     def drop_node(self, name: NodeName) -> None:
         """Note that a Node object is gone; its record and pods go by themselves."""
@@ -204,18 +205,19 @@ class Cluster(Board):
         if refused:
             at = now - max(0.0, age) if first_seen else now
             after = refusing.with_pod_refused(before, pod, at, now, first_seen=first_seen)
-        elif pod.admitted and not (earlier is not None and earlier.admitted):
+        elif pod.admitted and (earlier is None or not (earlier.admitted or earlier.ended)):
             after = refusing.with_pod_admitted(before, pod, now, first_seen=first_seen)
         if after is not before:
             self._put(after)
-            self._queue_pauses(after)
+            self._queue_pauses(before, after)
         return refused
 
-    def _queue_pauses(self, facts: NodeFacts) -> None:
-        """Note when the pauses of a node end; whatever changes its streaks changes them."""
-        for streaks in facts.streaks.values():
-            for until in streaks.pauses:
-                self._pauses.put(facts.name, until)
+    def _queue_pauses(self, before: NodeFacts, after: NodeFacts) -> None:
+        """Note when the pauses of a node end that are new."""
+        known = {until for streaks in before.streaks.values() for until in streaks.pauses}
+        now = {until for streaks in after.streaks.values() for until in streaks.pauses}
+        for until in now - known:
+            self._pauses.put(after.name, until)
 
     def _tell_refusal(self, before: NodeFacts, after: NodeFacts, pod: PodRecord) -> None:
         """Tell of a refusal; a fault of ours here costs nobody the pod."""
@@ -236,11 +238,11 @@ class Cluster(Board):
         if earlier is None and isinstance(pod.request, GpuRequest):
             self._lookup.observe(pod.request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
-            self._put(node.note_departure(self._facts(pod.node), pod), changed=False)
+            self._put(transitions.note_departure(self._facts(pod.node), pod), changed=False)
         if earlier is not None and earlier.node not in (None, pod.node):
-            self._put(node.without_pod(self._facts(earlier.node), pod.uid))
+            self._put(transitions.without_pod(self._facts(earlier.node), pod.uid))
         if pod.node is not None:
-            self._put(node.with_pod(self._facts(pod.node), pod))
+            self._put(transitions.with_pod(self._facts(pod.node), pod))
 
     def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
         """Forget a pod that is gone, and a bind of it in flight.
@@ -283,12 +285,12 @@ class Cluster(Board):
         report = facts.report
         shown = report is not None and any(a.pod_uid == uid for a in report.allocations)
         if pod.ended and not shown:
-            facts = node.without_pod(facts, uid)
+            facts = transitions.without_pod(facts, uid)
         elif version is None or not facts.boot_id:
             # Nothing to wait for: the kubelet has let go, or no agent has ever reported here.
-            facts = node.note_departure(node.without_pod(facts, uid), pod)
+            facts = transitions.note_departure(transitions.without_pod(facts, uid), pod)
         else:
-            facts = node.with_leaving(facts, pod, version)
+            facts = transitions.with_leaving(facts, pod, version)
         self._put(facts)
 
     def pod(self, uid: PodUid) -> PodRecord | None:
@@ -358,7 +360,7 @@ class Cluster(Board):
         with self._lock:
             name = self._in_flight.pop(uid, None)
             if name is not None:
-                self._put(node.without_bind_in_flight(self._facts(name), uid))
+                self._put(transitions.without_bind_in_flight(self._facts(name), uid))
 
     def bind_in_flight(self, uid: PodUid) -> PodRecord | None:
         """A pod's bind in flight, if there is one."""
@@ -372,7 +374,7 @@ class Cluster(Board):
             return [self._nodes[name].in_flight[uid] for uid, name in self._in_flight.items()]
 
     def _fly(self, name: NodeName, pod: PodRecord) -> None:
-        self._put(node.with_bind_in_flight(self._facts(name), pod))
+        self._put(transitions.with_bind_in_flight(self._facts(name), pod))
         self._in_flight[pod.uid] = name
 
     def _verify(self, before: NodeFacts, after: Report | None) -> None:

@@ -13,6 +13,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology.core import scoring
 from topology.core.admission import kubelet_of
+from topology.core.allocators.outage import MISSING
 from topology.core.devices import GpuResource, Mask
 from topology.core.graph import NodeTopology
 from topology.core.placement import (
@@ -118,7 +119,9 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
     """The answer of one node whose kubelet has not refused pods."""
     unknown = _why_unknown(facts, request)
     if unknown is not None:
-        return Decision(unknown if request.required else None)
+        if request.required:
+            return Decision(unknown)
+        return Decision(_refused_over_missing(facts, request, settings))
     if facts.too_many_departed:
         return undecided(facts, request)
     topology, served = _served(facts, request)
@@ -220,6 +223,26 @@ def _why_unknown(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
     if served.strategy == "mig":
         return SPLIT
     return UNUSABLE if isinstance(facts.availability(request.resource), Unusable) else None
+
+
+def _refused_over_missing(
+    facts: NodeFacts, request: GpuRequest, settings: Settings
+) -> Rejection | None:
+    """Why the plugin of a node refuses the pod over a GPU that does not answer.
+
+    The agent names such a GPU, too, while it cannot vouch for the rest of its report: the calls
+    about one GPU hang, and soon all calls do.
+    """
+    report = facts.report
+    if report is None or not report.missing or facts.stale or not report.not_ready:
+        return None
+    if settings.refusals is Refusals.IGNORE:
+        return None
+    vouched = replace(facts, report=replace(report, conditions=()))
+    if _why_unknown(vouched, request) is not None:
+        return None
+    assessed = _by_facts(vouched, request, settings).assessment
+    return assessed.refusal if assessed is not None and MISSING in assessed.hazards else None
 
 
 def _served(facts: NodeFacts, request: GpuRequest) -> tuple[NodeTopology, GpuResource]:

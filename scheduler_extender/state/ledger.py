@@ -245,12 +245,11 @@ class _Entries:
     def enter_departed(self, gone: Departed) -> None:
         """Enter a departed pod, while one that was unreported beside it still is."""
         request = gone.pod.request
-        unreported = {uid for uid, pod in self.unreported.items() if not pod.departed}
         if (
             isinstance(request, GpuRequest)
             and request.resource == self._resource
             and gone.pod.uid not in self.shown
-            and not unreported.isdisjoint(gone.beside)
+            and any(self._is_unreported(uid) for uid in gone.beside)
         ):
             self.unreported[gone.pod.uid] = Unreported(
                 request.counts,
@@ -258,6 +257,10 @@ class _Entries:
                 exclusive=request.exclusive,
                 departed=True,
             )
+
+    def _is_unreported(self, uid: PodUid) -> bool:
+        found = self.unreported.get(uid)
+        return found is not None and not found.departed
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""

@@ -15,15 +15,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodName, PodRecord
 from topology.core.graph import NodeTopology
 from topology.core.numa import Holding, MemoryBlock
 from topology.core.report import Report
 from topology.core.requests import Exclusive
-from topology.core.room import Room
-
-PodName = tuple[str, str]
-"""Namespace and name."""
+from topology.core.room import Room, added_up
 
 
 def room(
@@ -64,18 +61,14 @@ def room(
         tuple((node.cpus & returning).bit_count() for node in numa.nodes),
         (numa.whole_cores & left).bit_count(),
         (numa.whole_cores & returning).bit_count(),
-        blocks=tuple(sorted(blocks, key=_order)),
-        ending=tuple(sorted(ending, key=_order)),
+        blocks=added_up(numa, blocks),
+        ending=added_up(numa, ending),
     )
     for name, theirs in named.items():
         for pod in theirs:
             if pod.uid not in unreported and not pod.ended:
                 found = _without_the_rest(found, pod, shown.get(name))
     return found
-
-
-def _order(block: MemoryBlock) -> tuple[object, ...]:
-    return (block.nodes, block.type, block.amount)
 
 
 def _without_the_rest(room: Room, pod: PodRecord, holding: Holding | None) -> Room:

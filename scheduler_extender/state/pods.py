@@ -18,6 +18,9 @@ from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
 ENDED = ("Succeeded", "Failed")
 
+PodName = tuple[str, str]
+"""Namespace and name."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:

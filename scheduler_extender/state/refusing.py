@@ -2,7 +2,8 @@
 
 The transitions of :mod:`.node` for streaks of refusals (:mod:`.streak`), and what is told of each
 refusal. ``first_seen`` says that we did not see the pod before it was refused or admitted, as at
-our start: then the kubelet's own times tell the order, and the refusal is no news.
+our start: then the kubelet's own times tell the order, and the refusal is no news. Whoever feeds
+such pods does so by these times: in another order a node may be closed for longer.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from scheduler_extender.state.streak import (
     kind_of,
     since,
     with_admission,
-    with_admission_at,
     with_refusal,
 )
 from topology.core.requests import GpuRequest
+
+MOST_ADMITTED = 32
+"""Kinds of pods that are remembered as admitted, for each node and resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +65,37 @@ def refusal_by(
     before: NodeFacts, after: NodeFacts, pod: PodRecord, refusal: Refusal, settings: Settings
 ) -> NodeRefusal:
     """What is told of a refusal. ``before`` are the node's facts until it was seen."""
-    streak = _counting(after, pod) if refusal.of_the_node else None
-    former = _counting(before, pod)
-    pause = 0.0
-    if streak is not None and streak.paused and settings.refusals is not Refusals.IGNORE:
-        begins = former is None or former.until != streak.until
-        pause = streak.until - streak.refusals[-1].at if begins else 0.0
-    return NodeRefusal(
-        before.name,
-        pod,
-        refusal,
-        len(streak.refusals) if streak is not None else 0,
-        pause,
-        _foreseen(before, pod, settings),
-    )
+    in_a_row, pause = 0, 0.0
+    if refusal.of_the_node:
+        counting = _counting(after, pod)
+        in_a_row = next((len(streak.refusals) for streak in counting if streak is not None), 0)
+        if settings.refusals is not Refusals.IGNORE:
+            pause = _begun(_counting(before, pod), counting)
+    foreseen = _foreseen(before, pod, settings)
+    return NodeRefusal(before.name, pod, refusal, in_a_row, pause, foreseen)
 
 
-def _counting(facts: NodeFacts, pod: PodRecord) -> Streak | None:
-    """The streak to which a refusal of the pod belongs: the node's, once that closes it to all."""
+def _counting(facts: NodeFacts, pod: PodRecord) -> tuple[Streak | None, ...]:
+    """The streaks that a refusal of the pod may make longer: the node's, once that closes it to
+    all, its kind's, and that of new kinds."""
     streaks = facts.streaks.get(resource_of(pod))
     if streaks is None or not isinstance(pod.request, GpuRequest):
-        return None
-    return streaks.closing or streaks.of_kind.get(kind_of(pod.request))
+        return (None, None, None)
+    return (streaks.closing, streaks.of_kind.get(kind_of(pod.request)), streaks.closing_to_new)
+
+
+def _begun(before: tuple[Streak | None, ...], after: tuple[Streak | None, ...]) -> float:
+    """How many seconds the longest pause has that a refusal has begun; 0 where it begins none."""
+    return max(
+        (
+            streak.until - streak.refusals[-1].at
+            for former, streak in zip(before, after, strict=True)
+            if streak is not None
+            and streak.paused
+            and (former is None or former.until != streak.until)
+        ),
+        default=0.0,
+    )
 
 
 def _foreseen(before: NodeFacts, pod: PodRecord, settings: Settings) -> tuple[str, ...]:
@@ -101,15 +113,23 @@ def with_pod_refused(
     request = pod.request
     if pod.refusal is None or not pod.refusal.of_the_node or not isinstance(request, GpuRequest):
         return facts
-    kind, alone = kind_of(request), False
+    resource, kind, alone = request.resource, kind_of(request), False
+    admitted = facts.admitted.get(resource, {})
     if first_seen and pod.started is not None:
-        if pod.started <= max(facts.resumed, _admitted_at(facts, request.resource, kind)):
+        if pod.started <= max(facts.resumed, admitted.get(kind, -inf)):
             return facts
-        alone = pod.started <= _admitted_at(facts, request.resource)
-    beside = frozenset(other.uid for other in facts.all_pods)
+        alone = pod.started <= max(admitted.values(), default=-inf)
     refused = Refused(at, pod.started, pod.refusal.reason, kind, alone)
-    streaks = with_refusal(facts.streaks.get(request.resource), refused, beside, now)
-    return replace(facts, streaks={**facts.streaks, request.resource: streaks})
+    before = facts.streaks.get(resource)
+    after = with_refusal(before, refused, facts.here, now, is_new=kind not in admitted)
+    forgotten = (before.of_kind.keys() if before is not None else set()) - after.of_kind.keys()
+    if forgotten & admitted.keys():  # they are new again
+        admitted = {one: at for one, at in admitted.items() if one not in forgotten}
+    return replace(
+        facts,
+        streaks={**facts.streaks, resource: after},
+        admitted={**facts.admitted, resource: admitted},
+    )
 
 
 def with_pod_admitted(
@@ -117,16 +137,31 @@ def with_pod_admitted(
 ) -> NodeFacts:
     """The kubelet has admitted a pod: that ends the streaks of refusals that came before."""
     request = pod.request
-    if not isinstance(request, GpuRequest) or request.resource not in facts.streaks:
+    if not isinstance(request, GpuRequest):
         return facts
-    streaks, kind = facts.streaks[request.resource], kind_of(request)
-    left: Streaks | None = streaks
-    if not first_seen:
+    resource, kind = request.resource, kind_of(request)
+    streaks, is_new = facts.streaks.get(resource), kind not in facts.admitted.get(resource, {})
+    left = streaks
+    if streaks is not None and not first_seen:
         if pod.uid not in streaks.beside:
-            left = with_admission(streaks, kind, now)
-    elif pod.started is not None:
-        left = with_admission_at(streaks, kind, pod.started, now)
-    return _with_streaks(facts, request.resource, left)
+            left = with_admission(streaks, kind, now, is_new=is_new)
+    elif streaks is not None and pod.started is not None:
+        left = with_admission(streaks, kind, now, is_new=is_new, started=pod.started)
+    return _with_admitted(_with_streaks(facts, resource, left), resource, kind, pod.started)
+
+
+def _with_admitted(
+    facts: NodeFacts, resource: str, kind: GpuRequest, started: float | None
+) -> NodeFacts:
+    """Remember that a kind was admitted, and of the kinds those that were admitted last."""
+    known = facts.admitted.get(resource, {})
+    at = max(known.get(kind, -inf), -inf if started is None else started)
+    if known.get(kind) == at:
+        return facts
+    kinds = {**known, kind: at}
+    if len(kinds) > MOST_ADMITTED:
+        del kinds[min(kinds, key=kinds.__getitem__)]
+    return replace(facts, admitted={**facts.admitted, resource: kinds})
 
 
 def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
@@ -148,22 +183,6 @@ def with_pauses_ended(facts: NodeFacts, now: float) -> NodeFacts:
     streaks = {resource: found.ends(now) for resource, found in facts.streaks.items()}
     same = all(streaks[resource] is facts.streaks[resource] for resource in streaks)
     return facts if same else replace(facts, streaks=streaks)
-
-
-def _admitted_at(facts: NodeFacts, resource: str, kind: GpuRequest | None = None) -> float:
-    """When the kubelet last admitted a pod of a kind, or of any, by its own clock."""
-    return max(
-        (
-            pod.started
-            for pod in facts.pods.values()
-            if pod.admitted
-            and pod.started is not None
-            and isinstance(pod.request, GpuRequest)
-            and pod.request.resource == resource
-            and kind in (None, kind_of(pod.request))
-        ),
-        default=-inf,
-    )
 
 
 def _with_streaks(facts: NodeFacts, resource: str, streaks: Streaks | None) -> NodeFacts:

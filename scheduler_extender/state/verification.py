@@ -4,6 +4,10 @@ When a report names the devices of a pod that was bound and unreported until the
 against what could come of the report before: every outcome in every free state of the belief,
 running pods that end included. Whatever lies outside, and whatever breaks a promise, is a
 *surprise*.
+
+Where GPUs turned sick or healed while the pod was unreported, nobody knows from which of them its
+kubelet chose; then only its promise is held. A GPU that turns sick and heals again between two
+reports is seen in none: a pod that was admitted meanwhile may be called a surprise wrongly.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import Any
 from scheduler_extender.state.ledger import ContradictionError, Ledger, ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
+from scheduler_extender.state.transitions import offers_the_same
 from topology import codec
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.belief import opaque
@@ -87,7 +92,7 @@ def _verify(
     kubelet = kubelet_of(topology, served)
     if before.missing or after.missing:
         kubelet = opaque(kubelet)  # a GPU that does not answer may have, at some time in between
-    same_boot = before.boot_id == after.boot_id
+    same_boot, calm = before.boot_id == after.boot_id, offers_the_same(after, before)
     known = set(before.allocations) if same_boot else set()
     new = {a.pod_uid or f"{a.namespace}/{a.pod}" for a in set(after.allocations) - known}
     pods = facts.all_pods
@@ -117,7 +122,8 @@ def _verify(
             continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
         kinds = []
         pod_then = then.unreported.get(pod.uid) if same_boot else None
-        if pod_then is not None and not _foreseen(kubelet, then, pod.uid, got):
+        settled = calm and pod.uid not in facts.unsettled
+        if pod_then is not None and settled and not _foreseen(kubelet, then, pod.uid, got):
             kinds.append(OUTSIDE)
         mask = gpus(got, kubelet.width)
         if not satisfies(topology.shape, pod.promised, mask):

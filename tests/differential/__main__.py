@@ -6,12 +6,12 @@ Every counterexample is printed with its seed, made small, and written into the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from pathlib import Path
 
+from tests.differential.arguments import parser
 from tests.differential.histories import random_history
 from tests.differential.managers import Managers, programs
 from tests.differential.play import play
@@ -21,19 +21,18 @@ from tests.differential.tally import Table
 
 def main() -> int:
     """Run, print, and say whether all was foreseen."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.differential",
-        description="Let Kubernetes' own managers and NVIDIA's allocator admit random pods, and "
-        "compare what they do with what the extender foresees. Exit with 1 where one admission was "
-        "not foreseen. It needs Go and builds the managers once.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    options = parser(
+        "python -m tests.differential",
+        "Let Kubernetes' own managers and NVIDIA's allocator admit random pods, and compare what "
+        "they do with what the extender foresees. Exit with 1 where one admission was not "
+        "foreseen.",
+        seed="the first history",
     )
-    parser.add_argument("--admissions", type=int, default=100_000, help="how many pods to admit")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first history")
-    parser.add_argument("--keep", type=Path, help="folder for counterexamples")
-    parser.add_argument("--shrink", type=int, default=10, help="how many of them to make small")
-    parser.add_argument("--show", type=int, default=10, help="how many of them to print")
-    given = parser.parse_args()
+    options.add_argument("--admissions", type=int, default=100_000, help="how many pods to admit")
+    options.add_argument("--keep", type=Path, help="folder for counterexamples")
+    options.add_argument("--shrink", type=int, default=10, help="how many of them to make small")
+    options.add_argument("--show", type=int, default=10, help="how many of them to print")
+    given = options.parse_args()
     table, seed, wrong, begun = Table(), given.seed, 0, time.monotonic()
     with Managers(programs()) as managers:
         while table.whole.admissions < given.admissions:

@@ -9,7 +9,6 @@ foresees. Reports reach the extender late.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from collections import Counter
@@ -24,6 +23,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.enquiry import enquire
 from scheduler_extender.state.pods import PodRecord
+from tests.differential.arguments import parser
 from tests.differential.histories import manifest
 from tests.differential.managers import Json, Managers, programs
 from tests.differential.nodes import RESOURCE, Node, record
@@ -357,22 +357,21 @@ def compare(policy: str, scope: str, seed: int, count: int) -> tuple[Outcome, Ou
 
 def main() -> int:
     """Play, print a line for each policy; the exit code is 1 below the part that is asked for."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.differential.sockets",
-        description="Place pods on four two-socket nodes that Kubernetes' own managers drive, once "
-        "where the extender says and once where an oracle puts them, under each policy of the "
-        "Topology Manager. It needs Go and builds the managers once.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    options = parser(
+        "python -m tests.differential.sockets",
+        "Place pods on four two-socket nodes that Kubernetes' own managers drive, once where the "
+        "extender says and once where an oracle puts them, under each policy of the Topology "
+        "Manager.",
+        seed="the pods and the late reports",
     )
-    parser.add_argument("--pods", type=int, default=1000, help="how many pods to place")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the pods and the late reports")
-    parser.add_argument(
+    options.add_argument("--pods", type=int, default=1000, help="how many pods to place")
+    options.add_argument(
         "--part",
         type=float,
         default=0.85,
         help="exit with 1 below this share of the oracle's placements",
     )
-    given = parser.parse_args()
+    given = options.parse_args()
     low = False
     print("policy            scope      oracle  extender  part    refused  broken")
     for policy in POLICIES:

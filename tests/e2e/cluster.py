@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,8 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from scheduler_extender.cli import main
+from tests.commands import asked
 from tests.e2e.controlplane import PERIOD, ControlPlane, Process
 from tests.programs import free_port
 from tests.waiting import PATIENCE, eventually
@@ -46,17 +49,17 @@ class RealCluster:
         extender = {EXTENDER: ["system:serviceaccounts", "system:authenticated"]}
         self.control_plane = ControlPlane(folder, binaries, {**extender, **(users or {})})
         self._stack = ExitStack()
-        self._ports = (free_port(), free_port())
+        self.ports = (free_port(), free_port())
+        self.tls = folder / "tls"
+        self.client_name = "kube-scheduler"
         self._extender: Process | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             stack.enter_context(self.control_plane)
             self.api = stack.enter_context(self.control_plane.client())
-            port = self._ports[1]
-            self.admin = stack.enter_context(
-                httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE)
-            )
+            self.make_certificates()
+            self.admin = stack.enter_context(self.people())
             self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
             stack.callback(self.stop_extender)
             self.start_extender()
@@ -76,14 +79,35 @@ class RealCluster:
         """What kubectl prints as the admin; a failure ends the test with what it said."""
         return self.control_plane.kubectl(*words)
 
-    def start_extender(self) -> None:
-        """Start the extender and wait until it is synced."""
-        command = [
+    def make_certificates(self, *words: object) -> None:
+        """Run ``gpu-topology certificates``; with ``--ca`` and the folder it renews."""
+        names = ("--client-name", self.client_name)
+        done = asked(main, "certificates", "--output", self.tls, *names, *words)
+        assert done.returncode == 0, done.stderr
+
+    def people(self, port: int | None = None) -> httpx.Client:
+        """A client of an admin port (by default the extender's own), which shows no token."""
+        context = ssl.create_default_context(cafile=self.tls / "ca.crt")
+        url = f"https://127.0.0.1:{port or self.ports[1]}"
+        return httpx.Client(base_url=url, verify=context, timeout=PATIENCE, trust_env=False)
+
+    def extender_command(self, ports: tuple[int, int], *flags: str) -> list[str]:
+        """The extender as the manifests start it, on loopback, with the rights of its account."""
+        return [
             *(sys.executable, "-m", "scheduler_extender", "extender"),
             f"--kubeconfig={self.control_plane.kubeconfig(EXTENDER)}",
-            f"--port={self._ports[0]}",
-            f"--admin-port={self._ports[1]}",
+            f"--port={ports[0]}",
+            f"--admin-port={ports[1]}",
+            f"--tls-cert={self.tls / 'extender.crt'}",
+            f"--tls-key={self.tls / 'extender.key'}",
+            f"--client-ca={self.tls / 'ca.crt'}",
+            f"--client-name={self.client_name}",
+            *flags,
         ]
+
+    def start_extender(self) -> None:
+        """Start the extender and wait until it is synced."""
+        command = self.extender_command(self.ports)
         self._extender = Process("extender", command, self._folder / "extender.log")
         self.until(lambda: self._ready(), "the extender is ready")
 
@@ -99,10 +123,13 @@ class RealCluster:
         self._extender.stop(signal.SIGKILL)
         self._extender = None
 
-    def restart_scheduler(self) -> None:
-        """Stop kube-scheduler and start it; it reads everything anew."""
+    def restart_scheduler(self, **tls: str | None) -> None:
+        """Stop kube-scheduler and start it; it reads everything anew.
+
+        ``tls`` changes fields of the extender's ``tlsConfig``; None takes one out.
+        """
         self.control_plane.stop_scheduler()
-        self.control_plane.start_scheduler(self._scheduler_config())
+        self.control_plane.start_scheduler(self._scheduler_config(tls))
 
     @contextmanager
     def stock(self) -> Iterator[None]:
@@ -130,11 +157,18 @@ class RealCluster:
         except httpx.TransportError:
             return False
 
-    def _scheduler_config(self) -> str:
-        """The configuration that we ship, with this machine's address and no leader election."""
+    def _scheduler_config(self, tls: Mapping[str, str | None] | None = None) -> str:
+        """The configuration that we ship, with this machine's address and files and no leader
+        election."""
         shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
         config = yaml.safe_load(shipped)
-        config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self._ports[0]}/scheduler"
+        (extender,) = config["extenders"]
+        extender["urlPrefix"] = f"https://127.0.0.1:{self.ports[0]}/scheduler"
+        files = {
+            field: str(self.tls / Path(value).name) if field.endswith("File") else value
+            for field, value in extender["tlsConfig"].items()
+        }
+        extender["tlsConfig"] = {k: v for k, v in {**files, **(tls or {})}.items() if v}
         return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
 
     # Objects.

@@ -88,9 +88,13 @@ class DevicePlugin:
             return self._lists[-1] if self._lists else ()
 
     def preferred(
-        self, available: Collection[str], size: int, required: Collection[str] = ()
+        self,
+        available: Collection[str],
+        size: int,
+        required: Collection[str] = (),
+        timeout: float = TIMEOUT,
     ) -> tuple[str, ...]:
-        """GetPreferredAllocation for one container."""
+        """GetPreferredAllocation for one container; ``timeout`` is in seconds."""
         asked = ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=required, allocation_size=size
         )
@@ -100,7 +104,7 @@ class DevicePlugin:
             response_deserializer=PreferredAllocationResponse.FromString,
         )(
             PreferredAllocationRequest(container_requests=[asked]),
-            timeout=TIMEOUT,
+            timeout=timeout,
             wait_for_ready=True,
         )
         return tuple(answer.container_responses[0].deviceIDs)

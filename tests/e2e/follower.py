@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,12 +13,11 @@ import grpc
 import msgspec
 
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.following import Following
 from tests.e2e.kubelet import Kubelet
 from tests.waiting import PATIENCE
 from topology import codec
 from topology.core.report import Report
-from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector
 
 PERIOD = 0.2
 RECORDS = "/apis/gpu-topology.io/v1alpha1/gputopologies"
@@ -26,7 +25,7 @@ State = tuple[tuple[str, str, tuple[str, ...]], ...]
 """(pod, container, device ids) in order: who holds what on a node."""
 
 
-class Follower:
+class Follower(Following):
     """Notes every state that a kubelet shows or a record has, and when it was first seen."""
 
     def __init__(self, control_plane: ControlPlane, kubelets: Mapping[str, Kubelet]) -> None:
@@ -38,13 +37,12 @@ class Follower:
         """By node, what its record had and since when; changes only."""
         self.reports: defaultdict[str, list[Report]] = defaultdict(list)
         """By node, every version of its report."""
-        self._api = ApiServer.from_kubeconfig(control_plane.kubeconfig())
-        self._reflector = Reflector(self._api, RECORDS, self, name="follower")
+        super().__init__(control_plane, RECORDS, "follower")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="follower", daemon=True)
 
     def __enter__(self) -> Self:
-        self._reflector.start()
+        super().__enter__()
         self._thread.start()
         return self
 
@@ -55,8 +53,7 @@ class Follower:
         trace: TracebackType | None,
     ) -> None:
         self._stop.set()
-        self._api.close()
-        self._reflector.stop(PATIENCE)
+        super().__exit__(kind, error, trace)
         self._thread.join(PATIENCE)
 
     def held(self, node: str, pod: str) -> dict[str, tuple[str, ...]] | None:
@@ -96,13 +93,8 @@ class Follower:
                         seconds.append(max(0.0, match - at) + PERIOD / 2)
         return seconds
 
-    # The reflector's sink.
-
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
-        for obj in objects:
-            self.apply(obj)
-
     def apply(self, obj: msgspec.Raw) -> None:
+        """Note a version of a record."""
         record = codec.decode(msgspec.json.decode(obj))
         if record.report is None:
             return
@@ -111,9 +103,6 @@ class Follower:
         with self._lock:
             self.reports[node].append(record.report)
             _note(self.published[node], state)
-
-    def delete(self, obj: msgspec.Raw) -> None:
-        """A record that goes shows nothing."""
 
     def _poll(self) -> None:
         while not self._stop.wait(PERIOD):

@@ -5,18 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.following import Following
 from tests.e2e.pods import PODS
-from tests.waiting import PATIENCE
-from topology.kubeapi.apiserver import ApiServer
-from topology.kubeapi.reflector import Reflector
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +38,13 @@ class Seen:
         return "startTime" in self.pod["status"]
 
 
-class PodStatuses:
+class PodStatuses(Following):
     """Notes every version of every pod in the default namespace while the context is open."""
 
     def __init__(self, control_plane: ControlPlane) -> None:
         self._lock = threading.Lock()
         self._seen: defaultdict[str, list[Seen]] = defaultdict(list)
-        self._api = ApiServer.from_kubeconfig(control_plane.kubeconfig())
-        self._reflector = Reflector(self._api, PODS, self, name="pod-statuses")
-
-    def __enter__(self) -> Self:
-        self._reflector.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._api.close()
-        self._reflector.stop(PATIENCE)
+        super().__init__(control_plane, PODS, "pod-statuses")
 
     def versions(self) -> list[list[Seen]]:
         """The versions of each pod, the oldest first; pods in the order in which they came."""
@@ -77,16 +59,8 @@ class PodStatuses:
             if seen[0].at >= since and seen[-1].pod["status"]["phase"] == phase
         ]
 
-    # The reflector's sink.
-
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
-        for obj in objects:
-            self.apply(obj)
-
     def apply(self, obj: msgspec.Raw) -> None:
+        """Note a version of a pod."""
         pod = msgspec.json.decode(obj)
         with self._lock:
             self._seen[pod["metadata"]["uid"]].append(Seen(time.monotonic(), pod))
-
-    def delete(self, obj: msgspec.Raw) -> None:
-        """What a pod was stays noted."""

@@ -142,6 +142,23 @@ def test_a_plugin_that_watches_health_never_hears_that_a_gpu_is_gone(
     assert check_whole_gpus(plugin, client, counted=False) == ASKED
 
 
+@pytest.mark.parametrize("version", versions())
+def test_a_call_that_hangs_over_a_gpu_leaves_every_question_without_an_answer(
+    lone: Make, version: str
+) -> None:
+    """So the kubelet waits with the pod, and with all pods that come after it."""
+    plugin = lone(PluginSettings(version, environment=UNWATCHED))
+    client = plugin.start()
+    others = [str(gpu.uuid) for i, gpu in enumerate(plugin.silicon.topology.gpus) if i != HIT]
+    assert answers(client, others, 2)
+    plugin.silicon.nvml.hang("nvmlDeviceGetPciInfo", HIT)
+    with pytest.raises(grpc.RpcError) as raised:
+        client.preferred(others, 2, timeout=10)
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    plugin.silicon.nvml.lift()
+    assert answers(client, others, 2)
+
+
 def time_slicing(option: str = "") -> str:
     return sharing("timeSlicing", option)
 

@@ -18,6 +18,9 @@ NODES = {
     "unwatched": RealNode(
         "dgx1-v100", PluginSettings(environment=(("DP_DISABLE_HEALTHCHECKS", "all"),))
     ),
+    "shrinking": RealNode(
+        "dgx1-v100", PluginSettings(environment=(("DP_DISABLE_HEALTHCHECKS", "all"),))
+    ),
 }
 
 
@@ -117,3 +120,28 @@ def test_a_node_is_open_as_soon_as_its_gpu_answers_again(real_nodes: RealNodes, 
     real_nodes.cluster.until(lambda: phase(real_nodes, "linked") == "Running", "the other runs")
     real_nodes.cluster.until(lambda: not sick(real_nodes, lost), "the reset is seen")
     remove(real_nodes, lost, *both)
+
+
+def test_a_plugin_that_looked_anew_in_the_same_container_does_not_miss_a_gpu_that_is_gone(
+    real_nodes: RealNodes,
+) -> None:
+    """A kubelet's restart makes it look: nobody has started it, and it knows seven GPUs now."""
+    kubelet = real_nodes.kubelets["shrinking"]
+    everything = frozenset(str(gpu.uuid) for gpu in kubelet.topology.gpus)
+    gone = str(kubelet.topology.gpus[3].uuid)
+
+    def missing() -> list[tuple[str, bool]]:
+        report = record(real_nodes, "shrinking").report
+        return [(gpu.name, gpu.counted) for gpu in report.missing] if report else []
+
+    kubelet.silicon.nvml.remove(3)
+    real_nodes.cluster.until(lambda: missing() == [(gone, False)], "the agent has seen it")
+    kubelet.stop_kubelet()
+    kubelet.start_kubelet()
+    real_nodes.cluster.until(
+        lambda: allocatable(real_nodes, "shrinking") == everything - {gone}, "it is not handed out"
+    )
+    real_nodes.cluster.until(lambda: missing() == [], "the plugin does not miss it")
+    assert sick(real_nodes, "shrinking") == {gone}
+    run(real_nodes, "shrinking", "rest", 2, {"link": "nvlink"})
+    remove(real_nodes, "shrinking", "rest")

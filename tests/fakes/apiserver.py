@@ -3,9 +3,9 @@
 It keeps any collection (``/api/v1/pods``, ``/apis/GROUP/VERSION/PLURAL``; namespaced or not) under
 one global resourceVersion, and answers get, list (``limit``/``continue``, one snapshot), watch
 (bookmarks, ``timeoutSeconds``, 410 for what history has forgotten), POST, PUT, merge-patch, DELETE,
-the ``status`` subresource, ``pods/NAME/binding`` and the field selector ``spec.nodeName=``. What it
-does not do it refuses loudly: other selectors (400), other patch types (415). Deletion is
-immediate.
+the ``status`` subresource, ``pods/NAME/binding`` and the field selector ``spec.nodeName=``. It
+judges tokens and rights for others (:class:`.Identities`) and asks for none itself. What it does
+not do it refuses loudly: other selectors (400), other patch types (415). Deletion is immediate.
 
 The switches make it misbehave: :meth:`~FakeApiServer.stall`, :meth:`~FakeApiServer.drop_streams`,
 :meth:`~FakeApiServer.refuse`, :meth:`~FakeApiServer.delay`,
@@ -33,6 +33,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.fakes.identities import Identities
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -141,9 +143,12 @@ class _Refusal:
     times: int | None
     path: re.Pattern[str]
     watch: bool | None
+    retry_after: int | None
 
 
 class _StatusAnswer(Exception):  # noqa: N818
+    retry_after: int | None = None
+
     def __init__(self, code: int, message: str, reason: str | None = None) -> None:
         super().__init__(code, message)
         self.code = code
@@ -210,6 +215,7 @@ class FakeApiServer:
         self._refusals: list[_Refusal] = []
         self._delays: list[_Hold] = []
         self._hangs: list[_Hold] = []
+        self.identities = Identities()
         self._judges: dict[str, Callable[[Json], list[str]]] = {}
         self._sockets: set[socket.socket] = set()
         self._http = _Server(("127.0.0.1", 0), self, tls)
@@ -361,13 +367,16 @@ class FakeApiServer:
         *,
         path: str = ".*",
         watch: bool | None = None,
+        retry_after: int | None = None,
     ) -> None:
         """Answer the next ``times`` requests (``None``: all until :meth:`allow`) with ``status``.
 
-        ``path`` is a regular expression; ``watch`` picks watches or everything else.
+        ``path`` is a regular expression; ``watch`` picks watches or everything else. With
+        ``retry_after`` the client is asked to wait so many seconds.
         """
         with self._changed:
-            self._refusals.append(_Refusal(status, times, re.compile(path), watch))
+            refusal = _Refusal(status, times, re.compile(path), watch, retry_after)
+            self._refusals.append(refusal)
 
     def allow(self) -> None:
         """End every :meth:`refuse`, :meth:`delay` and :meth:`commit_then_hang`.
@@ -414,7 +423,9 @@ class FakeApiServer:
                     refusal.times -= 1
                     if refusal.times <= 0:
                         self._refusals.remove(refusal)
-                raise _StatusAnswer(refusal.status, "refused by the fake")
+                answer = _StatusAnswer(refusal.status, "refused by the fake")
+                answer.retry_after = refusal.retry_after
+                raise answer
 
     def _hang_if_told(self, path: str) -> bool:
         with self._changed:
@@ -464,6 +475,8 @@ class FakeApiServer:
             return self._bind(target, body)
         if target.name is not None:
             raise _StatusAnswer(405, "POST goes to a collection")
+        if (review := self.identities.review(target.resource, body)) is not None:
+            return review
         body = copy.deepcopy(body)
         metadata = body.setdefault("metadata", {})
         with self._changed:
@@ -769,6 +782,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.headers.get("Authorization"),
             self.headers.get("User-Agent"),
         )
+        retry_after: int | None = None
         try:
             api._admit(request)
             target = _parse(request.path)
@@ -780,11 +794,11 @@ class _Handler(BaseHTTPRequestHandler):
             if request.method == "POST":
                 code = 201
         except _StatusAnswer as refused:
-            code, answer = refused.code, refused.body
+            code, answer, retry_after = refused.code, refused.body, refused.retry_after
         if request.method != "GET" and code < 300 and api._hang_if_told(request.path):
             self.close_connection = True
             return
-        self._send(code, answer)
+        self._send(code, answer, retry_after)
 
     def _answer(self, target: _Target, request: Request, document: Json) -> Json:
         api = self.server.api
@@ -800,9 +814,11 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 return api._remove(target, document)
 
-    def _send(self, code: int, answer: Json) -> None:
+    def _send(self, code: int, answer: Json, retry_after: int | None = None) -> None:
         data = json.dumps(answer).encode()
         self.send_response(code)
+        if retry_after is not None:
+            self.send_header("Retry-After", str(retry_after))
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -44,7 +44,7 @@ def test_the_agent_may_do_this_and_no_more() -> None:
 
 def test_the_policy_is_about_the_agent_and_refuses_what_it_cannot_judge() -> None:
     """What it refuses is asked of a real API server: tests/e2e/test_agent_policy.py."""
-    spec = the("ValidatingAdmissionPolicy")["spec"]
+    spec = the("ValidatingAdmissionPolicy", AGENT_NAME)["spec"]
     assert spec["failurePolicy"] == "Fail"
     (rule,) = spec["matchConstraints"]["resourceRules"]
     assert rule["resources"] == ["gputopologies", "gputopologies/*"]
@@ -55,7 +55,7 @@ def test_the_policy_is_about_the_agent_and_refuses_what_it_cannot_judge() -> Non
     for validation in spec["validations"]:
         assert validation["reason"] == "Forbidden"
         assert validation.keys() & {"message", "messageExpression"}
-    binding = the("ValidatingAdmissionPolicyBinding")["spec"]
+    binding = the("ValidatingAdmissionPolicyBinding", AGENT_NAME)["spec"]
     assert binding == {"policyName": AGENT_NAME, "validationActions": ["Deny"]}
 
 

@@ -18,6 +18,17 @@ from tests.manifests.building import (
     the,
 )
 
+NAMESPACED = (
+    "DaemonSet",
+    "Deployment",
+    "NetworkPolicy",
+    "PodDisruptionBudget",
+    "Role",
+    "RoleBinding",
+    "Service",
+    "ServiceAccount",
+)
+
 
 def test_the_agents_folder_builds_into_the_agents_objects_of_the_base() -> None:
     """Without namespace and resource: deleting the agent's objects then deletes no record."""
@@ -54,7 +65,7 @@ def test_validation_refuses_a_field_nobody_knows() -> None:
 
 def test_namespaced_objects_are_in_our_namespace() -> None:
     for found in objects():
-        if found["kind"] in ("DaemonSet", "Deployment", "Service", "ServiceAccount"):
+        if found["kind"] in NAMESPACED:
             assert found["metadata"]["namespace"] == NAMESPACE
         else:
             assert "namespace" not in found["metadata"]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+import yaml
+
+from scheduler_extender.annotations import PLACEMENT, TERM, WAKE
+from scheduler_extender.cli.certificates import SECRET
+from scheduler_extender.http.gate import METRICS, PROBES
+from scheduler_extender.leader.address import Address
+from scheduler_extender.leader.leader import DRAINS_WITHIN
 from tests.manifests.building import (
     AGENT_NAME,
     EXTENDER_NAME,
     arguments,
     container,
     granted,
+    objects,
     pod_spec,
     the,
 )
@@ -26,6 +35,8 @@ def test_the_extender_may_do_this_and_no_more() -> None:
         ("", "pods", "patch"),
         ("", "pods", "watch"),
         ("", "pods/binding", "create"),
+        ("authentication.k8s.io", "tokenreviews", "create"),
+        ("authorization.k8s.io", "subjectaccessreviews", "create"),
         ("gpu-topology.io", "gputopologies", "get"),
         ("gpu-topology.io", "gputopologies", "list"),
         ("gpu-topology.io", "gputopologies", "watch"),
@@ -50,10 +61,59 @@ def test_the_right_goes_to_the_account_that_the_pod_runs_as(kind: str, name: str
     assert spec.get("automountServiceAccountToken", True)
 
 
-def test_there_is_one_extender_and_never_two() -> None:
+def test_in_its_own_namespace_it_may_elect_a_leader_and_name_it() -> None:
+    role = the("Role", EXTENDER_NAME)
+    assert role["metadata"]["namespace"] == pod_namespace()
+    replication = arguments()
+    lease = {"resourceNames": [replication["lease"]], "verbs": ["get", "update"]}
+    slices = [f"{replication['service']}-leader-ipv{version}" for version in (4, 6)]
+    named, created = role["rules"][:2], role["rules"][2:]
+    assert named == [
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], **lease},
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "resourceNames": slices,
+            "verbs": ["get", "patch"],
+        },
+    ]
+    assert [(rule["resources"], rule["verbs"]) for rule in created] == [
+        (["leases"], ["create"]),
+        (["endpointslices"], ["create"]),
+    ]
+    binding = the("RoleBinding", EXTENDER_NAME)
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == the("ClusterRoleBinding", EXTENDER_NAME)["subjects"]
+
+
+def pod_namespace() -> str:
+    return str(the("Deployment")["metadata"]["namespace"])
+
+
+def test_two_run_and_take_part_in_the_election() -> None:
     spec = the("Deployment")["spec"]
-    assert spec["replicas"] == 1
-    assert spec["strategy"] == {"type": "Recreate"}
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert arguments()["leader_elect"] is True
+    fields = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container()["env"]}
+    assert fields == {
+        "POD_NAMESPACE": "metadata.namespace",
+        "POD_NAME": "metadata.name",
+        "POD_IP": "status.podIP",
+    }
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > DRAINS_WITHIN + 10
+
+
+def test_a_drain_takes_one_replica_at_a_time() -> None:
+    spec = the("PodDisruptionBudget")["spec"]
+    labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert spec == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    (spread,) = pod_spec()["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == labels
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    preferred = pod_spec()["affinity"]["podAntiAffinity"]
+    ((term,),) = (preferred["preferredDuringSchedulingIgnoredDuringExecution"],)
+    assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
 
 
 def test_its_arguments_exist_and_fit_the_ports() -> None:
@@ -71,8 +131,24 @@ def test_its_arguments_exist_and_fit_the_ports() -> None:
 @pytest.mark.parametrize(
     ("probe", "path"), [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")]
 )
-def test_its_probes_ask_the_port_that_the_scheduler_asks(probe: str, path: str) -> None:
-    assert container()[probe]["httpGet"] == {"path": path, "port": "scheduler"}
+def test_its_probes_ask_the_port_that_wants_no_certificate(probe: str, path: str) -> None:
+    assert container()[probe]["httpGet"] == {"path": path, "port": "admin", "scheme": "HTTPS"}
+    assert path in PROBES
+
+
+def test_tls_comes_from_the_secret_that_the_command_makes() -> None:
+    (volume,) = pod_spec()["volumes"]
+    (mount,) = container()["volumeMounts"]
+    assert volume["secret"]["secretName"] == SECRET
+    assert mount == {"name": volume["name"], "mountPath": mount["mountPath"], "readOnly": True}
+    # Its pods read the keys as the group that the volume gets, and nobody else does.
+    assert volume["secret"]["defaultMode"] == 0o440
+    assert pod_spec()["securityContext"]["fsGroup"] == pod_spec()["securityContext"]["runAsGroup"]
+    read, folder = arguments(), Path(mount["mountPath"])
+    assert (read["tls_cert"], read["tls_key"]) == (folder / "tls.crt", folder / "tls.key")
+    assert read["client_ca"] == folder / "ca.crt"
+    assert read["client_name"] == [arguments(["certificates", "--output=x"])["client_name"]]
+    assert read["open_metrics"] is False
 
 
 def test_it_runs_with_no_privilege() -> None:
@@ -85,18 +161,65 @@ def test_it_runs_with_no_privilege() -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    assert not pod_spec().keys() & {"hostNetwork", "hostPID", "hostIPC", "volumes"}
+    assert not pod_spec().keys() & {"hostNetwork", "hostPID", "hostIPC"}
     labels = the("Namespace")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"  # the agent's need
 
 
-@pytest.mark.parametrize(
-    ("name", "port"), [("gpu-topology", "scheduler"), ("gpu-topology-admin", "admin")]
-)
-def test_each_port_has_a_service_of_its_own(name: str, port: str) -> None:
-    spec = the("Service", name)["spec"]
-    (only,) = spec["ports"]
-    assert only["targetPort"] == port
+def test_each_port_has_a_service_of_its_own() -> None:
+    """The leader writes the endpoints of the scheduler's; both replicas answer people."""
+    scheduler, admin = (the("Service", n)["spec"] for n in ("gpu-topology", "gpu-topology-admin"))
     labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert spec["selector"].items() <= labels.items()
-    assert "type" not in spec  # ClusterIP
+    assert "selector" not in scheduler
+    assert admin["selector"].items() <= labels.items()
+    (port,) = scheduler["ports"]
+    address = Address("10.0.0.1", port["port"], arguments()["service"])
+    assert (port["name"], port["targetPort"]) == (address.port_name, arguments()["port"])
+    assert address.service == the("Service", "gpu-topology")["metadata"]["name"]
+    assert [port["targetPort"] for port in admin["ports"]] == ["admin"]
+    assert not {"type"} & (scheduler.keys() | admin.keys())  # ClusterIP
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [("gpu-topology-reader", ["/v1/*", METRICS]), ("gpu-topology-metrics-reader", [METRICS])],
+)
+def test_readers_may_read_the_admin_port_and_nothing_else(name: str, paths: list[str]) -> None:
+    assert the("ClusterRole", name)["rules"] == [{"nonResourceURLs": paths, "verbs": ["get"]}]
+
+
+def test_the_readers_account_may_read_and_runs_nothing() -> None:
+    account = the("ServiceAccount", "gpu-topology-reader")
+    assert account["automountServiceAccountToken"] is False
+    (subject,) = the("ClusterRoleBinding", "gpu-topology-reader")["subjects"]
+    assert subject["name"] == account["metadata"]["name"]
+
+
+def test_the_network_policy_is_about_both_ports_of_the_extender() -> None:
+    policy = the("NetworkPolicy")["spec"]
+    labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"] == {"matchLabels": labels}
+    assert policy["policyTypes"] == ["Ingress"]
+    scheduler, admin = policy["ingress"]
+    ports = {p["name"]: p["containerPort"] for p in container()["ports"]}
+    assert scheduler == {"ports": [{"protocol": "TCP", "port": ports["scheduler"]}]}
+    assert admin["ports"] == [{"protocol": "TCP", "port": ports["admin"]}]
+    (source,) = admin["from"]  # an empty list would be everybody
+    assert source.keys() == {"namespaceSelector"}
+    assert source["namespaceSelector"]["matchLabels"]
+
+
+def test_the_policies_name_the_accounts_and_keys_that_there_are() -> None:
+    expressions = {
+        o["metadata"]["name"]: yaml.safe_dump(o["spec"], width=10_000)
+        for o in objects()
+        if o["kind"] == "ValidatingAdmissionPolicy"
+    }
+    account = f"system:serviceaccount:{pod_namespace()}:"
+    for policy in ("gpu-topology-annotations", "gpu-topology-extender"):
+        assert f"{account}{EXTENDER_NAME}" in expressions[policy]
+    assert f"{account}{AGENT_NAME}" in expressions["gpu-topology-records"]
+    for key in (PLACEMENT, WAKE, TERM):
+        assert key in expressions["gpu-topology-annotations"]
+    bound = {o["spec"]["policyName"] for o in objects() if "policyName" in o.get("spec", {})}
+    assert bound == expressions.keys()

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import typer
 import yaml
 
@@ -16,20 +17,25 @@ from scheduler_extender.cli import commands as cli
 from scheduler_extender.demo import FLEET, how_to_call
 from scheduler_extender.files import clusterfile as filecluster
 from tests.manifests.building import (
+    KUBERNETES,
     ROOT,
     extender,
     objects,
     scheduler_config,
 )
 
+PAGES_COMMANDS = ("extender", "node", "certificates")
+DOCKER = {"--rm", "--user", "--volume"}
+CURL = {"--cacert"}
+
 
 def test_the_page_names_flags_and_files_that_there_are() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     group: Any = typer.main.get_command(cli.app)
-    params = [p for name in ("extender", "node") for p in group.commands[name].params]
+    params = [p for name in PAGES_COMMANDS for p in group.commands[name].params]
     known = {flag for option in params for flag in option.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
-    assert named - known == {"--config"}  # kube-scheduler's
+    assert named - known == {"--config", "--raw", *DOCKER, *CURL}
     assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
     files = set(re.findall(r"(?<![\w/])manifests/[\w./-]*\w", page)) - {"manifests/base"}
     assert files
@@ -52,6 +58,8 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     subprocess.run(["sh", "-eu", "-c", first], check=True, cwd=checkout, env=environment)
     said = (tmp_path / "said").read_text().splitlines()
+    assert any(line.startswith("docker run") and "--secret" in line for line in said)
+    assert "kubectl apply -f -" in said
     assert said[1] == "docker push registry.example.com/team/gpu-topology:0.1.0"
     assert said[2] == "kubectl apply -k ../gpu-topology-site"
     built = objects(tmp_path / "gpu-topology-site")
@@ -65,6 +73,30 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
     assert len(built) == len(objects())
 
 
+def test_the_components_of_the_page_build(tmp_path: Path) -> None:
+    """As the page has them: cert-manager, and the addresses of the schedulers."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    (components,) = re.findall(r"^components: \[\.\./gpu-topology/(.*)\]$", page, re.MULTILINE)
+    (patches,) = re.findall(r"^(patches:\n- target: .*?)^```", page, re.MULTILINE | re.DOTALL)
+    here = os.path.relpath(ROOT, tmp_path.resolve())
+    overlay = {
+        "resources": [f"{here}/manifests/base"],
+        "components": [f"{here}/{components}"],
+        **yaml.safe_load(patches),
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    built = objects(tmp_path)
+    (policy,) = (o for o in built if o["kind"] == "NetworkPolicy")
+    kubernetes_validate.validate(policy, KUBERNETES, strict=True)
+    first = policy["spec"]["ingress"][0]
+    assert [source["ipBlock"]["cidr"] for source in first["from"]] == [
+        "192.0.2.10/32",
+        "192.0.2.11/32",
+    ]
+    assert [port["port"] for port in first["ports"]] == [8888]
+    assert {"Issuer", "Certificate"} <= {o["kind"] for o in built}
+
+
 def test_make_serve_prints_the_extender_of_the_manifest() -> None:
     content = filecluster.load(FLEET)
     said = how_to_call("http://gpu-topology.example:8888", "http://admin", content)
@@ -74,6 +106,8 @@ def test_make_serve_prints_the_extender_of_the_manifest() -> None:
     }
     (told,) = printed["extenders"]
     assert told.pop("urlPrefix") == "http://gpu-topology.example:8888/scheduler"
-    shipped = {k: v for k, v in extender().items() if k not in ("urlPrefix", "enableHTTPS")}
+    shipped = {
+        k: v for k, v in extender().items() if k not in ("urlPrefix", "enableHTTPS", "tlsConfig")
+    }
     named = [{"name": resource["name"]} for resource in shipped["managedResources"]]
     assert told == {**shipped, "managedResources": named}

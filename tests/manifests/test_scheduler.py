@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+from cryptography import x509
 
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cli import main
 from scheduler_extender.kube import binder as kube
+from tests.commands import asked
 from tests.manifests.building import (
     extender,
     scheduler_config,
@@ -23,7 +28,7 @@ def test_the_configuration_has_only_fields_that_the_scheduler_knows() -> None:
         *("profiles", "extenders"),
     }
     assert extender().keys() == {
-        *("urlPrefix", "enableHTTPS", "filterVerb", "prioritizeVerb", "bindVerb"),
+        *("urlPrefix", "enableHTTPS", "tlsConfig", "filterVerb", "prioritizeVerb", "bindVerb"),
         *("preemptVerb", "weight"),
         *("nodeCacheCapable", "httpTimeout", "ignorable", "managedResources"),
     }
@@ -34,8 +39,19 @@ def test_the_url_is_that_of_the_service() -> None:
     service = the("Service", "gpu-topology")
     meta, (port,) = service["metadata"], service["spec"]["ports"]
     where = f"{meta['name']}.{meta['namespace']}.svc:{port['port']}"
-    assert extender()["urlPrefix"] == f"http://{where}/scheduler"
-    assert extender()["enableHTTPS"] is False
+    assert extender()["urlPrefix"] == f"https://{where}/scheduler"
+
+
+def test_the_scheduler_shows_a_certificate_and_asks_for_ours(tmp_path: Path) -> None:
+    assert extender()["enableHTTPS"] is True
+    files = dict(extender()["tlsConfig"])
+    server = files.pop("serverName")
+    assert files.keys() == {"caFile", "certFile", "keyFile"}  # insecure is not among them
+    assert asked(main, "certificates", "--output", tmp_path).returncode == 0
+    assert all((tmp_path / Path(path).name).exists() for path in files.values())
+    ours = x509.load_pem_x509_certificate((tmp_path / "extender.crt").read_bytes())
+    names = ours.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert server in names.get_values_for_type(x509.DNSName)
 
 
 def test_the_scheduler_waits_longer_than_a_bind_may_take() -> None:

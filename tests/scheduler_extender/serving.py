@@ -10,8 +10,10 @@ from typing import Any
 import httpx
 
 from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.http.service import Service
+from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import Bodies, Limits
 from scheduler_extender.serving import in_thread
 from scheduler_extender.state.cluster import Cluster
@@ -26,6 +28,7 @@ UNHURRIED = Limits(
     body_seconds=FOREVER,
     write_seconds=FOREVER,
     idle_seconds=FOREVER,
+    handshake_seconds=FOREVER,
 )
 """The usual bounds of what a client sends, and none of how long it takes."""
 
@@ -76,9 +79,9 @@ class Running:
         return answer.json()
 
 
-def _client(port: int) -> httpx.Client:
-    # Plain HTTP on loopback: no certificate store to load, no proxy to ask for.
-    base = f"http://127.0.0.1:{port}"
+def _client(port: int, scheme: str) -> httpx.Client:
+    # Loopback: no certificate store to load, no proxy to ask for.
+    base = f"{scheme}://127.0.0.1:{port}"
     return httpx.Client(base_url=base, timeout=PATIENCE, verify=False, trust_env=False)
 
 
@@ -91,8 +94,10 @@ def running(
     clock: Clock | None = None,
     limits: Limits = UNHURRIED,
     bodies: Bodies | None = None,
+    where: Addresses = Addresses(),
+    reviews: Reviews | None = None,
 ) -> Iterator[Running]:
-    """Serve these nodes, each with an empty report."""
+    """Serve these nodes, each with an empty report. With TLS the clients check nothing."""
     clock = clock or Clock()
     cluster = cluster or Cluster(clock, settings)
     for node in nodes:
@@ -108,8 +113,10 @@ def running(
         saw=saw,
         file_mode=binder is None,
         bodies=bodies or Bodies(),
+        reviews=reviews,
     )
-    with in_thread(service, limits=limits) as serving:
+    scheme = "https" if where.tls else "http"
+    with in_thread(service, where, limits) as serving:
         main, people = serving.ports
-        with _client(main) as http, _client(people) as admin:
+        with _client(main, scheme) as http, _client(people, scheme) as admin:
             yield Running(cluster, clock, http, admin, unready, service, serving.ports)

@@ -19,7 +19,7 @@ from topology.codec import RecordError, decode, encode
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.numa import CpuSet, Holding, MemoryBlock, NumaFacts, NumaNode, cpu_list, cpu_set
-from topology.core.report import Allocation, Condition, Health, MissingGpu, Report
+from topology.core.report import Allocation, Condition, Health, MissingGpu, Report, SharesAnswer
 from topology.machines import MACHINES, machine
 
 CRD = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
@@ -37,6 +37,9 @@ REPORT = Report(
     missing=(
         MissingGpu("GPU 3", counted=True, since="2026-01-01T12:00:00Z"),
         MissingGpu("GPU-77", counted=False),
+    ),
+    several_shares=SharesAnswer(
+        True, "2026-01-01T12:00:00Z", "2026-01-01T11:00:00Z", configuration="shared"
     ),
 )
 

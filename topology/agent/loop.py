@@ -7,8 +7,9 @@ The loop asks the kubelet, the driver and the API server in turn and lets the bo
 what is asked         who decides
 ====================  ============================================================================
 the kubelet's list    ``polling`` when it is asked, ``holders`` what of the list counts
-the driver            ``health`` who is sick, ``missing`` who does not answer, ``hardwarebook`` what
-                      is there, ``unaccounted`` who computes without a pod
+the driver            ``flapping`` whose answers count, ``health`` who is sick, ``missing`` who does
+                      not answer, ``hardwarebook`` what is there, ``unaccounted`` who computes
+                      without a pod
 everything together   ``shares`` whether a container gets several shares, ``record`` what is
                       published, and whether it can be relied on
 ====================  ============================================================================
@@ -30,6 +31,7 @@ import structlog
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
 from topology.agent.decides import exclusive
 from topology.agent.decides.exclusive import Allocatable
+from topology.agent.decides.flapping import FlappingBook
 from topology.agent.decides.hardwarebook import HardwareBook
 from topology.agent.decides.health import HealthBook
 from topology.agent.decides.holders import HoldersBook
@@ -51,6 +53,7 @@ from topology.agent.decides.record import (
     Picture,
     compose,
 )
+from topology.agent.decides.rereading import Rereading
 from topology.agent.decides.shares import SharesBook
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.decides.unaccounted import UnaccountedUse
@@ -169,7 +172,10 @@ class NodeAgent:
         self._exclusive: Allocatable | None = None
         self._processors: Processors | Unseen | None = None
         self._kubelets = 0
+        self._processors_again = Rereading()
+        self._pci_again = Rereading()
         self._missing = MissingBook()
+        self._flapping = FlappingBook()
         self._rounds = -1
         self._unfit = ""
 
@@ -185,6 +191,7 @@ class NodeAgent:
         self._health = HealthBook(report.health)
         self._missing = MissingBook(report.missing)
         self._conditions = ConditionBook(report.conditions)
+        self._shares = SharesBook(report.several_shares)
         if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
             return  # the record does not show all of who holds what; the kubelet tells again
         held: defaultdict[PodUid, list[Held]] = defaultdict(list)
@@ -205,6 +212,7 @@ class NodeAgent:
         if self._clock.seconds() >= self._next_question():
             self._ask_kubelet(around)
         nvml = self._asks.driver.state()
+        nvml = self._flapping.steady(nvml, self._hardware.gone(nvml), self._clock.seconds())
         self._hear_xids()
         self._look_at_hardware(nvml)
         self._look_at_processors(around)
@@ -286,19 +294,27 @@ class NodeAgent:
             split = {gpu.uuid for gpu in nvml.seen.gpus if gpu.mig_instances}
             self._unaccounted.look(nvml.vitals, held | split, news_due=bool(self._polling.due))
         down = self._health.down()
-        if self._hardware.is_news(nvml.seen, down):
-            error = self._hardware.look(nvml.seen, down, self._asks.pci())
+        now = self._clock.seconds()
+        if self._hardware.is_news(nvml.seen, down) or self._pci_again.is_due(now):
+            pci = self._asks.pci()
+            self._pci_again.was_read(now, complete=pci.complete)
+            error = self._hardware.look(nvml.seen, down, pci)
             if error is not None:
                 log.error("the driver contradicts itself", exc_info=error)
-            self._health.gone(self._hardware.gone(nvml), self._clock.text())
+            self._health.gone(self._hardware.gone(nvml), len(nvml.hung), self._clock.text())
         self._missing.look(nvml, self._hardware.gone(nvml), self._clock.text())
 
     def _look_at_processors(self, around: Surroundings) -> None:
         """Read them where they matter, once for each kubelet: it, too, reads them at its start."""
-        static = around.kubelet.static_cpus or around.kubelet.static_memory
-        if static and (self._processors is None or self._polling.restarts != self._kubelets):
-            self._kubelets = self._polling.restarts
+        if not (around.kubelet.static_cpus or around.kubelet.static_memory):
+            return
+        now, restarts = self._clock.seconds(), self._polling.restarts
+        first = self._processors is None or restarts != self._kubelets
+        if first or self._processors_again.is_due(now):
+            self._kubelets = restarts
             self._processors = self._asks.processors()
+            whole = isinstance(self._processors, Processors)
+            self._processors_again.was_read(now, complete=whole)
 
     # The record.
 
@@ -329,13 +345,14 @@ class NodeAgent:
             exclusive=self._exclusive,
             policy=self._policy,
             refuses_several=self._refuses_several(),
+            several_shares=self._shares.learnt,
         )
 
     def _missing_gpus(self, around: Surroundings) -> tuple[MissingGpu, ...]:
-        offered = (self._allocatable.allocatable or {}).values()
         return self._missing.report(
             around.plugin.started if around.plugin else "",
-            {base_uuid(device) for ids in offered for device in ids},
+            self._allocatable.allocatable or {},
+            around.counted,
         )
 
     def _refuses_several(self) -> bool | None:

@@ -202,6 +202,7 @@ class AgentService:
         """Tell the watchers what a turn has found out."""
         if turn.expected_gpus is not None:
             self._nvml.expect(turn.expected_gpus)
+        self._node.look_often(any(not gpu.counted for gpu in turn.picture.report.missing))
         if turn.kubelet_restarts != self._kubelet_restarts:
             self._kubelet_restarts = turn.kubelet_restarts
             self._node.ask_again()
@@ -254,6 +255,7 @@ class AgentService:
             # The reflector notes an event's version only once its sink has told us of the event.
             pods_version=_later(version, gone_at),
             deletions=deletions,
+            counted=node.counted,
         )
 
     def _show(self, turn: Turn) -> None:

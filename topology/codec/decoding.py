@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from topology.codec import wire
-from topology.codec.numa import distances_of, holdings, numa_facts
+from topology.codec.numa import distances_of, holdings, numa_facts, numa_lacks
 from topology.core.devices import (
     Bytes,
     DeviceId,
@@ -31,7 +31,7 @@ from topology.core.graph import (
     TopologyError,
 )
 from topology.core.links import GBps, Link, LinkKind, Via
-from topology.core.report import Allocation, Condition, Health, MissingGpu, Report
+from topology.core.report import Allocation, Condition, Health, MissingGpu, Report, SharesAnswer
 
 
 class RecordError(ValueError):
@@ -137,6 +137,7 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
         sees_topology=not aligned or all(d.topology_nodes is not None for d in spec.devices),
         full_cores_only=a.full_pcpus_only,
         numa=numa_facts(spec),
+        numa_lacks=numa_lacks(spec),
     )
 
 
@@ -206,6 +207,13 @@ def _report(status: wire.Status) -> Report:
         ),
         holdings=holdings(status.exclusive),
         missing=tuple(MissingGpu(m.name, m.counted, m.since or "") for m in status.missing or ()),
+        several_shares=None if status.several_shares is None else _shares(status.several_shares),
         observed_at=status.observed_at or "",
         pods_version=status.pods_resource_version or "",
+    )
+
+
+def _shares(answer: wire.SeveralShares) -> SharesAnswer:
+    return SharesAnswer(
+        answer.refused, answer.pod_started, answer.plugin_started, answer.configuration or ""
     )

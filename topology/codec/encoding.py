@@ -11,7 +11,7 @@ from topology.codec.numa import cpus, exclusive, numa_nodes
 from topology.core.devices import Fabric, Gpu, GpuResource, Nic, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import Link
-from topology.core.report import Allocation, Condition, Health, Report
+from topology.core.report import Allocation, Condition, Health, Report, SharesAnswer
 
 
 def encode(topology: NodeTopology, report: Report | None = None) -> dict[str, object]:
@@ -56,10 +56,20 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
             for m in report.missing
         ]
         or None,
+        several_shares=None if report.several_shares is None else _shares(report.several_shares),
         conditions=[_condition(c) for c in report.conditions],
         summary=None if topology is None else _summary(topology, report),
     )
     return _dump(status)
+
+
+def _shares(answer: SharesAnswer) -> wire.SeveralShares:
+    return wire.SeveralShares(
+        refused=answer.refused,
+        pod_started=answer.pod_started,
+        plugin_started=answer.plugin_started,
+        configuration=answer.configuration or None,
+    )
 
 
 def _resource(resource: GpuResource) -> wire.Resource:

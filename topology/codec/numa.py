@@ -48,8 +48,7 @@ def numa_facts(spec: wire.Spec) -> NumaFacts | None:
     if other := whole_cores & ~allocatable:
         raise TopologyError(f"cpus.wholeCores: {_first(other)} is not among the allocatable ones")
     aligned = spec.allocator.align_by_socket
-    complete = [node.id for node in given] == list(range(len(given)))
-    if not given or not complete or aligned is None or any(node.cpus is None for node in given):
+    if aligned is None or not _names_cpus(given):
         return None
     elsewhere: int = allocatable
     for node in nodes:
@@ -57,6 +56,22 @@ def numa_facts(spec: wire.Spec) -> NumaFacts | None:
     if elsewhere:
         raise TopologyError(f"cpus.allocatable: {_first(elsewhere)} is on no NUMA node")
     return NumaFacts(tuple(nodes), allocatable, whole_cores, cpus.threads_per_core, aligned)
+
+
+def numa_lacks(spec: wire.Spec) -> tuple[str, ...]:
+    """The fields that the record lacks for :func:`numa_facts`; none where it has them all."""
+    has = {
+        "spec.allocator.alignBySocket": spec.allocator.align_by_socket is not None,
+        "spec.numaNodes[].cpus": _names_cpus(spec.numa_nodes or ()),
+        "spec.cpus": spec.cpus is not None,
+    }
+    return tuple(field for field, there in has.items() if not there)
+
+
+def _names_cpus(nodes: Sequence[wire.NumaNode]) -> bool:
+    """Whether the CPUs of each NUMA node from 0 on are there."""
+    numbers = sorted(node.id for node in nodes if node.cpus is not None)
+    return bool(nodes) and numbers == list(range(len(nodes)))
 
 
 def _numa_node(node: wire.NumaNode) -> NumaNode:

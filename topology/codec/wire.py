@@ -240,6 +240,15 @@ class MissingGpu(Wire):
     since: Text | None = None
 
 
+class SeveralShares(Wire):
+    """``status.severalShares``: what the plugin did with a pod that wanted several shares."""
+
+    refused: bool
+    pod_started: Text
+    plugin_started: Text
+    configuration: Text | None = None
+
+
 class Condition(Wire):
     """An entry of ``status.conditions``."""
 
@@ -272,6 +281,7 @@ class Status(Wire):
     ) = None
     health: list[Health] = []
     missing: list[MissingGpu] | None = None
+    several_shares: SeveralShares | None = None
     conditions: list[Condition] = []
     summary: Summary | None = None
 

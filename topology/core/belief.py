@@ -192,6 +192,7 @@ class _Future:
         self._endings = endings
         self._pods = now.unreported
         self.spent = len(now.unreported) ** 2 // 16
+        self._heard: dict[Unreported, Others] = {}
 
     def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
         """The states now: what pods hide may be any devices that seem free; None if too many.
@@ -278,7 +279,14 @@ class _Future:
         return {self._after(state, pod, way) for way in ways}
 
     def _others(self, pod: Unreported) -> Others:
-        """What the kubelet's other managers say to an unreported pod."""
+        """What the kubelet's other managers say to an unreported pod; counted once for each."""
+        heard = self._heard.get(pod)
+        if heard is None:
+            heard = self._heard[pod] = self._hear(pod)
+            self.spent += heard.steps
+        return heard
+
+    def _hear(self, pod: Unreported) -> Others:
         room = self._now.room_for(self._kubelet, endings=self._endings, but=pod)
         return others_on(
             self._kubelet,

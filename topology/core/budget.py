@@ -20,6 +20,8 @@ ADMISSION_STEPS = 6_000
 """For one way to admit one pod, all its containers together."""
 ASKED_STEPS = 20
 """What a question to the allocator is counted as."""
+HINT_STEPS = 2
+"""What one set of NUMA nodes is counted as, that a manager may name in a hint for one container."""
 BELIEF_STEPS = 10_000
 """For every state that a node may be in."""
 OUTLOOK_STEPS = 60_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
@@ -54,7 +54,8 @@ class AllocatorFacts:
     the kubelet (a record of an older agent): then devices may be aligned in any way.
     ``full_cores_only`` is the CPU Manager's option ``full-pcpus-only``: it refuses CPUs that would
     not make up whole cores. ``numa`` are the machine's CPUs and memory, where a static manager
-    gives them to pods.
+    gives them to pods. Where it is None, ``numa_lacks`` names the fields that the record lacks for
+    that; nothing but what people read depends on them.
     """
 
     policy: str = "any"
@@ -68,6 +69,7 @@ class AllocatorFacts:
     sees_topology: bool = True
     full_cores_only: bool | None = None
     numa: NumaFacts | None = None
+    numa_lacks: tuple[str, ...] = field(default=(), compare=False)
 
 
 @lru_cache(maxsize=256)

@@ -53,6 +53,22 @@ class MissingGpu:
     since: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class SharesAnswer:
+    """What the device plugin did with a pod one of whose containers wanted several shares of GPUs.
+
+    It holds for as long as the plugin has the same configuration. ``refused`` says that the pod was
+    refused, ``pod_started`` when that was, ``plugin_started`` since when the plugin runs; both RFC
+    3339. ``configuration`` is the Node's label that chooses the plugin's configuration file, empty
+    where the Node has none.
+    """
+
+    refused: bool
+    pod_started: str
+    plugin_started: str
+    configuration: str = ""
+
+
 READY = "Ready"
 UNACCOUNTED_USE = "UnaccountedUse"
 
@@ -79,7 +95,8 @@ class Report:
     ``sequence`` only grows within one ``boot_id``. ``allocatable`` is what the kubelet would hand
     out from, devices in use included; None means every device of the node. ``holdings`` are the
     exclusive CPUs and memory that pods have; None where nobody has looked. ``missing`` are
-    the GPUs that do not answer at this moment: health remembers, this does not.
+    the GPUs that do not answer at this moment: health remembers, this does not. An agent that
+    starts anew reads in ``several_shares`` what the one before it has learnt of the plugin.
 
     Two fields say when the agent looked; they make no report differ from another. ``observed_at``
     is the time by the node's clock (RFC 3339), ``pods_version`` the resourceVersion up to which the
@@ -95,6 +112,7 @@ class Report:
     conditions: tuple[Condition, ...] = ()
     missing: tuple[MissingGpu, ...] = ()
     holdings: tuple[Holding, ...] | None = None
+    several_shares: SharesAnswer | None = None
     observed_at: str = field(default="", compare=False)
     pods_version: str = field(default="", compare=False)
 

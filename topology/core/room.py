@@ -7,7 +7,8 @@ that may do so first, and what is left if every pod has released its own that ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from topology.core.numa import MemoryBlock, NumaFacts
@@ -28,7 +29,8 @@ class Room:
     ``in_all`` of the CPUs are surely left on the whole machine; None where ``free`` and ``taken``
     tell.
 
-    ``blocks`` is the memory that pods have, ``ending`` that of pods that may release it.
+    ``blocks`` is the memory that pods have, ``ending`` that of pods that may release it; both
+    :func:`added_up`.
     ``taken_memory`` is somebody's as well, it is not known where; no pod has more of a type than
     ``largest_memory``. With ``memory_unknown`` it is not even known how much.
     """
@@ -88,6 +90,26 @@ def _by_type(some: Amounts, more: Amounts, joined: Callable[[tuple[int, int]], i
     return tuple(
         (kind, joined((here.get(kind, 0), there.get(kind, 0))))
         for kind in sorted(here.keys() | there.keys())
+    )
+
+
+def added_up(facts: NumaFacts, blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:
+    """The blocks of a machine in order, one for each set of NUMA nodes and type of memory.
+
+    That is all that matters of them, and a record may have tens of thousands. Blocks of a type that
+    no NUMA node has take nothing; they count as being there (type "").
+
+    >>> from topology.core.numa import CpuSet, NumaNode
+    >>> machine = NumaFacts((NumaNode(CpuSet(1), 0, (("memory", 9),)),), CpuSet(1), CpuSet(0))
+    >>> [b.amount for b in added_up(machine, [MemoryBlock("memory", n, (0,)) for n in (2, 3)])]
+    [5]
+    """
+    kinds = {kind for node in facts.nodes for kind, _ in node.memory}
+    amounts: defaultdict[tuple[tuple[int, ...], str], int] = defaultdict(int)
+    for block in blocks:
+        amounts[block.nodes, block.type if block.type in kinds else ""] += block.amount
+    return tuple(
+        MemoryBlock(kind, amount, nodes) for (nodes, kind), amount in sorted(amounts.items())
     )
 
 

@@ -266,7 +266,7 @@ def losses(
     )
     enough = [s for s in believed if total(s.free, kubelet.width) >= request.effective_count]
     step = -(-len(enough) // MAX_FREE_STATES) or 1
-    lost, steps = [], 0
+    lost, steps = [], others.steps
     for state in enough[::step]:
         found, cost = _losses_at(kubelet, state.free, request.counts, others, classes)
         steps += cost

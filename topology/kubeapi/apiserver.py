@@ -62,7 +62,10 @@ class ApiError(ApiFailure):
 
     ``status`` is the HTTP code, ``reason`` the machine-readable word of the Status object
     (``Conflict``, ``Expired`` …) or else the HTTP phrase, ``message`` what the server says.
+    ``retry_after`` is how many seconds it asks us to wait (with 429, mostly); 0 where it does not.
     """
+
+    retry_after = 0.0
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(status, reason, message)
@@ -317,7 +320,11 @@ class ApiServer:
             status = msgspec.json.decode(answer, type=_Status)
         except msgspec.DecodeError:  # a proxy's page, not the API server's word
             status = _Status(message=answer[:200].decode("utf-8", "replace"))
-        raise api_error(response.status, status.reason or response.reason or "", status.message)
+        failure = api_error(response.status, status.reason or response.reason or "", status.message)
+        asked = response.headers.get("Retry-After", "")
+        if asked.isdecimal():  # the API server sends seconds, never a date
+            failure.retry_after = float(asked[:6])
+        raise failure
 
     def _authorization(self) -> dict[str, str]:
         # Asked at each request, which is what makes the package renew what has expired; one thread

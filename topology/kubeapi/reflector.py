@@ -11,7 +11,8 @@ Rules:
 * A stream that says nothing for ``stall_timeout_s`` is dropped and resumed; the server sends a
   bookmark about once a minute.
 * Failures wait with exponential backoff and full jitter, which starts afresh after a watch that
-  lived for ``healthy_s``. A 410 does not wait unless it follows another: the server is there.
+  lived for ``healthy_s``; longer where the server asks for it (Retry-After). A 410 does not wait
+  unless it follows another: the server is there.
 * Nothing ends the thread but :meth:`Reflector.stop`, and nothing reaches the sink after it.
 """
 
@@ -38,6 +39,10 @@ from topology.kubeapi.apiserver import (
 )
 
 log = structlog.get_logger(__name__)
+
+
+LONGEST_ASKED = 30.0
+"""Seconds that a server may make us wait with Retry-After."""
 
 
 class Lines(Protocol):
@@ -258,6 +263,8 @@ class Reflector:
         gone = isinstance(error, GoneError)
         if gone and not self._gone:
             wait = 0.0
+        if isinstance(error, ApiError):
+            wait = max(wait, min(error.retry_after, LONGEST_ASKED))
         self._gone = gone
         text = str(error) or type(error).__name__
         failures = self._state.failures + 1

@@ -94,6 +94,83 @@ def test_check_says_why_a_node_that_passes_promises_nothing() -> None:
     assert answer.keys() == {"pod", "asks", "nodes"}
 
 
+STATIC = """
+apiVersion: gpu-topology.io/v1alpha1
+kind: GPUTopology
+metadata: {name: two-sockets}
+spec:
+  resources: [{name: nvidia.com/gpu, strategy: none, replicas: 1}]
+  allocator:
+    policy: best-effort
+    topologyManagerPolicy: restricted
+    cpuManagerPolicy: static
+    memoryManagerPolicy: None
+    alignBySocket: false
+    fullPcpusOnly: false
+  devices:
+  - {index: 0, uuid: GPU-0, product: A, memoryBytes: 1, numaNode: 0, topologyNodes: [0]}
+  - {index: 1, uuid: GPU-1, product: A, memoryBytes: 1, numaNode: 1, topologyNodes: [1]}
+  links: [{a: 0, b: 1, pcie: SYS}]
+  numaNodes:
+  - {id: 0, distances: 10 21, cpus: 0-7, socket: 0}
+  - {id: 1, distances: 21 10, cpus: 8-15, socket: 1}
+  cpus: {allocatable: 1-15, wholeCores: 2-15, threadsPerCore: 2}
+status:
+  bootID: boot
+  sequence: 1
+  exclusive: []
+"""
+LACKING = {
+    # The field, and the keys from the record to the field: without it CPUs count for nothing.
+    "spec.allocator.cpuManagerPolicy": ("spec", "allocator", "cpuManagerPolicy"),
+    "spec.allocator.memoryManagerPolicy": ("spec", "allocator", "memoryManagerPolicy"),
+    "spec.allocator.alignBySocket": ("spec", "allocator", "alignBySocket"),
+    "spec.numaNodes[].cpus": ("spec", "numaNodes", 1, "cpus"),
+    "spec.cpus": ("spec", "cpus"),
+    "spec.numaNodes[].distances": ("spec", "numaNodes", 1, "distances"),
+    "spec.devices[].topologyNodes": ("spec", "devices", 0, "topologyNodes"),
+    "status.exclusive": ("status", "exclusive"),
+}
+
+
+def asked_of(record: object, folder: Path, cpu: str = "4") -> tuple[str, list[str]]:
+    """What check says about a node to a pod of the class Guaranteed: as text, and what it lacks."""
+    manifest = yaml.safe_load(PAIR.read_text())
+    manifest["metadata"]["annotations"] = {}
+    limits = {"cpu": cpu, "memory": "1Gi", "nvidia.com/gpu": "2"}
+    manifest["spec"]["containers"][0]["resources"] = {"limits": limits}
+    path, cluster = folder / "pod.yaml", folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+    cluster.write_text(yaml.safe_dump(record))
+    words = run("check", path, "--cluster", cluster).stdout
+    answer = json.loads(run("check", path, "--cluster", cluster, "--output", "json").stdout)
+    return words, answer["nodes"][0]["lacks"]
+
+
+@pytest.mark.parametrize("field", LACKING)
+def test_check_names_the_field_without_which_cpus_count_for_nothing(
+    field: str, tmp_path: Path
+) -> None:
+    record = part = yaml.safe_load(STATIC)
+    *path, last = LACKING[field]
+    for key in path:
+        part = part[key]
+    del part[last]
+    words, lacks = asked_of(record, tmp_path)
+    assert lacks == [field]
+    sentence = f"CPUs and memory count for nothing: the record has no {field}"
+    assert "".join(sentence.split()) in "".join(words.split()), "the table may fold it"
+
+
+def test_check_names_no_field_where_cpus_count_or_the_pod_has_none(tmp_path: Path) -> None:
+    record = yaml.safe_load(STATIC)
+    words, lacks = asked_of(record, tmp_path)
+    assert (lacks, "count for nothing" in words) == ([], False)
+    del record["spec"]["cpus"], record["status"]["exclusive"]
+    assert asked_of(record, tmp_path)[1] == ["spec.cpus", "status.exclusive"]
+    assert asked_of(record, tmp_path, cpu="4.5")[1] == [], "its CPUs are not exclusive"
+
+
 def test_check_answers_for_thousands_of_nodes_and_prints_some(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("{kind: MachineGroup, machine: dgx1-v100, count: 2000, namePrefix: a-}")
@@ -236,6 +313,19 @@ def test_a_bad_cluster_file_is_one_line_and_exit_code_2(
         pytest.param(["extender", "--kubeconfig", "nope"], "nope", id="kubeconfig"),
         pytest.param(["extender", "--cluster", CLUSTER, "--require", "x"], "--require", id="word"),
         pytest.param(["extender", "--cluster", CLUSTER, "--tls-cert", "x"], "together", id="tls"),
+        pytest.param(
+            ["extender", "--cluster", CLUSTER, "--tls-cert", "x", "--tls-key", "y"],
+            "TLS files cannot be used: x: No such file",
+            id="no TLS file",
+        ),
+        pytest.param(
+            ["extender", "--cluster", CLUSTER, "--tls-cert", PAIR, "--tls-key", PAIR],
+            "TLS files cannot be used",
+            id="not a certificate",
+        ),
+        pytest.param(
+            ["extender", "--cluster", CLUSTER, "--client-name", "x"], "together", id="only a name"
+        ),
         pytest.param(["extender", "--cluster", CLUSTER, "--port", "70000"], "70000", id="port"),
         pytest.param(
             ["extender", "--cluster", CLUSTER, "--port", "9000", "--admin-port", "9000"],
@@ -310,6 +400,19 @@ def test_the_extender_serves_a_file_and_stops_when_told() -> None:
         assert len(httpx.get(told["admin"], timeout=PATIENCE).json()) == 8
         child.terminate()
         assert child.wait(PATIENCE) == 0
+
+
+def test_plain_http_outside_loopback_is_said_loudly() -> None:
+    command = [sys.executable, "-m", "scheduler_extender", "extender", "--cluster", str(CLUSTER)]
+    command += ["--host", "0.0.0.0", "--port", "0", "--admin-port", "0"]
+    with started(command, stderr=subprocess.PIPE, cwd=ROOT) as child:
+        assert child.stderr is not None
+        told = json.loads(child.stderr.readline())
+        assert told["level"] == "warning"
+        assert told["event"].startswith("plain HTTP: everybody who reaches port")
+        serving = json.loads(child.stderr.readline())
+        admin = serving["admin"].replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(admin, timeout=PATIENCE).status_code == 503  # nobody judges tokens here
 
 
 def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:

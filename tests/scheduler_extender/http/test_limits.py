@@ -76,6 +76,24 @@ def test_headers_that_never_end_are_cut_off(port: int, sent: bytes) -> None:
 
 
 @PORTS
+@pytest.mark.parametrize("what", ["headers", "body"])
+def test_a_byte_now_and_then_gains_no_time(port: int, what: str) -> None:
+    path = ("/scheduler/filter", "/v1/reports")[port]
+    begin = {"headers": b"GET /healthz HTTP/1.1\r\nX: ", "body": head(1_000_000, path)}
+    limits = {"headers": SHORT_HEADERS, "body": SHORT_BODY}
+    with (
+        running(NODE, limits=limits[what]) as service,
+        connected(service.ports[port]) as client,
+    ):
+        client.sendall(begin[what])
+        while not select.select([client], [], [], 0.01)[0]:
+            client.sendall(b"x")
+        status, error = status_and_error(everything(client))
+        assert (status, error) == (408, f"request {what} not complete within 0.3 s")
+        assert asks(service) == 200
+
+
+@PORTS
 def test_a_connection_without_a_request_is_closed(port: int) -> None:
     with (
         running(NODE, limits=replace(UNHURRIED, idle_seconds=1.0)) as service,

@@ -1,60 +1,386 @@
-"""TLS on the scheduler-facing port: the chain alone lets nobody in."""
+"""TLS on both ports: who is let in, and certificates that change while we run."""
 
 from __future__ import annotations
 
+import json
+import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization as form
 
+from scheduler_extender.http import certificates
 from scheduler_extender.http.addresses import Addresses, Tls
-from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.state.cluster import Cluster
-from tests.waiting import PATIENCE
+from scheduler_extender.http.certificates import CertificatesError, contexts
+from tests.nodes import switched
+from tests.scheduler_extender.serving import UNHURRIED, Running, running
+from tests.scheduler_extender.tlsfiles import SCHEDULER, TlsFiles, trusting
+from tests.waiting import PATIENCE, eventually
 
 CA = trustme.CA()
+OTHER = trustme.CA()
+NODE = switched(4, "node")
+PORTS = pytest.mark.parametrize("port", [0, 1], ids=["scheduler", "admin"])
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    ours = CA.issue_cert("127.0.0.1")
-    key, certificate, ca = tmp_path / "key", tmp_path / "cert", tmp_path / "ca"
-    ours.private_key_pem.write_to_path(key)
-    ours.cert_chain_pems[0].write_to_path(certificate)
-    CA.cert_pem.write_to_path(ca)
-    service, _ = in_memory(Cluster(lambda: 0.0))
-    tls = Tls(certificate, key, ca, frozenset({"kube-scheduler.example"}))
-    with in_thread(service, Addresses(tls=tls)) as serving:
-        yield f"https://127.0.0.1:{serving.ports[0]}/healthz"
+def files(tmp_path: Path) -> TlsFiles:
+    found = TlsFiles(tmp_path)
+    found.write(CA)
+    return found
 
 
-def _context(name: str | None, signer: trustme.CA = CA) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    CA.configure_trust(context)
-    if name is not None:
-        signer.issue_cert(name).configure_cert(context)
-    return context
+@pytest.fixture
+def service(files: TlsFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    monkeypatch.setattr(certificates, "LOOK_EVERY", 0.02)
+    with running(NODE, where=Addresses(tls=files.tls)) as found:
+        yield found
 
 
-def test_the_named_client_is_answered(url: str) -> None:
-    with httpx.Client(verify=_context("kube-scheduler.example"), timeout=PATIENCE) as client:
-        assert client.get(url).status_code == 200
+def ask(service: Running, context: ssl.SSLContext, port: int = 0, path: str = "/healthz") -> int:
+    """The status of a request on a connection of its own."""
+    url = f"https://127.0.0.1:{service.ports[port]}{path}"
+    return httpx.get(url, verify=context, timeout=PATIENCE, trust_env=False).status_code
+
+
+def answers(service: Running, context: ssl.SSLContext) -> bool:
+    """Whether the scheduler's port takes such a client."""
+    try:
+        return ask(service, context) == 200
+    except httpx.TransportError:
+        return False
+
+
+def scheduler(server: trustme.CA = CA, signer: trustme.CA = CA) -> ssl.SSLContext:
+    return trusting(server, SCHEDULER, signer)
+
+
+def shown(service: Running, metric: str) -> float:
+    text = service.admin.get("/metrics").text
+    (line,) = (line for line in text.splitlines() if line.startswith(f"gpu_topology_{metric} "))
+    return float(line.rsplit(" ", 1)[1])
+
+
+def test_the_named_client_is_answered(service: Running) -> None:
+    assert ask(service, scheduler()) == 200
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/scheduler/filter", "/nothing"])
+def test_a_certificate_of_another_name_gets_403(service: Running, path: str) -> None:
+    url = f"https://127.0.0.1:{service.ports[0]}{path}"
+    foreign = trusting(CA, "somebody.example", CA)
+    with httpx.Client(verify=foreign, timeout=PATIENCE, trust_env=False) as client:
+        answer = client.post(url, content=b"{}")
+        assert answer.status_code == 403
+        assert answer.headers["connection"] == "close"
+        assert "somebody.example" in answer.json()["error"]
+    eventually(lambda: shown(service, 'clients_refused_total{why="name"}') == 1)
 
 
 @pytest.mark.parametrize(
     ("name", "signer"),
     [
-        pytest.param("somebody.example", CA, id="another name"),
-        pytest.param("kube-scheduler.example", trustme.CA(), id="another CA"),
+        pytest.param(SCHEDULER, OTHER, id="another CA"),
         pytest.param(None, CA, id="no certificate"),
     ],
 )
-def test_others_are_not(url: str, name: str | None, signer: trustme.CA) -> None:
+def test_without_a_certificate_of_the_ca_there_is_no_connection(
+    service: Running, name: str | None, signer: trustme.CA
+) -> None:
+    with pytest.raises(httpx.TransportError):
+        ask(service, trusting(CA, name, signer))
+    eventually(lambda: shown(service, 'clients_refused_total{why="handshake"}') == 1)
+
+
+def test_the_admin_port_asks_for_no_certificate(service: Running) -> None:
+    assert ask(service, trusting(CA, None, CA), port=1) == 200
+
+
+@PORTS
+def test_tls_older_than_1_2_is_not_spoken(service: Running, port: int) -> None:
+    old = scheduler()
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises(httpx.TransportError):
+        ask(service, old, port)
+    assert ask(service, scheduler(), port) == 200
+
+
+@PORTS
+def test_plain_http_is_not_answered(service: Running, port: int) -> None:
+    with socket.create_connection(("127.0.0.1", service.ports[port]), timeout=PATIENCE) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        try:
+            while data := client.recv(4096):
+                answer += data
+        except ConnectionResetError:
+            pass
+        assert b"HTTP" not in answer
+    assert ask(service, scheduler(), port) == 200
+
+
+# Certificates that change.
+
+
+def test_changed_files_are_served_to_new_connections_and_old_ones_go_on(
+    service: Running, files: TlsFiles
+) -> None:
+    with httpx.Client(verify=scheduler(), timeout=PATIENCE, trust_env=False) as client:
+        url = f"https://127.0.0.1:{service.ports[0]}/healthz"
+        assert client.get(url).status_code == 200
+        files.write(OTHER)
+        eventually(lambda: answers(service, scheduler(OTHER, OTHER)))
+        assert shown(service, "tls_reloads_total") >= 1
+        assert ask(service, trusting(OTHER, None, OTHER), port=1) == 200
+        assert client.get(url).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        ask(service, trusting(OTHER, SCHEDULER, CA))  # a client of the CA that was taken out
+
+
+def test_two_authorities_in_one_file_are_both_trusted(service: Running, files: TlsFiles) -> None:
+    """So an authority is changed without a gap."""
+    assert files.tls.client_ca is not None
+    files.tls.client_ca.write_bytes(CA.cert_pem.bytes() + OTHER.cert_pem.bytes())
+    eventually(lambda: answers(service, scheduler(signer=OTHER)))
+    assert answers(service, scheduler(signer=CA))
+
+
+def test_a_certificate_that_expires_soon_is_said(files: TlsFiles) -> None:
+    found = certificates.Certificates(files.tls)
+    expires = found.contexts.expires
+    assert found.expiry_warning(expires - timedelta(days=15)) is None
+    assert "expires on" in (found.expiry_warning(expires - timedelta(days=13)) or "")
+    assert "expired on" in (found.expiry_warning(expires) or "")
+
+
+def test_a_secret_is_swapped_as_the_kubelet_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "LOOK_EVERY", 0.02)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+
+    def publish(stamp: str, ca: trustme.CA) -> None:
+        (volume / stamp).mkdir()
+        TlsFiles(volume / stamp).write(ca)
+        (volume / "..data_tmp").symlink_to(stamp)
+        (volume / "..data_tmp").rename(volume / "..data")
+
+    publish("..2026_1", CA)
+    for name in ("tls.crt", "tls.key", "ca.crt"):
+        (volume / name).symlink_to(f"..data/{name}")
+    with running(NODE, where=Addresses(tls=TlsFiles(volume).tls)) as service:
+        assert ask(service, scheduler()) == 200
+        publish("..2026_2", OTHER)
+        eventually(lambda: answers(service, scheduler(OTHER, OTHER)))
+
+
+def _cut(files: TlsFiles) -> None:
+    whole = files.tls.certificate.read_bytes()
+    files.tls.certificate.write_bytes(whole[: len(whole) // 2])
+
+
+def _foreign_key(files: TlsFiles) -> None:
+    files.tls.key.write_bytes(OTHER.issue_cert("127.0.0.1").private_key_pem.bytes())
+
+
+def _no_ca(files: TlsFiles) -> None:
+    assert files.tls.client_ca is not None
+    files.tls.client_ca.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "said"),
+    [
+        pytest.param(_cut, "tls.crt", id="half a certificate"),
+        pytest.param(_foreign_key, "the key is not that of the certificate", id="another key"),
+        pytest.param(_no_ca, "ca.crt", id="an empty CA"),
+        pytest.param(lambda files: files.tls.key.unlink(), "tls.key", id="a file is gone"),
+    ],
+)
+def test_files_that_cannot_be_used_change_nothing_and_are_told(
+    service: Running, files: TlsFiles, breaks: object, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files.tls.certificate.read_bytes(), files.tls.key.read_bytes()
+    assert callable(breaks)
+    breaks(files)
+    eventually(lambda: shown(service, "tls_reload_failing") == 1)
+    assert shown(service, "tls_reloads_failed_total") >= 1
+    assert ask(service, scheduler()) == 200
+    told = capsys.readouterr().out
+    assert "changed TLS files cannot be used" in told
+    assert said in told
+    files.tls.certificate.write_bytes(before[0])
+    files.tls.key.write_bytes(before[1])
+    files.write(CA)
+    eventually(lambda: shown(service, "tls_reload_failing") == 0)
+    assert ask(service, scheduler()) == 200
+
+
+def test_the_same_trouble_is_told_once(files: TlsFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    found = certificates.Certificates(files.tls)
+    _cut(files)
+    for _ in range(3):
+        found.look()
+    assert (found.failed, found.renewed) == (1, 0)
+    assert capsys.readouterr().out.count("cannot be used") == 1
+    files.write(CA)
+    found.look()
+    found.look()
+    assert (found.failed, found.renewed, found.problem) == (1, 1, None)
+
+
+def test_the_metric_says_when_the_certificate_expires(service: Running, files: TlsFiles) -> None:
+    ours = x509.load_pem_x509_certificate(files.tls.certificate.read_bytes())
+    expires = ours.not_valid_after_utc.timestamp()
+    assert shown(service, "tls_expires_timestamp_seconds") == expires
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked(files: TlsFiles) -> None:
+    key = form.load_pem_private_key(files.tls.key.read_bytes(), None)
+    sealed = form.BestAvailableEncryption(b"secret")
+    files.tls.key.write_bytes(
+        key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, sealed)
+    )
+    with pytest.raises(CertificatesError, match="encrypted with a password"):
+        contexts(files.tls)
+
+
+def test_a_key_that_is_an_endless_file_is_refused(files: TlsFiles) -> None:
+    tls = Tls(files.tls.certificate, Path("/dev/zero"))
+    with pytest.raises(CertificatesError, match="larger than"):
+        certificates.Certificates(tls)
+
+
+# Limits before and under TLS.
+
+
+def quiet(service: Running, port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", service.ports[port]), timeout=PATIENCE)
+
+
+def ends(client: socket.socket) -> bool:
+    """Wait until the service closes the connection; whether it said nothing before."""
+    try:
+        return client.recv(4096) == b""
+    except ConnectionResetError:
+        return True
+
+
+@PORTS
+def test_a_client_that_begins_no_handshake_is_cut_off(files: TlsFiles, port: int) -> None:
+    limits = replace(UNHURRIED, handshake_seconds=0.3)
     with (
-        httpx.Client(verify=_context(name, signer), timeout=PATIENCE) as client,
-        pytest.raises(httpx.TransportError),
+        running(NODE, where=Addresses(tls=files.tls), limits=limits) as service,
+        ExitStack() as stack,
     ):
-        client.get(url)
+        silent = [stack.enter_context(quiet(service, port)) for _ in range(5)]
+        silent[0].sendall(b"\x16\x03\x01")  # the first bytes of a hello
+        assert all(ends(client) for client in silent)
+
+
+@PORTS
+def test_the_handshake_that_has_taken_longest_makes_room(files: TlsFiles, port: int) -> None:
+    limits = replace(UNHURRIED, handshakes=4)
+    with (
+        running(NODE, where=Addresses(tls=files.tls), limits=limits) as service,
+        ExitStack() as stack,
+    ):
+        silent = [stack.enter_context(quiet(service, port)) for _ in range(4)]
+        assert ask(service, scheduler(), port) == 200
+        assert ends(silent[0])
+
+
+@pytest.mark.parametrize(
+    ("limits", "sent", "status"),
+    [
+        pytest.param({"header_seconds": 0.3}, b"GET /healthz HT", b"408", id="headers"),
+        pytest.param(
+            {"body_seconds": 0.3},
+            b"POST /scheduler/filter HTTP/1.1\r\nContent-Length: 9\r\n\r\n{",
+            b"408",
+            id="body",
+        ),
+        pytest.param({"idle_seconds": 1.0}, b"", b"", id="idle"),
+    ],
+)
+def test_the_limits_hold_under_tls(
+    files: TlsFiles, limits: dict[str, float], sent: bytes, status: bytes
+) -> None:
+    bounds = replace(UNHURRIED, **limits)  # type: ignore[arg-type]
+    with running(NODE, where=Addresses(tls=files.tls), limits=bounds) as service:
+        raw = quiet(service, 0)
+        with scheduler().wrap_socket(raw, server_hostname="127.0.0.1") as client:
+            client.sendall(sent)
+            answer = b""
+            while data := client.recv(65536):
+                answer += data
+            assert answer.startswith(b"HTTP/1.1 " + status if status else b"")
+            assert bool(answer) == bool(status)
+
+
+def test_headers_are_bounded_under_tls(files: TlsFiles) -> None:
+    with running(NODE, where=Addresses(tls=files.tls)) as service:
+        raw = quiet(service, 0)
+        answer = b""
+        with (
+            scheduler().wrap_socket(raw, server_hostname="127.0.0.1") as client,
+            # It is cut off while it still sends, and perhaps before it has read why.
+            suppress(OSError),
+        ):
+            client.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n")
+            while data := client.recv(65536):
+                answer += data
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 431")
+        assert ask(service, scheduler()) == 200
+
+
+def test_a_client_that_does_not_read_is_cut_off_under_tls(files: TlsFiles) -> None:
+    names = [f"{'n' * 200}{i}" for i in range(90_000)]
+    body = json.dumps({"Pod": {}, "Nodes": None, "NodeNames": names}).encode()
+    head = f"POST /scheduler/prioritize HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    limits = replace(UNHURRIED, write_seconds=0.3)
+    with running(NODE, where=Addresses(tls=files.tls), limits=limits) as service:
+        raw = quiet(service, 0)
+        with scheduler().wrap_socket(raw, server_hostname="127.0.0.1") as client:
+            client.sendall(head.encode() + body)
+            client.recv(1)
+            eventually(lambda: service.service.bodies.held == 0)
+
+
+def test_a_client_that_does_not_say_goodbye_holds_up_no_stop(
+    files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        with running(NODE, where=Addresses(tls=files.tls)) as service:
+            raw = stack.enter_context(quiet(service, 0))
+            client = scheduler().wrap_socket(raw, server_hostname="127.0.0.1")
+            stack.enter_context(client)
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+        assert "graceful shutdown exceeded" not in caplog.text
+
+
+@PORTS
+def test_a_crowd_that_comes_and_goes_leaves_the_port_open(files: TlsFiles, port: int) -> None:
+    """Descriptors are used again while handshakes are cut off: each belongs to one connection."""
+    limits = replace(UNHURRIED, handshakes=2)
+    with running(NODE, where=Addresses(tls=files.tls), limits=limits) as service:
+        for i in range(150):
+            with ExitStack() as stack:
+                for _ in range(4):
+                    raw = stack.enter_context(quiet(service, port))
+                    raw.sendall(b"\x16\x03\x01\x02\x00" if i % 2 else b"GET / HTTP/1.1\r\n\r\n")
+        with httpx.Client(verify=scheduler(), timeout=PATIENCE, trust_env=False) as client:
+            url = f"https://127.0.0.1:{service.ports[port]}/healthz"
+            assert [client.get(url).status_code for _ in range(5)] == [200] * 5

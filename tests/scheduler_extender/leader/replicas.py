@@ -22,7 +22,7 @@ from tests.nodes import switched
 from tests.scheduler_extender.serving import UNHURRIED
 from tests.waiting import PATIENCE, eventually
 from topology.codec import encode
-from topology.core.devices import GpuUuid
+from topology.core.devices import DeviceId
 from topology.core.report import Report
 from topology.kubeapi.apiserver import ApiServer
 
@@ -85,7 +85,7 @@ class World:
             f"/api/v1/nodes/{NAME}",
             {"metadata": {"name": NAME}, "status": {"allocatable": allocatable}},
         )
-        uuids = frozenset(GpuUuid(gpu.uuid) for gpu in NODE.gpus)
+        uuids = frozenset(DeviceId(gpu.uuid) for gpu in NODE.gpus)
         record = encode(NODE, Report("boot", 1, allocatable=uuids))
         self.fake.put(f"/apis/gpu-topology.io/v1alpha1/gputopologies/{NAME}", plain(record))
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from scheduler_extender.verbs import BindError
 from tests.nodes import pod
 from tests.scheduler_extender.leader.replicas import LEASE, NAME, SLICE, Replica, World, world
 from tests.waiting import FOREVER, eventually
+from topology.kubeapi.apiserver import ApiUnreachable
 
 WAKE = "gpu-topology.io/wake"
 
@@ -103,7 +105,9 @@ def test_who_is_cut_off_is_followed_when_its_lease_has_run_out(found: World) -> 
     assert first.post("bind", {}).status_code == 503
 
 
-def test_a_bind_of_the_former_leader_that_comes_late_fails(found: World) -> None:
+def test_a_bind_of_the_former_leader_that_comes_late_fails(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is on its way while another takes over, and all four GPUs are given to another pod."""
     first, second = leading(found), found.replica("bb")
     late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
@@ -113,7 +117,8 @@ def test_a_bind_of_the_former_leader_that_comes_late_fails(found: World) -> None
     bind.start()
     eventually(lambda: [r for r in found.fake.requests if r.path.endswith("/binding")], "sent")
     # All that the first sends from now on fails, but the bind is with the server.
-    first.leader._store.write = first.leader._store.read = _gone  # type: ignore[method-assign, assignment]
+    for what in ("read", "write"):
+        monkeypatch.setattr(first.leader._store, what, _gone)
     eventually(second.leads, "the other leads")
     assert second.bind(rival) == ""
     found.fake.allow()
@@ -122,22 +127,41 @@ def test_a_bind_of_the_former_leader_that_comes_late_fails(found: World) -> None
     assert found.node_of(late) is None
 
 
-def test_a_former_leader_whose_clock_stands_still_binds_nothing(found: World) -> None:
+def test_a_former_leader_whose_clock_stands_still_binds_nothing(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its Lease never runs out by its clock. The watch tells it that another term has begun."""
     first = leading(found)
     until = first.leader._clock() + 1
-    first.leader._clock = lambda: until  # type: ignore[method-assign]
+    monkeypatch.setattr(first.leader, "_clock", lambda: until)
     second = found.replica("bb")
-    first.leader._store.write = first.leader._store.read = _gone  # type: ignore[method-assign, assignment]
-    first.leader._election.saw = _deaf  # type: ignore[method-assign, assignment]
+    for what in ("read", "write"):
+        monkeypatch.setattr(first.leader._store, what, _gone)
+    monkeypatch.setattr(first.leader._election, "saw", _deaf)
     eventually(second.leads, "the other leads")
     eventually(lambda: not first.leads(), "the watch has told it")
     assert first.leader._election.leads(until), "by its Lease it leads"
 
 
-def _gone(*_: object, **__: object) -> None:
-    from topology.kubeapi.apiserver import ApiUnreachable
+def test_what_was_decided_in_one_term_is_not_written_in_a_later_one(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bind may stand still while its replica loses the Lease and gets it back."""
+    first, second = leading(found), found.replica("bb")
+    decided = first.leader.term
+    with monkeypatch.context() as cut_off:
+        for what in ("read", "write"):
+            cut_off.setattr(first.leader._store, what, _gone)
+        eventually(second.leads, "the other leads")
+    second.leader.stop()
+    eventually(first.leads, "it leads again")
+    with pytest.raises(BindError, match="does so anew"), first.leader.writing(decided):
+        pytest.fail("it would be written")
+    with first.leader.writing(first.leader.term):
+        pass
 
+
+def _gone(*_: object, **__: object) -> None:
     raise ApiUnreachable("cut off")
 
 

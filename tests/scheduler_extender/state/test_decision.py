@@ -8,8 +8,9 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.decision import UNDECIDED, Refusals, Settings, decide, undecided
-from scheduler_extender.state.node import NodeFacts, with_pod, with_record, without_record
+from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.transitions import with_pod, with_record, without_record
 from tests.nodes import bridged, pcie, switched
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
@@ -70,6 +71,14 @@ def losing(strategy: str = "none") -> NodeFacts:
     )
 
 
+def not_ready(facts: NodeFacts) -> NodeFacts:
+    """The same, while the agent cannot vouch for its report."""
+    assert facts.topology is not None
+    assert facts.report is not None
+    hangs = Condition("Ready", False, "NvmlUnavailable", "NVML: a call hangs")
+    return with_record(facts, facts.topology, replace(facts.report, conditions=(hangs,)), "")
+
+
 OUTAGE = (
     "NVIDIA's device plugin 0.19.3 refuses every pod for whole GPUs while GPU-3 does not answer"
 )
@@ -112,6 +121,24 @@ ROWS = {
         NOT_SERVED.reason,
     ),
     "its plugin refuses everything": (losing(), OUTAGE, OUTAGE, OUTAGE),
+    "its plugin refuses everything, and the agent sees nothing more": (
+        not_ready(losing()),
+        OUTAGE,
+        OUTAGE,
+        NOT_READY.reason,
+    ),
+    "it was so when the record was written long ago": (
+        replace(not_ready(losing()), stale=True),
+        "",
+        "",
+        STALE.reason,
+    ),
+    "its plugin shares GPUs, and the agent sees nothing more": (
+        not_ready(losing("time-slicing")),
+        "",
+        "",
+        NOT_READY.reason,
+    ),
     "its plugin shares GPUs and gets over a lost one": (losing("time-slicing"), "", "", ""),
     "split by MIG": (
         node(replace(switched(), resources=(GpuResource("nvidia.com/gpu", "mig"),))),
@@ -138,6 +165,7 @@ def test_a_node_whose_plugin_refuses_everything_is_open_again_when_the_gpu_answe
     assert not refused.resolvable
     ignored = Settings(refusals=Refusals.IGNORE)
     assert decide(facts, REQUESTS["plain"], ignored).rejection is None
+    assert decide(not_ready(facts), REQUESTS["plain"], ignored).rejection is None
     assert facts.report is not None
     assert facts.topology is not None
     healed = with_record(facts, facts.topology, replace(facts.report, missing=()), "")

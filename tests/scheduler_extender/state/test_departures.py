@@ -13,10 +13,11 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import PodSink, RecordSink
-from scheduler_extender.state import node
+from scheduler_extender.state import transitions
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.node import MOST_DEPARTED, NodeFacts
+from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.transitions import MOST_DEPARTED
 from scheduler_extender.wire import Pod
 from tests.nodes import bridged, pod, switched
 from tests.scheduler_extender.conftest import Kube, raw
@@ -182,14 +183,14 @@ def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
 def test_one_record_that_cannot_be_taken_in_costs_that_node(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = node.with_record
+    take = transitions.with_record
 
     def fails(facts: NodeFacts, *more: Any) -> Any:
         if facts.name == "bad":
             raise AssertionError("a fault of ours")
         return take(facts, *more)
 
-    monkeypatch.setattr(node, "with_record", fails)
+    monkeypatch.setattr(transitions, "with_record", fails)
     bad = codec.encode(switched(4, "bad"), Report("boot", 1))
     RecordSink(cluster).replace([raw(bad), record(7, "a")], "9")
     assert sequence_of(cluster) == 7

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.state.ledger import Departed, ledger
-from scheduler_extender.state.node import (
+from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.roster import Roster
+from scheduler_extender.state.transitions import (
     MOST_DEPARTED,
-    NodeFacts,
-    Unusable,
     note_departure,
     with_bind_in_flight,
     with_leaving,
@@ -22,7 +23,6 @@ from scheduler_extender.state.node import (
     without_pod,
     without_record,
 )
-from scheduler_extender.state.pods import PodRecord
 from tests.nodes import switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.report import Allocation, Condition, Report
@@ -290,7 +290,7 @@ def test_ended_pods_count_only_where_a_report_shows_them() -> None:
             topology=facts.topology,
             report=facts.report,
             boot_id=facts.boot_id,
-            pods=facts.pods,
+            pods=Roster.of(facts.pods.values()),
             reported=facts.reported,
         )
         assert facts.alive == {u: found for u, found in facts.pods.items() if not found.ended}

@@ -10,9 +10,12 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.ledger import ledger
+from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.transitions import with_pod, with_record
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod, switched
+from topology.core.availability import Availability
 from topology.core.devices import DeviceId, PodUid
 from topology.core.graph import AllocatorFacts
 from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode, cpu_set
@@ -23,8 +26,9 @@ GPU = "nvidia.com/gpu"
 GIB = 1 << 30
 NAME = "train"
 """Of every pod here."""
+SOCKETS = ((0, "0-7"), (1, "8-15"))
 NUMA = NumaFacts(
-    (NumaNode(cpu_set("0-7"), 0), NumaNode(cpu_set("8-15"), 1)),
+    tuple(NumaNode(cpu_set(cpus), i, (("memory", 64 * GIB),)) for i, cpus in SOCKETS),
     allocatable=cpu_set("1-15"),
     whole_cores=cpu_set("2-15"),
     threads=2,
@@ -97,6 +101,18 @@ def test_what_may_be_released_may_come_back(how: str) -> None:
     assert (found.free, found.whole) == ((5, 8), 12)
     back = () if how == "running" else (2, 0)
     assert (found.back, found.whole_back) == (back or (0, 0), sum(back))
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Running"])
+def test_an_ended_pod_whose_cpus_alone_are_shown_may_release_them(phase: str) -> None:
+    """The kubelet has let go of its GPUs and not of its CPUs, or was asked for these earlier."""
+    one = record(guaranteed("main", 1, "2"), phase=phase)
+    facts = with_record(NodeFacts(NODE.name), NODE, Report(holdings=(held(NAME, "2-3"),)), "")
+    available = with_pod(facts, one).availability(GPU)
+    assert isinstance(available, Availability)
+    assert available.room is not None
+    assert available.room.free == (5, 8)
+    assert available.room.back == ((2, 0) if one.ended else (0, 0))
 
 
 def test_a_bound_pod_that_is_not_shown_takes_its_part_later() -> None:

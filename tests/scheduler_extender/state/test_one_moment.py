@@ -14,20 +14,20 @@ from types import FrameType
 from typing import Any
 
 from scheduler_extender.explain import answers
-from scheduler_extender.state import board, cluster, lookup, node
+from scheduler_extender.state import board, cluster, lookup, node, transitions
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings, decide
 from scheduler_extender.state.enquiry import enquire, remembered
 from scheduler_extender.state.lookup import NotRememberedError
-from scheduler_extender.state.node import (
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.transitions import (
     MOST_DEPARTED,
-    NodeFacts,
     note_departure,
     with_pod,
     with_record,
     without_pod,
 )
-from scheduler_extender.state.pods import PodRecord
 from tests.nodes import bridged, pcie, switched
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.links import LinkKind
@@ -95,7 +95,7 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         def look_beside() -> None:
             reader.submit(look).result(timeout=600)
 
-        files = {str(module.__file__) for module in (board, cluster, lookup, node)}
+        files = {str(module.__file__) for module in (board, cluster, lookup, node, transitions)}
         with between_lines(files, look_beside):
             found.put_report(NAME, Report("boot", 2, allocations=(shows("a", 0),)))
         enquire(found, request, [NAME])

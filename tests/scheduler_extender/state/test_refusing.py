@@ -12,29 +12,16 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Refusals, Settings, refusing
-from scheduler_extender.state.enquiry import answer_of, enquire
+from scheduler_extender.state.decision import Refusals, Settings
+from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
-from scheduler_extender.state.refusal import Refusal, refusal_of
-from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.streak import LONGEST_PAUSE, MOST_KINDS, MOST_REFUSALS
+from scheduler_extender.state.refusal import refusal_of
+from scheduler_extender.state.streak import LONGEST_PAUSE, MOST_REFUSALS
 from scheduler_extender.wire import Pod
-from tests.nodes import pod, switched
-from tests.scheduler_extender.serving import Clock
-from topology.core.devices import DeviceId, NodeName, PodUid
-from topology.core.links import LinkKind
-from topology.core.report import Allocation, Report
-from topology.core.requests import Constraints, Exclusive, GpuRequest, gpu_request
-
-GPU = "nvidia.com/gpu"
-NODE = NodeName("switched")
-ERROR = "UnexpectedAdmissionError"
-ASKING = gpu_request(1)
-PINNED = replace(ASKING, exclusive=Exclusive.CPUS)
-PAIR = gpu_request(2)
-LINKED = gpu_request(1, Constraints(link=LinkKind.NVLINK))
-SHUT, SHUT_TO_ALIKE = refusing(ERROR, alike=False), refusing(ERROR, alike=True)
-
+from tests.nodes import pod
+from tests.scheduler_extender.state.refusals import ASKING, ERROR, GPU, NODE, World
+from topology.core.devices import PodUid
+from topology.core.requests import gpu_request
 
 CASES: dict[str, tuple[str, str, str, bool, str | None]] = {
     "a device plugin that refuses": ("Failed", ERROR, "Pod was rejected: x", False, ERROR),
@@ -101,58 +88,6 @@ def read(manifest: dict[str, Any]) -> PodRecord:
     return found
 
 
-class World:
-    """One node whose kubelet answers as the test says, and the extender's state of it."""
-
-    def __init__(self, settings: Settings = Settings()) -> None:
-        self.clock = Clock()
-        self.cluster = Cluster(self.clock, settings)
-        self.cluster.put_record(switched(8), Report("boot", 1))
-        self.told: list[NodeRefusal] = []
-        self.cluster.on_refusal(self.told.append)
-        self.sequence = 1
-
-    def bind(self, uid: str, asking: GpuRequest = ASKING) -> PodRecord:
-        bound = PodRecord(PodUid(uid), "default", uid, NODE, asking)
-        self.cluster.put_pod(bound)
-        return bound
-
-    def refuse(self, *uids: str, reason: str = ERROR, asking: GpuRequest = ASKING) -> None:
-        for bound in [self.bind(uid, asking) for uid in uids]:
-            self.answer(bound, refused=reason)
-
-    def answer(self, bound: PodRecord, refused: str = "", age: float = 0.0) -> None:
-        """The kubelet's answer; ``age`` counts where the extender has not seen the pod before."""
-        started = 1000.0 + self.clock.now - age
-        if refused:
-            answered = replace(bound, phase="Failed", refusal=Refusal(refused), started=started)
-        else:
-            answered = replace(bound, admitted=True, started=started)
-        self.cluster.put_pod(answered, age)
-
-    def report(self, *uids: str) -> None:
-        self.sequence += 1
-        held = tuple(
-            Allocation(PodUid(uid), "default", uid, "main", GPU, (DeviceId(f"GPU-{i}"),))
-            for i, uid in enumerate(uids)
-        )
-        self.cluster.put_report(NODE, Report("boot", self.sequence, allocations=held))
-
-    def shut(self, asking: GpuRequest = ASKING) -> bool:
-        """Whether the node takes no pod that asks this."""
-        self.cluster.expire()
-        rejection = answer_of(self.cluster, self.cluster.facts(NODE), asking).rejection
-        assert rejection in (None, SHUT, SHUT_TO_ALIKE)
-        return rejection is not None
-
-    def pause(self) -> float:
-        """How many seconds the node stays shut if nothing happens."""
-        began = self.clock.now
-        while self.shut():
-            self.clock.now += 1
-        return self.clock.now - began
-
-
 def test_the_second_refusal_in_a_row_shuts_the_node() -> None:
     world = World()
     world.refuse("a")
@@ -211,124 +146,28 @@ def test_after_one_refusal_pods_are_let_in_one_at_a_time() -> None:
     assert not world.shut()
 
 
-def test_a_kind_that_never_fits_shuts_out_itself_alone() -> None:
-    """Its own CPUs cannot be aligned; pods without CPUs of their own go on as before."""
+def test_who_has_ended_is_no_proof_when_a_report_shows_it_late() -> None:
     world = World()
-    for i in range(12):
-        world.refuse(f"pinned-{i}", asking=PINNED)
-        world.answer(world.bind(f"plain-{i}"))
-        assert not world.shut()
-        world.bind(f"more-{i}")
-        assert not world.shut()
-        for uid in ("plain", "more"):
-            world.cluster.drop_pod(PodUid(f"{uid}-{i}"))
-        while world.shut(PINNED):
-            world.clock.now += 1
-    assert world.clock.now == 30 + 60 + 120 + 240 + 480 + 960 + 5 * LONGEST_PAUSE
-    assert world.told[-1].in_a_row == 12
-
-
-def test_what_no_kubelet_sees_makes_no_kind() -> None:
-    """Constraints are ours: two pods with the same containers are the same to a kubelet."""
-    world = World()
-    world.refuse("a", asking=LINKED)
-    world.refuse("b")
+    early = world.bind("early")
+    world.cluster.put_pod(replace(early, phase="Failed"))
+    world.refuse("a", "b")
+    world.report("early")
     assert world.shut()
-    assert world.shut(LINKED)
+    ran = replace(early, phase="Failed", admitted=True)
+    world.cluster.put_pod(ran)
+    assert world.shut()
 
 
-def test_two_kinds_in_a_row_shut_out_everybody() -> None:
+def test_refused_pods_are_not_gone_through_again_for_each_that_comes() -> None:
     world = World()
-    world.refuse("a", "b", asking=PINNED)
-    assert world.shut(PINNED)
-    assert not world.shut(PAIR)
-    world.refuse("c")
-    assert world.shut(PAIR)
-    assert len(world.told) < 5
-    assert [(r.in_a_row, r.pause) for r in world.told] == [(1, 0), (2, 30), (3, 30)]
-
-
-def test_when_the_node_heals_all_kinds_are_let_in() -> None:
-    """No kind is shut out for longer than everybody was."""
-    world = World()
-    for i, asking in enumerate((ASKING, PINNED, PINNED, PINNED)):
-        world.refuse(f"{i}", asking=asking)
-    for i in range(5):
-        while world.shut(PINNED):
-            world.clock.now += 1
-        world.refuse(f"again-{i}", asking=PINNED)
-    while world.shut(PAIR):
-        world.clock.now += 1
-    assert not world.shut(PINNED)
-    world.answer(world.bind("pair", PAIR))
-    assert not world.shut()
-    assert not world.shut(PINNED)
-
-
-def test_a_success_between_two_kinds_keeps_the_node_open() -> None:
-    world = World()
-    world.refuse("a", asking=PINNED)
-    world.answer(world.bind("good", PAIR))
-    world.refuse("b")
-    world.answer(world.bind("as-good", PAIR))
-    assert not world.shut(PAIR)
-    assert not world.shut(PINNED)
-
-
-def test_kinds_that_were_at_fault_before_prove_nothing_against_the_node() -> None:
-    """And the node still closes to all within five refusals once it refuses everybody."""
-    world, never = World(), (PINNED, replace(PAIR, exclusive=Exclusive.CPUS))
-    for i, asking in enumerate(never):
-        world.refuse(f"never-{i}", asking=asking)
-        world.answer(world.bind(f"good-{i}"))
-    for i, asking in enumerate(never):
-        world.refuse(f"again-{i}", asking=asking)
-    assert not world.shut()
-    world.refuse("b", asking=ASKING)
-    world.refuse("c", asking=PAIR)
-    assert world.shut(gpu_request(3))
-
-
-def test_nodes_that_differ_in_who_tries_share_no_answers() -> None:
-    """Both have been refused a pod, and hold one that no report shows; one of those is admitted."""
-    world, second = World(), NodeName("second")
-    world.cluster.put_record(switched(8, second), Report("boot", 1))
-    early: dict[NodeName, PodRecord] = {}
-    for name in (NODE, second):
-        for uid in ("early", "refused"):
-            found = PodRecord(PodUid(f"{uid}-{name}"), "default", uid, name, ASKING)
-            early.setdefault(name, found)
-            world.cluster.put_pod(found)
-        world.answer(found, ERROR)
-    world.answer(early[NODE])
-    for _ in range(2):
-        told = dict(enquire(world.cluster, ASKING, [NODE, second]).each())
-        assert {name: answer and answer.rejection for name, answer in told.items()} == {
-            NODE: None,
-            second: SHUT_TO_ALIKE,
-        }
-
-
-@pytest.mark.parametrize("step", [1, -1])
-def test_after_a_restart_kinds_are_told_apart(step: int) -> None:
-    world = World()
-    answers = [("a", ERROR, 40.0, PINNED), ("b", ERROR, 30.0, PINNED), ("good", "", 20.0, ASKING)]
-    for uid, reason, age, asking in answers[::step]:
-        world.answer(PodRecord(PodUid(uid), "default", uid, NODE, asking), reason, age)
-    world.bind("another")
-    assert not world.shut()
-    assert not world.shut(PINNED)  # its pause of 30 s is over
-    world.bind("trial", PINNED)
-    assert world.shut(PINNED)
-    assert not world.shut()
-
-
-def test_kinds_without_end_are_not_all_remembered() -> None:
-    world = World()
-    for i in range(3 * MOST_KINDS):
-        world.answer(world.bind(f"good-{i}"))
-        world.refuse(f"bad-{i}", asking=gpu_request(i + 2))
-    assert len(world.cluster.facts(NODE).streaks[GPU].of_kind) == MOST_KINDS
+    waits = world.bind("waits")
+    world.refuse(*(f"p{i}" for i in range(50)))
+    facts = world.cluster.facts(NODE)
+    assert facts.streaks[GPU].beside == {waits.uid}
+    world.refuse("another")
+    after = world.cluster.facts(NODE)
+    shared = [a is b for a, b in zip(facts.pods.ended, after.pods.ended, strict=True)]
+    assert shared.count(False) == 1
 
 
 def test_a_trial_that_is_deleted_makes_room_for_another() -> None:

@@ -20,12 +20,13 @@ from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.ledger import Departed, ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
+from scheduler_extender.state.roster import Roster
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise, verify
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.report import Allocation, MissingGpu, Report
+from topology.core.report import Allocation, Health, MissingGpu, Report
 from topology.kubeapi.apiserver import ApiUnreachable
 from topology.machines import machine
 
@@ -69,7 +70,7 @@ def surprises(
         NODE.name,
         topology=node,
         report=before,
-        pods={pod.uid: pod for pod in pods},
+        pods=Roster.of(pods),
         departed={gone.pod.uid: gone for gone in departed},
     )
     return verify(facts, after)
@@ -136,6 +137,55 @@ def test_a_gpu_may_have_answered_between_two_reports_that_miss_it() -> None:
     assert kinds(report(shows("pair", 0, 5)), PAIR, before=before) == [BROKEN]
 
 
+WITHOUT_7 = frozenset(DeviceId(gpu.uuid) for gpu in NODE.gpus[:7])
+ALL_8 = frozenset(DeviceId(gpu.uuid) for gpu in NODE.gpus)
+
+
+def test_gpus_that_healed_before_the_report_may_have_been_withheld_at_admission() -> None:
+    def judged(before: Report, *gpus: int) -> list[str]:
+        return kinds(replace(report(shows("pair", *gpus)), allocatable=ALL_8), PAIR, before=before)
+
+    steady = replace(BEFORE, allocatable=ALL_8)
+    healing = replace(BEFORE, allocatable=WITHOUT_7)
+    sick = replace(steady, health=(Health(NODE.gpus[7].uuid, False, "Xid79"),))
+    assert judged(steady, 0, 1) == [OUTSIDE]
+    assert judged(healing, 0, 1) == []
+    assert judged(sick, 0, 1) == []
+    assert judged(healing, 0, 5) == [BROKEN]
+
+
+@pytest.mark.parametrize("when", ["before the bind", "after the bind"])
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_gpus_that_changed_while_the_pod_was_unreported_count_up_to_its_report(
+    when: str, *, in_parts: bool
+) -> None:
+    cluster, seen = Cluster(lambda: 0.0, Settings(stale_after=None)), list[Surprise]()
+    cluster.on_surprise(seen.append)
+    two = record("pair", containers=[container("a", 1), container("b", 2)], link=False)
+    pod = two if in_parts else record("pair", link=False)
+    first, second = shows("pair", 0, name="a"), shows("pair", 3, 4, name="b")
+    parts = (first, second) if in_parts else (shows("pair", 0, 1),)
+
+    def told(sequence: int, allocatable: frozenset[DeviceId], *found: Allocation) -> None:
+        cluster.put_record(
+            NODE, replace(report(*found, sequence=sequence), allocatable=allocatable)
+        )
+
+    told(1, WITHOUT_7)
+    if when == "after the bind":
+        cluster.put_pod(pod)
+    told(2, ALL_8)
+    cluster.put_pod(pod)
+    told(3, ALL_8)
+    if in_parts:
+        told(4, ALL_8, first)
+    told(5, ALL_8, *parts)
+    assert [s.kind for s in seen] == ([OUTSIDE] if when == "before the bind" else [])
+    assert cluster.facts(NODE.name).unsettled <= {pod.uid}
+    told(6, ALL_8, *parts)
+    assert not cluster.facts(NODE.name).unsettled
+
+
 def test_a_half_shown_pod_that_has_ended_is_judged_when_it_is_whole() -> None:
     """Its end may be heard of before the reports of its admission come."""
     two = record("two", containers=[container("a", 1), container("b", 1)], phase="Succeeded")
@@ -152,10 +202,10 @@ def test_a_half_admitted_pod_keeps_what_has_turned_sick_since() -> None:
     first, second = container("a", 1), container("b", 1)
     pod = record("whole", link=False, containers=[first, second])
     before = replace(report(shows("whole", 6, name="a")), allocatable=frozenset())
-    after = report(shows("whole", 6, name="a"), shows("whole", 4, name="b"), sequence=3)
-    assert kinds(after, pod, before=before) == []
-    other = report(shows("whole", 5, name="a"), shows("whole", 4, name="b"), sequence=3)
-    assert kinds(other, pod, before=before) == [OUTSIDE]
+    for gpu, expected in ((6, []), (5, [OUTSIDE])):
+        shown = (shows("whole", gpu, name="a"), shows("whole", 4, name="b"))
+        after = replace(before, sequence=3, allocations=shown)
+        assert kinds(after, pod, before=before) == expected
 
 
 @pytest.mark.parametrize("boot", ["boot", "another"])

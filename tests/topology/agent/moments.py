@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from tests.topology.agent.entries import GPU, entry, pod
 from topology.agent.asks.podresources import KubeletBusyError, KubeletDownError
@@ -16,6 +17,7 @@ from topology.agent.decides.allocation import KubeletFacts, Plugin
 from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.holdings import Entry
 from topology.agent.decides.observed import (
+    CountedDevices,
     NvlinkEnd,
     NvmlState,
     Processors,
@@ -66,6 +68,9 @@ class ScriptedNode:
         self.topology_nodes: dict[DeviceId, tuple[int, ...]] = {}
         self.exclusive = Allocatable()
         self.processors: Processors | Unseen = Processors((), (), ())
+        self.pci = PciTree(numa_distances=((10,),))
+        self.read: dict[str, list[float]] = {"processors": [], "pci": []}
+        """When a part of sysfs was read."""
         self.failure: KubeletDownError | None = None
         self.restarts = 0
         self.asked: list[float] = []
@@ -85,7 +90,7 @@ class ScriptedNode:
         return NodeAgent(
             NodeName("n"),
             self.boot,
-            Asks(self, self, PciTree, lambda: self.around, lambda: self.processors),
+            Asks(self, self, self.read_pci, lambda: self.around, self.read_processors),
             Clock(lambda: self.now, self.time_of_day),
         )
 
@@ -106,6 +111,16 @@ class ScriptedNode:
     def allocatable(self) -> dict[str, frozenset[DeviceId]]:
         """What the kubelet hands out from."""
         return {name: frozenset(map(DeviceId, ids)) for name, ids in self.served.items()}
+
+    def read_pci(self) -> PciTree:
+        """The PCI tree in sysfs."""
+        self.read["pci"].append(self.now)
+        return self.pci
+
+    def read_processors(self) -> Processors | Unseen:
+        """The CPUs in sysfs."""
+        self.read["processors"].append(self.now)
+        return self.processors
 
     def state(self) -> NvmlState:
         """What NVML has shown."""
@@ -208,7 +223,7 @@ def play(rows: Sequence[Row]) -> ScriptedNode:
 # Changes, as a table says them.
 
 
-def bound(uid: str, name: str, count: int = 1, **facts: bool) -> Change:
+def bound(uid: str, name: str, count: int = 1, **facts: Any) -> Change:
     """The API server has this pod, or has it anew."""
 
     def change(node: ScriptedNode) -> None:
@@ -330,3 +345,9 @@ def agent_forgotten(node: ScriptedNode) -> None:
 def plugin_started(at: str) -> Change:
     """The device plugin runs since then."""
     return lambda node: node.know(plugin=Plugin("v0.17.1", {}, at))
+
+
+def counts(devices: int, in_order: int, at: str) -> Change:
+    """The kubelet has told the API server of so many GPUs; that was then."""
+    counted = CountedDevices(at, {GPU: devices}, {GPU: in_order})
+    return lambda node: node.know(counted=counted)

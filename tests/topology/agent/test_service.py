@@ -190,13 +190,110 @@ def test_a_call_that_hangs_holds_up_only_what_it_was_for(node: Node) -> None:
     node.cadence = replace(QUICK, hung=HUNG)
     node.start()
     node.until(node.ready)
-    node.nvml.hang("nvmlDeviceGetNvLinkState")
+    node.nvml.hang("nvmlDeviceGetCount")
     node.until(lambda: "hangs" in node.report().not_ready)
     node.pod("a")
     node.admit("a", 0)
     node.until(node.holders)
     node.nvml.lift()
     node.until(node.ready)
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUUID", "nvmlDeviceGetNvLinkState"]
+)
+def test_a_gpu_over_which_a_call_hangs_is_missing_and_the_others_are_asked(
+    node: Node, function: str
+) -> None:
+    node.cadence = replace(QUICK, hung=HUNG)
+    service = node.start()
+    node.until(node.ready)
+    before = codec.decode(node.record()).topology
+    node.nvml.hang(function, 3)
+
+    def missing() -> list[tuple[int, bool]]:
+        return [(node.gpus.index(gpu.name), gpu.counted) for gpu in node.report().missing]
+
+    node.until(lambda: missing() == [(3, True)])
+    node.until(lambda: node.health()[3].reason == "Hangs" and not node.health()[3].healthy)
+    assert node.ready(), "the others are looked at as before"
+    topology = codec.decode(node.record()).topology
+    assert (topology.gpus, topology.links) == (before.gpus, before.links)
+    looks = service.looks
+    node.until(lambda: service.looks > looks + 3)
+    node.nvml.xid(5, 79)
+    node.until(lambda: 5 in node.health())
+    node.pod("a")
+    node.admit("a", 0)
+    node.until(node.holders)
+    node.nvml.lift()
+    node.until(lambda: missing() == [] and list(node.health()) == [5])
+    node.nvml.xid(3, 79)
+    node.until(lambda: 3 in node.health())
+    assert service.alive()
+
+
+def test_an_agent_that_starts_beside_a_gpu_that_hangs_tells_of_the_others(node: Node) -> None:
+    """The kubelet hands the GPU out, and nobody has ever told what it is: not Ready."""
+    node.cadence = replace(QUICK, hung=HUNG)
+    node.nvml.hang("nvmlDeviceGetMemoryInfo", 3)
+    node.start()
+    node.until(lambda: [gpu.name for gpu in node.report().missing] == [node.gpus[3]])
+    others = [uuid for uuid in node.gpus if uuid != node.gpus[3]]
+    node.until(lambda: [gpu.uuid for gpu in codec.decode(node.record()).topology.gpus] == others)
+    node.until(lambda: node.gpus[3] in node.report().not_ready)
+    node.nvml.lift()
+    node.until(lambda: len(codec.decode(node.record()).topology.gpus) == 8)
+    node.until(lambda: node.ready() and node.report().missing == ())
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUUID"])
+def test_a_gpu_that_hangs_over_an_agents_restart_is_well_when_it_answers(
+    node: Node, function: str
+) -> None:
+    node.cadence = replace(QUICK, hung=HUNG)
+    node.start()
+    node.until(node.ready)
+    node.nvml.hang(function, 3)
+    node.until(lambda: 3 in node.health())
+    node.stop()
+    service = node.start()
+    node.until(lambda: service.looks > 3 and node.ready())
+    assert [gpu.name for gpu in node.report().missing] == [node.gpus[3]]
+    assert node.health()[3].reason == "Hangs"
+    node.nvml.lift()
+    node.until(lambda: node.report().missing == () and node.health() == {})
+
+
+def test_calls_that_hang_over_every_gpu_leave_no_more_threads_than_gpus(node: Node) -> None:
+    node.cadence = replace(QUICK, hung=HUNG)
+    service = node.start()
+    node.until(node.ready)
+    node.nvml.hang("nvmlDeviceGetMemoryInfo")
+    node.until(lambda: {gpu.name for gpu in node.report().missing} == set(node.gpus))
+    looks = service.looks
+    node.until(lambda: service.looks > looks + 3)
+    assert sum(thread.name == "nvml" for thread in threading.enumerate()) <= 9
+    node.nvml.lift()
+    node.until(lambda: node.ready() and node.report().missing == () and node.health() == {})
+
+
+def test_a_gpu_that_answers_again_is_asked_while_another_one_hangs(
+    node: Node,
+) -> None:
+    node.cadence = replace(QUICK, hung=HUNG)
+    node.start()
+    node.until(node.ready)
+
+    def missing() -> list[int]:
+        return [node.gpus.index(gpu.name) for gpu in node.report().missing]
+
+    node.nvml.hang("nvmlDeviceGetMemoryInfo", 3)
+    node.until(lambda: missing() == [3])
+    node.nvml.hang("nvmlDeviceGetMemoryInfo", 5)
+    node.until(lambda: sorted(missing()) == [3, 5])
+    node.nvml.lift("nvmlDeviceGetMemoryInfo", 3)
+    node.until(lambda: missing() == [5] and list(node.health()) == [5])
 
 
 def test_without_a_driver_the_record_says_so(node: Node) -> None:

@@ -6,6 +6,7 @@ GPUs. The differential test holds the same rules against Kubernetes' own manager
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -16,12 +17,14 @@ from topology.core.admission.cpumanager import cpu_hints
 from topology.core.admission.hints import Provider
 from topology.core.admission.memorymanager import MemoryManager
 from topology.core.availability import Availability, Unreported
+from topology.core.budget import HINT_STEPS
 from topology.core.devices import NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.numa import MemoryBlock, NumaFacts, NumaNode, cpu_set
 from topology.core.placement import Verdict, assess
+from topology.core.placement.outlook import outlook
 from topology.core.requests import Constraints, Demand, Exclusive, GpuRequest, Role, gpu_request
-from topology.core.room import Room, at_any_moment, emptied
+from topology.core.room import Room, added_up, at_any_moment, emptied
 
 GIB = 1 << 30
 APP, INIT = Role.APP, Role.INIT
@@ -120,6 +123,63 @@ def test_a_numa_node_serves_containers_on_it_alone_or_a_group() -> None:
     grouped = replace(EMPTY, blocks=(block(20, 0, 1),))
     assert memory(grouped, 4) == {BOTH: (False, True)}
     assert memory(grouped, 13) == {}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_blocks_that_are_added_up_say_the_same(seed: int) -> None:
+    """Of every hint and of what is served, whatever the blocks are; also those of no such node."""
+    rng = random.Random(seed)
+    kinds = ("memory", "hugepages-1Gi", "hugepages-2Mi")
+    facts = replace(
+        NUMA,
+        nodes=tuple(
+            NumaNode(cpu_set(str(i)), 0, tuple((kind, rng.randint(0, 40)) for kind in kinds[:2]))
+            for i in range(3)
+        ),
+        allocatable=cpu_set("0-2"),
+        whole_cores=cpu_set("0-2"),
+    )
+
+    def blocks() -> list[MemoryBlock]:
+        nodes = [n for n in range(4) for _ in range(rng.randint(1, 3))]
+        found = [
+            MemoryBlock(
+                rng.choice(kinds),
+                rng.randint(0, 9),
+                tuple(sorted(set(rng.choices(nodes, k=rng.randint(1, 2))))),
+            )
+            for _ in range(rng.randint(0, 12))
+        ]
+        return sorted(found, key=lambda b: (b.nodes, b.type, b.amount))
+
+    held, ending = blocks(), blocks()
+    each = replace(emptied(facts), blocks=tuple(held), ending=tuple(ending))
+    added = replace(each, blocks=added_up(facts, held), ending=added_up(facts, ending))
+    for amount in range(0, 60, 7):
+        asked = (("hugepages-1Gi", amount // 2), ("memory", amount))
+        told = [
+            (manager.hints(asked), manager.accepted(asked, manager.hints(asked)))
+            for manager in (MemoryManager(facts, r, only_fewest=False) for r in (each, added))
+        ]
+        assert told[0] == told[1]
+
+
+def test_tens_of_thousands_of_blocks_are_a_few() -> None:
+    many = [MemoryBlock("memory", i, (i % 2,)) for i in range(30_000)]
+    many += [MemoryBlock(f"kind-{i}", i, (0, 1)) for i in range(1_000)]
+    assert [b.nodes for b in added_up(NUMA, many)] == [(0,), (0, 1), (1,)]
+
+
+def test_what_other_managers_say_is_counted() -> None:
+    """Each set of NUMA nodes for each container and manager, and again wherever it is used."""
+    request = pod(2)
+    said = others_on(node(), EMPTY, request.counts, exclusive=request.exclusive)
+    static = node(memory_manager_policy="Static")
+    both = others_on(static, EMPTY, request.counts, exclusive=request.exclusive)
+    assert (said.steps, both.steps) == (HINT_STEPS * 4, HINT_STEPS * 8)
+    now = Availability(0b1111, room=EMPTY)
+    alone = outlook(node(), now, request.counts, True).steps
+    assert outlook(node(), now, request.counts, True, request.exclusive).steps >= alone + said.steps
 
 
 def test_memory_that_may_come_back_or_be_taken_is_not_sure() -> None:

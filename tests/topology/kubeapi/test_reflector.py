@@ -522,6 +522,25 @@ class TestBackoff:
         eventually(lambda: rig.reflector.synced)
         assert waits.ceilings == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30])
 
+    def test_waits_as_long_as_the_server_asks(self, rig: Rig) -> None:
+        rig.server.refuse(429, times=None, retry_after=7)
+        with structlog.testing.capture_logs() as logs:
+            rig.start(PATIENT, rng=Waits())
+            eventually(lambda: rig.state.failures == 1)
+            rig.server.allow()
+            rig.stop()
+        assert [entry["wait_s"] for entry in logs if "wait_s" in entry] == [7]
+
+    @pytest.mark.parametrize("asked", [31, 10**9])
+    def test_but_no_longer_than_half_a_minute(self, rig: Rig, asked: int) -> None:
+        rig.server.refuse(429, times=None, retry_after=asked)
+        with structlog.testing.capture_logs() as logs:
+            rig.start(PATIENT, rng=Waits())
+            eventually(lambda: rig.state.failures == 1)
+            rig.server.allow()
+            rig.stop()
+        assert [entry["wait_s"] for entry in logs if "wait_s" in entry] == [30]
+
     def test_starts_afresh_after_a_healthy_watch(self, rig: Rig) -> None:
         waits = Waits()
         rig.server.refuse(503, times=5)

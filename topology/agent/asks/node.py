@@ -13,7 +13,8 @@ import structlog
 
 from topology.agent.asks.kubeletconfig import ConfigurationUnseenError, from_file, from_kubelet
 from topology.agent.decides.allocation import NOTHING_KNOWN, KubeletFacts
-from topology.agent.decides.observed import Unseen
+from topology.agent.decides.observed import CountedDevices, Unseen
+from topology.agent.decides.surroundings import NODE
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiError, ApiFailure
 
@@ -22,6 +23,8 @@ log = structlog.get_logger(__name__)
 PERIOD = 300.0
 RETRY = 15.0
 """Seconds between two looks, and at most after one that failed; the first come sooner."""
+SHORT_PERIOD = 30.0
+"""Seconds between two looks while it matters how many devices the kubelet counts."""
 TIMEOUT = 5.0
 NODES_PATH = "/api/v1/nodes"
 
@@ -48,6 +51,7 @@ class NodeState:
     labels: Mapping[str, str] = field(default_factory=dict)
     kubelet: KubeletFacts = NOTHING_KNOWN
     unseen: tuple[Unseen, ...] = ()
+    counted: CountedDevices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,15 @@ class _Endpoints(msgspec.Struct):
     kubelet: _Endpoint = msgspec.field(default_factory=_Endpoint, name="kubeletEndpoint")
 
 
+class _Condition(msgspec.Struct, rename="camel"):
+    type: str = ""
+    last_heartbeat_time: str | None = None
+
+
 class _Status(msgspec.Struct, rename="camel"):
+    capacity: dict[str, str | int] | None = None
+    allocatable: dict[str, str | int] | None = None
+    conditions: list[_Condition] | None = None
     addresses: list[_Address] | None = None
     daemon_endpoints: _Endpoints = msgspec.field(default_factory=_Endpoints)
 
@@ -113,6 +125,7 @@ class NodeWatch:
         self._forget = False
         self._address: str | None = None
         self._stopping = False
+        self._period = PERIOD
         self._thread = threading.Thread(target=self._run, name="node", daemon=True)
 
     def start(self) -> None:
@@ -129,6 +142,12 @@ class NodeWatch:
         self._forget = True
         self._wake.set()
 
+    def look_often(self, often: bool) -> None:
+        """Whether it matters from now on how many devices the kubelet counts."""
+        before, self._period = self._period, SHORT_PERIOD if often else PERIOD
+        if self._period < before:
+            self._wake.set()
+
     @property
     def state(self) -> NodeState:
         """What is known now."""
@@ -142,10 +161,10 @@ class NodeWatch:
             try:
                 node = _decode(self._api.get(f"{NODES_PATH}/{self._node}", timeout=TIMEOUT))
             except ApiError as error:
-                unseen.append(Unseen("Node", f"{error.status} {error.reason}"))
+                unseen.append(Unseen(NODE, f"{error.status} {error.reason}"))
             except (ApiFailure, msgspec.DecodeError):
                 # A fixed text: one that differed at each try would be written at each try.
-                unseen.append(Unseen("Node", "the API server does not answer"))
+                unseen.append(Unseen(NODE, "the API server does not answer"))
         facts, why = self._kubelet_facts(node)
         unseen += why
         known = self._state
@@ -154,6 +173,7 @@ class NodeWatch:
             (node.metadata.labels or {}) if node else known.labels,
             facts if self._forget else facts.over(known.kubelet),
             tuple(unseen),
+            _counted(node.status) if node else known.counted,
         )
         self._forget = self._forget and bool(why)
         if found != known:
@@ -196,7 +216,7 @@ class NodeWatch:
                 log.exception("look at the Node failed")
                 well = False
             failures = 0 if well else failures + 1
-            self._wake.wait(PERIOD if well else min(RETRY, 2.0 ** min(failures - 1, 10)))
+            self._wake.wait(self._period if well else min(RETRY, 2.0 ** min(failures - 1, 10)))
             self._wake.clear()
 
 
@@ -207,3 +227,20 @@ def _address(node: _Node | None) -> str | None:
             host = f"[{address.address}]" if ":" in address.address else address.address
             return f"{host}:{node.status.daemon_endpoints.kubelet.port}" if node else None
     return None
+
+
+def _counted(status: _Status) -> CountedDevices | None:
+    """How many devices of plugins the kubelet counts; None where it does not say when it did."""
+    at = [c.last_heartbeat_time for c in status.conditions or () if c.type == "Ready"]
+    if not at or at[0] is None:
+        return None
+    return CountedDevices(at[0], _devices(status.capacity), _devices(status.allocatable))
+
+
+def _devices(resources: Mapping[str, str | int] | None) -> dict[str, int]:
+    """The resources of plugins: their names have a domain, their amounts are whole numbers."""
+    return {
+        name: int(amount)
+        for name, amount in (resources or {}).items()
+        if "/" in name and str(amount).isdecimal()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
 from typing import Any, Self
@@ -38,10 +39,18 @@ class EventsFailedError(Exception):
 class Nvml:
     """An open NVML. Safe to use from several threads; a call may take as long as the driver does.
 
-    ``driver`` is the driver's version. Raises :class:`NvmlDownError` where NVML cannot be used.
+    ``driver`` is the driver's version. ``hung`` are GPUs, by the driver's numbers, over which
+    another thread's call hangs: they are asked nothing. With each goes its UUID, empty where it
+    was never told. Raises :class:`NvmlDownError` where NVML cannot be used.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hung: Mapping[int, str] | None = None) -> None:
+        self.hung: Mapping[int, str] = hung or {}
+        """May be replaced at any time, by any thread: GPUs that answer again are asked again."""
+        self.asking: int | None = None
+        """The GPU that is being asked about now, None where it is none or several."""
+        self.on_progress: Callable[[], None] = lambda: None
+        """Called whenever another GPU, or another pair of them, is asked about."""
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -49,7 +58,8 @@ class Nvml:
         self.driver = str(Asker().ask("driver", "", pynvml.nvmlSystemGetDriverVersion) or "")
         self._events: Any = None
         self._waiting: list[Xid] = []
-        self._uuids: dict[int, str] = {}  # a lost GPU does not tell its own any more
+        # A lost GPU does not tell its own any more.
+        self._uuids = {index: uuid for index, uuid in self.hung.items() if uuid}
         self.nameless: tuple[int, ...] = ()
         """GPUs that were counted at the last look at the vitals, and never told their UUID."""
 
@@ -69,19 +79,20 @@ class Nvml:
         asker = Asker()
         gpus: list[SeenGpu] = []
         handles: dict[int, Handle] = {}
-        for index in range(self._count()):
+        for index in self._each():
+            if self._silent(index):
+                continue  # what was seen of it before is worth more than half an answer
             of = f"GPU {index}"
-            try:
+            with suppress(pynvml.NVMLError):  # the vitals tell that it does not answer
                 handle = asker.ask("GPU", of, pynvml.nvmlDeviceGetHandleByIndex, index, absent=())
                 if handle is not None and (gpu := self._gpu(asker, index, handle)) is not None:
                     gpus.append(gpu)
                     handles[index] = handle
-            except pynvml.NVMLError:
-                asker.note("GPU", "lost: it has fallen off the bus", of)
         pcie: dict[tuple[int, int], LinkKind] = {}
         p2p: dict[tuple[int, int], bool] = {}
         linked = {g.index for g in gpus if any(e.active for e in g.nvlinks)}
         for a, b in combinations(handles, 2):
+            self.on_progress()
             of = f"GPUs {a} and {b}"
             pair = (handles[a], handles[b])
             with suppress(pynvml.NVMLError):
@@ -102,8 +113,9 @@ class Nvml:
     def vitals(self) -> tuple[Vitals, ...]:
         """What moves, for every GPU that was there when NVML was opened."""
         asker = Asker()  # what cannot be had here has been noted by look() already
-        found, nameless = [], []
-        for index in range(self._count()):
+        found = [Vitals(GpuUuid(uuid), hung=True) for uuid in self.hung.values() if uuid]
+        nameless = [index for index, uuid in self.hung.items() if not uuid]
+        for index in self._each():
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = self._uuids.setdefault(index, pynvml.nvmlDeviceGetUUID(handle))
@@ -116,8 +128,12 @@ class Nvml:
                     found.append(Vitals(GpuUuid(self._uuids[index]), lost=True))
                 else:
                     nameless.append(index)
-        self.nameless = tuple(nameless)
+        self.nameless = tuple(sorted(nameless))
         return tuple(found)
+
+    def uuid_of(self, index: int) -> str:
+        """The UUID of the GPU with this number; empty where it has never told it."""
+        return self._uuids.get(index, "")
 
     def listen(self) -> bool:
         """Ask for Xid events of every GPU; false where the driver offers none.
@@ -151,7 +167,7 @@ class Nvml:
         except pynvml.NVMLError:
             return None
         heard = False
-        for index in range(self._count()):
+        for index in self._each():
             with suppress(pynvml.NVMLError):
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, asked)
@@ -185,11 +201,35 @@ class Nvml:
             uuid = None
         return Xid(uuid, int(event.eventData))
 
+    def _each(self) -> Iterator[int]:
+        """The driver's numbers of the GPUs that may be asked; each is the one asked about then."""
+        try:
+            for index in range(self._count()):
+                if index not in self.hung:
+                    self.asking = index
+                    self.on_progress()
+                    yield index
+                self.asking = None
+        finally:
+            self.asking = None
+
     def _count(self) -> int:
         try:
             return int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as error:
             raise NvmlDownError(words(error)) from error
+
+    def _silent(self, index: int) -> bool:
+        """Whether a GPU that has told its UUID does not answer any more."""
+        if index not in self._uuids:
+            return False
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            pynvml.nvmlDeviceGetUUID(handle)
+            check_answers(handle)
+        except pynvml.NVMLError as error:
+            return getattr(error, "value", None) not in NOT_TOLD
+        return False
 
     def _gpu(self, asker: Asker, index: int, handle: Handle) -> SeenGpu | None:
         uuid = asker.ask("GPU", f"GPU {index}", pynvml.nvmlDeviceGetUUID, handle, absent=())

@@ -1,20 +1,30 @@
-"""A thread that asks NVML, so that a call that hangs does not hold up the rest of the agent.
+"""Watches the driver from threads of its own: a call that hangs holds up nothing else.
 
-Between two looks it waits for Xid events (errors that the driver reports). It passes an event on at
-once and then looks again. While there is no driver or a GPU is missing, it closes NVML and opens it
-again from time to time: only an NVML that was opened later sees a GPU that was reset.
+One thread asks (:class:`_Session`). Between two looks it waits for Xid events (errors that the
+driver reports). It passes an event on at once and then looks again. While there is no driver or a
+GPU is missing, it closes NVML and opens it again from time to time: only an NVML that was opened
+later sees a GPU that was reset.
+
+Another thread (:class:`NvmlWatch`) sees to it that calls return:
+
+* One about a certain GPU that does not return is left behind with its thread. That GPU counts as
+  hung, and another session goes on asking about the others. When the call returns at last, its
+  thread ends and the GPU is asked again. So there is at most one thread for each GPU, and one more.
+* One about no certain GPU (such as how many there are) leaves nobody to go on with: the state says
+  that a call hangs until it returns.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
 from topology.agent.decides.observed import NvmlState, SeenNode, Vitals, Xid
+from topology.core.devices import GpuUuid
 
 log = structlog.get_logger(__name__)
 
@@ -31,92 +41,234 @@ class Cadence:
     reopen: float = 30.0
     hung: float = 15.0
     slice: float = 1.0
-    """The longest wait for an event at a time: how long a stop may take."""
+    """The longest wait for an event at a time: how long a stop may take. As often it is looked
+    whether a call hangs."""
+
+
+Opener = Callable[[Mapping[int, str]], Nvml]
+
+
+class _LeftError(Exception):
+    """The watch has left this session, so it asks about no further GPU."""
+
+
+class _Notes:
+    """What the sessions have told; safe to use from any thread."""
+
+    def __init__(self, on_news: Callable[[], None]) -> None:
+        self._on_news = on_news
+        self._lock = threading.Lock()
+        self._state = NvmlState()
+        self._xids: list[Xid] = []
+        self.stopping = threading.Event()
+        self.expected = 0
+        """How many GPUs there ought to be."""
+
+    def state(self) -> NvmlState:
+        """What was told last."""
+        with self._lock:
+            return self._state
+
+    def tell(
+        self, found: Callable[[NvmlState], NvmlState], unless: threading.Event | None = None
+    ) -> None:
+        """Change what is told, unless that event has happened."""
+        with self._lock:
+            if unless is not None and unless.is_set():
+                return
+            self._state = found(self._state)
+        self._on_news()
+
+    def heard(self, xid: Xid) -> None:
+        """Keep an error until somebody asks."""
+        with self._lock:
+            self._xids.append(xid)
+
+    def take_xids(self) -> list[Xid]:
+        """The errors that came since this was last asked."""
+        with self._lock:
+            found, self._xids = self._xids, []
+        return found
 
 
 class NvmlWatch:
-    """Runs in a daemon thread from :meth:`start` on; ``on_news`` may only take a note."""
+    """Runs in daemon threads from :meth:`start` on; ``on_news`` may only take a note."""
 
     def __init__(
         self,
         on_news: Callable[[], None],
         clock: Callable[[], float],
         cadence: Cadence = Cadence(),
-        open_nvml: Callable[[], Nvml] = Nvml,
+        open_nvml: Opener = Nvml,
     ) -> None:
-        self._on_news = on_news
         self._clock = clock
         self._cadence = cadence
         self._open = open_nvml
-        self._lock = threading.Lock()
-        self._state = NvmlState()
-        self._xids: list[Xid] = []
-        self._busy_since: float | None = None
-        self._expected = 0
-        self._hears = False  # whether the last wait for an event did not fail
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
+        self._notes = _Notes(on_news)
+        self._left: dict[int, tuple[str, _Session]] = {}
+        self._session = self._new_session()
+        self._thread = threading.Thread(target=self._guard, name="nvml-guard", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Start the threads; once."""
+        self._session.thread.start()
         self._thread.start()
 
     def stop(self, patience: float = 3.0) -> None:
-        """Stop the thread; one that hangs in a call is left behind."""
-        self._stopping.set()
+        """Stop the threads; those that hang in a call are left behind."""
+        self._notes.stopping.set()
         if self._thread.ident is not None:
             self._thread.join(patience)
+            self._session.thread.join(patience)
 
     def state(self) -> NvmlState:
-        """What was seen last, with a call that hangs as the problem."""
-        with self._lock:
-            state, busy = self._state, self._busy_since
-        if busy is not None and self._clock() - busy > self._cadence.hung:
+        """What was seen last, with a call that hangs over no certain GPU as the problem."""
+        session, state = self._session, self._notes.state()
+        if session.hangs() and session.asking is None:
             return replace(state, problem="a call hangs", asked=True)
         return state
 
     def expect(self, gpus: int) -> None:
         """How many GPUs there ought to be: with fewer, NVML is opened again from time to time."""
-        self._expected = gpus
+        self._notes.expected = gpus
 
     def xids(self) -> list[Xid]:
         """The errors that came since this was last asked."""
-        with self._lock:
-            found, self._xids = self._xids, []
-        return found
+        return self._notes.take_xids()
+
+    def _guard(self) -> None:
+        while not self._notes.stopping.wait(self._cadence.slice):
+            returned = [n for n, (_, left) in self._left.items() if not left.thread.is_alive()]
+            for index in returned:
+                log.warning("a call that hung has returned", gpu=index)
+                del self._left[index]
+            if returned:
+                self._session.leave_out(self._hung())
+            asking = self._session.asking
+            if self._session.hangs() and asking is not None:
+                self._go_on_without(asking)
+
+    def _hung(self) -> dict[int, str]:
+        """The GPUs over which calls hang, by the driver's numbers, with their UUIDs."""
+        return {index: uuid for index, (uuid, _) in self._left.items()}
+
+    def _go_on_without(self, index: int) -> None:
+        """Leave the session to its call about this GPU, and ask about the others in a new one."""
+        left = self._session
+        uuid = left.leave(index)
+        log.warning("a call about a GPU hangs", gpu=index, uuid=uuid)
+        self._left[index] = (uuid, left)
+
+        def without(seen: NvmlState) -> NvmlState:
+            vitals = tuple(v for v in seen.vitals if v.uuid != uuid)
+            vitals += (Vitals(GpuUuid(uuid), hung=True),) if uuid else ()
+            more = () if uuid else (index,)
+            nameless, hung = (*seen.nameless, *more), (*seen.hung, *more)
+            return replace(
+                seen, vitals=vitals, nameless=nameless, hung=hung, rounds=seen.rounds + 1
+            )
+
+        self._notes.tell(without)
+        self._session = self._new_session()
+        self._session.thread.start()
+
+    def _new_session(self) -> _Session:
+        return _Session(self._notes, self._clock, self._cadence, self._open, self._hung())
+
+
+class _Session:
+    """A thread that opens NVML and asks, again and again, until the watch stops or leaves it."""
+
+    def __init__(
+        self,
+        notes: _Notes,
+        clock: Callable[[], float],
+        cadence: Cadence,
+        open_nvml: Opener,
+        hung: Mapping[int, str],
+    ) -> None:
+        self._notes = notes
+        self._clock = clock
+        self._cadence = cadence
+        self._open = open_nvml
+        self._hung = hung
+        self._nvml: Nvml | None = None
+        self._asked_since: float | None = None
+        self._over = threading.Event()
+        self._hears = False  # whether the last wait for an event did not fail
+        self._listen_anew = False
+        self.thread = threading.Thread(target=self._run, name="nvml", daemon=True)
+
+    # What the watch asks of it, from another thread.
+
+    @property
+    def asking(self) -> int | None:
+        """The GPU that it asks about now; None where it is none or several."""
+        nvml = self._nvml
+        return None if nvml is None else nvml.asking
+
+    def hangs(self) -> bool:
+        """Whether its call has not returned for too long."""
+        since = self._asked_since
+        return since is not None and self._clock() - since > self._cadence.hung
+
+    def leave(self, index: int) -> str:
+        """It ends when its call returns, and tells nothing any more; the UUID of this GPU."""
+        nvml = self._nvml
+        self._over.set()
+        return nvml.uuid_of(index) if nvml is not None else ""
+
+    def leave_out(self, hung: Mapping[int, str]) -> None:
+        """From now on only these GPUs are asked nothing."""
+        self._hung, nvml = hung, self._nvml
+        if nvml is not None:
+            nvml.hung = hung
+        self._listen_anew = True
+
+    # The thread.
+
+    def _ended(self) -> bool:
+        return self._over.is_set() or self._notes.stopping.is_set()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while not self._ended():
             try:
                 self._busy()
-                with self._open() as nvml:
-                    self._watch(nvml)
+                with self._open(self._hung) as nvml:
+                    nvml.hung, nvml.on_progress = self._hung, self._goes_on
+                    self._nvml = nvml
+                    self._look_and_listen(nvml)
                 continue  # at once: no Xid is heard in between
+            except _LeftError:
+                return
             except NvmlDownError as error:
                 self._fail(str(error))
             except Exception as error:
                 # One bad answer must not end all later ones.
                 log.exception("NVML look failed")
                 self._fail(f"{type(error).__name__}: {error}")
-            self._busy_since = None
-            self._stopping.wait(self._cadence.vitals)
+            finally:
+                self._nvml = self._asked_since = None
+            if not self._ended():
+                self._notes.stopping.wait(self._cadence.vitals)
 
-    def _watch(self, nvml: Nvml) -> None:
+    def _look_and_listen(self, nvml: Nvml) -> None:
         """Look and listen until NVML fails or has to be opened anew."""
         opened = looked = self._clock()
         listening = nvml.listen()  # first: what happens during the look is heard
         seen = nvml.look()
         vitals = nvml.vitals()
         self._see(nvml, seen, vitals)
-        while not self._stopping.is_set():
+        while not self._ended():
             listening = self._hear(nvml, listening=listening)
-            if self._stopping.is_set():
+            if self._ended():
                 return
             self._busy()
             before, vitals = vitals, nvml.vitals()
-            listening = listening or nvml.listen()
-            missing = any(v.lost for v in vitals) or len(vitals) < max(1, self._expected)
-            if missing and self._clock() - opened >= self._cadence.reopen:
+            if self._listen_anew or not listening:
+                self._listen_anew = False
+                listening = nvml.listen()
+            if self._to_reopen(vitals) and self._clock() - opened >= self._cadence.reopen:
                 return
             if (
                 _hardware_of(vitals) != _hardware_of(before)
@@ -124,6 +276,11 @@ class NvmlWatch:
             ):
                 seen, looked = nvml.look(), self._clock()
             self._see(nvml, seen, vitals)
+
+    def _to_reopen(self, vitals: tuple[Vitals, ...]) -> bool:
+        """Whether a GPU is missing that NVML, opened anew, might see."""
+        expected = max(1, self._notes.expected)
+        return any(vital.lost for vital in vitals) or len(vitals) < expected
 
     def _hear(self, nvml: Nvml, *, listening: bool) -> bool:
         """Listen until an Xid comes or the next look is due; whether there is still to listen.
@@ -133,12 +290,12 @@ class NvmlWatch:
         """
         began = self._clock()
         due = began + self._cadence.vitals
-        self._busy_since = None
-        while not self._stopping.is_set() and (left := due - self._clock()) > 0:
+        self._asked_since = None
+        while not self._ended() and (left := due - self._clock()) > 0:
             pause = min(left, self._cadence.slice)
             if not listening:
-                self._busy_since = None
-                self._stopping.wait(pause)
+                self._asked_since = None
+                self._notes.stopping.wait(pause)
                 continue
             self._busy()
             try:
@@ -151,27 +308,37 @@ class NvmlWatch:
             self._hears = True
             if xid is not None:
                 log.warning("Xid", number=xid.number, gpu=xid.uuid)
-                with self._lock:
-                    self._xids.append(xid)
+                self._notes.heard(xid)
                 break
         return listening
 
+    def _goes_on(self) -> None:
+        """It is about to ask about another GPU.
+
+        Once it has been left, it asks no more: another call that hung would keep its thread, and
+        the GPU whose call has returned would count as hung for as long.
+        """
+        if self._over.is_set():
+            raise _LeftError
+        self._busy()
+
     def _busy(self) -> None:
-        self._busy_since = self._clock()
+        self._asked_since = self._clock()
 
     def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...]) -> None:
-        rounds = self._state.rounds + 1
-        self._note(NvmlState(seen, vitals, rounds, "", asked=True, nameless=nvml.nameless))
+        def looked(before: NvmlState) -> NvmlState:
+            rounds = before.rounds + 1
+            hung = tuple(index for index in nvml.nameless if index in nvml.hung)
+            return NvmlState(
+                seen, vitals, rounds, "", asked=True, nameless=nvml.nameless, hung=hung
+            )
+
+        self._notes.tell(looked, unless=self._over)
 
     def _fail(self, cause: str) -> None:
-        self._note(replace(self._state, problem=cause, asked=True))
-
-    def _note(self, state: NvmlState) -> None:
-        with self._lock:
-            self._state = state
-        self._on_news()
+        self._notes.tell(lambda s: replace(s, problem=cause, asked=True), unless=self._over)
 
 
 def _hardware_of(vitals: tuple[Vitals, ...]) -> list[tuple[object, ...]]:
     """What of the vitals belongs to the hardware."""
-    return [(v.uuid, v.lost, v.active_links) for v in vitals]
+    return [(v.uuid, v.silent, v.active_links) for v in vitals]

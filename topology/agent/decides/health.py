@@ -5,11 +5,14 @@ or could not remap a row is sick until it is reset. A link that dropped may come
 again; it does not count until then. A reset is told by the GPU's energy counter, which starts from
 zero, or by the driver's recovery action going back to none. A reboot is another boot id: nothing of
 a former boot is remembered.
+
+One reason goes without a reset: a GPU over which a call hangs is sick until it answers. Calls may
+be slow for other causes than a fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from topology.agent.decides.limits import LONGEST_REASON, MOST_HEALTH
@@ -25,6 +28,7 @@ REMAP_FAILED = "RowRemapFailed"
 REMAP_PENDING = "RowRemapPending"
 LINK_DOWN = "NVLinkDown"
 XID = "Xid"
+HANGS = "Hangs"
 
 
 @dataclass(slots=True)
@@ -84,10 +88,17 @@ class HealthBook:
         if seen:
             self._unattributed.clear()
 
-    def gone(self, uuids: Iterable[GpuUuid], now: str) -> None:
-        """GPUs that were there in this boot and are not even counted any more."""
+    def gone(self, uuids: Collection[GpuUuid], hung: int, now: str) -> None:
+        """GPUs that were there in this boot and that the driver does not name any more.
+
+        Over ``hung`` GPUs calls hang, and nobody knows which ones these are: the agent has started
+        since. If they may be all of ``uuids``, these hang, for as long as they do.
+        """
         for uuid in uuids:
             gpu = self._of(uuid)
+            if len(uuids) <= hung:
+                self._blame(gpu, HANGS, now)
+                continue
             gpu.lost = True
             self._blame(gpu, LOST, now)
 
@@ -125,6 +136,10 @@ class HealthBook:
             gpu.lost = True
             self._blame(gpu, LOST, now)
             return
+        if vital.hung:
+            self._blame(gpu, HANGS, now)
+            return
+        self._answered(gpu, now)
         if _was_reset(gpu, vital):
             gpu.reasons.clear()
             gpu.down.clear()
@@ -144,6 +159,14 @@ class HealthBook:
                 gpu.down |= dropped
                 self._mark(gpu, now)
             gpu.known |= vital.active_links
+
+    def _answered(self, gpu: _Gpu, now: str) -> None:
+        if HANGS in gpu.reasons:
+            gpu.reasons.remove(HANGS)
+            if not gpu.sick:
+                gpu.since = now if gpu.reasons or gpu.down else ""
+            if not gpu.since:
+                gpu.baseline = None
 
     def _blame(self, gpu: _Gpu, reason: str, now: str) -> None:
         if reason not in gpu.reasons:
@@ -181,4 +204,4 @@ def _fitting(reasons: list[str]) -> str:
 
 
 def _makes_sick(reason: str) -> bool:
-    return reason.startswith(XID) or reason in (LOST, REMAP_FAILED)
+    return reason.startswith(XID) or reason in (LOST, HANGS, REMAP_FAILED)

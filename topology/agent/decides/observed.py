@@ -89,11 +89,13 @@ class Vitals:
     """What moves on one GPU; None where it could not be had.
 
     ``active_links`` are NVML's numbers. ``energy`` is in mJ since the driver or the GPU was last
-    reset. ``utilisation`` is 0 to 1. ``processes`` ascend.
+    reset. ``utilisation`` is 0 to 1. ``processes`` ascend. Of a GPU that does not answer nothing is
+    told but that: it is ``lost`` where its calls fail, and ``hung`` where they do not return.
     """
 
     uuid: GpuUuid
     lost: bool = False
+    hung: bool = False
     active_links: frozenset[int] | None = None
     uncorrected_ecc: int | None = None
     remap_pending: bool | None = None
@@ -103,6 +105,11 @@ class Vitals:
     utilisation: float | None = None
     memory_used: Bytes | None = None
     processes: tuple[GpuProcess, ...] | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether the GPU does not answer."""
+        return self.lost or self.hung
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,7 @@ class NvmlState:
 
     ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
     ``nameless`` are the driver's numbers of GPUs that it counts, that do not answer, and whose UUID
-    nobody knows.
+    nobody knows; ``hung`` are those of them over which a call hangs.
     """
 
     seen: SeenNode | None = None
@@ -128,6 +135,7 @@ class NvmlState:
     problem: str = "it has not answered yet"
     asked: bool = False
     nameless: tuple[int, ...] = ()
+    hung: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +149,16 @@ class Processors:
     nodes: tuple[CpuSet, ...]
     sockets: tuple[int | None, ...]
     cores: tuple[CpuSet, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CountedDevices:
+    """How many devices of plugins the kubelet counts, by the Node's status.
+
+    ``devices`` are all that plugins have told it of (the capacity), ``in_order`` those that it
+    hands out (the allocatable ones), by resource. ``at`` is when it wrote that, RFC 3339.
+    """
+
+    at: str
+    devices: Mapping[str, int]
+    in_order: Mapping[str, int]

@@ -38,6 +38,11 @@ class PciTree:
     unseen: tuple[Unseen, ...] = ()
     numa_distances: tuple[tuple[int, ...], ...] | None = None
 
+    @property
+    def complete(self) -> bool:
+        """Whether all of it could be read."""
+        return not self.unseen and self.numa_distances is not None
+
     def between(self, bus: str, other: str) -> LinkKind:
         """The class of two PCI addresses; UNKNOWN where one of them is not in the tree."""
         a, b = self.places.get(bus), self.places.get(other)

@@ -21,7 +21,15 @@ from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.numa import Holding
-from topology.core.report import READY, UNACCOUNTED_USE, Condition, Health, MissingGpu, Report
+from topology.core.report import (
+    READY,
+    UNACCOUNTED_USE,
+    Condition,
+    Health,
+    MissingGpu,
+    Report,
+    SharesAnswer,
+)
 
 COMPLETE = "Complete"
 
@@ -78,7 +86,8 @@ class Facts:
     they have been seen. ``processors`` are the machine's, or why they are not known; None before
     anybody has looked. ``exclusive`` is what pods may have exclusively, None before the kubelet's
     first answer. ``policy`` is an operator's word for the plugin's policy.
-    ``refuses_several`` says whether the plugin refuses a container several shares of GPUs.
+    ``refuses_several`` says whether the plugin refuses a container several shares of GPUs,
+    ``several_shares`` what it last did with one that asked for several.
     """
 
     boot_id: str
@@ -97,6 +106,7 @@ class Facts:
     exclusive: Allocatable | None = None
     policy: str | None = None
     refuses_several: bool | None = None
+    several_shares: SharesAnswer | None = None
 
 
 class ConditionBook:
@@ -135,7 +145,8 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     room = limits.room_beside(hardware.topology, allocator.numa) - own.size
     shown = limits.publishable_holdings(facts.allocatable, held, unknown, room)
     around = facts.surroundings.unseen
-    unseen = tuple(sorted({*hardware.unseen, *untold, *around, *too_many, *own.unseen}))
+    silent = [Unseen(gpu.name, "it does not answer the driver") for gpu in facts.missing]
+    unseen = tuple(sorted({*silent, *hardware.unseen, *untold, *around, *too_many, *own.unseen}))
     unfit = shown.problem or unfit
     report = Report(
         facts.boot_id,
@@ -150,6 +161,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         ),
         holdings=own.holdings,
         missing=facts.missing,
+        several_shares=facts.several_shares,
         observed_at=holders.observed_at,
         pods_version=holders.pods_version,
     )

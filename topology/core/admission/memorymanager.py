@@ -17,9 +17,62 @@ from topology.core.numa import MemoryBlock, NumaFacts
 from topology.core.room import Amounts, Room
 
 
-class MemoryManager:
-    """What the Memory Manager of a node may have left.
+class _Amounts:
+    """Bytes by type of memory on NUMA nodes, also on several together; each sum is made once."""
 
+    def __init__(self, by_node: list[dict[str, int]]) -> None:
+        self._by_node = by_node
+        self._sums: dict[Mask, dict[str, int]] = {0: {}}
+
+    def on(self, nodes: Mask) -> dict[str, int]:
+        """What these NUMA nodes have together."""
+        found = self._sums.get(nodes)
+        if found is None:
+            last = nodes.bit_length() - 1
+            found = dict(self.on(nodes & ~(1 << last)))
+            for kind, amount in self._by_node[last].items():
+                found[kind] = found.get(kind, 0) + amount
+            self._sums[nodes] = found
+        return found
+
+    def suffice(self, nodes: Mask, amounts: Amounts) -> bool:
+        """Whether these NUMA nodes have so much together."""
+        there = self.on(nodes)
+        return all(there.get(kind, 0) >= amount for kind, amount in amounts)
+
+
+class MemoryLeft:
+    """What a machine's NUMA nodes have left of their memory, and whom they serve.
+
+    ``most`` is left once pods that are ending have released theirs, ``least`` before they have.
+    ``held`` and ``ending`` are the groups that each NUMA node serves.
+    """
+
+    def __init__(self, facts: NumaFacts, room: Room) -> None:
+        self._tables = [dict(node.memory) for node in facts.nodes]
+        self.total = _Amounts(self._tables)
+        self.most = self._left(room.blocks)
+        self.least = self._left((*room.blocks, *room.ending))
+        self.held = _groups(room.blocks)
+        self.ending = _groups(room.ending)
+
+    def _left(self, blocks: Iterable[MemoryBlock]) -> _Amounts:
+        """What is left. A block on several NUMA nodes is taken from the first, then the next."""
+        found = [dict(table) for table in self._tables]
+        for block in blocks:
+            left = block.amount
+            for node in block.nodes:
+                if node < len(found):
+                    used = min(left, found[node].get(block.type, 0))
+                    found[node][block.type] = found[node].get(block.type, 0) - used
+                    left -= used
+        return _Amounts(found)
+
+
+class MemoryManager:
+    """What the Memory Manager of a node may have left for one container.
+
+    ``left`` is that of the same machine and room, where it has been worked out already.
     ``only_fewest`` says that the Topology Manager admits a container on as few NUMA nodes as its
     memory ever needs alone (``restricted``, ``single-numa-node``), so that one which fits on one
     NUMA node forms no group. ``before`` are the amounts that other containers of the pod asked for
@@ -27,14 +80,18 @@ class MemoryManager:
     """
 
     def __init__(
-        self, facts: NumaFacts, room: Room, *, only_fewest: bool, before: Amounts = ()
+        self,
+        facts: NumaFacts,
+        room: Room,
+        *,
+        only_fewest: bool,
+        before: Amounts = (),
+        left: MemoryLeft | None = None,
     ) -> None:
+        left = left or MemoryLeft(facts, room)
         self._every = all_nodes(facts)
-        self._total = [dict(node.memory) for node in facts.nodes]
-        self._most = self._left(room.blocks)
-        self._least = self._left((*room.blocks, *room.ending))
-        self._held = _groups(room.blocks)
-        self._ending = _groups(room.ending)
+        self._total, self._most, self._least = left.total, left.most, left.least
+        self._held, self._ending = left.held, left.ending
         self._taken = dict(room.taken_memory)
         for kind, amount in before:
             self._taken[kind] = self._taken.get(kind, 0) + amount
@@ -47,12 +104,12 @@ class MemoryManager:
         found: list[tuple[Mask, bool]] = []
         fewest = self._every.bit_count()
         for nodes in masks(self._every):
-            if not self._fits(self._total, nodes, amounts):
+            if not self._total.suffice(nodes, amounts):
                 continue
             fewest = min(fewest, nodes.bit_count())
             if self._unknown:
                 found.append((nodes, False))
-            elif self._fits(self._most, nodes, amounts) and self._may_serve(nodes):
+            elif self._most.suffice(nodes, amounts) and self._may_serve(nodes):
                 found.append((nodes, self._has_surely(nodes, amounts) and self._serves(nodes)))
         return tuple(Hint(nodes, nodes.bit_count() == fewest, sure) for nodes, sure in found)
 
@@ -72,7 +129,7 @@ class MemoryManager:
             if not single and any(self._groups_of(i) - {nodes} for i in positions(nodes)):
                 continue  # how a group's memory lies on its NUMA nodes is not told
             enough = self._has_surely(nodes, amounts)
-            short = not self._fits(self._most, nodes, amounts)
+            short = not self._most.suffice(nodes, amounts)
             if short or (enough and (single or self._serves(nodes))) or single:
                 found.add(nodes)
         return frozenset(found)
@@ -80,33 +137,13 @@ class MemoryManager:
     def _groups_of(self, node: int) -> set[Mask]:
         return self._held[node] | self._ending[node]
 
-    def _left(self, blocks: Iterable[MemoryBlock]) -> list[dict[str, int]]:
-        """What is left by NUMA node. A block on several is taken from the first, then the next."""
-        found = [dict(table) for table in self._total]
-        for block in blocks:
-            left = block.amount
-            for node in block.nodes:
-                if node < len(found):
-                    used = min(left, found[node].get(block.type, 0))
-                    found[node][block.type] = found[node].get(block.type, 0) - used
-                    left -= used
-        return found
-
     def _fits_on_each(self, amounts: Amounts) -> bool:
-        each = range(len(self._total))
-        return all(self._fits(self._total, 1 << i, amounts) for i in each)
-
-    @staticmethod
-    def _fits(tables: list[dict[str, int]], nodes: Mask, amounts: Amounts) -> bool:
-        return all(
-            sum(tables[i].get(kind, 0) for i in positions(nodes)) >= amount
-            for kind, amount in amounts
-        )
+        return all(self._total.suffice(1 << i, amounts) for i in positions(self._every))
 
     def _has_surely(self, nodes: Mask, amounts: Amounts) -> bool:
         """Whether enough is left there wherever pods take theirs."""
         more = tuple((kind, amount + self._taken.get(kind, 0)) for kind, amount in amounts)
-        return self._fits(self._least, nodes, more)
+        return self._least.suffice(nodes, more)
 
     def _may_serve(self, nodes: Mask) -> bool:
         """Whether the grouping of what stays allows it."""

@@ -14,14 +14,15 @@ Where the record does not tell what a manager has left, or the pod what it asks,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from topology.core.admission.cpumanager import cpu_hints
 from topology.core.admission.hints import NO_HINTS, Hints, Provider, all_nodes
 from topology.core.admission.kubelet import Kubelet
-from topology.core.admission.memorymanager import MemoryManager
+from topology.core.admission.memorymanager import MemoryLeft, MemoryManager
 from topology.core.admission.merging import on_one_node, preferred, rankings
+from topology.core.budget import HINT_STEPS
 from topology.core.numa import NumaFacts
 from topology.core.remembering import remembered
 from topology.core.requests import (
@@ -54,7 +55,8 @@ class Others:
 
     ``containers`` are the hints for each container with devices, ``pod`` those for the pod as a
     whole (scope ``pod``). ``hazards`` are refusals that may come whatever GPUs are free, and with
-    ``refused`` one of them surely comes: ``reason`` says why.
+    ``refused`` one of them surely comes: ``reason`` says why. ``steps`` is what it cost to work out
+    (:mod:`topology.core.budget`).
     """
 
     containers: tuple[Heard, ...] = ()
@@ -62,6 +64,7 @@ class Others:
     hazards: tuple[str, ...] = ()
     refused: bool = False
     reason: str = ""
+    steps: int = field(default=0, compare=False)
 
     def of(self, container: int) -> Heard:
         """The hints for the container in this place."""
@@ -103,7 +106,7 @@ def others_on(
     found = managers.look(exclusive.demands, asked)
     if only_gpu_plugin or found.refused:
         return found
-    return Others(unknown, None, found.hazards)
+    return Others(unknown, None, found.hazards, steps=found.steps)
 
 
 def _with_devices(exclusive: Exclusive, counts: Counts) -> tuple[int, ...] | None:
@@ -153,8 +156,10 @@ class _Managers:
         self._room = room
         self._cpus = cpus
         self._memory = memory
+        self._memory_left = MemoryLeft(numa, room) if memory else None
         self._hazards: set[str] = set()
         self._refused = ""
+        self._steps = 0
 
     def look(self, demands: tuple[Demand, ...], asked: tuple[int, ...]) -> Others:
         """What they say; ``asked`` are the places of the containers with devices."""
@@ -182,6 +187,7 @@ class _Managers:
             tuple(sorted(self._hazards)),
             bool(self._refused),
             self._refused,
+            self._steps,
         )
 
     def _hints(self, demand: Demand, step: _Step, *, whole: bool = False) -> Heard:
@@ -189,6 +195,7 @@ class _Managers:
         found: list[Provider] = []
         accepted = None
         if self._cpus and demand.cpus and self._policy != "none":
+            self._steps += HINT_STEPS << len(self._numa.nodes)
             cpus = cpu_hints(
                 self._numa, self._room, demand.cpus, before=step.cpus, reusable=step.reusable
             )
@@ -196,8 +203,13 @@ class _Managers:
                 return None
             found.append(cpus)
         if self._memory and demand.memory:
+            self._steps += HINT_STEPS << len(self._numa.nodes)
             manager = MemoryManager(
-                self._numa, self._room, only_fewest=self._strict, before=step.memory
+                self._numa,
+                self._room,
+                only_fewest=self._strict,
+                before=step.memory,
+                left=self._memory_left,
             )
             memory = manager.hints(demand.memory)
             accepted = manager.accepted(demand.memory, memory)

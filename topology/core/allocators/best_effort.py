@@ -11,7 +11,7 @@ last: that is the first split the plugin looks at, so every split of the highest
 every set that ties for the best in it can come. Hence, with ``f(M)`` the best total over the splits
 of ``M`` and ``h(M)`` the smallest possible best set among those splits, a set *S* may come from *A*
 if and only if ``score(S) + f(A - S) = f(A)`` and ``h(A - S) <= score(S)``. Both are computed for
-all masks of a shape at once by dynamic programming; splits are never listed.
+all masks of a shape at once (:mod:`.splits`); splits are never listed.
 
 Hazards, where the call may end without a usable answer:
 
@@ -38,36 +38,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topology.core.allocators.outcomes import Call, Outcomes, every_choice
+from topology.core.allocators.splits import (
+    Ints,
+    Table,
+    chunks,
+    masks_by_count,
+    score_bounds,
+    subsets_of,
+    tables,
+)
 from topology.core.devices import Mask, positions
 from topology.core.graph import Shape
-from topology.core.links import Link, LinkKind, Via
-from topology.core.patterns import picks
-from topology.core.remembering import interruptible, remembered
-
-Ints = NDArray[np.int32]
+from topology.core.remembering import remembered
 
 MAX_GPUS = 16
 """The tables have 2ⁿ entries; above this the outcomes are every choice."""
 
 SMALL_GPUS = 8
-
-PCIE_SCORE = {
-    LinkKind.SYS: 10,
-    LinkKind.NODE: 20,
-    LinkKind.PHB: 30,
-    LinkKind.PXB: 40,
-    LinkKind.PIX: 50,
-    LinkKind.BOARD: 60,
-}
-NVLINK_SCORE = 100
-"""For each direct link of a pair; links into a switch count nothing."""
 
 PADDED = "padded-set"
 UNEQUAL = "unequal-links"
@@ -106,36 +99,12 @@ def _hazards_of_large(call: Call) -> tuple[str, ...]:
         return (UNEQUAL,)
     count = available.bit_count()
     blank = count % size
-    least, most = _score_bounds(shape)
+    least, most = score_bounds(shape)
     unsure = call.required and _overwritten(-(-count // size))
     unsure = unsure or _has_pair(_uneven_rows(shape), available)
     if blank and (unsure or comb(blank, 2) * most >= comb(size, 2) * least):
         return (PADDED,)
     return ()
-
-
-@remembered
-def _score_bounds(shape: Shape) -> tuple[int, int]:
-    """The least and the most that a pair may score."""
-    pairs = list(combinations(range(shape.size), 2))
-    return (
-        min(_pair_score(shape, p, q, False) for p, q in pairs),
-        max(_pair_score(shape, p, q, True) for p, q in pairs),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """By mask: the score of the set, and of splitting the mask the best total and best set.
-
-    A mask whose size is no multiple of the set size has its blank set among the split. Totals and
-    best sets are filled in when they are asked for, ``done`` says for masks of how many GPUs.
-    """
-
-    score: Ints
-    total: Ints
-    best: Ints
-    done: set[int]
 
 
 @remembered
@@ -160,7 +129,7 @@ def _outcomes(call: Call) -> Outcomes:
         # The full set around the required GPUs may be lost, and the one with blanks be left.
         blank = available.bit_count() % size
         return every_choice(call, exact=False, hazards=(PADDED,) if blank else ())
-    low, high = _tables(shape, size, available.bit_count())
+    low, high = tables(shape, size, available.bit_count())
     sets = _subsets(available & ~call.required, size - call.required.bit_count()) | call.required
     rest = available & ~sets
     least = int((low.score[sets] + low.total[rest]).max())
@@ -195,13 +164,13 @@ def answers(shape: Shape, pools: Ints, size: int) -> Answers:
     about its NVLinks (:func:`unequal`, :func:`uneven`).
     """
     count = int(pools[0]).bit_count()
-    sets = _spread(pools, count, size)
+    sets = subsets_of(pools, count, size)
     if size == 1:
         chosen = np.ones(sets.shape, dtype=np.bool_)
         return Answers(sets, chosen, np.zeros(len(pools), dtype=np.bool_), True)
     splits = -(-count // size)
     lost = _overwritten(splits)
-    low, high = _tables(shape, size, count)
+    low, high = tables(shape, size, count)
     rest = pools[:, None] ^ sets
     scores = low.score[sets]
     sums = scores + low.total[rest]
@@ -223,7 +192,7 @@ def answers(shape: Shape, pools: Ints, size: int) -> Answers:
 def answers_of(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
     """:func:`answers` in parts that do not take much memory at once."""
     return (
-        answers(shape, some, size) for some in _chunks(pools, comb(int(pools[0]).bit_count(), size))
+        answers(shape, some, size) for some in chunks(pools, comb(int(pools[0]).bit_count(), size))
     )
 
 
@@ -231,7 +200,7 @@ def answers_of(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
 def _of_small(shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
     """The outcomes of every mask of a small machine without unequal links: all at once is cheap."""
     found: list[Outcomes | None] = [None] * (1 << shape.size)
-    for masks in _masks_by_count(shape.size)[size:]:
+    for masks in masks_by_count(shape.size)[size:]:
         known = answers(shape, masks, size)
         for mask, sets, chosen, padded in zip(
             masks.tolist(), known.sets, known.chosen, known.padded, strict=True
@@ -243,13 +212,13 @@ def _of_small(shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
 
 
 def _blank_sets_can_win(
-    pools: Ints, count: int, size: int, low: _Table, high: _Table, least: Ints, splits: int
+    pools: Ints, count: int, size: int, low: Table, high: Table, least: Ints, splits: int
 ) -> NDArray[np.bool_]:
     """For each pool, whether a set with blanks can be the best of a best split; a tie counts."""
     blank = count % size
     if not blank:
         return np.zeros(len(pools), dtype=np.bool_)
-    sets = _spread(pools, count, blank)
+    sets = subsets_of(pools, count, blank)
     rest = pools[:, None] ^ sets
     wins = high.score[sets] + high.total[rest] >= least
     if low is high:
@@ -286,12 +255,6 @@ def _uneven_rows(shape: Shape) -> tuple[Mask, ...]:
     return shape.rows(frozenset(link for link in shape.distinct_links() if link.uneven))
 
 
-def _tables(shape: Shape, size: int, count: int) -> tuple[_Table, _Table]:
-    """The tables for the lowest and the highest scores that pairs may have; one if they agree."""
-    low = _table(shape, size, False, count)
-    return low, low if _scores_known(shape) else _table(shape, size, True, count)
-
-
 def _has_unequal_links(shape: Shape, available: Mask) -> bool:
     return _has_pair(_unequal_rows(shape), available)
 
@@ -312,127 +275,6 @@ def _overwritten(splits: int) -> int:
     return shared if shared > 1 else 0
 
 
-@remembered
-def _scores_known(shape: Shape) -> bool:
-    return _pair_scores(shape, False) == _pair_scores(shape, True)
-
-
-def _pair_scores(shape: Shape, highest: bool) -> tuple[tuple[int, ...], ...]:
-    n = range(shape.size)
-    return tuple(tuple(_pair_score(shape, p, q, highest) for q in n) for p in n)
-
-
-def _pair_score(shape: Shape, p: int, q: int, highest: bool) -> int:
-    if p == q:
-        return 0
-    link = shape.links[p][q] or Link(0, 0)
-    direct = link.nvlinks if link.via is Via.DIRECT else 0
-    score = NVLINK_SCORE * direct
-    if link.pcie is not LinkKind.UNKNOWN:
-        return score + PCIE_SCORE[link.pcie]
-    a, b = shape.numa[p], shape.numa[q]
-    if not direct or a is None or b is None:
-        return score + PCIE_SCORE[LinkKind.BOARD] * highest
-    # The class is hidden behind the NVLinks, as in the text of nvidia-smi.
-    bounds = (LinkKind.NODE, LinkKind.BOARD) if a == b else (LinkKind.SYS, LinkKind.SYS)
-    return score + PCIE_SCORE[bounds[highest]]
-
-
-def _table(shape: Shape, size: int, highest: bool, count: int) -> _Table:
-    """The table, right for masks of ``count`` GPUs, and what is left of them set by set."""
-    table = _empty_table(shape, size, highest)
-    # Where the blank set is taken away, whole sets are left.
-    for members in (*range(0, count, size), *range(count % size, count + 1, size)):
-        if members not in table.done:
-            interruptible()
-            _fill(table, size, members)
-            table.done.add(members)  # last: a thread that sees it finds the masks filled
-    return table
-
-
-@remembered
-def _empty_table(shape: Shape, size: int, highest: bool) -> _Table:
-    score = _set_scores(_pair_scores(shape, highest), shape.size)
-    return _Table(score, np.zeros_like(score), np.zeros_like(score), set())
-
-
-def _fill(table: _Table, size: int, count: int) -> None:
-    """Fill in the masks of ``count`` GPUs from those with a set less."""
-    score, total, best = table.score, table.total, table.best
-    masks = _masks_by_count(len(score).bit_length() - 1)[count]
-    if count < size:
-        total[masks] = best[masks] = score[masks]
-        return
-    # The lowest GPU is in a full set, or in the one with blanks.
-    kinds = sorted({size - 1, count % size - 1} - {-1})
-    for some in _chunks(masks, sum(comb(count - 1, others) for others in kinds)):
-        low = some & -some
-        tops = np.full(len(some), -1, dtype=np.int64)
-        for others in kinds:
-            sets = _spread(some ^ low, count - 1, others) | low[:, None]
-            behind = some[:, None] ^ sets
-            own = score[sets]
-            # The highest total first, then the lowest best set.
-            key = (own + total[behind]).astype(np.int64) << 32
-            key |= _HIGHEST - np.maximum(own, best[behind])
-            np.maximum(tops, key.max(axis=1), out=tops)
-        total[some] = tops >> 32
-        best[some] = _HIGHEST - (tops & _HIGHEST)
-
-
-_HIGHEST = np.int64((1 << 32) - 1)
-_AT_ONCE = 1 << 15
-"""Elements of a matrix that stay in the processor's cache."""
-
-
-def _chunks(masks: Ints, width: int) -> Iterator[Ints]:
-    """The masks in parts whose matrices of so many columns are small."""
-    step = max(1, _AT_ONCE // width)
-    return (masks[at : at + step] for at in range(0, len(masks), step))
-
-
-def _set_scores(pairs: tuple[tuple[int, ...], ...], n: int) -> Ints:
-    """The score of every mask: the sum over its pairs."""
-    score = np.zeros(1, dtype=np.int32)
-    for p in range(n):
-        with_p = np.zeros(1, dtype=np.int32)
-        for q in range(p):
-            with_p = np.concatenate([with_p, with_p + pairs[p][q]])
-        score = np.concatenate([score, score + with_p])
-    return score
-
-
-@remembered
-def _masks_by_count(n: int) -> tuple[Ints, ...]:
-    masks = np.arange(1 << n, dtype=np.int32)
-    counts = np.bitwise_count(masks)
-    return tuple(masks[counts == c] for c in range(n + 1))
-
-
-def _spread(masks: Ints, members: int, size: int) -> Ints:
-    """For each mask with ``members`` GPUs, its C(members, size) subsets: a matrix of masks.
-
-    A product of matrices: with 16 GPUs every sum is exact in a float of 32 bits.
-    """
-    bits = np.empty((len(masks), members), dtype=np.float32)
-    left = masks.copy()
-    for i in range(members):
-        lowest = left & -left
-        bits[:, i] = lowest
-        left ^= lowest
-    found: Ints = (bits @ _picks(members, size)).astype(np.int32)
-    return found
-
-
-@remembered
-def _picks(members: int, size: int) -> NDArray[np.float32]:
-    """A members × C(members, size) matrix of 0 and 1: a column for every choice."""
-    matrix = np.zeros((members, comb(members, size)), dtype=np.float32)
-    chosen = picks(members, size)
-    matrix[chosen.T, np.arange(len(chosen))] = 1
-    return matrix
-
-
 def _subsets(mask: Mask, size: int) -> Ints:
-    found: Ints = _spread(np.array([mask], dtype=np.int32), mask.bit_count(), size)[0]
+    found: Ints = subsets_of(np.array([mask], dtype=np.int32), mask.bit_count(), size)[0]
     return found

@@ -85,7 +85,7 @@ def outlook(
     else:
         found = _one_by_one(kubelet, believed.free_states, counts, others)
     exact = found.exact and found.sets is not None
-    steps = found.steps + believed.steps
+    steps = found.steps + believed.steps + others.steps
     return Outlook(found.sets, found.hazards, exact, widest, count, steps)
 
 

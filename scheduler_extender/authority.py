@@ -1,0 +1,180 @@
+"""A certificate authority of our own, small enough for two certificates.
+
+It signs the one that the extender serves with and the one that kube-scheduler shows. Its key stays
+with whoever made it: neither of the two needs it. Keys are ECDSA over P-256; certificates follow
+RFC 5280 as far as OpenSSL and Go check it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Self
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_DAYS = 3650
+"""How long a new authority is valid."""
+EARLIER = timedelta(hours=1)
+"""Certificates are valid so long before they are made, for machines whose clock is behind."""
+MAX_COMMON_NAME = 64
+"""Characters, by RFC 5280."""
+
+SigningKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+"""Keys that we sign with. Ours are elliptic; RSA is what other tools make."""
+
+
+class AuthorityError(Exception):
+    """An authority cannot be used; the message says why, without naming files."""
+
+
+class Use(Enum):
+    """What a certificate is for; nobody takes one for the other."""
+
+    SERVER = ExtendedKeyUsageOID.SERVER_AUTH
+    CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate and its private key, both PEM; the key is PKCS 8 and not encrypted."""
+
+    certificate: bytes
+    key: bytes
+    expires: datetime
+
+
+class Authority:
+    """Signs certificates. Made by :meth:`new`, or by :meth:`load` from what :meth:`new` made."""
+
+    def __init__(self, certificate: x509.Certificate, key: SigningKey) -> None:
+        self._certificate = certificate
+        self._key = key
+        self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
+        self.key = _pem(key)
+        self.expires = certificate.not_valid_after_utc
+
+    @classmethod
+    def new(cls, name: str, now: datetime) -> Self:
+        """A new authority, valid for :data:`AUTHORITY_DAYS` from ``now``, signed by itself."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = _common_name(name)
+        builder = (
+            _dated(key.public_key(), now, now + timedelta(days=AUTHORITY_DAYS))
+            .subject_name(subject)
+            .issuer_name(subject)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+        )
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def load(cls, certificate: bytes, key: bytes, now: datetime) -> Self:
+        """An authority that was made before, of two PEM texts. Raises :class:`AuthorityError`."""
+        try:
+            found = x509.load_pem_x509_certificate(certificate)
+        except ValueError as error:
+            raise AuthorityError("the certificate is not PEM") from error
+        try:
+            secret = serialization.load_pem_private_key(key, None)
+        except TypeError as error:
+            raise AuthorityError("the key is encrypted with a password") from error
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise AuthorityError("the key is not PEM, or of a kind that nobody knows") from error
+        if not isinstance(secret, SigningKey):
+            raise AuthorityError("the key is neither elliptic nor RSA")
+        if secret.public_key() != found.public_key():
+            raise AuthorityError("the key is not that of the certificate")
+        try:
+            constraints = found.extensions.get_extension_for_class(x509.BasicConstraints).value
+        except (x509.ExtensionNotFound, ValueError) as error:
+            raise AuthorityError("the certificate is not that of an authority") from error
+        if not constraints.ca:
+            raise AuthorityError("the certificate is not that of an authority")
+        if found.issuer != found.subject:  # OpenSSL trusts roots only
+            raise AuthorityError("the certificate is not signed by itself: a root is needed")
+        if found.not_valid_after_utc <= now:
+            raise AuthorityError(f"the certificate expired on {found.not_valid_after_utc:%Y-%m-%d}")
+        return cls(found, secret)
+
+    def issue(
+        self, name: str, use: Use, names: Collection[str], now: datetime, days: int
+    ) -> Issued:
+        """A certificate of a new key, with ``name`` as its common name.
+
+        ``names`` are DNS names and IP addresses for the subject alternative names. It is valid for
+        ``days``, but no longer than the authority.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        expires = min(now + timedelta(days=days), self.expires)
+        builder = (
+            _dated(key.public_key(), now, expires)
+            .subject_name(_common_name(name))
+            .issuer_name(self._certificate.subject)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([use.value]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+            .add_extension(
+                x509.SubjectAlternativeName([_general_name(n) for n in names]), critical=False
+            )
+        )
+        signed = builder.sign(self._key, hashes.SHA256())
+        pem = signed.public_bytes(serialization.Encoding.PEM)
+        return Issued(pem, _pem(key), signed.not_valid_after_utc)
+
+
+def _dated(
+    key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - EARLIER)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _pem(key: SigningKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

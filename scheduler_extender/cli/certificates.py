@@ -1,0 +1,231 @@
+"""``gpu-topology certificates``: a certificate authority of one's own, and what it signs."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+import re
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import text_of
+
+if TYPE_CHECKING:  # cryptography takes a while to load, which other commands need not wait for
+    from scheduler_extender.authority import Authority, Issued
+
+CA, EXTENDER, SCHEDULER = "ca", "extender", "scheduler"
+"""The pairs of files in the folder: NAME.crt and NAME.key."""
+SECRET = "gpu-topology-tls"  # noqa: S105 (a name)
+"""The Secret that the extender's pods mount."""
+SERVICES = ("gpu-topology", "gpu-topology-admin")
+"""Both ports serve the same certificate, and each has a Service of its own."""
+LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
+MAX_PEM = 64 * 1024
+
+
+def certificates(
+    output: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for the certificates and keys.")
+    ],
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca",
+            metavar="FOLDER",
+            help="Renew: sign with ca.crt and ca.key of this folder, which an earlier run made. "
+            "Without it: make a new authority.",
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A further DNS name or IP address by which the extender is called. May be given "
+            "several times.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option(metavar="NAME", help="Namespace of the extender.")
+    ] = "gpu-topology-system",
+    client_name: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Name of kube-scheduler, as the extender's --client-name has it."
+        ),
+    ] = "kube-scheduler",
+    days: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER", help="Days that the two certificates are valid.", min=1, max=3650
+        ),
+    ] = 365,
+    secret: Annotated[
+        bool,
+        typer.Option(
+            "--secret",
+            help=f"Print the extender's certificate as the Secret {SECRET}, too, for kubectl apply "
+            "-f -. The keys of the authority and of kube-scheduler are not in it.",
+        ),
+    ] = False,
+) -> None:
+    """Make what TLS between kube-scheduler and the extender needs.
+
+    These are a certificate authority (ca.crt, ca.key), the certificate that the extender serves
+    with (extender.crt, extender.key) and the one that kube-scheduler shows (scheduler.crt,
+    scheduler.key). Keep ca.key to yourself: who has it can make a scheduler's certificate. To
+    renew the two certificates, run the command again with the same folder as --output and --ca.
+    The extender and kube-scheduler read changed certificates by themselves, without a restart.
+    """
+    now = datetime.now(UTC).replace(microsecond=0)
+    names = _names(namespace, name or [])
+    _check_common_name(client_name)
+    authority = _authority(ca, output, now)
+    from scheduler_extender.authority import Use
+
+    pairs = {
+        EXTENDER: authority.issue(SERVICES[0], Use.SERVER, names, now, days),
+        SCHEDULER: authority.issue(client_name, Use.CLIENT, _dns_only(client_name), now, days),
+    }
+    _folder(output)
+    if ca is None:
+        _write(_key(output, CA), authority.key, 0o600)
+    _write(_crt(output, CA), authority.certificate, 0o644)
+    for which, issued in pairs.items():
+        _write(_key(output, which), issued.key, 0o600)
+        _write(_crt(output, which), issued.certificate, 0o644)
+    _tell(output, authority, pairs[EXTENDER], days, now)
+    if secret:
+        typer.echo(_secret(namespace, authority.certificate, pairs[EXTENDER]), nl=False)
+
+
+def _names(namespace: str, more: list[str]) -> list[str]:
+    """What the extender's certificate is for: its Services, this machine, and what is asked."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
+        raise BadInputError(f"--namespace: {namespace[:60]!r} is no name of a namespace")
+    found = []
+    for service in SERVICES:
+        host = f"{service}.{namespace}"
+        found += [service, host, f"{host}.svc", f"{host}.svc.cluster.local"]
+    found += ["localhost", "127.0.0.1", "::1"]
+    for name in more:
+        if not _is_ip(name) and not _is_dns(name):
+            raise BadInputError(f"--name: {name[:60]!r} is neither a DNS name nor an IP address")
+        found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def _check_common_name(name: str) -> None:
+    from scheduler_extender.authority import MAX_COMMON_NAME
+
+    if not 0 < len(name) <= MAX_COMMON_NAME or not name.isprintable() or not name.isascii():
+        said = f"1 to {MAX_COMMON_NAME} printable ASCII characters"
+        raise BadInputError(f"--client-name: {said}, not {name[:60]!r}")
+
+
+def _dns_only(name: str) -> list[str]:
+    """The client's name once more, where it is one that DNS could have."""
+    return [name] if _is_dns(name) else []
+
+
+def _is_dns(name: str) -> bool:
+    label = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+    return len(name) <= 253 and re.fullmatch(rf"(\*\.)?{label}(\.{label})*", name) is not None
+
+
+def _is_ip(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
+    """A new one, or that of ``ca``. A new one never takes the place of another."""
+    from scheduler_extender.authority import Authority, AuthorityError
+
+    if ca is None:
+        for path in (_crt(output, CA), _key(output, CA)):
+            if path.exists():
+                raise BadInputError(
+                    f"--output: {path} is there already: renew with --ca {output}, or give "
+                    "another folder for a new authority"
+                )
+        return Authority.new("gpu-topology", now)
+    certificate, key = text_of(_crt(ca, CA), MAX_PEM), text_of(_key(ca, CA), MAX_PEM)
+    try:
+        return Authority.load(certificate.encode(), key.encode(), now)
+    except AuthorityError as error:
+        raise BadInputError(f"--ca: {ca}/{CA}.crt and {CA}.key: {error}") from error
+
+
+def _crt(folder: Path, which: str) -> Path:
+    return folder / f"{which}.crt"
+
+
+def _key(folder: Path, which: str) -> Path:
+    return folder / f"{which}.key"
+
+
+def _folder(output: Path) -> None:
+    """Make the folder, for its owner only; one that is there keeps its mode."""
+    try:
+        output.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadInputError(f"--output: {output}: a folder is needed, a file is in the way") from (
+            error
+        )
+    except OSError as error:
+        raise BadInputError(f"--output: {output}: {error.strerror}") from error
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Write a file in one step: who reads it sees the old content or the new one, whole."""
+    try:
+        # Its mode is 0600 from the first moment.
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), mode)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise BadInputError(f"--output: {path}: {error.strerror}") from error
+
+
+def _tell(output: Path, authority: Authority, issued: Issued, days: int, now: datetime) -> None:
+    """On stderr: the Secrets may be on stdout."""
+    typer.echo(
+        f"{output}: the authority is valid until {authority.expires:%Y-%m-%d}, the certificates of "
+        f"the extender and of kube-scheduler until {issued.expires:%Y-%m-%d}",
+        err=True,
+    )
+    if (issued.expires - now).days < days:
+        typer.echo(
+            f"warning: that is less than {days} days, for no certificate outlives its authority: "
+            "make a new one soon",
+            err=True,
+        )
+
+
+def _secret(namespace: str, ca: bytes, issued: Issued) -> str:
+    import yaml
+
+    content = {"ca.crt": ca, "tls.crt": issued.certificate, "tls.key": issued.key}
+    found = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": SECRET, "namespace": namespace, "labels": LABELS},
+        "type": "kubernetes.io/tls",
+        "data": {name: base64.b64encode(pem).decode() for name, pem in content.items()},
+    }
+    return str(yaml.safe_dump(found, sort_keys=False))

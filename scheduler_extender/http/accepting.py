@@ -1,0 +1,115 @@
+"""Takes the connections of one port: TLS first, within a time and a number of its own.
+
+uvicorn's connection begins when the handshake is over. Before that a client has shown nothing yet,
+so it gets seconds, and there is room for so many such clients at one time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from scheduler_extender.http.strangers import Lack, Strangers
+from scheduler_extender.limits import Limits
+
+ACCEPT_PAUSE = 0.2
+"""Seconds until we try again where the system has no descriptor for one more connection."""
+BACKLOG = 2048
+"""Connections that the system holds for us, as uvicorn has it."""
+
+Factory = Callable[[], asyncio.Protocol]
+
+
+class Acceptor:
+    """The listener of one port; uvicorn's server holds it as it would hold asyncio's own.
+
+    ``context`` gives the TLS of a new connection and is asked for each; None for plain HTTP.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        factory: Factory,
+        context: Callable[[], ssl.SSLContext] | None,
+        limits: Limits,
+        strangers: Strangers,
+    ) -> None:
+        self._listener = listener
+        self._factory = factory
+        self._context = context
+        self._limits = limits
+        self._strangers = strangers
+        # In the order in which they came: the first has waited longest.
+        self._beginning: dict[asyncio.Task[None], None] = {}
+        self._unowned: set[socket.socket] = set()
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Listen. Inside the event loop."""
+        self._listener.setblocking(False)
+        self._listener.listen(BACKLOG)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Take no more connections, and give up those that have only begun."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+        for task in self._beginning:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Until :meth:`close` is done."""
+        tasks = [*self._beginning, *filter(None, [self._accepting])]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    sock, address = await loop.sock_accept(self._listener)
+                except OSError:
+                    await asyncio.sleep(ACCEPT_PAUSE)
+                    continue
+                self._make_room()
+                self._unowned.add(sock)
+                task = loop.create_task(self._begin(sock, address[0]))
+                self._beginning[task] = None
+                task.add_done_callback(partial(self._begun, sock))
+                # While more of them wait, accepting one does not let the others have their turn.
+                await asyncio.sleep(0)
+        finally:
+            self._listener.close()
+
+    def _make_room(self) -> None:
+        if len(self._beginning) >= self._limits.handshakes:
+            longest = next(iter(self._beginning))
+            del self._beginning[longest]
+            longest.cancel()
+
+    def _begun(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._beginning.pop(task, None)
+        if sock in self._unowned:  # cancelled before its first step; later asyncio closes it
+            self._unowned.discard(sock)
+            sock.close()
+
+    async def _begin(self, sock: socket.socket, client: str) -> None:
+        self._unowned.discard(sock)
+        loop = asyncio.get_running_loop()
+        try:
+            if self._context is None:
+                await loop.connect_accepted_socket(self._factory, sock)
+                return
+            await loop.connect_accepted_socket(
+                self._factory,
+                sock,
+                ssl=self._context(),
+                ssl_handshake_timeout=self._limits.handshake_seconds,
+                # The end of TLS is the client's word that it has read everything.
+                ssl_shutdown_timeout=self._limits.write_seconds,
+            )
+        except OSError as error:
+            self._strangers.note(Lack.HANDSHAKE, str(error), client)

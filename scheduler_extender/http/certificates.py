@@ -1,0 +1,174 @@
+"""The certificates of both ports, read again when their files change.
+
+A Secret's volume changes while we run: the kubelet swaps a symlink, and cert-manager or a person
+has renewed what is behind it. New connections get what the files say now; those that stand go on
+with what they began with. Files that cannot be used change nothing: what was read before stays in
+use, and a log line and a metric say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from scheduler_extender.http.addresses import Tls
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY = 5.0
+"""Seconds between two looks at the files. The kubelet itself takes up to a minute or two to bring a
+changed Secret into a pod."""
+WARN_BEFORE = timedelta(days=14)
+MAX_FILE = 1024 * 1024
+"""Bytes of a certificate or key."""
+
+
+class CertificatesError(Exception):
+    """The files cannot be used; the message names the file or says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What new connections get: kube-scheduler's, which shows a certificate, and people's.
+
+    ``expires`` is when our own certificate does.
+    """
+
+    scheduler: ssl.SSLContext
+    admin: ssl.SSLContext
+    expires: datetime
+
+
+class Certificates:
+    """The files of ``tls`` as they were last good. Raises :class:`CertificatesError` at first.
+
+    :meth:`look` reads files: one thread at a time, and not the event loop. The rest is for any
+    thread.
+    """
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self._seen: bytes | None = _digest(tls)
+        self.contexts = contexts(tls)
+        self.client_names = tls.client_names
+        self.problem: str | None = None
+        self.renewed = self.failed = 0
+
+    def scheduler(self) -> ssl.SSLContext:
+        """For a new connection of kube-scheduler's port."""
+        return self.contexts.scheduler
+
+    def admin(self) -> ssl.SSLContext:
+        """For a new connection of the admin port."""
+        return self.contexts.admin
+
+    def expiry_warning(self, now: datetime) -> str | None:
+        """What to say about a certificate that expires soon, or has; None where it is good."""
+        expires = self.contexts.expires
+        if expires - now > WARN_BEFORE:
+            return None
+        verb = "expires" if expires > now else "expired"
+        return f"the certificate of both ports {verb} on {expires:%Y-%m-%d}: renew it"
+
+    def look(self) -> None:
+        """Take in what has changed since the last look.
+
+        The digest is of the files before they are loaded: if they change meanwhile, the next look
+        finds another one and loads them again.
+        """
+        try:
+            seen = _digest(self._tls)
+            if seen == self._seen:
+                return
+            found = contexts(self._tls)
+        except CertificatesError as error:
+            self._keep(str(error))
+            self._seen = None  # looked at again: they may come back as they were
+            return
+        self._seen, self.contexts, self.problem = seen, found, None
+        self.renewed += 1
+        log.info("certificates read again", expires=found.expires.isoformat())
+
+    def _keep(self, problem: str) -> None:
+        if problem == self.problem:
+            return  # told already
+        self.problem = problem
+        self.failed += 1
+        log.error(
+            "changed TLS files cannot be used; the certificates from before stay in use",
+            reason=problem,
+            expires=self.contexts.expires.isoformat(),
+        )
+
+
+def contexts(tls: Tls) -> Contexts:
+    """What the files say. Raises :class:`CertificatesError`."""
+    scheduler, admin = _serving(tls), _serving(tls)
+    if tls.client_ca is not None:
+        try:
+            scheduler.load_verify_locations(tls.client_ca)
+        except (OSError, ValueError) as error:
+            raise CertificatesError(f"{tls.client_ca}: {_reason(error)}") from error
+        scheduler.verify_mode = ssl.CERT_REQUIRED
+    return Contexts(scheduler, admin, _expiry(tls.certificate))
+
+
+def _serving(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # No resumed sessions, no second handshake: every connection shows its certificate to the CA
+    # of now, and once.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, _no_password(tls.key))
+    except (OSError, ValueError) as error:
+        raise CertificatesError(f"{tls.certificate}, {tls.key}: {_reason(error)}") from error
+    return context
+
+
+def _no_password(key: Path) -> Callable[[], str]:
+    def refuse() -> str:  # else OpenSSL asks on the terminal
+        raise ValueError(f"{key} is encrypted with a password")
+
+    return refuse
+
+
+def _expiry(path: Path) -> datetime:
+    from cryptography import x509  # takes a while to load: without TLS nobody waits for it
+
+    try:
+        return x509.load_pem_x509_certificate(_bytes(path)).not_valid_after_utc.astimezone(UTC)
+    except ValueError as error:
+        raise CertificatesError(f"{path}: {error}") from error
+
+
+def _digest(tls: Tls) -> bytes:
+    whole = hashlib.sha256()
+    for path in filter(None, (tls.certificate, tls.key, tls.client_ca)):
+        whole.update(hashlib.sha256(_bytes(path)).digest())
+    return whole.digest()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            found = file.read(MAX_FILE + 1)
+    except OSError as error:
+        raise CertificatesError(f"{path}: {error.strerror}") from error
+    if len(found) > MAX_FILE:
+        raise CertificatesError(f"{path}: larger than {MAX_FILE:,} bytes")
+    return found
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        word = (error.reason or "not PEM").replace("_", " ").lower()
+        return {"key values mismatch": "the key is not that of the certificate"}.get(word, word)
+    return getattr(error, "strerror", None) or str(error)

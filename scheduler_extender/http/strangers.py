@@ -1,0 +1,59 @@
+"""Who was not let in: counted, and told in the log once in a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from enum import StrEnum
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+
+from scheduler_extender.ratelimit import RateLimit
+
+log = structlog.get_logger(__name__)
+
+LOG_PAUSE, LOG_RATE, LOG_BURST = 60.0, 1.0, 8
+"""Seconds between two log lines about clients that lack the same thing; lines a second, at once."""
+MAX_TOLD = 300
+"""Characters of what a stranger says about itself."""
+
+
+class Lack(StrEnum):
+    """What a client was refused for, as the metric's label ``why`` says it."""
+
+    HANDSHAKE = "handshake"
+    NAME = "name"
+    TOKEN = "token"  # noqa: S105 (a label)
+    RIGHT = "right"
+    JUDGE = "judge"
+
+
+class Strangers:
+    """Counts each client that was refused, and logs one of each kind a minute. Any thread."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counter = Counter(
+            "gpu_topology_clients_refused",
+            "Clients refused: TLS handshake failed, certificate of another name, no valid token, "
+            "no right to the path, or nobody could judge the token",
+            ["why"],
+            registry=registry,
+        )
+        for lack in Lack:
+            self._counter.labels(lack.value)
+        self._limit = RateLimit(LOG_PAUSE, LOG_RATE, LOG_BURST)
+        self._lock = threading.Lock()
+        self._untold = 0
+
+    def note(self, lack: Lack, told: str, client: str) -> None:
+        """A client was refused; for the log, ``told`` says more and ``client`` is its address."""
+        self._counter.labels(lack.value).inc()
+        with self._lock:
+            if not self._limit.allows(lack, time.monotonic()):
+                self._untold += 1
+                return
+            before, self._untold = self._untold, 0
+        log.warning(
+            "client refused", why=lack.value, client=client, told=told[:MAX_TOLD], untold=before
+        )

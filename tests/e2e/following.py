@@ -1,0 +1,49 @@
+"""Objects of a real API server, followed while a context is open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from tests.e2e.controlplane import ControlPlane
+from tests.waiting import PATIENCE
+from topology.kubeapi.apiserver import ApiServer
+from topology.kubeapi.reflector import Reflector
+
+
+class Following:
+    """Takes every version of every object at a path (:meth:`apply`) while the context is open."""
+
+    def __init__(self, control_plane: ControlPlane, path: str, name: str) -> None:
+        self._api = ApiServer.from_kubeconfig(control_plane.kubeconfig())
+        self._reflector = Reflector(self._api, path, self, name=name)
+
+    def __enter__(self) -> Self:
+        self._reflector.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._api.close()
+        self._reflector.stop(PATIENCE)
+
+    # The reflector's sink.
+
+    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+        """Take a complete list."""
+        for obj in objects:
+            self.apply(obj)
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take a version of an object."""
+        raise NotImplementedError
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """What an object was stays noted."""
