@@ -10,11 +10,10 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -38,10 +37,6 @@ POD_ADDRESS = "10.244.0.1"
 SHIPPED_LEASE = 10.0
 """Seconds: the default of ``--lease-seconds``."""
 PRODUCT = ("-m", "scheduler_extender")
-RIGHTS: list[dict[str, Any]] = [
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]},
-    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["*"]},
-]
 
 
 @dataclass(slots=True)
@@ -144,14 +139,7 @@ class ReplicatedCluster(RealCluster):
             del self._reflector
 
     def _prepare(self) -> None:
-        """Rights, pods and uplinks of the replicas, and whoever follows the Service."""
-        for kind, path, extra in (
-            ("ClusterRole", "clusterroles", {"rules": RIGHTS}),
-            ("ClusterRoleBinding", "clusterrolebindings", _bound_to_extender()),
-        ):
-            rights = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, **extra}
-            rights["metadata"] = {"name": "gpu-topology-e2e-replicas"}
-            self.create(f"/apis/rbac.authorization.k8s.io/v1/{path}", rights)
+        """Pods and uplinks of the replicas, and whoever follows the Service."""
         for name in ("extender-a", "extender-b"):
             self.replicas.append(self.add_replica(name))
         self._follower_api = ApiServer.from_kubeconfig(self.control_plane.kubeconfig())
@@ -279,11 +267,15 @@ class ReplicatedCluster(RealCluster):
         path.write_text(yaml.safe_dump(content))
         return path
 
-    def _scheduler_config(self) -> str:
-        """The configuration that we ship, with the Service's port."""
+    def _scheduler_config(self, tls: Mapping[str, str | None] | None = None) -> str:
+        """The configuration that we ship, with the Service's port, and without TLS: what is asked
+        and answered is read on its way."""
         shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
         config = yaml.safe_load(shipped)
-        config["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self.service.port}/scheduler"
+        ours = config["extenders"][0]
+        del ours["tlsConfig"]
+        ours["urlPrefix"] = f"http://127.0.0.1:{self.service.port}/scheduler"
+        ours["enableHTTPS"] = False
         return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
 
     def logs(self) -> str:
@@ -297,15 +289,3 @@ class ReplicatedCluster(RealCluster):
             for name in names
             if (path := self._folder / f"{name}.log").exists()
         )
-
-
-def _bound_to_extender() -> dict[str, Any]:
-    namespace, name = EXTENDER.split(":")[2:]
-    return {
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": "gpu-topology-e2e-replicas",
-        },
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
-    }
