@@ -151,7 +151,7 @@ def test_the_check_of_a_long_list_is_interrupted_at_each_part(status: Object) ->
 
     def count(frame: FrameType, event: str, argument: object) -> None:
         nonlocal begun
-        begun += event == "call" and frame.f_code is wire.IN_TURNS.func.__code__  # type: ignore[union-attr]
+        begun += event == "call" and frame.f_code is wire.IN_TURNS.func.__code__
 
     sys.setprofile(count)
     try:
