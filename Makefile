@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e bench lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e bench sbom lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-schedu
 
 bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do-nothing route
 	$(BIN)/python -m benchmarks latency --json $(OUT)/latency.json
+
+sbom: $(VENV)/dev.stamp          ## the packages of the image as a CycloneDX bill of materials
+	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/sbom.cdx.json
 
 lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
 	$(BIN)/pip install -q uv
