@@ -301,7 +301,7 @@ class NodeAgent:
             error = self._hardware.look(nvml.seen, down, pci)
             if error is not None:
                 log.error("the driver contradicts itself", exc_info=error)
-            self._health.gone(self._hardware.gone(nvml), self._clock.text())
+            self._health.gone(self._hardware.gone(nvml), len(nvml.hung), self._clock.text())
         self._missing.look(nvml, self._hardware.gone(nvml), self._clock.text())
 
     def _look_at_processors(self, around: Surroundings) -> None:
@@ -345,7 +345,7 @@ class NodeAgent:
             exclusive=self._exclusive,
             policy=self._policy,
             refuses_several=self._refuses_several(),
-            several_shares=self._shares.answer,
+            several_shares=self._shares.learnt,
         )
 
     def _missing_gpus(self, around: Surroundings) -> tuple[MissingGpu, ...]:

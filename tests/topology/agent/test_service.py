@@ -247,6 +247,24 @@ def test_an_agent_that_starts_beside_a_gpu_that_hangs_tells_of_the_others(node: 
     node.until(lambda: node.ready() and node.report().missing == ())
 
 
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUUID"])
+def test_a_gpu_that_hangs_over_an_agents_restart_is_well_when_it_answers(
+    node: Node, function: str
+) -> None:
+    node.cadence = replace(QUICK, hung=HUNG)
+    node.start()
+    node.until(node.ready)
+    node.nvml.hang(function, 3)
+    node.until(lambda: 3 in node.health())
+    node.stop()
+    service = node.start()
+    node.until(lambda: service.looks > 3 and node.ready())
+    assert [gpu.name for gpu in node.report().missing] == [node.gpus[3]]
+    assert node.health()[3].reason == "Hangs"
+    node.nvml.lift()
+    node.until(lambda: node.report().missing == () and node.health() == {})
+
+
 def test_calls_that_hang_over_every_gpu_leave_no_more_threads_than_gpus(node: Node) -> None:
     node.cadence = replace(QUICK, hung=HUNG)
     service = node.start()
@@ -258,6 +276,24 @@ def test_calls_that_hang_over_every_gpu_leave_no_more_threads_than_gpus(node: No
     assert sum(thread.name == "nvml" for thread in threading.enumerate()) <= 9
     node.nvml.lift()
     node.until(lambda: node.ready() and node.report().missing == () and node.health() == {})
+
+
+def test_a_gpu_that_answers_again_is_asked_while_another_one_hangs(
+    node: Node,
+) -> None:
+    node.cadence = replace(QUICK, hung=HUNG)
+    node.start()
+    node.until(node.ready)
+
+    def missing() -> list[int]:
+        return [node.gpus.index(gpu.name) for gpu in node.report().missing]
+
+    node.nvml.hang("nvmlDeviceGetMemoryInfo", 3)
+    node.until(lambda: missing() == [3])
+    node.nvml.hang("nvmlDeviceGetMemoryInfo", 5)
+    node.until(lambda: sorted(missing()) == [3, 5])
+    node.nvml.lift("nvmlDeviceGetMemoryInfo", 3)
+    node.until(lambda: missing() == [5] and list(node.health()) == [5])
 
 
 def test_without_a_driver_the_record_says_so(node: Node) -> None:

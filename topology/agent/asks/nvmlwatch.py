@@ -48,6 +48,10 @@ class Cadence:
 Opener = Callable[[Mapping[int, str]], Nvml]
 
 
+class _LeftError(Exception):
+    """The watch has left this session, so it asks about no further GPU."""
+
+
 class _Notes:
     """What the sessions have told; safe to use from any thread."""
 
@@ -158,8 +162,11 @@ class NvmlWatch:
         def without(seen: NvmlState) -> NvmlState:
             vitals = tuple(v for v in seen.vitals if v.uuid != uuid)
             vitals += (Vitals(GpuUuid(uuid), hung=True),) if uuid else ()
-            nameless = seen.nameless if uuid else (*seen.nameless, index)
-            return replace(seen, vitals=vitals, nameless=nameless, rounds=seen.rounds + 1)
+            more = () if uuid else (index,)
+            nameless, hung = (*seen.nameless, *more), (*seen.hung, *more)
+            return replace(
+                seen, vitals=vitals, nameless=nameless, hung=hung, rounds=seen.rounds + 1
+            )
 
         self._notes.tell(without)
         self._session = self._new_session()
@@ -228,10 +235,12 @@ class _Session:
             try:
                 self._busy()
                 with self._open(self._hung) as nvml:
-                    nvml.hung, nvml.on_progress = self._hung, self._busy
+                    nvml.hung, nvml.on_progress = self._hung, self._goes_on
                     self._nvml = nvml
                     self._look_and_listen(nvml)
                 continue  # at once: no Xid is heard in between
+            except _LeftError:
+                return
             except NvmlDownError as error:
                 self._fail(str(error))
             except Exception as error:
@@ -303,13 +312,26 @@ class _Session:
                 break
         return listening
 
+    def _goes_on(self) -> None:
+        """It is about to ask about another GPU.
+
+        Once it has been left, it asks no more: another call that hung would keep its thread, and
+        the GPU whose call has returned would count as hung for as long.
+        """
+        if self._over.is_set():
+            raise _LeftError
+        self._busy()
+
     def _busy(self) -> None:
         self._asked_since = self._clock()
 
     def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...]) -> None:
         def looked(before: NvmlState) -> NvmlState:
             rounds = before.rounds + 1
-            return NvmlState(seen, vitals, rounds, "", asked=True, nameless=nvml.nameless)
+            hung = tuple(index for index in nvml.nameless if index in nvml.hung)
+            return NvmlState(
+                seen, vitals, rounds, "", asked=True, nameless=nvml.nameless, hung=hung
+            )
 
         self._notes.tell(looked, unless=self._over)
 

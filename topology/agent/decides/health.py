@@ -12,7 +12,7 @@ be slow for other causes than a fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from topology.agent.decides.limits import LONGEST_REASON, MOST_HEALTH
@@ -88,10 +88,17 @@ class HealthBook:
         if seen:
             self._unattributed.clear()
 
-    def gone(self, uuids: Iterable[GpuUuid], now: str) -> None:
-        """GPUs that were there in this boot and are not even counted any more."""
+    def gone(self, uuids: Collection[GpuUuid], hung: int, now: str) -> None:
+        """GPUs that were there in this boot and that the driver does not name any more.
+
+        Over ``hung`` GPUs calls hang, and nobody knows which ones these are: the agent has started
+        since. If they may be all of ``uuids``, these hang, for as long as they do.
+        """
         for uuid in uuids:
             gpu = self._of(uuid)
+            if len(uuids) <= hung:
+                self._blame(gpu, HANGS, now)
+                continue
             gpu.lost = True
             self._blame(gpu, LOST, now)
 

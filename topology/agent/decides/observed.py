@@ -126,7 +126,7 @@ class NvmlState:
 
     ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
     ``nameless`` are the driver's numbers of GPUs that it counts, that do not answer, and whose UUID
-    nobody knows.
+    nobody knows; ``hung`` are those of them over which a call hangs.
     """
 
     seen: SeenNode | None = None
@@ -135,6 +135,7 @@ class NvmlState:
     problem: str = "it has not answered yet"
     asked: bool = False
     nameless: tuple[int, ...] = ()
+    hung: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ plugin starts anew, and where its config-manager takes another file because of t
 then all that was learnt is forgotten. Where the plugin did both, the later counts.
 
 What was learnt stands in the record, with the plugin's start and the label that it holds for. So an
-agent that starts anew knows it, too.
+agent that starts anew knows it, too. It stays there after the label has changed: then the agent
+knows that the plugin did part of what it did under another configuration.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ class SharesBook:
         self._since = ""
 
     @property
+    def learnt(self) -> SharesAnswer | None:
+        """What was learnt last, also of another configuration."""
+        return self._learnt
+
+    @property
     def answer(self) -> SharesAnswer | None:
         """What the plugin did last, None where that is not known of the plugin as it runs."""
         learnt = self._learnt
@@ -78,10 +84,10 @@ class SharesBook:
         plugin = _Plugin(around.plugin.started, around.labels.get(CONFIGURATION_LABEL, ""))
         before = self._plugin
         if plugin != before:
-            reconfigured = before is not None and before.started == plugin.started
+            reconfigured = self._reconfigured(before, plugin)
             self._plugin, self._since = plugin, now if reconfigured else plugin.started
-            if reconfigured:
-                self._learnt = None
+            if reconfigured and self.answer is not None:
+                self._learnt = None  # it is of an earlier time with this configuration
         for deed in _deeds(around, holders):
             known = self.answer
             if deed.started > self._since and (
@@ -91,6 +97,19 @@ class SharesBook:
                 self._learnt = SharesAnswer(
                     deed.refused, deed.started, plugin.started, plugin.configuration
                 )
+
+    def _reconfigured(self, before: _Plugin | None, plugin: _Plugin) -> bool:
+        """Whether the plugin, as it runs, had another configuration before, or may have had one.
+
+        An agent that starts anew and knows nothing of this plugin cannot tell since when the Node
+        has its label.
+        """
+        if before is not None:
+            return before.started == plugin.started
+        learnt = self._learnt
+        if learnt is None or learnt.plugin_started != plugin.started:
+            return bool(plugin.configuration)
+        return learnt.configuration != plugin.configuration
 
 
 def _deeds(around: Surroundings, holders: Holders) -> Iterable[_Deed]:

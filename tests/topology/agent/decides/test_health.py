@@ -74,8 +74,18 @@ def test_a_lost_gpu_without_a_counter_is_well_when_it_is_back() -> None:
 
 def test_a_gpu_that_is_not_even_counted_is_lost() -> None:
     health = book(vital())
-    health.gone([A], NOON)
+    health.gone([A], 0, NOON)
     assert health.report() == (Health(A, False, "Lost", NOON),)
+
+
+def test_gpus_that_may_all_be_those_that_hang_are_well_when_they_answer() -> None:
+    health = book(vital())
+    health.gone([A], 1, NOON)
+    assert health.report() == (Health(A, False, "Hangs", NOON, energy=vital().energy),)
+    health.look([vital()], LATER)
+    assert health.report() == ()
+    health.gone([A, B], 1, LATER)
+    assert [found.reason for found in health.report()] == ["Lost", "Lost"]
 
 
 def test_the_recovery_action_going_back_to_none_is_a_reset() -> None:

@@ -122,7 +122,7 @@ def test_it_is_forgotten_when_the_configuration_is_another() -> None:
 
 def restarted(node: Node) -> Node:
     """Another agent on the node; no pod is left that would tell it what the plugin did."""
-    return Node(node.plugin, dict(node.labels), book=SharesBook(node.book.answer))
+    return Node(node.plugin, dict(node.labels), book=SharesBook(node.book.learnt))
 
 
 def test_an_agent_that_starts_anew_knows_what_the_former_one_has_learnt() -> None:
@@ -149,9 +149,39 @@ def test_what_the_former_agent_has_learnt_holds_for_the_same_plugin_alone() -> N
     assert other.look() is True
 
 
+@pytest.mark.parametrize("seen_before", [False, True], ids=["meanwhile", "by the former agent"])
+def test_an_agent_that_starts_anew_counts_no_pod_of_another_configuration(
+    *, seen_before: bool
+) -> None:
+    """A pod got two shares; since then the label has changed, and the plugin refuses them."""
+    node = Node(pods=(started("11:00"),), held={"11:00": TWO})
+    assert node.look() is False
+    labels = LABELS | {CONFIGURATION_LABEL: "other"}
+    if seen_before:
+        node.labels = labels
+        assert node.look("12:00") is None
+    other = restarted(node)
+    other.labels, other.pods, other.held = labels, node.pods, node.held
+    assert other.look("13:00") is None
+    other.pods = (*other.pods, started("13:01", MESSAGE))
+    assert other.look("13:02") is True
+    assert restarted(other).look("14:00") is True
+
+
+def test_an_agent_that_knows_nothing_counts_no_pod_of_before_where_a_label_chooses() -> None:
+    """Nobody can tell it since when the Node has the label."""
+    labels = LABELS | {CONFIGURATION_LABEL: "other"}
+    node = Node(pods=(started("11:00"),), held={"11:00": TWO}, labels=labels)
+    assert node.look("13:00") is None
+    node.pods = (*node.pods, started("13:01", MESSAGE))
+    assert node.look("13:02") is True
+
+
 def test_nothing_is_said_before_the_nodes_labels_are_known() -> None:
     labels = LABELS | {CONFIGURATION_LABEL: "shared"}
-    node = Node(pods=(started("11:00", MESSAGE),), labels=labels)
+    node = Node(labels=labels)
+    assert node.look("10:30") is None
+    node.pods = (started("11:00", MESSAGE),)
     assert node.look() is True
     node = restarted(node)
     node.labels = {}
