@@ -101,6 +101,11 @@ class Process:
                 self._child.kill()
         self._child.wait()
 
+    def signal(self, number: int) -> None:
+        """Send it a signal, as SIGSTOP and SIGCONT."""
+        if self.alive():
+            self._child.send_signal(number)
+
     def text(self) -> str:
         """Its log so far."""
         return self.log.read_text(errors="replace")
@@ -134,6 +139,8 @@ class ControlPlane:
         self._port = free_port()
         self._etcd = (free_port(), free_port())
         self._processes: dict[str, Process] = {}
+        self.apiserver_flags: list[str] = []
+        """Further flags of kube-apiserver, for its next start."""
         self.url = f"https://127.0.0.1:{self._port}"
         self.tokens = {
             name: secrets.token_hex(16)
@@ -147,7 +154,7 @@ class ControlPlane:
 
     def __enter__(self) -> Self:
         try:
-            self._start_etcd()
+            self.start_etcd()
             self.start_apiserver()
         except BaseException:
             self._stop_all()
@@ -232,6 +239,7 @@ class ControlPlane:
             # Most controllers do not run here: nobody would make the default service account, and
             # nobody would take the taint off a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            *self.apiserver_flags,
             *self._audit_flags(),
         )
         self._wait("kube-apiserver", self._serves)
@@ -265,6 +273,14 @@ class ControlPlane:
         # A polite stop would wait for the open watches to end, and they do not: 10 s, then a kill.
         self._processes.pop("kube-apiserver").stop(signal.SIGKILL)
 
+    def stop_etcd(self) -> None:
+        """End etcd with SIGKILL; its data stays."""
+        self._processes.pop("etcd").stop(signal.SIGKILL)
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a part a signal, as SIGSTOP and SIGCONT."""
+        self._processes[name].signal(number)
+
     def start_scheduler(self, configuration: str) -> Process:
         """Start kube-scheduler; ``{kubeconfig}`` in the configuration is filled in."""
         path = self._folder / "scheduler.yaml"
@@ -291,7 +307,13 @@ class ControlPlane:
         """The log of a part, all its starts together."""
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
-    def _start_etcd(self) -> None:
+    @property
+    def etcd_url(self) -> str:
+        """Where etcd answers clients."""
+        return f"http://127.0.0.1:{self._etcd[0]}"
+
+    def start_etcd(self) -> None:
+        """Start etcd on its ports and data; again after :meth:`stop_etcd`."""
         client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd)
         self._start(
             "etcd",
