@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -123,11 +124,15 @@ class ControlPlane:
     """etcd and kube-apiserver, running while the context is open; schedulers are started into it.
 
     ``users`` maps a name to its groups; each gets a bearer token beside the admin's and the
-    scheduler's.
+    scheduler's. The API server writes down what the ``audited`` ask (:meth:`audit`).
     """
 
     def __init__(
-        self, folder: Path, bin_folder: Path, users: Mapping[str, Sequence[str]] | None = None
+        self,
+        folder: Path,
+        bin_folder: Path,
+        users: Mapping[str, Sequence[str]] | None = None,
+        audited: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._bin = bin_folder
@@ -145,6 +150,7 @@ class ControlPlane:
         # Controllers that share one identity need the rights of all of them.
         self._groups = {"admin": masters, CONTROLLER_MANAGER: masters, **(users or {})}
         self._issued: dict[str, str] = {}
+        self._audited = list(audited)
 
     def __enter__(self) -> Self:
         try:
@@ -234,8 +240,33 @@ class ControlPlane:
             # nobody would take the taint off a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             *self.apiserver_flags,
+            *self._audit_flags(),
         )
         self._wait("kube-apiserver", self._serves)
+
+    def _audit_flags(self) -> list[str]:
+        if not self._audited:
+            return []
+        rules = [{"level": "Metadata", "users": self._audited}, {"level": "None"}]
+        policy = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": rules,
+        }
+        path = self._folder / "audit-policy.yaml"
+        path.write_text(yaml.safe_dump(policy))
+        return [f"--audit-policy-file={path}", f"--audit-log-path={self._audit_log}"]
+
+    @property
+    def _audit_log(self) -> Path:
+        return self._folder / "audit.log"
+
+    def audit(self) -> list[dict[str, Any]]:
+        """What the audited users have asked and been answered so far, as audit events."""
+        # The last line may be half written.
+        lines = self._audit_log.read_text().rpartition("\n")[0].splitlines()
+        return [json.loads(line) for line in lines]
 
     def stop_apiserver(self) -> None:
         """An outage: the API server goes away, its data stays."""
