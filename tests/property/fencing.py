@@ -23,6 +23,7 @@ from topology.core.devices import PodUid
 
 NAMESPACE = "ours"
 NODE = "node"
+LASTS = 10.0
 RULES = {
     "the version of the pod": 6,
     "the version before the check": 545,
@@ -112,7 +113,7 @@ class Replica:
         self._shown = 0
         self._bindable = Bindable(OwnPod(NAMESPACE, name), name)
         self._holders: set[str] = set()
-        self._election = Election(name, world.lasts)
+        self._election = Election(name, LASTS)
         self._fenced = -1
         self._taking: Iterator[None] | None = None
         self._binding: list[Iterator[None]] = []
@@ -215,13 +216,12 @@ class Replica:
         waiting = [uid for uid in self._bindable.pods() if uid not in self._holders]
         if not waiting or self._holders or not self._leads():
             return
-        uid, term = self._rng.choice(sorted(waiting)), self._fenced
+        uid = self._rng.choice(sorted(waiting))
         self._holders.add(uid)
-        for _ in range(self._rng.choice((1, 1, self._world.longest))):
-            yield
+        yield
         version = self._version(uid)
         yield
-        if self._fenced != term or not self._leads():
+        if not self._leads():
             self._holders.discard(uid)
             return
         if "the version before the check" in self._without:
@@ -233,7 +233,7 @@ class Replica:
         elif version is None:
             self._holders.discard(uid)
             return
-        self._world.sent.append(Write(self, uid, version, self._rng.random() < self._world.held))
+        self._world.sent.append(Write(self, uid, version, self._rng.random() < 0.3))
 
     def _version(self, uid: PodUid) -> int | None:
         found = self._bindable.version(uid)
@@ -264,12 +264,6 @@ class World:
         self.now = 0.0
         self.server = Server()
         self.sent: list[Write] = []
-        # Each world has its own ways: some faults need long pauses, others many takeovers.
-        self.lasts = self.rng.choice((1.0, 3.0, 10.0))
-        self.longest = self.rng.choice((3, 40, 150))
-        self.held = self.rng.choice((0.0, 0.3, 0.6))
-        self._pauses = self.rng.choice((0.0, 0.004, 0.01))
-        self._deaf = self.rng.choice((0.0, 0.003, 0.01))
         rates = (0.0, 0.5, 1.0, 1.0, 1.05, 3.0)
         self._replicas = [Replica(self, name, self.rng.choice(rates)) for name in ("a", "b", "c")]
         self._created = self.ended = 0
@@ -278,17 +272,17 @@ class World:
         """Anything happens."""
         rng = self.rng
         self.now += 5.0 if rng.random() < 0.01 else 0.03
-        if rng.random() < self._pauses:
-            rng.choice(self._replicas).paused = rng.choice((10, 100, 300))
-        if rng.random() < self._deaf:
-            rng.choice(self._replicas).deaf = rng.choice((10, 50))
         what = rng.random()
         if what < 0.02 and self._waiting() < 4:
             self._created += 1
             self.server.put(Object(f"pod{self._created}", "default", 0))
         elif what < 0.03:
             self._end()
-        elif what < 0.031:
+        elif what < 0.034:
+            rng.choice(self._replicas).paused = rng.choice((10, 100, 300))
+        elif what < 0.037:
+            rng.choice(self._replicas).deaf = rng.choice((10, 50))
+        elif what < 0.038:
             self.server.lease = Lease(version=str(self.server.version))  # somebody deletes it
         elif what < 0.12 and self.sent:
             at = rng.randrange(len(self.sent))
