@@ -16,7 +16,8 @@ from scheduler_extender.state.pods import ENDED
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
 
-MOST_DIGITS = 18
+HIGHEST_TERM = 2**31 - 2
+"""A Lease counts its holders in 32 bits: a mark with more would keep everybody from leading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class Bindable:
     def _note(self, name: str, mark: str) -> None:
         with self._changed:
             term, _, writer = mark.partition(" ")
-            if term.isdecimal() and len(term) <= MOST_DIGITS:
+            if term.isdecimal() and len(term) <= 10 and int(term) <= HIGHEST_TERM:
                 self._term = max(self._term, int(term))
                 if writer.partition(" ")[0] != self._identity:
                     self._others = max(self._others, int(term))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from uuid import uuid4
@@ -45,6 +46,8 @@ SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
 VERSION_WITHIN = 1.0
 """Seconds for the watch to show a pod's latest version."""
 VERSIONS_TRIED = 3
+TRIES_WITHIN = 1.0
+"""Seconds within which a Binding is sent anew, so that all ends within httpTimeout."""
 
 
 class Fence(Protocol):
@@ -143,8 +146,10 @@ class KubeBinder:
         if self._fence is None:
             self._create(binding)
             return
-        version = ""
+        version, began = "", time.monotonic()
         for _ in range(VERSIONS_TRIED):
+            if version and time.monotonic() - began > TRIES_WITHIN:
+                break
             known = self._fence.version(binding.uid, other_than=version, within=VERSION_WITHIN)
             if known is None:
                 raise BindError("the watch on pods does not show the pod's latest version yet")

@@ -175,11 +175,14 @@ class PodSink:
         """Take a pod that is new or changed."""
         pod, managed = pod_decoder.decode(obj), self._cluster.settings.managed
         record = pod_record(pod, managed)
-        if record is not None:
-            age = 0.0 if record.started is None else self._now() - record.started
-            self._cluster.put_pod(record, age)
-        if self._bindable is not None:
-            self._bindable.take(pod, managed=record is not None or asks_for_any(pod, managed))
+        try:
+            if record is not None:
+                age = 0.0 if record.started is None else self._now() - record.started
+                self._cluster.put_pod(record, age)
+        finally:
+            # Whatever else fails: a takeover has to know every pod that could be bound.
+            if self._bindable is not None:
+                self._bindable.take(pod, managed=record is not None or asks_for_any(pod, managed))
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
