@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential lint e2e bench lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench sbom lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, t
 differential: $(VENV)/dev.stamp ## the model beside Kubernetes' own managers: 100,000 admissions (needs Go; builds once)
 	$(BIN)/python -m tests.differential --admissions 100000 --keep $(OUT)/differential
 
+fuzz: $(VENV)/dev.stamp          ## texts and objects of strangers, changed at random, for ten minutes; prints the seeds
+	$(BIN)/python -m tests.fuzz --seconds 600 --keep $(OUT)/fuzz
+
 lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,8 +41,15 @@ lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
 e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once); kubelets too with GPU_TOPOLOGY_REAL_KUBELET=1, as root
 	$(BIN)/python -m pytest -q -ra tests/e2e
 
+chaos: $(VENV)/dev.stamp        ## replicas, API server and etcd killed at random; GPU_TOPOLOGY_CHAOS_SECONDS (900), GPU_TOPOLOGY_CHAOS_SEED
+	GPU_TOPOLOGY_CHAOS_SECONDS=$${GPU_TOPOLOGY_CHAOS_SECONDS:-900} GPU_TOPOLOGY_CHAOS_KEEP=$(OUT)/chaos \
+	  $(BIN)/python -m pytest -q -s tests/e2e/chaos/test_chaos.py
+
 bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do-nothing route
 	$(BIN)/python -m benchmarks latency --json $(OUT)/latency.json
+
+sbom: $(VENV)/dev.stamp          ## the packages of the image as a CycloneDX bill of materials
+	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/sbom.cdx.json
 
 lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
 	$(BIN)/pip install -q uv

@@ -31,6 +31,12 @@ MAX_NAMES = 100_000
 works, and 64 MB of ``{},`` would hold it for ten seconds; 5,000 full nodes have about two million.
 """
 
+MAX_RECORD = 700_000
+MAX_RECORD_VALUES = 100_000
+"""Bytes of the spec and status of a GPUTopology object together, and commas in them. An agent
+writes at most 600,000 bytes; the API server adds defaults, and takes 1.5 MB. What is larger is not
+decoded, for that would hold the interpreter; it is a problem of its node."""
+
 VERB_SECONDS = 0.15
 """For how long one filter, prioritize or preempt may work nodes out; the part of an evaluation that
 is under way then is finished. What is done by then stays remembered, and the rest is answered as

@@ -48,5 +48,6 @@ def shortened(text: str) -> str:
 
 
 def cut(text: str, most: int = 90) -> str:
-    """The text, or as much of it as has room."""
-    return text if len(text) <= most else text[: most - 3] + "..."
+    """The text in one line, or as much of it as has room."""
+    line = " ".join(text[:most].split())
+    return line if len(text) <= most else line[: most - 3] + "..."

@@ -95,6 +95,7 @@ def replica_service(
                     source.unready,
                     metrics,
                     standby=leader.standby,
+                    term=lambda: leader.term,
                     turns=Turns(cluster),
                     reviews=Reviews(api),
                 ),

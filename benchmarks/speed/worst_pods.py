@@ -72,7 +72,13 @@ WORST = (
     WorstPod("1,024 devices", _app(1024)),
     WorstPod("ring over 12 GPUs", _app(12), {"link": "nvlink", "shape": "ring"}),
     WorstPod("ring over 24 GPUs", _app(24), {"link": "nvlink", "shape": "ring"}),
+    WorstPod("ring over 64 GPUs", _app(64), {"link": "nvlink", "shape": "ring"}),
     WorstPod("ring of 30 GB/s over 8", _app(8), {"min-bandwidth": "30"}),
+    WorstPod(
+        "ring of 3 GB/s over 32",
+        _app(32),
+        {"min-bandwidth": "3", "link": "phb", "shape": "ring"},
+    ),
     WorstPod(
         "connected 6, one NUMA node",
         _app(6),
@@ -87,6 +93,7 @@ WORST = (
     ),
     WorstPod("1,500 equal init containers", _app(1), init=_many("i", 1500, 2)),
     WorstPod("16 containers", _many("c", 16), {"link": "phb"}),
+    WorstPod("60 containers, 60 init containers", _many("c", 60), init=_many("i", 60, 2)),
     WorstPod("300 containers", _many("c", 300)),
     WorstPod(
         "preferred, everything at once",

@@ -14,8 +14,9 @@ import anyio.to_thread
 import msgspec
 from fastapi import FastAPI, HTTPException
 from prometheus_client import generate_latest
+from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from scheduler_extender import wire
 from scheduler_extender.annotations import Malformed
@@ -23,6 +24,13 @@ from scheduler_extender.explain import Answer, answers, room
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.endpoint import BodyError, error_line, read
 from scheduler_extender.http.health import add_errors, add_health
+from scheduler_extender.http.schemas import (
+    Error,
+    Explanation,
+    NodeInBrief,
+    NodeWhole,
+    ReportBody,
+)
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import MAX_REPORT_BODY
 from scheduler_extender.state.cluster import Cluster
@@ -46,13 +54,29 @@ def create_admin_app(service: Service) -> FastAPI:
     return app
 
 
+_REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Error}, "5XX": {"model": Error}}
+
+
+def _answers(model: Any) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route, for ``/openapi.json``."""
+    return {200: {"model": model}, **_REFUSED}
+
+
+def _json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """A body that the route reads itself, within its own bounds, for ``/openapi.json``."""
+    return {
+        "required": True,
+        "content": {"application/json": {"schema": model.model_json_schema()}},
+    }
+
+
 def _add_nodes(app: FastAPI, cluster: Cluster) -> None:
-    @app.get("/v1/nodes")
+    @app.get("/v1/nodes", response_model=None, responses=_answers(list[NodeInBrief]))
     def nodes() -> list[dict[str, Any]]:
         """Every node in brief."""
         return [_node_brief(cluster, facts) for facts in cluster.all_facts()]
 
-    @app.get("/v1/nodes/{name}")
+    @app.get("/v1/nodes/{name}", response_model=None, responses=_answers(NodeWhole))
     def node(name: str) -> dict[str, Any]:
         """One node: its record, what is free, its pods, what is wrong."""
         facts = cluster.facts(NodeName(name))
@@ -67,14 +91,25 @@ def _add_nodes(app: FastAPI, cluster: Cluster) -> None:
             found["record"] = codec.encode(facts.topology, facts.report)
         return found
 
-    @app.get("/v1/snapshot")
+    @app.get(
+        "/v1/snapshot",
+        response_class=StreamingResponse,
+        responses={
+            200: {"content": {"application/yaml": {"schema": {"type": "string"}}}},
+            **_REFUSED,
+        },
+    )
     def snapshot() -> StreamingResponse:
         """A cluster file of this very state."""
         return StreamingResponse(cluster_file(cluster), media_type="application/yaml")
 
 
 def _add_explain(app: FastAPI, cluster: Cluster) -> None:
-    @app.get("/v1/explain/{namespace}/{pod}")
+    @app.get(
+        "/v1/explain/{namespace}/{pod}",
+        response_model=None,
+        responses=_answers(Explanation),
+    )
     def explain(namespace: str, pod: str) -> dict[str, Any]:
         """What every node would answer to a pod now."""
         with cluster.locked():  # the pod and the nodes at one moment
@@ -89,7 +124,7 @@ def _add_explain(app: FastAPI, cluster: Cluster) -> None:
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse, responses=_REFUSED)
     def metrics() -> Response:
         """Prometheus metrics."""
         service.metrics.look(time.monotonic())
@@ -98,7 +133,12 @@ def _add_metrics(app: FastAPI, service: Service) -> None:
 
 
 def _add_reports(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/reports")
+    @app.post(
+        "/v1/reports",
+        status_code=204,
+        responses=_REFUSED,
+        openapi_extra={"requestBody": _json_body(ReportBody)},
+    )
     async def reports(request: Request) -> Response:
         """What a kubelet would have reported: node, status, and pods that ended."""
         held = service.bodies.hold()

@@ -120,6 +120,7 @@ class _Answers:
 
     def bind(self, body: wire.Body, arrived: float) -> bytes:
         """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
+        term = self._service.term()  # before anything is decided
         self._need_lead()
         args = wire.binding_decoder.decode(body)
         if self._service.unready() is not None:
@@ -133,6 +134,7 @@ class _Answers:
                 _now,
                 late=lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN,
                 turns=self._service.turns,
+                term=term,
             )
         except verbs.BindError as error:
             self._service.metrics.bind_errors.inc()

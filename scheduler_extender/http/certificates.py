@@ -122,8 +122,8 @@ def contexts(tls: Tls) -> Contexts:
 def _serving(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # No resumed sessions, no second handshake: every connection shows its certificate to the CA
-    # of now, and once.
+    # No tickets, no second handshake: a connection shows its certificate once, to the CA of now.
+    # What TLS 1.2 resumes without tickets began in this very context, under the same CA.
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     try:

@@ -41,10 +41,10 @@ REVIEWS_WAITING = 16
 """Requests that ask the API server at one time, and that wait for their turn; over it 503."""
 REVIEW_RATE, REVIEW_BURST = 10.0, 40
 """Requests a second, and at once, about which the API server is asked: whoever sends guessed tokens
-costs it no more than that. Tokens that it has accepted before are counted apart, so that guesses do
-not keep their owners out."""
-ACCEPTED_SECONDS = 3600.0
-"""For how long a token is one that was accepted before."""
+costs it no more than that. Tokens that were let in before are counted apart, so that their owners
+are kept out neither by guesses nor by the tokens that every pod has."""
+LET_IN_SECONDS = 3600.0
+"""For how long a token is one that was let in before."""
 MAX_TOKEN = 16 * 1024
 """Characters; a service account's token has about a thousand."""
 
@@ -109,7 +109,7 @@ class Gate:
         self._clock = clock
         self._users = Remembered[User | None](REMEMBERED_SECONDS, REMEMBERED)
         self._rights = Remembered[bool](REMEMBERED_SECONDS, REMEMBERED)
-        self._accepted = Remembered[bool](ACCEPTED_SECONDS, REMEMBERED)
+        self._let_in = Remembered[bool](LET_IN_SECONDS, REMEMBERED)
         self._rates = [RateLimit(0.0, REVIEW_RATE, REVIEW_BURST) for _ in range(2)]
         self._threads = anyio.CapacityLimiter(REVIEW_THREADS)
 
@@ -147,13 +147,14 @@ class Gate:
             if allowed is not None:
                 self._check(known[0], verb, path, allowed[0])
                 return
-        self._make_way(accepted_before=self._accepted.get(key, now) is not None)
+        self._make_way(let_in_before=self._let_in.get(key, now) is not None)
         user, right = await self._ask(token, known[0] if known else None, verb, path)
         now = self._clock()
         self._users.put(key, user, now)
         if user is None:
             raise _unknown()
-        self._accepted.put(key, True, now)
+        if right:
+            self._let_in.put(key, True, now)
         self._rights.put((user, verb, path), right, now)
         self._check(user, verb, path, right)
 
@@ -163,10 +164,10 @@ class Gate:
             said = f"{who} may not {verb} {path}: a ClusterRole with nonResourceURLs allows it"
             raise _Refused(403, Lack.RIGHT, said)
 
-    def _make_way(self, *, accepted_before: bool) -> None:
+    def _make_way(self, *, let_in_before: bool) -> None:
         """Raises :class:`_Refused` where the API server is asked about too many tokens."""
         waiting = self._threads.statistics().tasks_waiting
-        if waiting >= REVIEWS_WAITING or not self._rates[accepted_before].allows("", self._clock()):
+        if waiting >= REVIEWS_WAITING or not self._rates[let_in_before].allows("", self._clock()):
             raise _Refused(503, Lack.JUDGE, "too many tokens are being judged, try again")
 
     async def _ask(

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from scheduler_extender.http.endpoint import error_line
+from scheduler_extender.http.schemas import Error, Healthy
 from scheduler_extender.http.service import Service
 
 
@@ -23,12 +24,14 @@ def add_errors(app: FastAPI) -> None:
 def add_health(app: FastAPI, service: Service) -> None:
     """Add /healthz and /readyz."""
 
-    @app.get("/healthz")
+    @app.get("/healthz", response_model=None, responses={200: {"model": Healthy}})
     async def healthz() -> dict[str, str]:
         """The process lives."""
         return {"status": "ok"}
 
-    @app.get("/readyz")
+    @app.get(
+        "/readyz", response_model=None, responses={200: {"model": Healthy}, 503: {"model": Error}}
+    )
     async def readyz() -> Response:
         """The cluster is synced, and no watch has been blind for long."""
         reason = service.not_ready()

@@ -26,11 +26,12 @@ class Service:
     """The cluster, who writes binds, and what the routes count.
 
     ``unready`` gives the reason why we cannot answer yet, or None, and ``standby`` why another
-    replica answers verbs. ``saw`` is told each pod that
-    filter is asked about. ``turns`` says when a bind may be written; None where no kubelet answers
-    that we hear of. ``reviews`` judges the tokens of people where the admin port asks for one; None
-    where there is no API server. ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget
-    of memory that both ports share.
+    replica answers verbs. ``term`` gives the number of the term in which this one leads, 0 where
+    there is one replica only. ``saw`` is told each pod that filter is asked about. ``turns`` says
+    when a bind may be written; None where no kubelet answers that we hear of. ``reviews`` judges
+    the tokens of people where the admin port asks for one; None where there is no API server.
+    ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget of memory that both ports
+    share.
     """
 
     cluster: Cluster
@@ -38,6 +39,7 @@ class Service:
     unready: Callable[[], str | None]
     metrics: Metrics
     standby: Callable[[], str | None] = _leads
+    term: Callable[[], int] = int
     saw: Callable[[Pod], None] = _forget
     turns: Turns | None = None
     reviews: Reviews | None = None

@@ -16,7 +16,8 @@ from scheduler_extender.state.pods import ENDED
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
 
-MOST_DIGITS = 18
+HIGHEST_TERM = 2**31 - 2
+"""A Lease counts its holders in 32 bits: a mark with more would keep everybody from leading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,27 @@ class OwnPod:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A pod that could be bound, and its resourceVersion."""
+
+    namespace: str
+    name: str
+    version: str
+
+
 class Bindable:
     """Fed by the thread of the watch on pods; read by any. ``own`` is the pod that we run in; only
-    in its namespace marks count: in others a pod's author may write what they like."""
+    in its namespace marks count: in others a pod's author may write what they like. ``identity`` is
+    this process's alone: a mark that names another is another's, on whatever pod it stands."""
 
-    def __init__(self, own: OwnPod) -> None:
+    def __init__(self, own: OwnPod, identity: str) -> None:
         self._own = own
+        self._identity = identity
         self._changed = threading.Condition()
-        self._known: dict[PodUid, _Known] = {}
-        self._anew: dict[PodUid, _Known] | None = None
-        self._mark = ""
+        self._known: dict[PodUid, Known] = {}
+        self._anew: dict[PodUid, Known] | None = None
+        self._mark = self._mark_anew = ""
         self._term = self._others = 0
 
     @property
@@ -60,7 +72,7 @@ class Bindable:
         with self._changed:
             into = self._known if self._anew is None else self._anew
             if _bindable(pod):
-                into[PodUid(metadata.uid)] = _Known(
+                into[PodUid(metadata.uid)] = Known(
                     metadata.namespace, metadata.name, metadata.resource_version
                 )
             else:
@@ -74,13 +86,13 @@ class Bindable:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Inside, every pod that there is is taken: a later term may stand behind a pod in a list,
-        so nothing of it is shown before its end."""
-        self._anew = {}
+        """Inside, every pod that there is is taken. A later term may stand behind a pod in a list,
+        and a pod behind our mark: so neither a version nor our mark is shown before its end."""
+        self._anew, self._mark_anew = {}, self._mark
         try:
             yield
             with self._changed:
-                self._known = self._anew
+                self._known, self._mark = self._anew, self._mark_anew
                 self._changed.notify_all()
         finally:
             self._anew = None
@@ -102,28 +114,24 @@ class Bindable:
         with self._changed:
             return self._changed.wait_for(lambda: self._mark == mark, within)
 
-    def pods(self) -> dict[PodUid, tuple[str, str]]:
-        """Namespace and name of every pod that could be bound."""
+    def pods(self) -> dict[PodUid, Known]:
+        """Every pod that could be bound."""
         with self._changed:
-            return {uid: (known.namespace, known.name) for uid, known in self._known.items()}
+            return dict(self._known)
 
     def _note(self, name: str, mark: str) -> None:
         with self._changed:
-            term = mark.partition(" ")[0]
-            if term.isdecimal() and len(term) <= MOST_DIGITS:
+            term, _, writer = mark.partition(" ")
+            if term.isdecimal() and len(term) <= 10 and int(term) <= HIGHEST_TERM:
                 self._term = max(self._term, int(term))
-                if name != self._own.name:
+                if writer.partition(" ")[0] != self._identity:
                     self._others = max(self._others, int(term))
             if name == self._own.name:
-                self._mark = mark
+                if self._anew is None:
+                    self._mark = mark
+                else:
+                    self._mark_anew = mark
             self._changed.notify_all()
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    namespace: str
-    name: str
-    version: str
 
 
 def _bindable(pod: Pod) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
+from uuid import uuid4
 
 import msgspec
 
-from scheduler_extender.annotations import PLACEMENT, asks_for_any
+from scheduler_extender.annotations import PLACEMENT, WAKE, asks_for_any
 from scheduler_extender.kube.sinks import metadata_decoder, version_of
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
@@ -44,6 +46,8 @@ SETTLED_AFTER = WRITE_TIMEOUT + COMMIT_MARGIN
 VERSION_WITHIN = 1.0
 """Seconds for the watch to show a pod's latest version."""
 VERSIONS_TRIED = 3
+TRIES_WITHIN = 1.0
+"""Seconds within which a Binding is sent anew, so that all ends within httpTimeout."""
 
 
 class Fence(Protocol):
@@ -54,13 +58,14 @@ class Fence(Protocol):
         within so many seconds."""
         ...
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Inside, a bind may be written whose version was known before. Raises
-        :class:`.BindError` where we do not lead."""
+    def writing(self, term: int) -> AbstractContextManager[None]:
+        """Inside, a bind may be written whose version was known before, and that was decided in
+        this term. Raises :class:`.BindError` where we do not lead, or in another term: others may
+        have bound pods between the two."""
         ...
 
 
-class _ChangedError(Exception):
+class _ChangedError(BindError):
     """The pod is unbound, and of another version than the Binding was for."""
 
 
@@ -113,6 +118,25 @@ class KubeBinder:
             raise BindUnknownError(f"cannot list pods: {error}") from error
         return version_of(metadata_decoder.decode(body).metadata.resource_version)
 
+    def void(self, pod: PodRecord) -> None:
+        """Change a pod, so that no Binding of ours that was sent before can be written any more.
+
+        Each names the version of the pod, if we are one of several replicas; else nothing is done,
+        nor where the API server refuses the change: then time has to do. Raises
+        :class:`.BindUnknownError` where nobody knows whether the pod was changed.
+        """
+        if self._fence is None:
+            return
+        body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: f"void-{uuid4().hex[:12]}"}}}
+        where = _pod_path(pod.namespace, pod.name)
+        try:
+            self._api.patch(where, msgspec.json.encode(body), timeout=READ_TIMEOUT)
+        except ApiError as error:
+            if error.status >= 500 or error.status == 429:
+                raise BindUnknownError(f"cannot change the pod: {error}") from error
+        except ApiFailure as error:
+            raise BindUnknownError(f"cannot change the pod: {error}") from error
+
     def write(self, binding: Binding) -> None:
         """Create the Binding; on a conflict or no answer, ask what became of the pod.
 
@@ -122,14 +146,16 @@ class KubeBinder:
         if self._fence is None:
             self._create(binding)
             return
-        version = ""
+        version, began = "", time.monotonic()
         for _ in range(VERSIONS_TRIED):
+            if version and time.monotonic() - began > TRIES_WITHIN:
+                break
             known = self._fence.version(binding.uid, other_than=version, within=VERSION_WITHIN)
             if known is None:
                 raise BindError("the watch on pods does not show the pod's latest version yet")
             version = known
             try:
-                with self._fence.writing():
+                with self._fence.writing(binding.term):
                     self._create(binding, version)
             except _ChangedError:
                 continue

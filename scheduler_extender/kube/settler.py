@@ -34,7 +34,9 @@ class Settler:
     may be bound yet, by a write that is still under way: in the API server for as long as we told
     it, in etcd for a margin more, and for any time in the socket of a server that does not run. So
     two readings have to say unbound, each after the ``patience`` in seconds: the first shows that
-    the server runs, and what had reached it by then is done with at the second.
+    the server runs, and what had reached it by then is done with at the second. Of several API
+    servers another one may have answered; so where we are one of several replicas the pod is
+    changed before the second reading, and no Binding from before can be written after that.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Settler:
     def _settle(self, flight: _Flight, clock: Callable[[], float]) -> None:
         pod = flight.pod
         try:
+            if flight.unbound_at is not None:
+                self._binder.void(pod)
             found = self._binder.find(pod.namespace, pod.name, pod.uid)
             version = self._binder.version() if found is None else 0
         except (BindUnknownError, BindError) as error:

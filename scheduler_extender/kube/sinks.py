@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from typing import Any
 
 import msgspec
 import structlog
 
 from scheduler_extender.annotations import RESUME, asks_for_any
 from scheduler_extender.kube.bindable import Bindable
+from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import UNKNOWN_VERSION
 from scheduler_extender.state.pods import pod_record
@@ -39,8 +41,19 @@ class _Answered(msgspec.Struct, frozen=True):
     status: _Status = _Status()
 
 
+class _RecordParts(msgspec.Struct):
+    """A GPUTopology object whose parts are not decoded yet; what is not ours is passed over."""
+
+    spec: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 metadata_decoder = msgspec.json.Decoder(_Named)
+parts_decoder = msgspec.json.Decoder(_RecordParts)
 answer_decoder = msgspec.json.Decoder(_Answered)
+
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def _when_answered(pod: msgspec.Raw) -> tuple[str, bool]:
@@ -48,26 +61,44 @@ def _when_answered(pod: msgspec.Raw) -> tuple[str, bool]:
     second. Times of Kubernetes are in UTC, so their texts ascend."""
     try:
         status = answer_decoder.decode(pod).status
-    except (msgspec.DecodeError, RecursionError):
+    except _UNREADABLE:
         return "", False
     return status.start_time, status.phase != "Failed"
 
 
-def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> str | None:
-    """Apply one object of a list; its UID, or None where not even that can be read.
+def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> ObjectMeta | None:
+    """Apply one object of a list; its metadata, or None where not even that can be read.
 
     One such object must not cost the rest of the list, whether it is bad or we are.
     """
     try:
         apply(raw)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         log.warning("object cannot be read", problem=str(error))
     except Exception:
         log.exception("object cannot be taken in")
     try:
-        return metadata_decoder.decode(raw).metadata.uid
-    except (msgspec.DecodeError, RecursionError):
+        return metadata_decoder.decode(raw).metadata
+    except _UNREADABLE:
         return None
+
+
+def _decoded(name: str, obj: msgspec.Raw) -> dict[str, Any]:
+    """Name, spec and status of a GPUTopology object. Raises :class:`RecordError` where they are
+    larger than any agent's, or cannot be read."""
+    found: dict[str, Any] = {"metadata": {"name": name}}
+    try:
+        parts = msgspec.structs.asdict(parts_decoder.decode(obj))
+        given = {part: bytes(raw) for part, raw in parts.items() if raw is not msgspec.UNSET}
+        size = sum(map(len, given.values()))
+        if size > MAX_RECORD:
+            raise RecordError(f"spec and status have {size} bytes; at most {MAX_RECORD} are read")
+        if (values := sum(raw.count(b",") for raw in given.values())) > MAX_RECORD_VALUES:
+            most = f"at most {MAX_RECORD_VALUES} are read"
+            raise RecordError(f"spec and status have more than {values} values; {most}")
+        return found | {part: msgspec.json.decode(raw) for part, raw in given.items()}
+    except _UNREADABLE as error:
+        raise RecordError(f"the object cannot be read: {error}") from error
 
 
 class RecordSink:
@@ -82,17 +113,15 @@ class RecordSink:
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        for raw in objects:
-            self.apply(raw)
-        names = {NodeName(metadata_decoder.decode(raw).metadata.name) for raw in objects}
-        self._cluster.keep_records(names)
+        found = [_readable(raw, self.apply) for raw in objects]
+        self._cluster.keep_records({NodeName(meta.name) for meta in found if meta is not None})
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take an object that is new or changed."""
         metadata = metadata_decoder.decode(obj).metadata
         name = NodeName(metadata.name)
         try:
-            record = decode(msgspec.json.decode(obj))
+            record = decode(_decoded(metadata.name, obj))
             age = self._age(record.report)
             self._cluster.put_record(record.topology, record.report, uid=metadata.uid, age=age)
         except RecordError as error:
@@ -137,20 +166,23 @@ class PodSink:
         seen = set()
         with self._bindable.whole() if self._bindable is not None else nullcontext():
             for raw in sorted(objects, key=_when_answered):
-                uid = _readable(raw, self.apply)
-                if uid is not None:
-                    seen.add(PodUid(uid))
+                metadata = _readable(raw, self.apply)
+                if metadata is not None:
+                    seen.add(PodUid(metadata.uid))
         self._cluster.keep_pods(seen, version_of(resource_version))
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take a pod that is new or changed."""
         pod, managed = pod_decoder.decode(obj), self._cluster.settings.managed
         record = pod_record(pod, managed)
-        if record is not None:
-            age = 0.0 if record.started is None else self._now() - record.started
-            self._cluster.put_pod(record, age)
-        if self._bindable is not None:
-            self._bindable.take(pod, managed=record is not None or asks_for_any(pod, managed))
+        try:
+            if record is not None:
+                age = 0.0 if record.started is None else self._now() - record.started
+                self._cluster.put_pod(record, age)
+        finally:
+            # Whatever else fails: a takeover has to know every pod that could be bound.
+            if self._bindable is not None:
+                self._bindable.take(pod, managed=record is not None or asks_for_any(pod, managed))
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
@@ -183,10 +215,8 @@ class NodeSink:
 
     def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        for raw in objects:
-            _readable(raw, self.apply)
-        names = {NodeName(metadata_decoder.decode(raw).metadata.name) for raw in objects}
-        self._cluster.keep_nodes(names)
+        found = [_readable(raw, self.apply) for raw in objects]
+        self._cluster.keep_nodes({NodeName(meta.name) for meta in found if meta is not None})
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take a node that is new or changed."""

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import Protocol
+from uuid import uuid4
 
 import msgspec
 import structlog
@@ -89,8 +90,9 @@ class Waker:
         self._served: dict[GpuRequest, int] = {}
         self._logged: dict[GpuRequest, None] = {}
         self.woken = self.failed = self.looks = 0
-        # A value that an extender before us wrote would change nothing, and wake nobody.
-        self._epoch = int(time.time())
+        # A value that another extender wrote, before us or started with us, would change nothing,
+        # and wake nobody.
+        self._ours = uuid4().hex[:12]
         cluster.on_change(self._note)
 
     def _note(self, name: NodeName) -> None:
@@ -223,7 +225,7 @@ class Waker:
     def _wake(self, pod: PodRecord) -> None:
         """Write the annotation. Raises :class:`ApiFailure`."""
         self.woken += 1
-        value = f"{self._epoch}-{self.woken}"
+        value = f"{self._ours}-{self.woken}"
         body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
         self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)

@@ -50,7 +50,7 @@ class Election:
         self._lease: Lease | None = None
         self._since = 0.0
         self._until = float("-inf")
-        self._highest = 0
+        self._highest = self._others = 0
         self._after = Lease()
 
     @property
@@ -83,9 +83,14 @@ class Election:
             self._lease, self._since = lease, now
         self._highest = max(self._highest, lease.term)
 
-    def heard_of(self, term: int) -> None:
-        """A term was heard of elsewhere: a Lease that was deleted must not begin anew below it."""
+    def heard_of(self, term: int, *, others: int = 0) -> None:
+        """A term was heard of elsewhere: a Lease that was deleted must not begin anew below it.
+
+        ``others`` is the latest that another replica has begun. Where a Lease is deleted at the
+        wrong moment it may have the same number as ours, and then neither of us leads in it.
+        """
         self._highest = max(self._highest, term)
+        self._others = max(self._others, others)
 
     def step(self, now: float) -> Step:
         """What to write now."""
@@ -93,8 +98,9 @@ class Election:
         if lease is None:
             return Step.NOTHING
         if self.holds:
-            # Another has begun a later term, on a Lease that was deleted since.
-            return Step.RENEW if lease.term >= self._highest else Step.TAKE
+            # Else another has begun such a term, on a Lease that was deleted since.
+            ours = lease.term >= self._highest and lease.term > self._others
+            return Step.RENEW if ours else Step.TAKE
         over = not lease.holder or now - self._since >= max(lease.seconds, self._seconds)
         return Step.TAKE if over else Step.NOTHING
 

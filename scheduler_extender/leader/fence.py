@@ -17,10 +17,17 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import TERM, WAKE
-from scheduler_extender.kube.bindable import Bindable, OwnPod
+from scheduler_extender.kube.bindable import Bindable, Known, OwnPod
 from scheduler_extender.kube.binder import SETTLED_AFTER
+from scheduler_extender.kube.sinks import metadata_decoder
 from topology.core.devices import PodUid
-from topology.kubeapi.apiserver import ApiError, ApiFailure, ConflictError, NotFoundError
+from topology.kubeapi.apiserver import (
+    ApiError,
+    ApiFailure,
+    ConflictError,
+    NotFoundError,
+    Query,
+)
 from topology.kubeapi.paths import path
 
 log = structlog.get_logger(__name__)
@@ -28,7 +35,10 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 16
 """Pods that are changed at one time."""
 TIMEOUT = 2.0
-"""Seconds for one write."""
+"""Seconds for one write, at first; twice as long whenever it is tried again, since a webhook may
+take its time."""
+MARKED_WITHIN = 30.0
+"""Seconds for a mark on our own pod to be written and shown by our watch."""
 AGAIN = 0.2
 """Seconds before a write that failed is tried again."""
 LOOK = 1.0
@@ -38,11 +48,16 @@ LOOK = 1.0
 class _PatchApi(Protocol):
     """The part of the API server's client that this needs."""
 
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes: ...
     def patch(self, path: str, body: bytes, *, timeout: float) -> bytes: ...
 
 
 class DeposedError(Exception):
     """We lead no more."""
+
+
+class StuckError(Exception):
+    """We cannot take over: our own pod cannot be marked, or our watch does not show it."""
 
 
 class Fence:
@@ -68,7 +83,8 @@ class Fence:
     def take_over(self, term: int, lasts: Callable[[], bool], *, drained: bool) -> int:
         """Return once we know of every bind that was written before our term, and no other can be.
 
-        ``lasts`` says whether the term is still ours; :class:`DeposedError` where it is not.
+        ``lasts`` says whether the term is still ours; :class:`DeposedError` where it is not, and
+        :class:`StuckError` where another replica had better try.
         ``drained`` says that whoever led before has written all its binds. Returns how many pods
         were changed.
         """
@@ -79,7 +95,8 @@ class Fence:
         pods = self._bindable.pods()
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fence") as pool:
             changes = [
-                pool.submit(self._change, uid, *name, term, lasts) for uid, name in pods.items()
+                pool.submit(self._change, uid, pod, term, lasts, began + SETTLED_AFTER)
+                for uid, pod in pods.items()
             ]
             unchanged = sum(not change.result() for change in changes)
         if unchanged:
@@ -95,43 +112,64 @@ class Fence:
     def _mark(self, mark: str, lasts: Callable[[], bool]) -> None:
         """Write the mark on our own pod, and wait until the watch shows it."""
         where = path("/api/v1/namespaces", self._own.namespace, "pods", self._own.name)
-        self._written(where, {"annotations": {TERM: mark}}, lasts)
+        until = self._clock() + MARKED_WITHIN
+        try:
+            self._written(where, {"annotations": {TERM: mark}}, lasts, until)
+        except ApiFailure as error:
+            raise StuckError(f"our own pod cannot be marked: {error}") from error
         while not self._bindable.shown(mark, LOOK):
             _still(lasts)
+            if self._clock() >= until:
+                raise StuckError("our watch on pods does not show the mark on our own pod")
 
     def _change(
-        self, uid: PodUid, namespace: str, name: str, term: int, lasts: Callable[[], bool]
+        self, uid: PodUid, pod: Known, term: int, lasts: Callable[[], bool], until: float
     ) -> bool:
-        """Change a pod, whatever it is changed to; whether that was possible. One that is gone, or
-        another of its name, cannot be bound any more."""
-        where = path("/api/v1/namespaces", namespace, "pods", name)
+        """Change a pod, whatever it is changed to; whether it has changed or is gone."""
+        where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
         value = f"{term}-{self._identity}"  # one that it bears already would change nothing
         try:
-            self._written(where, {"uid": uid, "annotations": {WAKE: value}}, lasts)
-        except (NotFoundError, ConflictError):
-            return True
-        except ApiError as error:
-            log.warning("a pod cannot be changed", pod=f"{namespace}/{name}", cause=str(error))
+            self._written(where, {"uid": uid, "annotations": {WAKE: value}}, lasts, until)
+        except ApiFailure as error:
+            # Gone, another of its name, changed by others meanwhile: or a webhook says so.
+            answered = isinstance(error, NotFoundError | ConflictError)
+            if answered and self._has_changed(where, uid, pod.version):
+                return True
+            name = f"{pod.namespace}/{pod.name}"
+            log.warning("a pod cannot be changed", pod=name, cause=str(error))
             return False
         return True
 
-    def _written(self, where: str, metadata: object, lasts: Callable[[], bool]) -> None:
-        """Patch, as often as it takes. Raises :class:`.ApiError` where the API server refuses it
-        for good, :class:`DeposedError` where we lead no more."""
+    def _has_changed(self, where: str, uid: PodUid, version: str) -> bool:
+        """Whether a pod is gone or of another version than it was; False where nobody can tell."""
+        try:
+            found = metadata_decoder.decode(self._api.get(where, timeout=TIMEOUT)).metadata
+        except NotFoundError:
+            return True
+        except (ApiFailure, msgspec.DecodeError):
+            return False
+        return found.uid != uid or found.resource_version != version
+
+    def _written(
+        self, where: str, metadata: object, lasts: Callable[[], bool], until: float
+    ) -> None:
+        """Patch, again and again until a moment of the clock. Raises :class:`.ApiFailure` where it
+        was refused for good or failed to the end, :class:`DeposedError` where we lead no more."""
         body = msgspec.json.encode({"metadata": metadata})
+        timeout = TIMEOUT
         while True:
             _still(lasts)
             try:
-                self._api.patch(where, body, timeout=TIMEOUT)
-            except ApiError as error:
-                if error.status < 500 and error.status != 429:
-                    raise
-                log.info("a write failed, and is tried again", cause=str(error))
+                self._api.patch(where, body, timeout=timeout)
             except ApiFailure as error:
+                refused = isinstance(error, ApiError) and error.status < 500 and error.status != 429
+                if refused or self._clock() + AGAIN >= until:
+                    raise
                 log.info("a write failed, and is tried again", cause=str(error))
             else:
                 return
             self._sleep(AGAIN)
+            timeout = max(TIMEOUT, min(2 * timeout, until - self._clock()))
 
 
 def _still(lasts: Callable[[], bool]) -> None:

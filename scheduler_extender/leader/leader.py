@@ -16,9 +16,9 @@ import structlog
 from scheduler_extender.kube.bindable import Bindable, OwnPod
 from scheduler_extender.leader.address import Address, Endpoint
 from scheduler_extender.leader.election import Election, Step
-from scheduler_extender.leader.fence import DeposedError, Fence
+from scheduler_extender.leader.fence import DeposedError, Fence, StuckError
 from scheduler_extender.leader.lease import LeaseStore
-from scheduler_extender.verbs import BindError, BindUnknownError
+from scheduler_extender.verbs import BindError
 from topology.core.devices import PodUid
 from topology.kubeapi.apiserver import ApiFailure, ApiServer, ConflictError
 
@@ -32,6 +32,9 @@ PUBLISHED_AGAIN = 10.0
 """Seconds between two looks whether the Service still names us."""
 DRAINS_WITHIN = 6.0
 """Seconds for the binds that are being written to end, when we resign."""
+STANDS_BACK = 2.0
+"""Durations of the Lease for which a replica that could not take over leaves it to the others."""
+GIVEN_UP = "could not take over; the Lease is left to other replicas"
 NOT_LEADING = "this replica does not lead"
 
 
@@ -67,7 +70,7 @@ class Leader:
     ) -> None:
         own, seconds = replication.own, replication.seconds
         identity = f"{own.name}_{uuid4().hex[:8]}"
-        self.bindable = Bindable(own)
+        self.bindable = Bindable(own, identity)
         self._election = Election(identity, seconds)
         self._store = LeaseStore(api, own.namespace, replication.lease)
         self._fence = Fence(api, self.bindable, own, identity)
@@ -75,9 +78,11 @@ class Leader:
         self._endpoint = Endpoint(api, own, address) if address is not None else None
         self._synced = synced
         self._clock = clock
+        self._seconds = seconds
         self._renew = seconds / RENEWALS
         self.on_lost: list[Callable[[], None]] = []
         self._fenced = -1
+        self._back_until = float("-inf")
         self._resigning = False
         self._led = False
         self._published = float("-inf")
@@ -112,11 +117,12 @@ class Leader:
         return self.bindable.version(uid, other_than=other_than, within=within)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Inside, a bind may be written whose version was known before."""
+    def writing(self, term: int) -> Iterator[None]:
+        """Inside, a bind may be written that was decided in this term, and whose version was known
+        before."""
         with self._writes:
             # After the write was counted, so that whoever resigns meanwhile waits for it.
-            if not self.leads():
+            if not self.leads() or self._fenced != term:
                 raise BindError(f"{NOT_LEADING} any more")
             yield
 
@@ -165,9 +171,13 @@ class Leader:
         election = self._election
         if not self._synced():
             return False  # who cannot answer does not lead
+        if self._clock() < self._back_until:
+            if election.holds:
+                self._let_go(drained=False)
+            return False
         if not election.holds:
             election.saw(self._store.read(), self._clock())
-        election.heard_of(self.bindable.term)
+        election.heard_of(self.bindable.term, others=self.bindable.others_term)
         step = election.step(self._clock())
         if step is not Step.NOTHING:
             wanted, asked = election.wanted(step), self._clock()
@@ -213,8 +223,13 @@ class Leader:
         except DeposedError:
             log.info("another has begun to lead meanwhile", term=term)
             return
+        except StuckError as error:
+            log.error(GIVEN_UP, term=term, cause=str(error))  # noqa: TRY400 (no fault of ours)
+            self._back_until = self._clock() + STANDS_BACK * self._seconds
+            return
         except Exception:
-            log.exception("could not take over", term=term)
+            log.exception(GIVEN_UP, term=term)
+            self._back_until = self._clock() + STANDS_BACK * self._seconds
             return
         self._fenced = term
         self._led = True
@@ -252,7 +267,10 @@ class Leader:
             self._taking.join(DRAINS_WITHIN)
         if not self._election.holds or not ended:
             return
-        drained = self._fenced == self._election.term and self._writes.all_answered
+        self._let_go(drained=self._fenced == self._election.term and self._writes.all_answered)
+
+    def _let_go(self, *, drained: bool) -> None:
+        """Empty the Lease. ``drained`` says that every bind that we have written was answered."""
         released = self._election.released(drained=drained)
         with suppress(ConflictError):  # another holds it already
             self._election.wrote(self._store.write(released), self._clock(), self._clock())
@@ -274,7 +292,8 @@ class _Writes:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         with self._changed:
             self._open -= 1
-            if isinstance(error, BindUnknownError):
+            # A fault of ours in the middle leaves the write unanswered, too.
+            if error is not None and not isinstance(error, BindError):
                 self.all_answered = False
             self._changed.notify_all()
 

@@ -43,13 +43,17 @@ class BindUnknownError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One bind to write: the pod by name and UID, its node, and the placement annotation."""
+    """One bind to write: the pod by name and UID, its node, and the placement annotation.
+
+    ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
+    """
 
     namespace: str
     name: str
     uid: PodUid
     node: NodeName
     placement: str
+    term: int = 0
 
 
 class Binder(Protocol):
@@ -78,15 +82,16 @@ def bind(
     now: Callable[[], str],
     late: Callable[[], bool] = lambda: False,
     turns: Turns | None = None,
+    term: int = 0,
 ) -> None:
     """Bind a pod to a node if the node can still keep its request.
 
     The same bind twice is success, once written. ``now`` gives the time for the placement
     annotation. ``late`` says whether it is too late to begin: what kube-scheduler has given up
     waiting for must not be written behind its back, so it is asked at the start and right before
-    the write. With ``turns`` the write waits for its turn until then. Where the pod is bound here
-    already nothing is done. Raises :class:`BindError` with the reason; kube-scheduler then forgets
-    the pod and tries again.
+    the write. With ``turns`` the write waits for its turn until then. ``term`` is the one in which
+    we lead (see :class:`Binding`). Where the pod is bound here already nothing is done. Raises
+    :class:`BindError` with the reason; kube-scheduler then forgets the pod and tries again.
     """
     if late():
         raise BindError(TOO_LATE)
@@ -117,7 +122,7 @@ def bind(
             reserved = _looked_at_again(cluster, reserved)
         placement = _placement(reserved, pod, now())
         written = json.dumps(placement, separators=(",", ":"))
-        binder.write(Binding(pod.namespace, pod.name, uid, node, written))
+        binder.write(Binding(pod.namespace, pod.name, uid, node, written, term))
     except BindError:
         cluster.take_back(reserved.ours, reserved.before)
         raise

@@ -39,15 +39,20 @@ OWN_IDENTITY = {
 class RealCluster:
     """Control plane, manifests applied, extender as a process with the rights they give it.
 
-    ``users`` are further users of the API server, with their groups.
+    ``users`` are further users of the API server, with their groups; what the ``audited`` ask is
+    written down.
     """
 
     def __init__(
-        self, folder: Path, binaries: Path, users: Mapping[str, Sequence[str]] | None = None
+        self,
+        folder: Path,
+        binaries: Path,
+        users: Mapping[str, Sequence[str]] | None = None,
+        audited: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         extender = {EXTENDER: ["system:serviceaccounts", "system:authenticated"]}
-        self.control_plane = ControlPlane(folder, binaries, {**extender, **(users or {})})
+        self.control_plane = ControlPlane(folder, binaries, {**extender, **(users or {})}, audited)
         self._stack = ExitStack()
         self.ports = (free_port(), free_port())
         self.tls = folder / "tls"

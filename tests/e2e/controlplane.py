@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -105,6 +106,11 @@ class Process:
                 self._child.kill()
         self._child.wait()
 
+    def signal(self, number: int) -> None:
+        """Send it a signal, as SIGSTOP and SIGCONT."""
+        if self.alive():
+            self._child.send_signal(number)
+
     def text(self) -> str:
         """Its log so far."""
         return self.log.read_text(errors="replace")
@@ -123,17 +129,23 @@ class ControlPlane:
     """etcd and kube-apiserver, running while the context is open; schedulers are started into it.
 
     ``users`` maps a name to its groups; each gets a bearer token beside the admin's and the
-    scheduler's.
+    scheduler's. The API server writes down what the ``audited`` ask (:meth:`audit`).
     """
 
     def __init__(
-        self, folder: Path, bin_folder: Path, users: Mapping[str, Sequence[str]] | None = None
+        self,
+        folder: Path,
+        bin_folder: Path,
+        users: Mapping[str, Sequence[str]] | None = None,
+        audited: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._bin = bin_folder
         self._port = free_port()
         self._etcd = (free_port(), free_port())
         self._processes: dict[str, Process] = {}
+        self.apiserver_flags: list[str] = []
+        """Further flags of kube-apiserver, for its next start."""
         self.url = f"https://127.0.0.1:{self._port}"
         self.tokens = {
             name: secrets.token_hex(16)
@@ -143,10 +155,11 @@ class ControlPlane:
         # Controllers that share one identity need the rights of all of them.
         self._groups = {"admin": masters, CONTROLLER_MANAGER: masters, **(users or {})}
         self._issued: dict[str, str] = {}
+        self._audited = list(audited)
 
     def __enter__(self) -> Self:
         try:
-            self._start_etcd()
+            self.start_etcd()
             self.start_apiserver()
         except BaseException:
             self._stop_all()
@@ -231,13 +244,47 @@ class ControlPlane:
             # Most controllers do not run here: nobody would make the default service account, and
             # nobody would take the taint off a new node.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            *self.apiserver_flags,
+            *self._audit_flags(),
         )
         self._wait("kube-apiserver", self._serves)
+
+    def _audit_flags(self) -> list[str]:
+        if not self._audited:
+            return []
+        rules = [{"level": "Metadata", "users": self._audited}, {"level": "None"}]
+        policy = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": rules,
+        }
+        path = self._folder / "audit-policy.yaml"
+        path.write_text(yaml.safe_dump(policy))
+        return [f"--audit-policy-file={path}", f"--audit-log-path={self._audit_log}"]
+
+    @property
+    def _audit_log(self) -> Path:
+        return self._folder / "audit.log"
+
+    def audit(self) -> list[dict[str, Any]]:
+        """What the audited users have asked and been answered so far, as audit events."""
+        # The last line may be half written.
+        lines = self._audit_log.read_text().rpartition("\n")[0].splitlines()
+        return [json.loads(line) for line in lines]
 
     def stop_apiserver(self) -> None:
         """An outage: the API server goes away, its data stays."""
         # A polite stop would wait for the open watches to end, and they do not: 10 s, then a kill.
         self._processes.pop("kube-apiserver").stop(signal.SIGKILL)
+
+    def stop_etcd(self) -> None:
+        """End etcd with SIGKILL; its data stays."""
+        self._processes.pop("etcd").stop(signal.SIGKILL)
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a part a signal, as SIGSTOP and SIGCONT."""
+        self._processes[name].signal(number)
 
     def start_scheduler(self, configuration: str) -> Process:
         """Start kube-scheduler; ``{kubeconfig}`` in the configuration is filled in."""
@@ -265,7 +312,13 @@ class ControlPlane:
         """The log of a part, all its starts together."""
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
-    def _start_etcd(self) -> None:
+    @property
+    def etcd_url(self) -> str:
+        """Where etcd answers clients."""
+        return f"http://127.0.0.1:{self._etcd[0]}"
+
+    def start_etcd(self) -> None:
+        """Start etcd on its ports and data; again after :meth:`stop_etcd`."""
         client, peer = (f"http://127.0.0.1:{port}" for port in self._etcd)
         self._start(
             "etcd",

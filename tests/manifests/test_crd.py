@@ -17,6 +17,7 @@ from tests.manifests.building import (
     example,
 )
 from topology import codec
+from topology.codec import wire
 
 
 def test_the_resource_is_named_as_the_design_says() -> None:
@@ -75,6 +76,31 @@ def test_every_list_and_string_is_bounded() -> None:
             assert found["maxItems"] <= 4096, path
         if found["type"] == "string":
             assert found.keys() & {"maxLength", "enum", "format"}, path
+
+
+def lists(found: Object, path: str = "") -> dict[str, int | None]:
+    """The lists of a model, and how long each may be."""
+    while "$ref" in found:
+        found = DEFINITIONS[found["$ref"].rpartition("/")[2]]
+    of: dict[str, int | None] = {}
+    for part in found.get("anyOf", ()):
+        of |= lists(part, path)
+    for name, part in found.get("properties", {}).items():
+        of |= lists(part, f"{path}.{name}")
+    if "items" in found:
+        of[path] = found.get("maxItems")
+        of |= lists(found["items"], f"{path}[]")
+    return of
+
+
+MODEL = wire.Object.model_json_schema(by_alias=True)
+DEFINITIONS: Object = MODEL["$defs"]
+
+
+def test_the_codec_bounds_every_list_as_the_schema_does() -> None:
+    """The extender reads what an API server with an older schema may let through."""
+    of = {path: found["maxItems"] for path, found in nodes_of(schema()) if "maxItems" in found}
+    assert lists(MODEL) == of
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from tests.manifests.building import (
 def test_the_extender_may_do_this_and_no_more() -> None:
     assert granted(EXTENDER_NAME) == [
         ("", "events", "create"),
-        ("", "nodes", "get"),
         ("", "nodes", "list"),
         ("", "nodes", "watch"),
         ("", "pods", "get"),
@@ -37,7 +36,6 @@ def test_the_extender_may_do_this_and_no_more() -> None:
         ("", "pods/binding", "create"),
         ("authentication.k8s.io", "tokenreviews", "create"),
         ("authorization.k8s.io", "subjectaccessreviews", "create"),
-        ("gpu-topology.io", "gputopologies", "get"),
         ("gpu-topology.io", "gputopologies", "list"),
         ("gpu-topology.io", "gputopologies", "watch"),
     ]

@@ -111,7 +111,7 @@ class Replica:
         self.name = name
         self._rate = rate
         self._shown = 0
-        self._bindable = Bindable(OwnPod(NAMESPACE, name))
+        self._bindable = Bindable(OwnPod(NAMESPACE, name), name)
         self._holders: set[str] = set()
         self._election = Election(name, LASTS)
         self._fenced = -1
@@ -163,7 +163,7 @@ class Replica:
         election, server = self._election, self._server
         if not election.holds or self._rng.random() < 0.2:
             election.saw(server.lease, self._now)
-        election.heard_of(self._bindable.term)
+        election.heard_of(self._bindable.term, others=self._bindable.others_term)
         step = election.step(self._now)
         if step is Step.NOTHING:
             return

@@ -84,6 +84,9 @@ class Driver:
     def version(self) -> int:
         return self.latest
 
+    def void(self, pod: PodRecord) -> None:
+        """One replica only: its Bindings name no version."""
+
     def write(self, binding: Binding) -> None:
         kind = self.rng.choice(["done", "done", "lost", "late", "never", "refused"])
         self.seen[kind] += 1

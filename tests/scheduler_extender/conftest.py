@@ -33,6 +33,7 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("binder", "events", "waker"):
         monkeypatch.setattr(f"scheduler_extender.kube.{module}.WRITE_TIMEOUT", PATIENCE)
     monkeypatch.setattr("scheduler_extender.kube.binder.READ_TIMEOUT", PATIENCE)
+    monkeypatch.setattr("scheduler_extender.kube.binder.TRIES_WITHIN", PATIENCE)
 
 
 class Kube:

@@ -81,6 +81,7 @@ def test_an_unknown_key_is_named_in_short(key: str) -> None:
     found = asked(pod(2, {key: "x"}))
     assert isinstance(found, Malformed)
     assert "unknown key, allowed are link, min-nvlinks, shape" in found.reason
+    assert "\n" not in found.reason
     assert len(found.reason) <= MOST_TEXT
 
 

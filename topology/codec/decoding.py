@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import Repr
 
 from pydantic import ValidationError
 
@@ -96,9 +97,18 @@ def first_error(error: ValidationError) -> str:
     return f"{where}: {words[0].lower()}{words[1:]}{shown}{rest}"
 
 
+_BRIEF = Repr()
+_BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = 4
+_BRIEF.maxstring = _BRIEF.maxother = 120
+
+
 def shortened(value: object) -> str:
-    """A value as Python writes it, cut to sixty characters."""
-    text = repr(value)
+    """A value as Python writes it, cut to sixty characters; no more of it is written out than
+    that needs."""
+    try:
+        text = _BRIEF.repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number with too many digits"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

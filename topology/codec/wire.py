@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -54,6 +54,23 @@ def _cpu_list(text: str) -> str:
 
 CpuList = Annotated[str, Field(max_length=10240), AfterValidator(_cpu_list)]
 """The longest one of CPUs below 4,096, every second one of them, has 9,684 characters."""
+
+MOST_LINKS = MAX_GPUS * (MAX_GPUS - 1) // 2
+Part = TypeVar("Part")
+
+
+def _take_turns(part: Part) -> Part:
+    """The part as it is.
+
+    pydantic's core checks a whole record without giving the interpreter to another thread. CPython
+    looks whether another thread waits whenever a function of Python begins: this one is called for
+    each part of a long list, so that a large record holds nobody up. (``fail_fast`` of a list is
+    for the same: a hundred thousand faults take longer to tell than to find.)
+    """
+    return part
+
+
+IN_TURNS = AfterValidator(_take_turns)
 
 
 class Wire(BaseModel):
@@ -103,7 +120,7 @@ class NumaNode(Wire):
     distances: Annotated[str, Field(max_length=256, pattern=DISTANCES)] | None = None
     cpus: CpuList | None = None
     socket: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    memory: Annotated[list[Memory], Field(max_length=16)] | None = None
+    memory: Annotated[list[Memory], Field(max_length=16, fail_fast=True)] | None = None
 
 
 class Cpus(Wire):
@@ -133,8 +150,8 @@ class Device(Wire):
     pci_bus_id: Text | None = None
     numa_node: Annotated[int, Field(ge=0)] | None = None
     mig_mode: Literal["disabled", "enabled"] = "disabled"
-    mig_instances: list[MigInstance] | None = None
-    topology_nodes: Annotated[list[NumaId], Field(max_length=64)] | None = None
+    mig_instances: Annotated[list[MigInstance], Field(max_length=16, fail_fast=True)] | None = None
+    topology_nodes: Annotated[list[NumaId], Field(max_length=64, fail_fast=True)] | None = None
 
 
 class Link(Wire):
@@ -162,7 +179,7 @@ class Nic(Wire):
 
     name: Name
     numa_node: Annotated[int, Field(ge=0)] | None = None
-    distances: list[Distance] = []
+    distances: Annotated[list[Distance], Field(max_length=MAX_GPUS, fail_fast=True)] = []
 
 
 class Fabric(Wire):
@@ -175,13 +192,13 @@ class Fabric(Wire):
 class Spec(Wire):
     """``spec``: the node's hardware."""
 
-    resources: list[Resource] = [Resource()]
+    resources: Annotated[list[Resource], Field(max_length=16, fail_fast=True)] = [Resource()]
     allocator: Allocator = Allocator()
-    devices: Annotated[list[Device], Field(max_length=MAX_GPUS)] = []
-    links: list[Link] = []
-    nics: list[Nic] = []
+    devices: Annotated[list[Device], Field(max_length=MAX_GPUS, fail_fast=True)] = []
+    links: Annotated[list[Link], Field(max_length=MOST_LINKS, fail_fast=True)] = []
+    nics: Annotated[list[Annotated[Nic, IN_TURNS]], Field(max_length=64, fail_fast=True)] = []
     fabric: Fabric | None = None
-    numa_nodes: Annotated[list[NumaNode], Field(max_length=64)] | None = None
+    numa_nodes: Annotated[list[NumaNode], Field(max_length=64, fail_fast=True)] | None = None
     cpus: Cpus | None = None
 
 
@@ -193,7 +210,7 @@ class Allocation(Wire):
     pod: Text = ""
     container: Text = ""
     resource: Text = "nvidia.com/gpu"
-    device_ids: list[Name] = []
+    device_ids: Annotated[list[Name], Field(max_length=4096, fail_fast=True)] = []
 
 
 class MemoryBlock(Wire):
@@ -201,7 +218,7 @@ class MemoryBlock(Wire):
 
     type: MemoryType
     bytes: Annotated[int, Field(ge=0)]
-    numa_nodes: Annotated[list[NumaId], Field(max_length=64)] = []
+    numa_nodes: Annotated[list[NumaId], Field(max_length=64, fail_fast=True)] = []
 
 
 class Exclusive(Wire):
@@ -210,7 +227,7 @@ class Exclusive(Wire):
     namespace: Text
     pod: Text
     cpus: CpuList | None = None
-    memory: Annotated[list[MemoryBlock], Field(max_length=1024)] | None = None
+    memory: Annotated[list[MemoryBlock], Field(max_length=1024, fail_fast=True)] | None = None
 
 
 def _one_each(pods: list[Exclusive]) -> list[Exclusive]:
@@ -228,7 +245,10 @@ class Health(Wire):
     healthy: bool
     reason: Text = ""
     since: Text | None = None
-    links_down: list[Annotated[int, Field(ge=0, lt=64)]] | None = None
+    links_down: (
+        Annotated[list[Annotated[int, Field(ge=0, lt=64)]], Field(max_length=64, fail_fast=True)]
+        | None
+    ) = None
     energy_millijoules: Annotated[int, Field(ge=0)] | None = None
 
 
@@ -274,15 +294,22 @@ class Status(Wire):
     sequence: Annotated[int, Field(ge=0)] = 0
     observed_at: Text | None = None
     pods_resource_version: Text | None = None
-    allocatable: list[Name] | None = None
-    allocations: list[Allocation] = []
+    allocatable: Annotated[list[Name], Field(max_length=4096, fail_fast=True)] | None = None
+    allocations: Annotated[
+        list[Annotated[Allocation, IN_TURNS]], Field(max_length=4096, fail_fast=True)
+    ] = []
     exclusive: (
-        Annotated[list[Exclusive], Field(max_length=4096), AfterValidator(_one_each)] | None
+        Annotated[
+            list[Annotated[Exclusive, IN_TURNS]],
+            Field(max_length=4096, fail_fast=True),
+            AfterValidator(_one_each),
+        ]
+        | None
     ) = None
-    health: list[Health] = []
-    missing: list[MissingGpu] | None = None
+    health: Annotated[list[Health], Field(max_length=64, fail_fast=True)] = []
+    missing: Annotated[list[MissingGpu], Field(max_length=64, fail_fast=True)] | None = None
     several_shares: SeveralShares | None = None
-    conditions: list[Condition] = []
+    conditions: Annotated[list[Condition], Field(max_length=16, fail_fast=True)] = []
     summary: Summary | None = None
 
 

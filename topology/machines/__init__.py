@@ -21,10 +21,11 @@ class UnknownMachine(ValueError):  # noqa: N818 - it is a bad value, and reads a
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.close = tuple(get_close_matches(name.lower(), MACHINES, n=3, cutoff=0.5))
+        shown = name if len(name) <= 60 else f"{name[:57]}..."
+        self.close = tuple(get_close_matches(shown.lower(), MACHINES, n=3, cutoff=0.5))
         hint = f" (close: {', '.join(self.close)})" if self.close else ""
         super().__init__(
-            f"{name!r} is not in the catalogue{hint}; `gpu-topology machines` lists them"
+            f"{shown!r} is not in the catalogue{hint}; `gpu-topology machines` lists them"
         )
 
 

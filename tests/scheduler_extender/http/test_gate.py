@@ -201,6 +201,19 @@ def test_guessed_tokens_do_not_keep_out_those_that_were_good(
         assert ask(service, "/v1/snapshot", "the-token-of-ada").status_code == 200
 
 
+def test_who_may_not_read_does_not_keep_out_those_who_may(
+    judge: Reviews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pod of the cluster has a token that the API server accepts."""
+    monkeypatch.setattr(gate, "REVIEW_RATE", 1e-6)  # what is spent does not come back
+    monkeypatch.setattr(gate, "REVIEW_BURST", 3)
+    with running(switched(), where=Addresses(EVERYWHERE), reviews=judge) as service:
+        assert ask(service, "/v1/nodes", "the-token-of-ada").status_code == 200
+        statuses = [ask(service, f"/v1/{i}", "the-token-of-bob").status_code for i in range(4)]
+        assert statuses == [403, 403, 503, 503]
+        assert ask(service, "/v1/snapshot", "the-token-of-ada").status_code == 200
+
+
 def test_a_slow_api_server_holds_up_no_probe(service: Running, fake: FakeApiServer) -> None:
     fake.delay("tokenreviews", FOREVER)
     with ThreadPoolExecutor(8) as pool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from scheduler_extender.annotations import WAKE
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, Settings
@@ -49,6 +50,7 @@ class Counting(Cluster):
 class Api:
     def __init__(self) -> None:
         self.woken: list[str] = []
+        self.values: list[str] = []
         self.fails: Exception | None = None
         self.calls = 0
 
@@ -56,7 +58,9 @@ class Api:
         self.calls += 1
         if self.fails:
             raise self.fails
-        self.woken.append(json.loads(body)["metadata"]["uid"])
+        metadata = json.loads(body)["metadata"]
+        self.woken.append(metadata["uid"])
+        self.values.append(metadata["annotations"][WAKE])
         return b"{}"
 
 
@@ -218,3 +222,15 @@ def test_nobody_is_woken_who_would_be_refused_for_a_blind_watch() -> None:
     watches.clear()
     waker.round(1.0)
     assert api.woken == ["plain", "required"]
+
+
+def test_two_replicas_that_started_together_write_different_values() -> None:
+    """The same value once more would change nothing, and the pod would not be looked at."""
+    api = Api()
+    for _ in range(2):
+        cluster = Counting()
+        cluster.put_pod(unschedulable("waiting", PAIR))
+        waker = Waker(cluster, api)
+        change(cluster, 1)
+        waker.round(0.0)
+    assert len(api.values) == len(set(api.values)) == 2

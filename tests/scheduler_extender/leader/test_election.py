@@ -139,6 +139,16 @@ def test_a_holder_that_hears_of_a_later_term_begins_another() -> None:
     assert found.wanted(Step.TAKE).term == 6
 
 
+def test_a_holder_whose_term_another_has_begun_too_begins_a_later_one() -> None:
+    """Else it would renew its Lease for ever, and lead never: the Lease was deleted in between."""
+    found = election()
+    found.saw(Lease(), 0)
+    taken(found)
+    found.heard_of(1, others=1)
+    assert found.step(1) is Step.TAKE
+    assert found.wanted(Step.TAKE).term == 2
+
+
 def test_who_resigns_says_whether_binds_are_left() -> None:
     found = election()
     found.saw(OTHERS, 0)

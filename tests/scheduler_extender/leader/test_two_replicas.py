@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from scheduler_extender.kube.bindable import Bindable, OwnPod
+from scheduler_extender.kube.binder import KubeBinder
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.leader.fence import Fence
 from tests.nodes import pod
-from tests.scheduler_extender.leader.replicas import LEASE, NAME, SLICE, Replica, World, world
-from tests.waiting import FOREVER, eventually
-from topology.kubeapi.apiserver import ApiUnreachable
+from tests.scheduler_extender.leader.replicas import (
+    LEASE,
+    NAME,
+    NAMESPACE,
+    SLICE,
+    Replica,
+    World,
+    world,
+)
+from tests.waiting import FOREVER, PATIENCE, eventually
+from topology.kubeapi.apiserver import ApiUnreachable, ConflictError
 
 WAKE = "gpu-topology.io/wake"
 
@@ -126,6 +138,32 @@ def test_a_bind_of_the_former_leader_that_comes_late_fails(
     assert found.node_of(late) is None
 
 
+def test_a_bind_that_was_settled_as_unbound_cannot_be_written_later(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of several API servers stands still with it, while another one answers us."""
+    first = leading(found)
+    late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
+    eventually(lambda: first.passes(late), "the pod passes")
+    sent: list[tuple[str, bytes]] = []
+
+    def stands_still(path: str, body: bytes, *_: object, **__: object) -> bytes:
+        sent.append((path, body))
+        raise ApiUnreachable("no answer")
+
+    with monkeypatch.context() as one_server:
+        one_server.setattr(first.api, "create", stands_still)
+        assert "may be yet" in first.bind(late)
+    binder = KubeBinder(first.api, first.cluster, first.leader)
+    settler = Settler(first.cluster, binder, patience=0.0)
+    for now in range(2):
+        settler.round(now)
+    assert not first.cluster.in_flight()
+    assert first.bind(rival) == ""
+    with pytest.raises(ConflictError):
+        first.api.create(*sent[-1], timeout=PATIENCE)
+
+
 def test_a_former_leader_whose_clock_stands_still_binds_nothing(
     found: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +178,32 @@ def test_a_former_leader_whose_clock_stands_still_binds_nothing(
     eventually(second.leads, "the other leads")
     eventually(lambda: not first.leads(), "the watch has told it")
     assert first.leader._election.leads(until), "by its Lease it leads"
+
+
+def test_a_bind_of_a_former_term_fails_though_its_writer_leads_again(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was decided before others bound pods, and is sent once more with a new version."""
+    monkeypatch.setattr("scheduler_extender.kube.binder.WRITE_TIMEOUT", PATIENCE)
+    first, second = leading(found), found.replica("bb")
+    late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
+    eventually(lambda: first.passes(late), "the pod passes")
+    found.fake.delay("/pods/late/binding$", FOREVER)
+    answers: list[str] = []
+    bind = threading.Thread(target=lambda: answers.append(first.bind(late)))
+    bind.start()
+    eventually(lambda: [r for r in found.fake.requests if r.path.endswith("/binding")], "sent")
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(first.leader._store, "write", _gone)
+        eventually(second.leads, "the other leads")
+    assert second.bind(rival) == ""
+    second.leader.stop()
+    eventually(first.leads, "the first leads again")
+    found.fake.allow()
+    bind.join()
+    assert found.node_of(rival) == NAME
+    assert found.node_of(late) is None
+    assert answers == ["this replica does not lead any more"]
 
 
 def _gone(*_: object, **__: object) -> None:
@@ -176,6 +240,56 @@ def test_a_pod_that_cannot_be_changed_holds_the_new_leader_up(
     found.fake.refuse(422, None, path=r"/default/pods/")
     first.cut_off()
     eventually(second.leads, "the other leads")
+
+
+@pytest.mark.parametrize("status", [403, 409, 429, 500])
+def test_a_pod_that_a_webhook_keeps_from_being_changed_is_not_taken_for_changed(
+    found: World, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """A webhook answers with any status that it likes, and may be down for good."""
+    monkeypatch.setattr("scheduler_extender.leader.fence.SETTLED_AFTER", 1.0)
+    first = leading(found)
+    train = found.create(pod(2))
+    eventually(lambda: first.passes(train), "the pod passes")
+    own = OwnPod(NAMESPACE, "a")
+    fence = Fence(first.api, first.leader.bindable, own, "somebody")
+    found.fake.refuse(status, None, path="/default/pods/train$")
+    assert fence.take_over(9, lambda: True, drained=False) == 0
+    found.fake.allow()
+    assert fence.take_over(10, lambda: True, drained=False) == 1
+
+
+@pytest.mark.parametrize("status", [404, 403, 500])
+def test_who_cannot_take_over_leaves_it_to_the_other(
+    found: World, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Its own pod is gone, or a webhook keeps it from being marked."""
+    monkeypatch.setattr("scheduler_extender.leader.fence.MARKED_WITHIN", 1.0)
+    found.fake.refuse(status, None, path=f"/{NAMESPACE}/pods/a$")
+    first = found.replica("a")
+    eventually(lambda: found.fake.items(LEASE.rpartition("/")[0]), "it has taken the Lease")
+    second = found.replica("bb")
+    eventually(second.leads, "the other leads")
+    assert not first.leads()
+
+
+def test_who_does_not_see_its_mark_leaves_it_to_the_other(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its watch on pods stands still."""
+    monkeypatch.setattr("scheduler_extender.leader.fence.MARKED_WITHIN", 1.0)
+    monkeypatch.setattr(Bindable, "shown", _not_shown_to("a", Bindable.shown))
+    found.replica("a")
+    eventually(lambda: found.fake.items(LEASE.rpartition("/")[0]), "it has taken the Lease")
+    second = found.replica("bb")
+    eventually(second.leads, "the other leads")
+
+
+def _not_shown_to(name: str, shown: Callable[..., bool]) -> Callable[..., bool]:
+    def found(bindable: Bindable, mark: str, within: float) -> bool:
+        return shown(bindable, mark, within) and bindable._own.name != name
+
+    return found
 
 
 def test_a_lease_that_somebody_deletes_costs_no_promise(found: World) -> None:

@@ -1,0 +1,128 @@
+"""``make sbom``: the packages of the service's image as a CycloneDX bill of materials.
+
+It lists what ``run.txt`` locks for the image's Python on Linux, each package with the hashes of its
+files of which pip takes one. What the base image brings (Python, Debian's packages) is not in it:
+whoever builds the image has tools that read it there.
+
+https://cyclonedx.org/specification/overview/
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+from cyclonedx.model import (
+    ExternalReference,
+    ExternalReferenceType,
+    HashAlgorithm,
+    HashType,
+    XsUri,
+)
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A package of a lock: the SHA-256 of each of its files, as hexadecimal digits."""
+
+    name: str
+    version: str
+    sha256: tuple[str, ...]
+
+
+def image_python(dockerfile: str) -> str:
+    """The version of Python of the image, such as 3.12. Raises :class:`ValueError`."""
+    found = re.search(r"^FROM python:(\d+\.\d+)", dockerfile, re.MULTILINE)
+    if found is None:
+        raise ValueError("Dockerfile: no line FROM python:VERSION")
+    return found[1]
+
+
+def locked(text: str, python: str) -> Iterator[Locked]:
+    """The packages of a lock that an image with this Python gets, in the lock's order."""
+    image = {
+        "implementation_name": "cpython",
+        "platform_python_implementation": "CPython",
+        "os_name": "posix",
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+    }
+    for entry in re.split(r"\n(?=[A-Za-z0-9])", text):
+        wanted = Requirement(entry.partition("\\\n")[0])
+        if wanted.marker is None or wanted.marker.evaluate(image):
+            (version,) = (each.version for each in wanted.specifier)
+            hashes = tuple(re.findall(r"--hash=sha256:([0-9a-f]{64})", entry))
+            yield Locked(wanted.name, version, hashes)
+
+
+def bill(packages: list[Locked], version: str, made: datetime) -> str:
+    """The bill of materials of ``gpu-topology`` in a version, as CycloneDX 1.6 in JSON.
+
+    The same packages give the same serial number.
+    """
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, repr((version, packages))))
+    bom.metadata.timestamp = made
+    image = Component(
+        type=ComponentType.CONTAINER, name="gpu-topology", version=version, bom_ref="image"
+    )
+    bom.metadata.component = image
+    for package in packages:
+        url = PackageURL("pypi", None, package.name, package.version)
+        # The lock names no file, and each may be the one: they belong to where it comes from.
+        files = ExternalReference(
+            type=ExternalReferenceType.DISTRIBUTION,
+            url=XsUri(url.to_string()),
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one) for one in package.sha256],
+        )
+        bom.components.add(
+            Component(
+                type=ComponentType.LIBRARY,
+                name=package.name,
+                version=package.version,
+                purl=url,
+                bom_ref=url.to_string(),
+                external_references=[files],
+            )
+        )
+    bom.register_dependency(image, bom.components)
+    return JsonV1Dot6(bom).output_as_string(indent=2)
+
+
+def written(root: Path = ROOT) -> str:
+    """The bill of materials of this checkout, dated SOURCE_DATE_EPOCH where that is set."""
+    python = image_python((root / "Dockerfile").read_text())
+    packages = list(locked((root / "requirements" / "run.txt").read_text(), python))
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    seconds = os.environ.get("SOURCE_DATE_EPOCH")
+    made = datetime.fromtimestamp(int(seconds), UTC) if seconds else datetime.now(UTC)
+    return bill(packages, project["version"], made)
+
+
+def main() -> None:
+    """Write it where ``--output`` says."""
+    parser = argparse.ArgumentParser(description="Write the image's bill of materials.")
+    parser.add_argument("--output", type=Path, required=True, help="the file")
+    given = parser.parse_args()
+    given.output.parent.mkdir(parents=True, exist_ok=True)
+    given.output.write_text(f"{written()}\n")
+    print(given.output)  # noqa: T201 (make shows it)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The real scheduler places pods while everything around it is killed, paused and cut off.
+
+A short run here; ``make chaos`` makes a long one. The seed is printed, and so is the report of
+:mod:`tests.chaos`, which judges the history afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.checks import fits, free_at_end
+from tests.chaos.story import Story
+from tests.e2e.chaos.faults import Faults
+from tests.e2e.chaos.replicas import ReplicatedCluster
+from tests.e2e.chaos.workload import Workload
+from tests.e2e.chaos.worlds import OVER, World, judged, kept_at, world
+from tests.e2e.cluster import PODS
+
+pytestmark = pytest.mark.e2e
+
+SECONDS = float(os.environ.get("GPU_TOPOLOGY_CHAOS_SECONDS", "40"))
+SEED = int(os.environ.get("GPU_TOPOLOGY_CHAOS_SEED", "0")) or random.SystemRandom().randrange(
+    1, 10**6
+)
+LEASE_SECONDS = 3.0
+"""Shorter than the one that we ship, so that leaders change often."""
+FLEET = (
+    ("dgx1-v100", 3),
+    ("a100-pcie-4-bridged", 2),
+    ("l40s-4", 1),
+    ("hgx-h100-8", 1),
+)
+RATE = 5.0
+RUNS = (0.3, 2.5)
+"""Seconds for which a pod runs, from and to."""
+STUCK = 240.0
+"""Seconds without a pod that is bound or ends, after which whoever waits is taken to be forgotten.
+Less than the five minutes after which kube-scheduler looks by itself again at a pod that fitted
+nowhere. More than it takes to watch again after several outages of the API server: 85 s were
+seen."""
+BETWEEN_LOOKS = 2.0
+TAKEN_DOWN = 30.0
+"""Seconds between two looks at what etcd has stored; it keeps all of it meanwhile."""
+
+
+def test_nothing_is_lost_and_nothing_is_given_twice(
+    cluster: ReplicatedCluster, tmp_path: Path
+) -> None:
+    print(f"\nGPU_TOPOLOGY_CHAOS_SEED={SEED} GPU_TOPOLOGY_CHAOS_SECONDS={SECONDS:g}")
+    path = kept_at(f"chaos-{SEED}", tmp_path)
+    cluster.replace_replicas(LEASE_SECONDS)
+    with world(cluster, path, FLEET, SEED) as told:
+        began = time.monotonic()
+        _broken_for(told, began + SECONDS)
+        stay = _fill(told)
+        settled = _settles(told, stay)
+        with cluster.without_scheduler():  # so that nothing is bound while we look
+            settled = settled and _settles(told, stay)
+            story = told.story()
+        found = judged(story, told.history)
+        print(f"{time.monotonic() - began:.0f} s, {len(story.answers)} answers to the scheduler")
+    assert found == [], f"seed {SEED}"
+    assert settled, f"seed {SEED}: nothing moves any more"
+    assert len(story.binds) > SECONDS / 2
+    assert len({write.source for write in story.writes if write.kind == "mark"}) > 1
+
+
+def _broken_for(told: World, until: float) -> None:
+    """Pods come and go, and things break, until then; then all is mended."""
+    faults = Faults(told, SEED)
+    looked = time.monotonic()
+    plane = told.cluster.control_plane
+    with Workload(plane, told.history, SEED, RATE, seconds=RUNS) as workload:
+        try:
+            while time.monotonic() < until and workload.error is None:
+                faults.step()
+                if time.monotonic() >= looked + TAKEN_DOWN and faults.all_well:
+                    told.cluster.take_down(told.history)
+                    looked = time.monotonic()
+                time.sleep(0.1)
+        finally:
+            faults.mend_all()
+
+
+def _fill(told: World) -> set[str]:
+    """Pods that stay, so that others have to wait at the end: their names."""
+    names = set()
+    for i in range(24):
+        gpus, linked = ((3, False), (2, True), (4, True))[i % 3]
+        names.add(f"stays-{i}")
+        told.submitter.create(f"stays-{i}", gpus, 1e6, linked=linked)
+    return names
+
+
+def _settles(told: World, stay: set[str]) -> bool:
+    """Wait until all is settled, or nothing has moved for :data:`STUCK` seconds; which of both."""
+    seen, since = (0, 0), time.monotonic()
+    while time.monotonic() < since + STUCK:
+        items = told.cluster.api.get(PODS).json()["items"]
+        if _settled(told, items, stay):
+            return True
+        now = (sum("nodeName" in i["spec"] for i in items), sum(map(_over, items)))
+        if now != seen:
+            seen, since = now, time.monotonic()
+        time.sleep(BETWEEN_LOOKS)
+    return False
+
+
+def _over(pod: dict[str, Any]) -> bool:
+    return pod["status"].get("phase") in OVER
+
+
+def _settled(told: World, items: list[dict[str, Any]], stay: set[str]) -> bool:
+    """Whether whoever is not over stays, and runs, or surely fits nowhere."""
+    open_ = [i for i in items if not _over(i)]
+    if any(i["metadata"]["name"] not in stay and i["spec"].get("nodeName") for i in open_):
+        return False
+    if any(i["spec"].get("nodeName") and i["status"]["phase"] != "Running" for i in open_):
+        return False
+    story = told.story()
+    return not any(
+        _could(story, i["metadata"]["uid"]) for i in open_ if not i["spec"].get("nodeName")
+    )
+
+
+def _could(story: Story, uid: str) -> bool:
+    pod, free = story.pods[uid].created, free_at_end(story)
+    return any(
+        fits(story.nodes[name], devices, pod.gpus, linked=pod.linked)
+        for name, devices in free.items()
+    )

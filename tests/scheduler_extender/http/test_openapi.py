@@ -1,0 +1,114 @@
+"""The admin port answers what ``/openapi.json`` says, whatever is asked of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import BaseSchema, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from scheduler_extender.kube.sinks import PodSink
+from tests.nodes import bridged, pcie, pod, switched
+from tests.scheduler_extender.conftest import raw
+from tests.scheduler_extender.serving import Running, running
+from tests.waiting import PATIENCE
+from topology.core.devices import NodeName
+
+NVLINK = {"link": "nvlink"}
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Running]:
+    """Nodes of several kinds, pods that run, wait and cannot be read, and a bad record."""
+    with running(switched(), pcie(), bridged()) as found:
+        sink = PodSink(found.cluster, lambda: 0.0)
+        sink.apply(raw(pod(2, NVLINK, name="runs", uid="r", node="switched", phase="Running")))
+        sink.apply(raw(pod(2, NVLINK, name="waits", uid="w")))
+        sink.apply(raw(pod(2, {"link": "rope"}, name="odd", uid="o")))
+        found.cluster.put_problem(NodeName("broken"), "spec: field required")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def described(service: Running) -> BaseSchema:
+    return schemathesis.openapi.from_dict(service.admin.get("/openapi.json").json())
+
+
+OPERATIONS = [
+    ("/v1/nodes", "GET"),
+    ("/v1/nodes/{name}", "GET"),
+    ("/v1/explain/{namespace}/{pod}", "GET"),
+    ("/v1/snapshot", "GET"),
+    ("/v1/reports", "POST"),
+    ("/metrics", "GET"),
+    ("/healthz", "GET"),
+    ("/readyz", "GET"),
+]
+
+
+def test_every_operation_is_tried(described: BaseSchema) -> None:
+    found = {(path, method.upper()) for path in described for method in described[path]}
+    assert found == set(OPERATIONS)
+
+
+CASES = [
+    *((path, method, GenerationMode.POSITIVE) for path, method in OPERATIONS),
+    ("/v1/reports", "POST", GenerationMode.NEGATIVE),  # all else takes any text
+]
+
+
+@pytest.mark.parametrize(("path", "method", "mode"), CASES)
+def test_every_answer_is_as_described(
+    service: Running, described: BaseSchema, path: str, method: str, mode: GenerationMode
+) -> None:
+    """To requests that the description allows, and to those that it does not."""
+    operation = described[path][method]
+    # A cluster file has several documents, of which the check of its content would read one.
+    checks = CHECKS if path != "/v1/snapshot" else CHECKS[:-1]
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    def ask(case: Any) -> None:
+        case.call_and_validate(base_url=str(service.admin.base_url), checks=checks)
+
+    ask()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/nodes/switched",
+        "/v1/nodes/broken",
+        "/v1/explain/default/runs",
+        "/v1/explain/default/waits",
+        "/v1/explain/default/odd",
+    ],
+)
+def test_an_answer_with_something_in_it_is_as_described(
+    service: Running, described: BaseSchema, path: str
+) -> None:
+    (route,) = (
+        each for each in described if re.fullmatch(re.sub(r"\{\w+\}", r"[^/]+", each), path)
+    )
+    answer = requests.get(f"{service.admin.base_url}{path}", timeout=PATIENCE)
+    assert answer.status_code == 200
+    described[route]["GET"].validate_response(answer)

@@ -1,0 +1,23 @@
+"""What a leader that resigns may say of its binds."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_extender.leader.leader import _Writes
+from scheduler_extender.verbs import BindError, BindUnknownError
+
+
+@pytest.mark.parametrize(
+    ("error", "answered"),
+    [
+        pytest.param(BindError("refused"), True, id="refused"),
+        pytest.param(BindUnknownError("no answer"), False, id="no answer"),
+        pytest.param(KeyError("a fault"), False, id="a fault of ours while the answer is read"),
+    ],
+)
+def test_a_write_is_answered_only_where_its_end_is_known(error: Exception, answered: bool) -> None:
+    writes = _Writes()
+    with pytest.raises(type(error)), writes:
+        raise error
+    assert writes.all_answered is answered

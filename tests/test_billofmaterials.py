@@ -1,0 +1,77 @@
+"""The bill of materials lists what the image gets, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from requirements.billofmaterials import image_python, locked, written
+from tests.imagefiles import ROOT
+
+LOCK = (ROOT / "requirements" / "run.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def bill() -> Any:
+    return json.loads(written())
+
+
+def test_it_lists_the_lock_of_the_image_with_every_hash(bill: Any) -> None:
+    """Read here once more in another way: line by line, and markers by what they say."""
+    expected: dict[tuple[str, str], set[str]] = {}
+    for line in LOCK.splitlines():
+        if found := re.match(r"([A-Za-z0-9._-]+)==(\S+)(?: ; (.*?))?(?: \\)?$", line):
+            marker = found[3] or ""
+            foreign = "< '3.12'" in marker or "== 'win32'" in marker
+            hashes: set[str] = set()
+            if not foreign:
+                expected[found[1], found[2]] = hashes
+        elif digest := re.search(r"--hash=sha256:(\w+)", line):
+            hashes.add(digest[1])
+    listed = {
+        (part["name"], part["version"]): {
+            one["content"] for one in part["externalReferences"][0]["hashes"]
+        }
+        for part in bill["components"]
+    }
+    assert listed == expected
+    assert all(listed.values())
+    assert image_python((ROOT / "Dockerfile").read_text()) == "3.12"  # the markers above
+
+
+def test_it_is_valid_cyclonedx_and_names_the_image(bill: Any) -> None:
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    image = bill["metadata"]["component"]
+    assert (image["type"], image["name"], image["version"]) == (
+        "container",
+        project["name"],
+        project["version"],
+    )
+    (whole,) = (each for each in bill["dependencies"] if each["ref"] == image["bom-ref"])
+    assert whole["dependsOn"] == sorted(part["purl"] for part in bill["components"])
+
+
+def test_equal_locks_give_equal_bills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert written() == written()
+    assert "2023-11-14" in written()
+
+
+def test_what_the_image_does_not_get_is_left_out() -> None:
+    lock = (
+        f"a==1 \\\n    --hash=sha256:{'0' * 64}\n"
+        f"b==2 ; sys_platform == 'win32' \\\n    --hash=sha256:{'1' * 64}\n    # via a\n"
+        f"c==3 ; python_full_version >= '3.12' \\\n    --hash=sha256:{'2' * 64}\n"
+    )
+    assert [(p.name, p.version, p.sha256) for p in locked(lock, "3.12")] == [
+        ("a", "1", ("0" * 64,)),
+        ("c", "3", ("2" * 64,)),
+    ]
+    assert [p.name for p in locked(lock, "3.11")] == ["a"]
