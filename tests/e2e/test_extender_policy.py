@@ -75,7 +75,7 @@ def someone(plane: ControlPlane, admin: httpx.Client) -> Iterator[httpx.Client]:
         admin.post(PODS, json=gpu_pod("first", [1])).raise_for_status()
 
         def in_force() -> bool:
-            tried = patch(found, "first", annotations(placement="{}"), dryRun="All")
+            tried = patch(found, "first", prefixed(placement="{}"), dryRun="All")
             return tried.status_code == 403 and "gpu-topology-annotations" in tried.text
 
         eventually(in_force, "the policy is in force", every=PERIOD)
@@ -96,7 +96,7 @@ def pod(admin: httpx.Client, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def annotations(**ours: str | None) -> Object:
+def prefixed(**ours: str | None) -> Object:
     return {"metadata": {"annotations": {f"gpu-topology.io/{key}": v for key, v in ours.items()}}}
 
 
@@ -123,18 +123,16 @@ def refused(answer: httpx.Response, policy: str) -> None:
 def test_nobody_else_changes_the_extenders_annotations(
     someone: httpx.Client, extender: httpx.Client, pod: str, key: str
 ) -> None:
-    refused(patch(someone, pod, annotations(**{key: "forged"})), "gpu-topology-annotations")
-    status = someone.patch(
-        f"{PODS}/{pod}/status", json=annotations(**{key: "forged"}), headers=MERGE
-    )
+    refused(patch(someone, pod, prefixed(**{key: "forged"})), "gpu-topology-annotations")
+    status = someone.patch(f"{PODS}/{pod}/status", json=prefixed(**{key: "forged"}), headers=MERGE)
     refused(status, "gpu-topology-annotations")
     if key != "placement":
-        assert patch(extender, pod, annotations(**{key: "ours"})).status_code == 200
-        refused(patch(someone, pod, annotations(**{key: None})), "gpu-topology-annotations")
+        assert patch(extender, pod, prefixed(**{key: "ours"})).status_code == 200
+        refused(patch(someone, pod, prefixed(**{key: None})), "gpu-topology-annotations")
 
 
 def test_everything_else_of_a_pod_is_its_authors(someone: httpx.Client, pod: str) -> None:
-    assert patch(someone, pod, annotations(link="nvlink")).status_code == 200
+    assert patch(someone, pod, prefixed(link="nvlink")).status_code == 200
     changed = {"metadata": {"labels": {"a": "b"}, "annotations": {"example.com/a": "b"}}}
     assert patch(someone, pod, changed).status_code == 200
 
@@ -183,7 +181,7 @@ def test_the_extender_binds(extender: httpx.Client, pod: str) -> None:
 def test_the_extender_changes_nothing_else_of_a_pod(
     admin: httpx.Client, extender: httpx.Client, pod: str, change: Object
 ) -> None:
-    patch(admin, pod, annotations(link="nvlink")).raise_for_status()
+    patch(admin, pod, prefixed(link="nvlink")).raise_for_status()
     refused(patch(extender, pod, change), "gpu-topology-extender")
     refused(
         extender.patch(f"{PODS}/{pod}/status", json=change, headers=MERGE), "gpu-topology-extender"
