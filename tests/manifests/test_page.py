@@ -27,6 +27,7 @@ from tests.manifests.building import (
 PAGES_COMMANDS = ("extender", "node", "certificates")
 DOCKER = {"--rm", "--user", "--volume"}
 CURL = {"--cacert"}
+KUBECTL = {"--raw", "--replicas", "--for", "--timeout"}
 
 
 def test_the_page_names_flags_and_files_that_there_are() -> None:
@@ -35,7 +36,7 @@ def test_the_page_names_flags_and_files_that_there_are() -> None:
     params = [p for name in PAGES_COMMANDS for p in group.commands[name].params]
     known = {flag for option in params for flag in option.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
-    assert named - known == {"--config", "--raw", *DOCKER, *CURL}
+    assert named - known == {"--config", *KUBECTL, *DOCKER, *CURL}
     assert named >= {"--host", "--stale-after", "--tls-cert", "--client-ca", "--client-name"}
     files = set(re.findall(r"(?<![\w/])manifests/[\w./-]*\w", page)) - {"manifests/base"}
     assert files
