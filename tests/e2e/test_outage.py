@@ -154,7 +154,8 @@ def test_a_call_that_hangs_over_a_gpu_leaves_every_question_without_an_answer(
     plugin.silicon.nvml.hang("nvmlDeviceGetPciInfo", HIT)
     with pytest.raises(grpc.RpcError) as raised:
         client.preferred(others, 2, timeout=10)
-    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    # Both sides count the seconds: whoever is first says so.
+    assert raised.value.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
     plugin.silicon.nvml.lift()
     assert answers(client, others, 2)
 
