@@ -8,7 +8,7 @@ from benchmarks.commands.compare import compare
 from benchmarks.commands.promises import kinds, promises, singles
 from benchmarks.commands.report import report
 from benchmarks.commands.simulate import simulate
-from benchmarks.commands.speed import agent, latency, profile, scale, throughput, worst
+from benchmarks.commands.speed import agent, following, latency, profile, scale, throughput, worst
 from scheduler_extender.cli.commandline import run
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ def _commands() -> None:
 for command in (
     latency,
     throughput,
+    following,
     promises,
     singles,
     kinds,

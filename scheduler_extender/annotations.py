@@ -9,11 +9,12 @@ stands in the answer of every node.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler_extender.exclusive import amounts_of, containers_with_roles, exclusive_of
+from scheduler_extender.membership import GROUP_KEYS, membership_of
 from scheduler_extender.quantities import BadValueError, cut, quantity, shortened
 from scheduler_extender.wire import Container, Pod, Resources
 from topology.core.devices import Bytes
@@ -35,10 +36,13 @@ RESUME = PREFIX + "resume"
 """On a Node, not on a pod: up to when an operator forgives its refusals, in RFC 3339."""
 TERM = PREFIX + "term"
 """On a pod of the extender's own: the number of the last term in which it began to lead."""
-RESERVED = frozenset({PLACEMENT, WAKE})
-"""Ours to write; ignored on input."""
+KEPT_PLACE = PREFIX + "reserved"
+"""On a waiting pod: the node on which a place is kept for it (:mod:`.state.keptplaces`)."""
+RESERVED = frozenset({PLACEMENT, WAKE, KEPT_PLACE})
+"""Not the author's to write; ignored as requests."""
 
-MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+MANAGED = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
+"""The resources that we place; a star stands for the rest of a name."""
 MAX_COUNT = 1024
 MAX_CONTAINERS = 4096
 """Containers of one pod that ask for GPUs; an API server takes hundreds."""
@@ -71,8 +75,9 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     containers: dict[str, list[ContainerRequest]] = {}
     only_gpu_plugin = not pod.spec.resource_claims
     for container, role in containers_with_roles(pod):
-        only_gpu_plugin = only_gpu_plugin and not _other_devices(container, managed)
-        for resource in managed:
+        names = _resources(container)
+        only_gpu_plugin = only_gpu_plugin and not _other_devices(names, managed)
+        for resource in managed_among(names, managed):
             try:
                 count = _count(container, resource)
             except BadValueError as error:
@@ -82,7 +87,8 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
                 containers.setdefault(resource, []).append(found)
     if not containers:
         return None
-    resource = next(r for r in managed if r in containers)
+    resource = managed_among(containers, managed)[0]
+    only_gpu_plugin = only_gpu_plugin and len(containers) == 1
     asking = sum(map(len, containers.values()))
     if asking > MAX_CONTAINERS:
         return Malformed(
@@ -99,15 +105,20 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
     for key in sorted(ours.keys() - RESERVED):
         name = key.removeprefix(PREFIX)
+        if name in GROUP_KEYS:
+            continue
         if name not in KEYS:
-            return Malformed(
-                f"annotation {cut(key)}: unknown key, allowed are {', '.join(KEYS)}", counted
-            )
+            allowed = ", ".join((*KEYS, *GROUP_KEYS))
+            return Malformed(f"annotation {cut(key)}: unknown key, allowed are {allowed}", counted)
         field, read = KEYS[name]
         try:
             values[field] = read(_bounded(ours[key]))
         except BadValueError as error:
             return Malformed(f"annotation {key}={shortened(ours[key])}: {error}", counted)
+    try:
+        membership_of(pod)
+    except BadValueError as error:
+        return Malformed(str(error), counted)
     policy = values.pop("policy", Policy.REQUIRED)
     if "link" not in values and "min_nvlinks" not in values:
         values.pop("pattern", None)  # there is nothing for a pattern to speak about
@@ -115,20 +126,32 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     if len(containers) > 1 and constraints != Constraints():
         kinds = " and ".join(sorted(containers))
         return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
+    if constraints.same_gpu and constraints.spread_gpus and counted.count > 1:
+        both = f"{PREFIX}same-gpu and {PREFIX}spread-gpus"
+        return Malformed(f"annotations {both}: allowed is one of them", counted)
     return replace(counted, constraints=constraints, policy=policy)
 
 
 def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:
     """Whether a container of the pod asks for a ``managed`` resource, whoever serves it."""
-    for container, _ in containers_with_roles(pod):
-        resources = container.resources or Resources()
-        if any(
-            r in (amounts or {})
-            for r in managed
-            for amounts in (resources.requests, resources.limits)
-        ):
-            return True
-    return False
+    return any(
+        managed_among(_resources(container), managed) for container, _ in containers_with_roles(pod)
+    )
+
+
+def managed_among(names: Iterable[str], managed: tuple[str, ...]) -> list[str]:
+    """Those of the names that are ``managed``, in its order, then by name.
+
+    >>> managed_among(["cpu", "nvidia.com/mig-2g.10gb", "nvidia.com/gpu"], MANAGED)
+    ['nvidia.com/gpu', 'nvidia.com/mig-2g.10gb']
+    """
+    found = []
+    for name in names:
+        for place, entry in enumerate(managed):
+            if name == entry or (entry[-1] == "*" and name.startswith(entry[:-1])):
+                found.append((place, name))
+                break
+    return [name for _, name in sorted(found)]
 
 
 def _claimed(pod: Pod) -> set[tuple[str, str]]:
@@ -138,11 +161,18 @@ def _claimed(pod: Pod) -> set[tuple[str, str]]:
     return {(found.container_name, found.resource_name) for found in mappings or ()}
 
 
-def _other_devices(container: Container, managed: tuple[str, ...]) -> bool:
-    """Whether it asks for another plugin's devices: their names have a domain of their own."""
-    resources = container.resources or Resources()
-    names = {*(resources.requests or {}), *(resources.limits or {})} - set(managed)
-    return any("/" in name and ".kubernetes.io/" not in name for name in names)
+def _resources(container: Container) -> set[str]:
+    """The names of the resources that a container asks for."""
+    resources = container.resources
+    if resources is None:
+        return set()
+    return {*(resources.requests or {}), *(resources.limits or {})}
+
+
+def _other_devices(names: Collection[str], managed: tuple[str, ...]) -> bool:
+    """Whether another plugin's devices are among them: their names have a domain of their own."""
+    others = [name for name in names if "/" in name and ".kubernetes.io/" not in name]
+    return len(others) > len(managed_among(others, managed))
 
 
 def _count(container: Container, resource: str) -> int:
@@ -226,6 +256,10 @@ KEYS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "gpu-model": ("models", _models),
     "same-numa": ("same_numa", _one_of({"true": True, "false": False})),
     "nic": ("nic", _one_of(_NIC_LEVELS)),
+    "same-gpu": ("same_gpu", _one_of({"true": True, "false": False})),
+    "spread-gpus": ("spread_gpus", _one_of({"true": True, "false": False})),
+    "gpu-memory": ("gpu_memory", _memory),
+    "sharing": ("exclusive_gpus", _one_of({"exclusive": True, "shared": False})),
     "policy": ("policy", _one_of({p.value: p for p in Policy})),
 }
 """Annotation (without prefix) → field of Constraints, and how its value is read."""
@@ -243,6 +277,10 @@ def render(request: GpuRequest) -> dict[str, str]:
         "gpu-model": ",".join(wanted.models),
         "same-numa": "true" if wanted.same_numa else "",
         "nic": wanted.nic.name.lower() if wanted.nic else "",
+        "same-gpu": "true" if wanted.same_gpu else "",
+        "spread-gpus": "true" if wanted.spread_gpus else "",
+        "gpu-memory": str(wanted.gpu_memory or ""),
+        "sharing": "exclusive" if wanted.exclusive_gpus else "",
         "policy": "" if request.policy is Policy.REQUIRED else request.policy.value,
     }
     return {PREFIX + key: value for key, value in values.items() if value}

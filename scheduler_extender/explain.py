@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers import State
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, unconstrained
 from scheduler_extender.state.enquiry import enquire_at, scores
+from scheduler_extender.state.groupenquiry import as_member, gather
 from scheduler_extender.state.node import NodeFacts
 from topology.core.availability import Availability
-from topology.core.devices import Bytes, NodeName, PodUid, positions
+from topology.core.devices import Bytes, GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology
+from topology.core.mig import MIG, ServedDevices, served_devices
 from topology.core.placement import Assessment, Verdict
-from topology.core.pools import gpus
+from topology.core.pools import count, gpus
 from topology.core.requests import Constraints, GpuRequest, Policy
 
 ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
@@ -80,24 +83,55 @@ class Answer:
 
 
 def answers(
-    cluster: Cluster, seen: ClusterFacts, request: GpuRequest, *, asking: PodUid | None = None
+    cluster: Cluster,
+    seen: ClusterFacts,
+    request: GpuRequest,
+    *,
+    asking: PodUid | None = None,
+    membership: Membership | None = None,
 ) -> list[Answer]:
     """Every node's answer at the moment of ``seen``, by name. ``cluster`` only counts faults.
 
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
     against itself: this node answers as it did before the pod came, and has no score, since scores
-    compare nodes as they are.
+    compare nodes as they are. ``membership`` is the pod's; its group is asked as it is now.
     """
+    if membership is None:
+        return _each_for_itself(cluster, seen, request, asking)
+    member = as_member(cluster, asking or PodUid(""), membership, request)
+    rows = _each_for_itself(cluster, seen, member.request, asking)
+    if not member.bound_to_domain:
+        return rows
+    on = {facts.name for facts in seen.nodes if _counts(asking, facts)}
+    without = {row.node: row.facts for row in rows if row.node in on}
+    passing = [row.node for row in rows if row.passes]
+    refused = gather(cluster, member, passing, instead=without).rejections
+    return [
+        replace(
+            row,
+            decision=Decision(refused[row.node], row.decision.assessment),
+            score=None,
+            note="",
+        )
+        if row.node in refused
+        else row
+        for row in rows
+    ]
+
+
+def _each_for_itself(
+    cluster: Cluster, seen: ClusterFacts, request: GpuRequest, asking: PodUid | None
+) -> list[Answer]:
+    """Every node's own answer."""
     strict = _strict(request)
     asked = enquire_at(cluster, seen, request, scores=True)
     stern = enquire_at(cluster, seen, strict)
-    scored = scores(request, asked)
     handed_out: dict[State, Assessment | None] = {}
     rows = []
-    for facts, state, (name, decision), (_, told) in zip(
-        seen.nodes, asked.states, asked.each(), stern.each(), strict=True
+    for facts, state, scored, (_, decision), (_, told) in zip(
+        seen.nodes, asked.states, scores(request, asked), asked.each(), stern.each(), strict=True
     ):
-        if asking is not None and (asking in facts.pods or asking in facts.in_flight):
+        if asking is not None and _counts(asking, facts):
             rows.append(_without(cluster, seen, facts, asking, request, strict))
             continue
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
@@ -107,7 +141,7 @@ def answers(
             outcomes = handed_out[state]
         else:
             outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision)
-        score = None if decision.rejection else scored[name]
+        score = None if decision.rejection else scored
         rows.append(
             Answer(
                 facts,
@@ -120,6 +154,13 @@ def answers(
             )
         )
     return rows
+
+
+def _counts(asking: PodUid | None, facts: NodeFacts) -> bool:
+    """Whether the pod that is asking counts on a node already."""
+    if asking is None:
+        return False
+    return asking in facts.pods or asking in facts.in_flight or facts.keeps_place_for(asking)
 
 
 def _without(
@@ -224,13 +265,48 @@ class Room:
     unreported: int
 
 
-def room(topology: NodeTopology, available: Availability) -> Room:
-    """What is free on a node, and what is left of it."""
+def room(devices: ServedDevices, available: Availability) -> Room:
+    """What is free on a node of one resource, and what is left of it."""
     there = [pod for pod in available.unreported if not pod.departed]
     free = gpus(available.free, available.width)
     return Room(
-        free=[topology.gpus[p].index for p in positions(free)],
+        free=list(devices.indices(free)),
         promised=sum(pod.held for pod in there),
         left=max(0, available.devices_left),
         unreported=len(available.unreported),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Equal MIG instances of one GPU, by its driver index: how many, and how many are free.
+
+    ``free`` counts those that no report shows as held.
+    """
+
+    gpu: int
+    resource: str
+    profile: str
+    instances: int
+    free: int
+
+
+def instances(
+    topology: NodeTopology, served: GpuResource, available: Availability
+) -> list[Instances]:
+    """The MIG instances that a node serves as one resource; none of any other resource."""
+    if served.strategy != MIG:
+        return []
+    devices = served_devices(topology, served)
+    profiles = {p.uuid: p.profile for gpu in topology.gpus for p in gpu.mig_instances}
+    names = {at: profiles[uuid] for uuid, at in devices.position_of.items()}
+    return [
+        Instances(
+            devices.indices_of[p],
+            served.name,
+            names[p],
+            there,
+            count(available.free, p, available.width),
+        )
+        for p, there in enumerate(devices.counts)
+    ]

@@ -20,9 +20,16 @@ AT_ONCE_BODY = 256 * 1024
 """Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB."""
 AT_ONCE_CONTAINERS = 100
 """Containers of a pod whose request is read on the event loop, in 1 ms."""
+AT_ONCE_KEPT = 2_000
+"""Nodes that the event loop looks at, group by group, for places that are kept for other groups:
+about 5 microseconds each."""
 AT_ONCE_STATES = 4
-"""Changed nodes whose state is found on the event loop for one request, a few ms on the largest.
-Whatever needs more, and whatever has to be worked out, is done in a thread."""
+"""Changed nodes whose state is found on the event loop for one request, a few ms on the largest;
+and states whose answers are worked out there. Where there are more a thread does it."""
+AT_ONCE_SECONDS = 0.002
+"""For how long the event loop works out answers for one request, with the cluster's lock held. The
+part of an evaluation that is under way then is finished first (the first table of a machine with 16
+GPUs takes 14 ms); then a thread goes on with it."""
 
 MAX_VALUES = 4_000_000
 MAX_POD_VALUES = 50_000
@@ -42,14 +49,19 @@ VERB_SECONDS = 0.15
 is under way then is finished. What is done by then stays remembered, and the rest is answered as
 not decided."""
 
+UNBLOCK_SECONDS = 4.0
+"""For how long ``/v1/unblock`` may look for the cheapest plan; one is looked for at a time. The
+best one so far is the answer then."""
+
 BIND_STARTS_WITHIN = 3.5
 """Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout
 (10 s), of which the write may take 4 s and the look-up after it 2 s."""
 
-BIND_THREADS = 64
+BIND_THREADS = 96
 EVALUATING_THREADS = 2
-"""Requests that wait for the API server at one time, and that are worked out at one time. The
-latter share one interpreter with the loop, so more threads would only take turns with it."""
+"""Binds at one time, of which a third may wait for their turn, a third for news of their node, and
+the rest is written (:mod:`.verbs.turns`); and requests that are worked out at one time. The latter
+share one interpreter with the loop, so more threads would only take turns with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 
 
 class BadValueError(ValueError):
@@ -28,11 +29,22 @@ _SUFFIXES: dict[str, int | Decimal] = {
     "Pi": 2**50,
     "Ei": 2**60,
 }
+SHORT = 16
+"""Characters of a quantity that is remembered: the same few stand in thousands of pods."""
 _QUANTITY = re.compile(r"([+-]?\d{1,18}(?:\.\d{0,9})?(?:[eE][+-]?\d{1,2})?)([A-Za-z]{0,2})")
 
 
 def quantity(text: str) -> Decimal:
     """A Kubernetes quantity as a number; a :class:`ValueError` says what it should have been."""
+    return _common(text) if len(text) <= SHORT else _read(text)
+
+
+@lru_cache(1024)
+def _common(text: str) -> Decimal:
+    return _read(text)
+
+
+def _read(text: str) -> Decimal:
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2] not in _SUFFIXES:
         raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi")

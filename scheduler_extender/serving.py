@@ -44,6 +44,7 @@ def file_service(
 ) -> tuple[Service, FileBinder]:
     """A service over what a cluster file describes, and its binder."""
     cluster = Cluster(clock, settings or Settings(stale_after=None, all_pods_known=False))
+    cluster.budgets = ()  # a file has none
     feed(cluster, content)
     return in_memory(cluster)
 
@@ -67,7 +68,7 @@ def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
     metrics.watch(cluster)
     source = KubeSource(api, cluster)
     with source.following(metrics.follow):
-        turns, reviews = Turns(cluster), Reviews(api)
+        turns, reviews = metrics.tell_turns(Turns(cluster)), Reviews(api)
         yield Service(cluster, source.binder, source.unready, metrics, turns=turns, reviews=reviews)
 
 
@@ -82,7 +83,12 @@ def replica_service(
     cluster = Cluster(time.monotonic, settings)
     metrics = Metrics()
     metrics.watch(cluster)
-    leader = Leader(api, replication, synced=lambda: source.unready() is None)
+    leader = Leader(
+        api,
+        replication,
+        synced=lambda: source.unready() is None,
+        sees=lambda: not cluster.blind(),
+    )
     source = KubeSource(api, cluster, replica=leader)
     metrics.tell_term(lambda: leader.term)
     with source.following(metrics.follow):
@@ -96,7 +102,7 @@ def replica_service(
                     metrics,
                     standby=leader.standby,
                     term=lambda: leader.term,
-                    turns=Turns(cluster),
+                    turns=metrics.tell_turns(Turns(cluster)),
                     reviews=Reviews(api),
                 ),
                 leader,

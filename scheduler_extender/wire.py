@@ -21,6 +21,13 @@ _subdomain = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII).fullmatch
 _uid = re.compile(r"[!-~]+").fullmatch
 
 
+class OwnerReference(msgspec.Struct, frozen=True):
+    """Who has made an object; the ``controller`` makes it anew when it is gone."""
+
+    kind: str = ""
+    controller: bool | None = None
+
+
 class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
     """What we read of an object's metadata."""
 
@@ -28,8 +35,10 @@ class ObjectMeta(msgspec.Struct, rename="camel", frozen=True):
     namespace: str = ""
     uid: str = ""
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
     deletion_timestamp: str | None = None
     resource_version: str = ""
+    owner_references: list[OwnerReference] | None = None
 
 
 class Resources(msgspec.Struct, rename="camel", frozen=True):
@@ -39,12 +48,42 @@ class Resources(msgspec.Struct, rename="camel", frozen=True):
     requests: dict[str, str | int | float] | None = None
 
 
+class ContainerPort(msgspec.Struct, rename="camel", frozen=True):
+    """What we read of a container's port."""
+
+    host_port: int | None = None
+
+
 class Container(msgspec.Struct, rename="camel", frozen=True):
     """What we read of a container."""
 
     name: str = ""
     resources: Resources | None = None
     restart_policy: str | None = None
+    ports: list[ContainerPort] | None = None
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """Keeps pods off a node that do not tolerate it."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Toleration(msgspec.Struct, frozen=True):
+    """A taint that a pod tolerates."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class SchedulingGroup(msgspec.Struct, rename="camel", frozen=True):
+    """The PodGroup that kube-scheduler schedules a pod with."""
+
+    pod_group_name: str | None = None
 
 
 class PodSpec(msgspec.Struct, rename="camel", frozen=True):
@@ -56,6 +95,13 @@ class PodSpec(msgspec.Struct, rename="camel", frozen=True):
     resource_claims: list[Any] | None = None
     resources: Resources | None = None
     scheduling_gates: list[Any] | None = None
+    scheduling_group: SchedulingGroup | None = None
+    priority: int | None = None
+    overhead: dict[str, str | int | float] | None = None
+    affinity: dict[str, Any] | None = None
+    topology_spread_constraints: list[Any] | None = None
+    node_selector: dict[str, str] | None = None
+    tolerations: list[Toleration] | None = None
 
     def size(self) -> int:
         """How many containers the pod has, init containers included."""
@@ -101,6 +147,7 @@ class PodStatus(msgspec.Struct, rename="camel", frozen=True):
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     extended_resource_claim_status: ExtendedResourceClaim | None = None
+    nominated_node_name: str | None = None
 
 
 class Pod(msgspec.Struct, rename="camel", frozen=True):
@@ -117,10 +164,18 @@ class NodeStatus(msgspec.Struct, rename="camel", frozen=True):
     allocatable: dict[str, str | int] | None = None
 
 
+class NodeSpec(msgspec.Struct, frozen=True):
+    """What we read of a node's spec: whether it is cordoned, and whom else it keeps off."""
+
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
 class Node(msgspec.Struct, rename="camel", frozen=True):
     """What we read of a Node."""
 
     metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
@@ -253,6 +308,13 @@ class FilterResult(msgspec.Struct, frozen=True):
         name="FailedAndUnresolvableNodes", default_factory=dict
     )
     error: str = msgspec.field(name="Error", default="")
+
+
+class HostPriority(msgspec.Struct, frozen=True, gc=False):
+    """One node in the answer of prioritize; the score is from 0 to 10."""
+
+    host: str = msgspec.field(name="Host")
+    score: int = msgspec.field(name="Score")
 
 
 class BindingResult(msgspec.Struct, frozen=True):

@@ -25,9 +25,9 @@ from benchmarks.shipped import sweep as sweeps
 from benchmarks.shipped.clusters import ClusterError
 from benchmarks.shipped.jobs import JobsError
 from benchmarks.shipped.plays import Shard, Sweep
-from benchmarks.shipped.policies import POLICIES
+from benchmarks.shipped.policies import ALL, POLICIES, UNBLOCKING
 from benchmarks.shipped.queues import QUEUES
-from benchmarks.shipped.simulation import Rules
+from benchmarks.shipped.simulation import Moves, Rules
 from benchmarks.shipped.sources import DEMANDS, Workload
 from benchmarks.shipped.speed import Speed
 from benchmarks.shipped.tables import table, tsv
@@ -36,6 +36,7 @@ TOPOLOGICAL = ("gpu-topology", "LeastAllocated", "MostAllocated", "Preserve", "B
 TRACES = ("philly", "openb", "synthetic")
 
 _SPEED = Speed()
+_MOVES = Moves()
 
 _Cluster = Annotated[
     list[str] | None,
@@ -138,6 +139,19 @@ _Network = Annotated[
     float,
     typer.Option(metavar="GB/S", help="Bandwidth between nodes, both ways.", min=0.001, max=1e6),
 ]
+_UnblockAfter = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help=f"Under {UNBLOCKING}: pods are moved for a job that has waited for so long.",
+        min=0,
+        max=1e9,
+    ),
+]
+_MoveCost = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="How much work a moved pod does again.", min=0, max=1e9),
+]
 _ShardText = Annotated[
     str | None,
     typer.Option(
@@ -186,6 +200,8 @@ def simulate(
     communication: _Communication = _SPEED.communication,
     full_speed: _FullSpeed = _SPEED.full,
     network: _Network = _SPEED.network,
+    unblock_after: _UnblockAfter = _MOVES.after,
+    move_cost: _MoveCost = _MOVES.cost,
     shard: _ShardText = None,
     workers: _Workers = None,
     json_file: _JsonFile = None,
@@ -203,7 +219,12 @@ def simulate(
         _loads(load, jobs),
         _policies(policy),
         tuple(range(1, seeds + 1)),
-        Rules(one_of("--queue", queue, QUEUES), gang, Speed(communication, full_speed, network)),
+        Rules(
+            one_of("--queue", queue, QUEUES),
+            gang,
+            Speed(communication, full_speed, network),
+            Moves(unblock_after, move_cost),
+        ),
         tuple(add or ()),
         _shard(shard),
     )
@@ -225,7 +246,7 @@ def simulate(
 def _policies(given: list[str] | None) -> tuple[str, ...]:
     named: list[str] = []
     for name in given or TOPOLOGICAL:
-        named += POLICIES if name == "all" else [name]
+        named += ALL if name == "all" else [name]
     return tuple(dict.fromkeys(named))
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from benchmarks.commands.options import JsonFile
 from benchmarks.output import console, show, writable, write_json
 from benchmarks.speed import agent as agent_
+from benchmarks.speed import following as following_
 from benchmarks.speed import latency as latency_
 from benchmarks.speed import profile as profile_
 from benchmarks.speed import rounds as rounds_
@@ -82,6 +83,33 @@ def throughput(
     except agent_.SourceTreeMissingError as error:
         raise typer.BadParameter(str(error)) from error
     show(throughput_.table(found))
+    write_json(json_file, found)
+
+
+def following(
+    nodes: Annotated[
+        int, typer.Option(metavar="COUNT", help="Nodes of the cluster.", min=1, max=65_000)
+    ] = 5_000,
+    pods: Annotated[
+        int, typer.Option(metavar="COUNT", help="Pods in the cluster.", min=1)
+    ] = 40_000,
+    reports: Annotated[
+        int, typer.Option(metavar="COUNT", help="Changed reports in the burst.", min=1)
+    ] = 5_000,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long the burst is.", min=0.1)
+    ] = 10.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure what following a large cluster costs the extender.
+
+    It starts over a stand-in for the API server: the time until it is ready, its memory, and how
+    filter answers while many nodes publish changed reports.
+    """
+    writable(json=json_file)
+    with Console(stderr=True).status("") as status:
+        found = following_.measure(nodes, pods, reports, seconds, status.update)
+    show(following_.table(found))
     write_json(json_file, found)
 
 

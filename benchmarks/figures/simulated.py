@@ -37,13 +37,24 @@ class SpeedParameters(Figures):
     network: Number
 
 
+class MoveParameters(Figures):
+    """When pods are moved; see :class:`benchmarks.shipped.simulation.Moves`."""
+
+    model_config = ConfigDict(extra="allow")
+    after: Number
+    cost: Number
+
+
 class RuleParameters(Figures):
     """How jobs queue, start and run; see :class:`benchmarks.shipped.simulation.Rules`."""
 
     model_config = ConfigDict(extra="allow")
+    left_out = frozenset({"moves"})
+
     queue: str
     gang: bool
     speed: SpeedParameters
+    moves: MoveParameters | None = None
 
 
 class Parameters(Figures):
@@ -125,7 +136,8 @@ class Run(Figures):
     satisfy the annotations. ``hop`` is the mean weakest hop of jobs with more than one GPU;
     ``hops`` counts these jobs by GPUs and hop. ``waits`` are :data:`QUANTILES`. ``allocated`` is
     the share of GPU time given out until the last arrival, ``fragmented`` the mean over arrivals,
-    both in percent. The runs of the first seed have curves, maps and demands as well.
+    both in percent. ``moved`` pods were moved for ``unblocked`` jobs, and ``restarted`` of them
+    found no place again. The runs of the first seed have curves, maps and demands as well.
     """
 
     left_out = frozenset({"curve", "maps", "asks"})
@@ -156,6 +168,9 @@ class Run(Figures):
     ended: Number | None = None
     reasons: dict[str, Count] = Field(default_factory=dict)
     refused_by_kubelet: dict[str, Count] = Field(default_factory=dict)
+    moved: Count = 0
+    unblocked: Count = 0
+    restarted: Count = 0
     curve: tuple[CurvePoint, ...] | None = None
     maps: Maps | None = None
     asks: tuple[Demand, ...] | None = None
@@ -195,6 +210,8 @@ class PolicyRow(Figures):
     completion_against_ours: Interval | None
     completion_several_against_ours: Interval | None
     wait_against_ours: Interval | None
+    moved: Count = 0
+    unblocked: Count = 0
 
     @property
     def never_placed(self) -> int:

@@ -22,7 +22,10 @@ class LatencyParameters(Figures):
 
 
 class LatencyRow(Figures):
-    """One verb in one state, beside the route that does nothing; ``ratio_p50`` is ours to its."""
+    """One verb in one state, beside the route that does nothing; ``ratio_p50`` is ours to its.
+
+    ``lookup`` is the route that also looks each name up in a dict and answers by what it finds.
+    """
 
     verb: str
     state: str
@@ -32,6 +35,7 @@ class LatencyRow(Figures):
     p99_ms: Number
     nothing_p50_ms: Number
     nothing_p99_ms: Number
+    lookup_p50_ms: Number
     ratio_p50: Number
 
 
@@ -59,13 +63,15 @@ class ThroughputParameters(Figures):
 class ThroughputRow(Figures):
     """One way to run kube-scheduler, in one round.
 
-    ``pods_per_second`` is from the first bound pod to the last. ``cpu_ms`` are milliseconds of CPU
-    for each pod, by process.
+    ``pods_per_second`` is from the first bound pod to the last, ``settled_per_second`` until each
+    pod runs and its node's record says so. ``cpu_ms`` are milliseconds of CPU for each pod, by
+    process, over the latter time.
     """
 
     way: str
     round: Count
     pods_per_second: Number
+    settled_per_second: Number
     cpu_ms: dict[str, Number]
 
 
@@ -76,6 +82,45 @@ class Throughput(Figures):
     parameters: ThroughputParameters
     machine: Machine
     rows: tuple[ThroughputRow, ...]
+
+
+# following
+
+
+class FollowingParameters(Figures):
+    """Nodes and pods of the cluster, and the burst of reports."""
+
+    nodes: Count
+    pods: Count
+    reports: Count
+    seconds: Number
+
+
+class FollowingRow(Figures):
+    """filter over all nodes, while nothing happens and during the burst."""
+
+    state: str
+    requests: Count
+    p50_ms: Number
+    p99_ms: Number
+
+
+class Following(Figures):
+    """The whole file of ``following``.
+
+    ``ready_s`` is from the start of the process, ``ready_cpu_s`` what it had used by then.
+    ``ready_mib`` is its resident memory then, ``peak_mib`` the most that it ever was.
+    """
+
+    benchmark: Literal["following"] = "following"
+    parameters: FollowingParameters
+    machine: Machine
+    ready_s: Number
+    ready_cpu_s: Number
+    ready_mib: Number
+    peak_mib: Number
+    burst_cpu_s: Number
+    rows: tuple[FollowingRow, ...]
 
 
 # profile, in milliseconds
@@ -106,10 +151,17 @@ class VerbCost(Figures):
 
 
 class ClusterCost(Figures):
-    """Verbs over a cluster, how many states its nodes are in, and the slowest single verdict."""
+    """Verbs over a cluster, how many states its nodes are in, and the slowest single verdict.
+
+    ``report`` is what it costs to take in one node's report that has changed, ``changed`` what
+    filter of that node costs then, and ``changed_new`` the same for a request that no pod has made.
+    """
 
     filter: VerbCost
     prioritize: VerbCost
+    report: Number
+    changed: Number
+    changed_new: Number = Field(serialization_alias="changed, new constraints")
     distinct_states: Count = Field(serialization_alias="distinct states")
     worst_verdict: Number = Field(serialization_alias="worst verdict")
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from benchmarks.promises.agents import Agents
 from benchmarks.promises.extender import record_of
+from benchmarks.promises.groups import GroupJudge
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.scene import Scene
@@ -50,6 +51,7 @@ class ApiServer:
         self._extender = extender
         self._agents = agents
         self._judge = judge
+        self._groups = GroupJudge(scene)
         self._listeners: list[PodListener] = []
         self._named: dict[str, PodEntry] = {}
         self.pods: dict[PodUid, PodEntry] = {}
@@ -113,6 +115,7 @@ class ApiServer:
         entry.bound = self._timeline.now
         self._scene.capacity.take(node, entry.request.effective_count)
         self.changed(entry)
+        self._groups.bound(entry, node)
         for listener in self._listeners:
             self._watches.deliver(node, partial(listener.bound, entry))
         if self._timeline.happens(self._scene.faults.forced):

@@ -12,9 +12,7 @@ class Capacity:
     """Devices taken and there, node by node; a GPU that is shared counts once for each share."""
 
     def __init__(self, nodes: Iterable[NodeTopology]) -> None:
-        self._there = {
-            str(node.name): len(node.gpus) * node.resources[0].replicas for node in nodes
-        }
+        self._there = {str(node.name): _units(node) * node.resources[0].replicas for node in nodes}
         self._taken: Counter[str] = Counter()
         self._closed: set[str] = set()
 
@@ -45,3 +43,13 @@ class Capacity:
     def used_share(self, node: str) -> float:
         """The share of a node's devices that is taken, 0 to 1."""
         return self._taken[node] / self._there[node]
+
+
+def _units(node: NodeTopology) -> int:
+    """GPUs, or the MIG instances that the node's first resource stands for."""
+    served = node.resources[0]
+    if served.strategy != "mig":
+        return len(node.gpus)
+    _, by_profile, wanted = served.name.partition("/mig-")
+    parts = [part for gpu in node.gpus for part in gpu.mig_instances]
+    return sum(not by_profile or part.profile == wanted for part in parts)

@@ -9,7 +9,7 @@ each:
 ``watches``
     Carry the news, each watcher's in order, late, and sometimes not at all.
 ``scheduler``
-    kube-scheduler: asks the policy, binds beside its loop, and tries again.
+    kube-scheduler: asks the policy, binds beside its loop, and tries again; ``gangs`` at once.
 ``kubelets``
     Admit pods in batches, oldest first, container by container.
 ``agents``
@@ -34,13 +34,13 @@ from benchmarks.promises.apiserver import ApiServer
 from benchmarks.promises.capacity import Capacity
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import as_it_may_be
+from benchmarks.promises.gangs import GangScheduler
 from benchmarks.promises.judge import Judge
 from benchmarks.promises.kubelets import Kubelets
 from benchmarks.promises.outages import Outages
 from benchmarks.promises.pods import Job, PodEntry
 from benchmarks.promises.policy import Policy
 from benchmarks.promises.scene import Scene
-from benchmarks.promises.scheduler import KubeScheduler
 from benchmarks.promises.tally import Tally
 from benchmarks.promises.timeline import Timeline
 from benchmarks.promises.watches import ExtenderWatches, Watches
@@ -80,7 +80,7 @@ class ClosedLoop:
         self.api = ApiServer(scene, watches, extender, agents, judge)
         kubelets = Kubelets(scene, watches, self.api, agents, judge)
         self.api.tell(kubelets)
-        self._scheduler = KubeScheduler(scene, self.api, extender)
+        self._scheduler = GangScheduler(scene, self.api, extender)
         policy.start(scene, self.api)
         agents.start()
         for job in jobs:
@@ -131,4 +131,5 @@ class ClosedLoop:
 
 def _emulated(node: NodeTopology, rng: random.Random) -> EmulatedKubelet:
     """The node's emulated kubelet; what the record does not tell of it is drawn."""
-    return EmulatedKubelet(as_it_may_be(node, rng), rng, foreign_hints=True)
+    resource = node.resources[0].name
+    return EmulatedKubelet(as_it_may_be(node, rng), rng, resource, foreign_hints=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -103,7 +103,7 @@ class Extender:
             scores = self._score(self._scene, passed)
         else:
             rows = verbs.prioritize(self._cluster, pod, passed)
-            scores = {str(row["Host"]): float(str(row["Score"])) for row in rows}
+            scores = {row.host: float(row.score) for row in rows}
         best = max(scores.values())
         return Pick(self._rng.choice([n for n in passed if scores[n] == best]), reasons)
 
@@ -127,6 +127,14 @@ class Extender:
         if facts.topology is None:
             return None
         return ledger(facts.topology, facts.report, facts.all_pods, GPU).availability
+
+    def living_on(self, nodes: list[NodeName]) -> list[PodUid]:
+        """The pods that the extender takes to be bound there, and not to have ended."""
+        return [uid for node in nodes for uid in self._cluster.facts(node).alive]
+
+    def known_of(self, nodes: list[NodeName], but: frozenset[PodUid]) -> Hashable:
+        """All that the extender's answers about some nodes depend on, without these pods."""
+        return tuple(self._cluster.facts(node).without(but).key(GPU) for node in nodes)
 
     def _watches(self) -> list[Watch]:
         return [Watch(name, at, self._failing.get(name)) for name, at in self._heard.items()]

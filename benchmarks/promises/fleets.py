@@ -10,6 +10,7 @@ from itertools import combinations
 from topology.core.devices import GpuResource, NodeName
 from topology.core.graph import UNKNOWN, AllocatorFacts, NodeTopology
 from topology.machines import machine
+from topology.machines.mig import cut
 
 MIXED = (
     ("dgx1-v100", 4),
@@ -51,13 +52,17 @@ class NodeCase:
     """A machine and how it chooses.
 
     ``nodes`` are the NUMA nodes that the plugin names, GPU by GPU, where these are not the
-    machine's own. ``served`` says how GPUs are shared.
+    machine's own. ``served`` says how GPUs are shared. With ``profiles`` all GPUs are cut into
+    such MIG instances, each served as many times as ``served`` says: under the strategy ``single``,
+    or, for a resource of its own for each profile, ``mixed``; then the loop plays the smallest.
     """
 
     machine: str
     facts: AllocatorFacts
     nodes: tuple[tuple[int, ...], ...] = ()
     served: GpuResource = GpuResource()  # noqa: RUF009 (it is frozen)
+    profiles: tuple[str, ...] = ()
+    strategy: str = "single"
 
     def node(self, number: int) -> NodeTopology:
         """The node with this number."""
@@ -66,7 +71,14 @@ class NodeCase:
         if self.nodes:
             named = zip(gpus, self.nodes, strict=True)
             gpus = tuple(replace(gpu, topology_nodes=nodes) for gpu, nodes in named)
-        return replace(node, gpus=gpus, allocator=self.facts, resources=(self.served,))
+        node = replace(node, gpus=gpus, allocator=self.facts, resources=(self.served,))
+        return self._cut(node) if self.profiles else node
+
+    def _cut(self, node: NodeTopology) -> NodeTopology:
+        replicas, refuses = self.served.replicas, self.served.refuses_several
+        node = cut(node, self.profiles, strategy=self.strategy, replicas=replicas)
+        served = (replace(one, refuses_several=refuses) for one in node.resources)
+        return replace(node, resources=tuple(served))
 
 
 def _shared(strategy: str, replicas: int, *, refuses: bool | None = None) -> GpuResource:
@@ -167,6 +179,76 @@ SHARED = (
 """GPUs that are shared: some plugins refuse a container more than one share, some do not say."""
 
 
+MEMORY = (
+    NodeCase(
+        "a100-pcie-4-bridged",
+        _facts("distributed"),
+        served=_shared("time-slicing", 4, refuses=False),
+    ),
+    NodeCase(
+        "a100-pcie-4-bridged",
+        _facts("packed"),
+        served=_shared("time-slicing", 3, refuses=False),
+    ),
+    NodeCase("a30-4-bridged", _facts("distributed"), served=_shared("mps", 3)),
+    NodeCase("l40s-4", _facts("distributed", plugin="v0.19.3"), served=_shared("time-slicing", 5)),
+    NodeCase("l40s-4", _facts("any"), served=_shared("time-slicing", 2, refuses=False)),
+    NodeCase(
+        "hgx-h100-4",
+        _facts("distributed", "restricted"),
+        served=_shared("time-slicing", 3, refuses=False),
+    ),
+    NodeCase("hgx-h100-8", _facts("packed"), served=_shared("mps", 2, refuses=False)),
+    NodeCase("dgx1-v100", _facts("distributed"), served=_shared("time-slicing", 2, refuses=False)),
+    NodeCase(
+        "a30-4-bridged",
+        _facts("distributed"),
+        served=_shared("time-slicing", 3, refuses=False),
+        profiles=("2g.12gb",) * 2,
+    ),
+)
+"""GPUs and MIG instances that are shared, under every policy: memory is what runs out."""
+
+_SEVENTHS, _MIXED_PROFILES = ("1g.5gb",) * 7, ("3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb")
+
+SLICED = (
+    NodeCase("dgx-a100", _facts("distributed"), profiles=_SEVENTHS),
+    NodeCase("hgx-a100-4", _facts("distributed", "restricted"), profiles=_SEVENTHS),
+    NodeCase("hgx-a100-4", _facts("distributed", plugin="v0.19.3"), profiles=("3g.20gb",) * 2),
+    NodeCase("a30-4-bridged", _facts("packed"), profiles=("1g.6gb",) * 4),
+    NodeCase("a30-4-bridged", _facts("any", "single-numa-node"), profiles=("2g.12gb",) * 2),
+    NodeCase("hgx-h100-4", _facts("distributed", "best-effort", "pod"), profiles=("2g.20gb",) * 3),
+    NodeCase("h100-pcie-1", _facts("distributed"), profiles=("1g.10gb",) * 7),
+    NodeCase("h100-pcie-1", _facts("distributed"), profiles=("3g.40gb",) * 2),
+    NodeCase("gh200", _facts("distributed"), profiles=("1g.12gb",) * 7),
+    NodeCase(
+        "h100-pcie-1",
+        _facts("distributed"),
+        served=_shared("time-slicing", 2, refuses=False),
+        profiles=("2g.20gb",) * 3,
+    ),
+    NodeCase(
+        "a30-4-bridged",
+        _facts("packed"),
+        served=_shared("time-slicing", 3),
+        profiles=("4g.24gb",),
+    ),
+)
+"""GPUs cut into MIG instances of one profile, some of them time-sliced, under every policy."""
+
+PROFILES = (
+    NodeCase("dgx-a100", _facts("best-effort"), profiles=_MIXED_PROFILES, strategy="mixed"),
+    NodeCase("hgx-a100-4", _facts("any"), profiles=_MIXED_PROFILES, strategy="mixed"),
+    NodeCase(
+        "hgx-a100-4",
+        _facts("distributed", "restricted"),
+        profiles=("4g.20gb", "1g.5gb", "1g.5gb", "1g.5gb"),
+        strategy="mixed",
+    ),
+)
+"""GPUs cut into MIG instances of several profiles."""
+
+
 def fleet(*groups: tuple[str, int], facts: AllocatorFacts | None = None) -> list[NodeTopology]:
     """So many nodes of each machine, chosen by ``facts`` where given."""
     nodes = [machine(name).topology(f"{name}-{i}") for name, count in groups for i in range(count)]
@@ -187,12 +269,27 @@ def _of(cases: tuple[NodeCase, ...]) -> list[NodeTopology]:
     return [case.node(number) for number, case in enumerate(cases)]
 
 
+def _racks() -> list[NodeTopology]:
+    """Two racks of six trays, and machines of which some are not all-linked."""
+    trays = [
+        machine("gb200-tray").topology(f"{rack}-{i}", group=rack)
+        for rack in ("east", "west")
+        for i in range(6)
+    ]
+    others = (("dgx1-v100", 4), ("hgx-h100-8", 2), ("a100-pcie-4-bridged", 2), ("dgx-a100", 1))
+    return [*trays, *fleet(*others)]
+
+
 FLEETS: dict[str, Callable[[], list[NodeTopology]]] = {
     "mixed": lambda: fleet(*MIXED),
     "aligned": _aligned,
     "allocators": lambda: _of(ALLOCATORS),
     "sockets": lambda: _of(SOCKETS),
     "shared": lambda: _of(SHARED),
+    "memory": lambda: _of(MEMORY),
+    "sliced": lambda: _of(SLICED),
+    "profiles": lambda: _of(PROFILES),
+    "racks": _racks,
 }
 """The fleets by name."""
 

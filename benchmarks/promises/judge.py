@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from benchmarks.promises.faults import SLACK, STALE_AFTER
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.policy import PublishedReport
 from benchmarks.promises.scene import Scene
-from topology.core.devices import Mask, NodeName, PodUid
+from topology.core.devices import DeviceId, Mask, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
+from topology.core.links import canonical_product
 from topology.core.placement import Verdict, satisfies
+from topology.core.requests import Constraints
 
 
 class Judge:
@@ -19,6 +23,7 @@ class Judge:
     def __init__(self, scene: Scene) -> None:
         self._timeline = scene.timeline
         self._nodes = scene.nodes
+        self._kubelets = scene.kubelets
         self._tally = scene.tally
         self._foreign: dict[NodeName, list[PodEntry]] = {name: [] for name in scene.nodes}
         self._disturbed: dict[NodeName, float] = {}
@@ -61,6 +66,7 @@ class Judge:
         self._judge(entry, node, held)
         if entry.job.foreign:
             self._foreign[node].append(entry)
+        self._add_up_memory(entry, node)
 
     def refused(self, entry: PodEntry, node: NodeName, reason: str) -> None:
         """The kubelet has refused a pod."""
@@ -70,6 +76,55 @@ class Judge:
             tally = self._tally
             (tally.unreported_refusals if unreported else tally.kubelet_refusals)[reason] += 1
         self._judge(entry, node, None)
+
+    def _add_up_memory(self, entry: PodEntry, node: NodeName) -> None:
+        """Count the pod if a GPU that it is on now has to hold more than its memory.
+
+        A pod that does not say what it uses counts as its part of the GPU, share by share.
+        """
+        topology, uid = self._nodes[node], entry.record.uid
+        replicas = topology.resources[0].replicas
+        if replicas == 1:
+            return
+        memory, foreign = _memory_of(topology), {e.record.uid for e in self._foreign[node]}
+        for unit, pods in self._kubelets[node].sharing().items():
+            there = {pod for pod, _, _ in pods}
+            if uid not in there:
+                continue
+            used = sum(
+                (request.constraints.gpu_memory or memory[unit] * devices / replicas)
+                for _, request, devices in pods
+            )
+            if used > memory[unit] + 1:
+                unseen = foreign & there or self._unreported(entry, node, self._disturbed)
+                if unseen:
+                    self._tally.overcommitted_unseen += 1
+                else:
+                    self._tally.overcommitted += 1
+                    self._tally.broken_jobs.append(f"{entry.record.name} on {node}: memory")
+
+    def _keeps(self, entry: PodEntry, node: NodeName, held: tuple[int, ...]) -> bool:
+        """Whether what a kubelet has given is what its pod was promised."""
+        topology, wanted = self._nodes[node], entry.request.constraints
+        sick = _known_sick(topology, entry.view)
+        if topology.resources[0].strategy == "mig":
+            ids = self._kubelets[node].held_ids(entry.record.uid)
+            return _instances_meet(topology, wanted, ids, sick)
+        mask = sum(1 << p for p in held)
+        if wanted.exclusive_gpus:
+            return self._alone(entry, node) and satisfies(
+                topology.shape, replace(wanted, exclusive_gpus=False), mask, sick=sick
+            )
+        return satisfies(topology.shape, wanted, mask, sick=sick)
+
+    def _alone(self, entry: PodEntry, node: NodeName) -> bool:
+        """Whether the pod has every share of each GPU that it is on."""
+        replicas, uid = self._nodes[node].resources[0].replicas, entry.record.uid
+        return all(
+            pods == [(uid, entry.request, replicas)]
+            for pods in self._kubelets[node].sharing().values()
+            if any(pod == uid for pod, _, _ in pods)
+        )
 
     def _unreported(self, entry: PodEntry, node: NodeName, when: Mapping[NodeName, float]) -> bool:
         """Whether something happened on the node after the last report that was known then."""
@@ -81,10 +136,7 @@ class Judge:
             self._views[entry.record.uid] = entry.view.looked
         if entry.promise is None or entry.job.foreign or entry.gone:
             return
-        mask = sum(1 << p for p in held or ())
-        shape = self._nodes[node].shape
-        sick = _known_sick(self._nodes[node], entry.view)
-        if held is not None and satisfies(shape, entry.request.constraints, mask, sick=sick):
+        if held is not None and self._keeps(entry, node, held):
             return
         tally = self._tally
         expected = entry.promise == Verdict.EXPECTED.value
@@ -99,6 +151,44 @@ class Judge:
             tally.unexcused[entry.promise] += 1
         else:
             tally.excused[entry.promise] += 1
+
+
+def _instances_meet(
+    topology: NodeTopology, wanted: Constraints, ids: Sequence[DeviceId], sick: Mask
+) -> bool:
+    """Whether MIG instances, shares of them too, are what a pod wants.
+
+    The model has its own way to say so; this one looks at each instance that the pod got.
+    """
+    of = {
+        part.uuid: (p, gpu, part)
+        for p, gpu in enumerate(topology.gpus)
+        for part in gpu.mig_instances
+    }
+    found = [of[base_uuid(device)] for device in ids]
+    gpus = {p for p, _, _ in found}
+    nodes = {gpu.numa_node for _, gpu, _ in found}
+    several = len(found) > 1
+    return not (
+        any(sick >> p & 1 for p in gpus)
+        or (several and (wanted.link is not None or wanted.min_bandwidth is not None))
+        or (wanted.same_gpu and len(gpus) > 1)
+        or (wanted.spread_gpus and len(gpus) < len(found))
+        or (several and wanted.same_numa and (len(nodes) > 1 or None in nodes))
+        or any(part.memory < wanted.least_memory for _, _, part in found)
+        or not all(_is_meant(f"{gpu.product}-MIG-{part.profile}", wanted) for _, gpu, part in found)
+    )
+
+
+def _memory_of(topology: NodeTopology) -> dict[str, int]:
+    """The memory of each GPU and each MIG instance."""
+    found: dict[str, int] = {gpu.uuid: gpu.memory for gpu in topology.gpus}
+    return found | {part.uuid: part.memory for gpu in topology.gpus for part in gpu.mig_instances}
+
+
+def _is_meant(product: str, wanted: Constraints) -> bool:
+    name = canonical_product(product)
+    return not wanted.models or any(fnmatchcase(name, glob) for glob in wanted.models)
 
 
 def _known_sick(topology: NodeTopology, view: PublishedReport | None) -> Mask:

@@ -13,10 +13,11 @@ from benchmarks.promises.closed_loop import ClosedLoop
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import FLEETS
+from benchmarks.promises.groups import group_jobs
 from benchmarks.promises.policy import Policy
 from benchmarks.promises.rivals import GoodSetFree, Oracle, least_allocated, most_allocated
 from benchmarks.promises.tally import Tally
-from benchmarks.promises.workloads import CONTAINERS, EVERYTHING, SINGLES, jobs
+from benchmarks.promises.workloads import CONTAINERS, EVERYTHING, SHARES, SINGLES, SLICES, jobs
 
 AT_ONCE = Delays(0, 0, 0, 0, 0, 0)
 
@@ -24,6 +25,8 @@ WORKLOADS = {
     "everything": EVERYTHING,
     "containers": CONTAINERS,
     "singles": SINGLES,
+    "slices": SLICES,
+    "shares": SHARES,
 }
 
 
@@ -31,9 +34,8 @@ WORKLOADS = {
 class Play:
     """One closed loop to play.
 
-    ``nodes`` is a key of FLEETS, ``workload`` one of WORKLOADS, and ``policy`` one of those that
-    :func:`play` names. ``runs`` is how many seconds a pod runs, on
-    average.
+    ``nodes`` is a key of FLEETS, ``workload`` one of WORKLOADS or ``groups``, and ``policy`` one of
+    those that :func:`play` names. ``runs`` is how many seconds a pod runs, on average.
     """
 
     policy: str
@@ -57,22 +59,27 @@ def play(what: Play) -> Tally:
         "LeastAllocated": Extender(what.seed, score=least_allocated),
         "MostAllocated": Extender(what.seed, score=most_allocated),
     }
+    nodes = FLEETS[what.nodes]()
     patience = 0.0 if what.workload == "singles" else 60.0
-    work = jobs(
-        what.pods,
-        what.seed,
-        rate=what.rate,
-        templates=WORKLOADS[what.workload],
-        runs=what.runs,
-        foreign=what.foreign,
-        patience=patience,
-        whole_cpus=what.faults.whole_cpus,
-    )
+    if what.workload == "groups":
+        work = group_jobs(what.pods, what.seed, rate=what.rate, runs=what.runs)
+    else:
+        work = jobs(
+            what.pods,
+            what.seed,
+            rate=what.rate,
+            templates=WORKLOADS[what.workload],
+            runs=what.runs,
+            foreign=what.foreign,
+            patience=patience,
+            whole_cpus=what.faults.whole_cpus,
+            resource=nodes[0].resources[0].name,
+        )
     rng = random.Random(what.seed)
     restarts = tuple(sorted(rng.uniform(0, work[-1].arrives) for _ in range(what.restarts)))
     delays = AT_ONCE if what.policy == "oracle" else Delays()
     policy = policies[what.policy]
-    loop = ClosedLoop(FLEETS[what.nodes](), work, policy, what.seed, delays, restarts, what.faults)
+    loop = ClosedLoop(nodes, work, policy, what.seed, delays, restarts, what.faults)
     tally = loop.run()
     if isinstance(policy, Extender):
         tally.faults = policy.faults

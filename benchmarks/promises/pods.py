@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from benchmarks.promises.extender import read_pod
 from benchmarks.promises.policy import PublishedReport
@@ -11,6 +11,9 @@ from scheduler_extender.annotations import PREFIX
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core.requests import GpuRequest
+
+if TYPE_CHECKING:
+    from benchmarks.promises.groups import GroupOf
 
 Manifest: TypeAlias = dict[str, Any]
 """A Pod as JSON has it."""
@@ -45,7 +48,7 @@ class Job:
 
     Times are in seconds. A pod that kube-scheduler cannot place is given up after ``patience``.
     ``deleted``: somebody deletes the pod before it ends by itself. ``foreign``: others bind it,
-    behind the extender's back.
+    behind the extender's back. ``group`` is the group that it belongs to.
     """
 
     arrives: float
@@ -54,6 +57,7 @@ class Job:
     patience: float = 60.0
     deleted: bool = False
     foreign: bool = False
+    group: GroupOf | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -99,8 +103,9 @@ def manifest(
     annotations: dict[str, str],
     *containers: GpuContainer,
     whole_cpus: bool = False,
+    resource: str = "nvidia.com/gpu",
 ) -> Manifest:
-    """A Pod with these GPU containers, in order; ``annotations`` are without our prefix.
+    """A Pod with these containers of a GPU resource; ``annotations`` are without our prefix.
 
     With ``whole_cpus`` it is of the class Guaranteed, and each container asks for one CPU.
     """
@@ -110,7 +115,7 @@ def manifest(
     for i, container in enumerate(containers):
         found: dict[str, Any] = {
             "name": f"c{i}",
-            "resources": {"limits": {"nvidia.com/gpu": str(container.gpus), **beside}},
+            "resources": {"limits": {resource: str(container.gpus), **beside}},
         }
         if container.role == "sidecar":
             found["restartPolicy"] = "Always"

@@ -11,11 +11,13 @@ from benchmarks.promises.scene import Scene
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core import scoring
-from topology.core.admission import kubelet_of
+from topology.core.admission import Kubelet, admissions, kubelet_of
 from topology.core.availability import Availability
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import GpuUuid, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology, subsets
+from topology.core.mig import served_devices
 from topology.core.placement import Verdict, assess, satisfies
+from topology.core.pools import Pool, count, pack
 from topology.core.requests import GpuRequest
 
 
@@ -76,11 +78,17 @@ class Oracle(Extender):
         merits: dict[str, scoring.Merit] = {}
         for name in offered:
             topology = self._scene.nodes[NodeName(name)]
-            kubelet = kubelet_of(topology, topology.resources[0])
-            free = sum(1 << p for p, _ in self._scene.kubelets[NodeName(name)].free())
-            now = Availability(free)
+            served = topology.resources[0]
+            kubelet = kubelet_of(topology, served)
+            places = Counter(
+                served_devices(topology, served).position_of[base_uuid(device)]
+                for device in self._scene.kubelets[NodeName(name)].free_ids()
+            )
+            free = pack((places[p] for p in range(kubelet.shape.size)), kubelet.width)
+            now = Availability(free, width=kubelet.width)
             assessed = assess(kubelet, now, request)
-            if assessed.fits and (assessed.verdict.holds or not request.required):
+            kept = assessed.verdict.holds or not request.required
+            if assessed.fits and kept and self._memory_suffices(topology, kubelet, free, request):
                 merits[name] = scoring.merit(kubelet, now, request, assessed, scoring.PRIOR)
         if not merits:
             return Pick(None, Counter({"no node can keep it": 1}))
@@ -88,6 +96,30 @@ class Oracle(Extender):
         best = max(scores.values())
         chosen = self._rng.choice([n for n, m in merits.items() if scores[m] == best])
         return Pick(chosen, Counter())
+
+    def _memory_suffices(
+        self, topology: NodeTopology, kubelet: Kubelet, free: Pool, request: GpuRequest
+    ) -> bool:
+        """Whether the pods on every GPU that may come use no more memory than it has."""
+        if kubelet.replicas == 1:
+            return True
+        position_of = served_devices(topology, topology.resources[0]).position_of
+        replicas, memory = kubelet.replicas, kubelet.shape.memory
+        used = [0] * kubelet.shape.size
+        for unit, pods in self._scene.kubelets[topology.name].sharing().items():
+            p = position_of[GpuUuid(unit)]
+            for _, other, devices in pods:
+                declared = other.constraints.gpu_memory
+                used[p] += declared * replicas if declared else devices * memory[p]
+        sets = admissions(kubelet, free, request.counts).sets
+        declared = request.constraints.gpu_memory
+        return sets is not None and all(
+            used[p] + (declared * replicas if declared else devices * memory[p])
+            <= memory[p] * replicas
+            for pool in sets
+            for p in range(kubelet.shape.size)
+            if (devices := count(pool, p, kubelet.width))
+        )
 
     def put_pod(self, record: PodRecord) -> None:
         """It knows all pods at every moment."""

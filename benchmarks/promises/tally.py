@@ -18,8 +18,15 @@ class Tally:
     report had shown the extender when it decided; ``unreported_refusals`` are pods that a kubelet
     refused then, promised something or not. ``kubelet_restarts`` and ``sickened`` count these
     events; ``surprises`` are those of pods that met none.
+    ``overcommitted`` counts admissions after which the pods on a shared GPU use more memory than it
+    has; with pods that others bound, or after such an event, they are ``overcommitted_unseen``.
     ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed
     while a watch had been failing for long.
+    ``gang_binds`` are binds of gangs' members, ``gang_refusals`` those that were refused, by
+    whether anything had changed since the gang's filter calls. ``split_groups`` counts members that
+    were bound outside the domain of their group,
+    ``whole_groups`` groups of which all members lived at
+    one time.
     """
 
     placed: int = 0
@@ -48,6 +55,13 @@ class Tally:
     blindings: int = 0
     deaths: int = 0
     recreated: int = 0
+    gang_binds: int = 0
+    gang_refusals: Counter[str] = field(default_factory=Counter)
+    group_members: int = 0
+    split_groups: int = 0
+    whole_groups: int = 0
     faults: list[str] = field(default_factory=list)
     surprises: Counter[str] = field(default_factory=Counter)
+    overcommitted: int = 0
+    overcommitted_unseen: int = 0
     broken_jobs: list[str] = field(default_factory=list)

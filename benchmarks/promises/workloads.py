@@ -65,6 +65,47 @@ SINGLES: tuple[PodTemplate, ...] = (
 )
 """Single-GPU pods among pairs and quads that need their links."""
 
+SAME, SPREAD = {"same-gpu": "true"}, {"spread-gpus": "true"}
+SLICES: tuple[PodTemplate, ...] = (
+    PodTemplate(26, "single", {}, (app(1),)),
+    PodTemplate(8, "double", {}, (app(2),)),
+    PodTemplate(14, "memory", {"min-gpu-memory": "9Gi"}, (app(1),)),
+    PodTemplate(8, "two-memory", {"min-gpu-memory": "4Gi", "gpu-model": "a100*,h100*"}, (app(2),)),
+    PodTemplate(10, "same", SAME, (app(2),)),
+    PodTemplate(4, "four-same", SAME, (app(4),)),
+    PodTemplate(6, "spread", SPREAD, (app(2),)),
+    PodTemplate(6, "numa", {"same-numa": "true"}, (app(2),)),
+    PodTemplate(3, "linked", NVLINK, (app(2),)),
+    PodTemplate(4, "two-containers", SAME, (app(1), app(1))),
+    PodTemplate(3, "init", SAME, (init(1), app(2))),
+    PodTemplate(2, "init-more", {}, (init(3), app(1))),
+    PodTemplate(3, "sidecar", {"same-numa": "true"}, (sidecar(1), app(1))),
+    PodTemplate(3, "preferred", {"same-gpu": "true", "policy": "preferred"}, (app(3),)),
+)
+"""Pods that want MIG instances, or shares of a GPU: several of one GPU, or none of one."""
+
+EXCLUSIVE = {"sharing": "exclusive"}
+SHARES: tuple[PodTemplate, ...] = (
+    PodTemplate(22, "single", {}, (app(1),)),
+    PodTemplate(4, "double", {}, (app(2),)),
+    PodTemplate(10, "little", {"gpu-memory": "4Gi"}, (app(1),)),
+    PodTemplate(12, "some", {"gpu-memory": "10Gi"}, (app(1),)),
+    PodTemplate(10, "more", {"gpu-memory": "18Gi"}, (app(1),)),
+    PodTemplate(6, "most", {"gpu-memory": "36Gi"}, (app(1),)),
+    PodTemplate(5, "two-some", {"gpu-memory": "10Gi"}, (app(2),)),
+    PodTemplate(4, "some-apart", {"gpu-memory": "12Gi", "spread-gpus": "true"}, (app(2),)),
+    PodTemplate(4, "two-containers", {"gpu-memory": "9Gi"}, (app(1), app(1))),
+    PodTemplate(2, "init", {"gpu-memory": "9Gi"}, (init(1), app(1))),
+    PodTemplate(2, "init-more", {"gpu-memory": "6Gi"}, (init(2), app(1))),
+    PodTemplate(2, "sidecar", {"gpu-memory": "9Gi"}, (sidecar(1), app(1))),
+    PodTemplate(4, "wish", {"gpu-memory": "14Gi", "policy": "preferred"}, (app(1),)),
+    PodTemplate(3, "alone", EXCLUSIVE, (app(2),)),
+    PodTemplate(2, "alone-three", EXCLUSIVE, (app(3),)),
+    PodTemplate(2, "alone-four", EXCLUSIVE, (app(4),)),
+    PodTemplate(3, "linked", NVLINK, (app(2),)),
+)
+"""Pods that share GPUs: most say how much memory they use, some want all of a GPU's shares."""
+
 FOREIGN = PodTemplate(1, "foreign", {}, (app(1),))
 
 
@@ -78,6 +119,7 @@ def jobs(
     foreign: float = 0.0,
     patience: float = 60.0,
     whole_cpus: float = 0.0,
+    resource: str = "nvidia.com/gpu",
 ) -> list[Job]:
     """``count`` pods that come at ``rate`` a second and run ``runs`` seconds, both on average.
 
@@ -94,7 +136,12 @@ def jobs(
             template = FOREIGN
         cpus = bool(whole_cpus) and rng.random() < whole_cpus
         written = manifest(
-            template.name, number, template.annotations, *template.containers, whole_cpus=cpus
+            template.name,
+            number,
+            template.annotations,
+            *template.containers,
+            whole_cpus=cpus,
+            resource=resource,
         )
         found.append(
             Job(

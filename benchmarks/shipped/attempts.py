@@ -61,11 +61,15 @@ class PlacedPod:
 
 @dataclass(slots=True)
 class Attempt:
-    """A job that has come as the ``number``-th, and those of its pods that have a place."""
+    """A job that has come as the ``number``-th, and those of its pods that have a place.
+
+    ``looked_at`` is when evictions for it were looked for last.
+    """
 
     number: int
     outcome: Outcome
     pods: list[PlacedPod] = field(default_factory=list)
+    looked_at: float = float("-inf")
 
     @property
     def lack(self) -> Lack:

@@ -14,13 +14,14 @@ import numpy as np
 
 from benchmarks.shipped.fleet import Fleet, Ints, SimPod
 from benchmarks.shipped.jobs import Job
-from benchmarks.shipped.policy import Base, Choice, Wait
+from benchmarks.shipped.policy import Base, Choice, Move, Wait
 from benchmarks.shipped.scheduler import DEFAULT
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.unblocking import search
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
@@ -69,7 +70,7 @@ class Extender(Base):
             return Wait(reason, for_good=not answer.failed)
         score_of = dict.fromkeys(names, REFUSED)
         for found in verbs.prioritize(self._cluster, manifest, passing):
-            score_of[str(found["Host"])] = int(str(found["Score"]))
+            score_of[found.host] = found.score
         ours = np.array([score_of[name] for name in names], dtype=np.int64)[back]
         passed = rows[ours != REFUSED]
         row = int(passed[0])
@@ -79,7 +80,7 @@ class Extender(Base):
             row = self.in_tree.best(passed, scores)
         record = pod_record(manifest, MANAGED)
         assert record is not None
-        self._pods[pod.uid] = record
+        self._pods[pod.uid] = _made_anew(record, pod)
         args = BindingArgs(pod.name, "default", pod.uid, fleet.names[row])
         try:
             verbs.bind(self._cluster, self, args, lambda: "")
@@ -127,3 +128,25 @@ class Extender(Base):
 
     def _report(self, row: int) -> None:
         self._cluster.put_record(self.fleet.nodes[row].topology, self.fleet.report(row))
+
+
+class Unblocking(Extender):
+    """The same; and a pod that has waited long gets a place by moving others
+    (``gpu-topology unblock``). Nobody is lost for it, and jobs of several pods are left alone."""
+
+    def moves(self, pod: SimPod) -> tuple[Move, ...]:
+        """The cheapest plan's."""
+        record = pod_record(pod.ask.pod(pod.name, pod.uid, pod.resource), MANAGED)
+        assert record is not None
+        plan = search(self._cluster.all_facts(), record, (), self._cluster.settings).plan
+        if plan is None or plan.cost.lost:
+            return ()
+        homes = [(step.pod.uid, step.home) for step in plan.steps]
+        return tuple(Move(uid, self.fleet.row(home)) for uid, home in homes if home is not None)
+
+
+def _made_anew(record: PodRecord, pod: SimPod) -> PodRecord:
+    """The pod as a controller's, if it can move by itself."""
+    if not pod.alone:
+        return record
+    return replace(record, standing=replace(record.standing, controller="Job"))

@@ -43,13 +43,15 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class SimPod:
-    """One pod of a job; ``request`` is None where it asks for no GPU."""
+    """One pod of a job; ``request`` is None where it asks for no GPU, and ``alone`` says that the
+    job has no other pod."""
 
     uid: PodUid
     name: str
     ask: Ask
     resource: str
     request: GpuRequest | None
+    alone: bool = True
 
 
 class Fleet:
@@ -232,6 +234,8 @@ def _served(node: Node) -> GpuResource:
             f"{node.topology.name}: GPUs served as {WHOLE_GPU} or {SHARED_GPU} are needed, "
             f"not {', '.join(by_name) or 'none'}"
         )
+    if any(served.strategy == "mig" for served in by_name.values()):
+        raise ClusterError(f"{node.topology.name}: the simulation plays no MIG instances")
     return by_name.get(WHOLE_GPU) or by_name[SHARED_GPU]
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import product
 
 from benchmarks.figures.simulated import (
+    MoveParameters,
     Parameters,
     RuleParameters,
     SpeedParameters,
@@ -106,6 +107,7 @@ class Sweep:
                 speed=SpeedParameters(
                     communication=speed.communication, full=speed.full, network=speed.network
                 ),
+                moves=MoveParameters(after=rules.moves.after, cost=rules.moves.cost),
             ),
             adds=self.adds,
         )

@@ -12,11 +12,15 @@ from collections.abc import Callable, Mapping
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
 from benchmarks.protocol import policies as published
 from benchmarks.shipped.baselines import Buddy, Preserve, Published, Stock
-from benchmarks.shipped.extender import Extender
+from benchmarks.shipped.extender import Extender, Unblocking
 from benchmarks.shipped.policy import Base, Policy
+
+UNBLOCKING = "gpu-topology-unblock"
+"""Moves running pods, which no other policy does: it is not among ``all``."""
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "gpu-topology": Extender,
+    UNBLOCKING: Unblocking,
     "LeastAllocated": lambda: Stock(most=False),
     "MostAllocated": lambda: Stock(most=True),
     "Preserve": Preserve,
@@ -29,6 +33,8 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "FGD": lambda: Published(published.fgd),
 }
 """By the names that ``--policy`` takes."""
+ALL = tuple(name for name in POLICIES if name != UNBLOCKING)
+"""What ``--policy all`` means."""
 
 
 def policy(name: str) -> Policy:

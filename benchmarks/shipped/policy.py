@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.shipped.fleet import Fleet, Ints, SimPod, State
 from benchmarks.shipped.jobs import Job
 from benchmarks.shipped.scheduler import DEFAULT, InTree
-from topology.core.devices import Mask
+from topology.core.devices import Mask, PodUid
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,14 @@ class Choice:
 
     row: int
     gpus: Mask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A running pod that is evicted, and the node to which it goes."""
+
+    uid: PodUid
+    row: int
 
 
 class Policy(Protocol):
@@ -38,6 +46,10 @@ class Policy(Protocol):
 
         ``only`` are the nodes that have changed since a pod that asks the same was refused by all.
         """
+        ...
+
+    def moves(self, pod: SimPod) -> tuple[Move, ...]:
+        """Whom to move so that a pod that waits gets a place; empty where nobody should."""
         ...
 
     def admitted(self, pod: SimPod, row: int) -> None:
@@ -95,6 +107,10 @@ class Base:
     def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
         """The choice among nodes on which the pod fits by count."""
         raise NotImplementedError
+
+    def moves(self, pod: SimPod) -> tuple[Move, ...]:
+        """Nobody is moved."""
+        return ()
 
     def admitted(self, pod: SimPod, row: int) -> None:
         """Nothing to remember."""

@@ -51,6 +51,10 @@ class Queue:
         heads = [head for head in heads if self._refused_at.get(head[1].lack) != now]
         return min(heads)[1] if heads else None
 
+    def heads(self) -> list[Attempt]:
+        """The oldest job of each kind that waits, the oldest of all first."""
+        return [head for _, head in sorted(queue[0] for queue in self._queues.values() if queue)]
+
     def tried(self, attempt: Attempt, before: Lack, *, runs: bool) -> None:
         """The job was tried when it lacked ``before``: it ``runs``, or lacks as much or less."""
         moved = attempt.lack != before

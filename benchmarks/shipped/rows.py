@@ -57,6 +57,8 @@ def _row(group: Sequence[Run], ours: Sequence[Run]) -> PolicyRow:
         completion_against_ours=against_ours("completion"),
         completion_several_against_ours=against_ours("completion_several"),
         wait_against_ours=against_ours("wait"),
+        moved=sum(run.moved for run in group),
+        unblocked=sum(run.unblocked for run in group),
     )
 
 

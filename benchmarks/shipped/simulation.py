@@ -35,17 +35,34 @@ KUBELETS_REFUSE = Wait("every kubelet refuses it")
 
 
 @dataclass(frozen=True, slots=True)
+class Moves:
+    """When running pods are moved for one that waits, where the policy says whom.
+
+    A job with one pod that has waited for ``after`` seconds is looked at, and again each time it
+    has waited for as long. Each move costs ``cost`` seconds of work that is done again.
+    """
+
+    after: float = 600.0
+    cost: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """How jobs queue, start and run."""
 
     queue: str = "backfill"
     gang: bool = True
     speed: Speed = field(default_factory=Speed)
+    moves: Moves = field(default_factory=Moves)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A simulation's outcomes by arrival, why pods waited (tries), and refusals of kubelets."""
+    """A simulation's outcomes by arrival, why pods waited (tries), and refusals of kubelets.
+
+    ``moved`` pods were moved so that ``unblocked`` jobs could run; ``restarted`` ones of them found
+    no place again and waited.
+    """
 
     outcomes: list[Outcome]
     reasons: Counter[str]
@@ -53,6 +70,9 @@ class Result:
     unplaceable: int
     stuck: int
     ended: float
+    moved: int = 0
+    unblocked: int = 0
+    restarted: int = 0
 
 
 class Simulation:
@@ -82,6 +102,7 @@ class Simulation:
         self._names = count(1)
         self._reasons: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._moved = self._unblocked = self._restarted = 0
         self.now = 0.0
 
     def run(self) -> Result:
@@ -101,11 +122,13 @@ class Simulation:
             else:
                 self._queue.add(attempt)
                 self._try_waiting()
+                self._unblock()
             if self._observer is not None:
                 self._observer.arrived(self, number, job)
         self._end_until(float("inf"))
         stuck = self.waiting
-        return Result(outcomes, self._reasons, self._refused, hopeless, stuck, self.now)
+        moves = (self._moved, self._unblocked, self._restarted)
+        return Result(outcomes, self._reasons, self._refused, hopeless, stuck, self.now, *moves)
 
     @property
     def waiting(self) -> int:
@@ -121,6 +144,7 @@ class Simulation:
             while self._running and self._running[0][0] == self.now:
                 self._leave(heapq.heappop(self._running)[2])
             self._try_waiting()
+            self._unblock()
 
     def _leave(self, attempt: Attempt) -> None:
         for placed in attempt.pods:
@@ -179,7 +203,8 @@ class Simulation:
     def _new_pod(self, job: Job) -> SimPod:
         ask, number = job.ask, next(self._names)
         uid = PodUid(f"{number:032x}")
-        return SimPod(uid, f"pod-{number}", ask, self.fleet.resource(ask), self._requests[ask])
+        resource = self.fleet.resource(ask)
+        return SimPod(uid, f"pod-{number}", ask, resource, self._requests[ask], job.pods == 1)
 
     def _admit(self, pod: SimPod, choice: Choice) -> PlacedPod | None:
         """Start the pod on the node; None where the kubelet refuses it."""
@@ -194,9 +219,68 @@ class Simulation:
             self._queue.changed(choice.row)
         return PlacedPod(pod, choice.row, mask)
 
+    # Moving.
+
+    def _unblock(self) -> None:
+        """Move pods for whoever has waited for long, where the policy says whom."""
+        after = self._rules.moves.after
+        for attempt in self._queue.heads():
+            job = attempt.outcome.job
+            since = max(job.arrives, attempt.looked_at)
+            if job.pods != 1 or not job.ask.gpus or self.now - since < after:
+                continue
+            attempt.looked_at = self.now
+            moves = self._policy.moves(self._new_pod(job))
+            by_uid = {p.pod.uid: a for _, _, a in self._running for p in a.pods}
+            if moves and all(move.uid in by_uid for move in moves):
+                self._migrate(attempt, [(by_uid[move.uid], move.row) for move in moves])
+
+    def _migrate(self, waiting: Attempt, moved: Sequence[tuple[Attempt, int]]) -> None:
+        """Take some running jobs off their nodes, start the one that waits, and start them again
+        where they go to; one that finds no place there or anywhere begins anew."""
+        for attempt, _ in moved:
+            self._leave(attempt)
+            attempt.pods.clear()
+        gone = {attempt.number for attempt, _ in moved}
+        self._running = [entry for entry in self._running if entry[1] not in gone]
+        heapq.heapify(self._running)
+        lack = waiting.lack
+        runs = self._try(waiting) is None
+        self._queue.tried(waiting, lack, runs=runs)
+        self._unblocked += runs
+        for attempt, row in moved:
+            self._moved += 1
+            found = self._place(attempt.outcome.job, np.array([row], dtype=np.int64))
+            if isinstance(found, Wait):
+                found = self._place(attempt.outcome.job, None)
+            if isinstance(found, Wait):
+                self._restarted += 1
+                self._queue.add(attempt)
+            else:
+                attempt.pods.append(found)
+                self._resume(attempt)
+
+    def _resume(self, attempt: Attempt) -> None:
+        """A moved job goes on where it was, but for the work that is done again."""
+        outcome, speed = attempt.outcome, self._rules.speed
+        kept, left = outcome.kept, outcome.ended - self.now
+        left /= speed.slowdown(outcome.hop)
+        self._settle(attempt)
+        if kept is False:
+            outcome.kept = False
+        outcome.ended = self.now + (left + self._rules.moves.cost) * speed.slowdown(outcome.hop)
+        heapq.heappush(self._running, (outcome.ended, attempt.number, attempt))
+
     def _start(self, attempt: Attempt) -> None:
         outcome, job = attempt.outcome, attempt.outcome.job
         outcome.started = self.now
+        self._settle(attempt)
+        outcome.ended = self.now + job.runs * self._rules.speed.slowdown(outcome.hop)
+        heapq.heappush(self._running, (outcome.ended, attempt.number, attempt))
+
+    def _settle(self, attempt: Attempt) -> None:
+        """Note where a job's pods are, and what they got."""
+        outcome, job = attempt.outcome, attempt.outcome.job
         outcome.places = [(placed.row, placed.gpus) for placed in attempt.pods]
         outcome.gpus = sum(job.ask.gpus / self.fleet.replicas(row) for row, _ in outcome.places)
         request = self._requests[job.ask]
@@ -208,9 +292,6 @@ class Simulation:
                 for shape, mask in zip(shapes, masks, strict=True)
             )
         outcome.hop = weakest_hop(shapes, masks, self._rules.speed)
-        runs = job.runs * self._rules.speed.slowdown(outcome.hop)
-        outcome.ended = self.now + runs
-        heapq.heappush(self._running, (outcome.ended, attempt.number, attempt))
 
     def _unplaceable(self) -> set[Lack]:
         """What does not fit on the cluster as it was at the start, each tried alone.

@@ -26,11 +26,13 @@ HOUR = 3600.0
 def table(found: Simulated) -> Table:
     """The rows for a terminal."""
     lost = any(row.placed < row.jobs for row in found.rows)
+    moved = any(row.moved for row in found.rows)
     result = Table(box=None, pad_edge=False, header_style="bold")
     result.add_column("cluster")
     result.add_column("load", justify="right")
     result.add_column("policy")
-    for name in (*_COLUMNS, *(["never ran"] if lost else [])):
+    more = ["never ran"] * lost + ["pods moved"] * moved
+    for name in (*_COLUMNS, *more):
         result.add_column(name, justify="right")
     before: tuple[str, float | None] | None = None
     for row in found.rows:
@@ -40,7 +42,8 @@ def table(found: Simulated) -> Table:
         load = "–" if row.load is None else f"{row.load:g}"
         names = (row.cluster, load) if group != before else ("", "")
         never_ran = [f"{row.jobs - row.placed:,} of {row.jobs:,}"] if lost else []
-        result.add_row(*names, row.policy, *_cells(row), *never_ran)
+        moves = [f"{row.moved:,} for {row.unblocked:,} jobs" if row.moved else "–"] * moved
+        result.add_row(*names, row.policy, *_cells(row), *never_ran, *moves)
         before = group
     return result
 
@@ -71,11 +74,12 @@ def tsv(found: Simulated) -> str:
     """Every run with every parameter, tab-separated, with a line of names."""
     given = found.parameters
     rules = given.rules.as_json()
-    speed = rules.pop("speed")
+    speed, moves = rules.pop("speed"), rules.pop("moves", None) or {}
     fixed = {
         **{f"workload_{k}": v for k, v in given.workload.as_json().items()},
         **rules,
         **{f"speed_{k}": v for k, v in speed.items()},
+        **{f"moves_{k}": v for k, v in moves.items()},
         "added": ",".join(given.adds),
     }
     flat = [{**_plain(run.as_json()), **fixed} for run in found.runs]

@@ -31,6 +31,7 @@ from rich.table import Table
 
 from benchmarks.figures.schema import Machine
 from benchmarks.figures.speed import AgentCost, AgentFigures, AgentParameters, AgentWrites
+from benchmarks.speed.processes import cpu_seconds, memory
 from topology.agent.publisher import Publisher
 from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.report import Allocation, Report
@@ -71,14 +72,14 @@ def cost(pods: tuple[int, ...], seconds: float) -> tuple[AgentCost, ...]:
 def _one(pods: int, seconds: float) -> AgentCost:
     with _agent(pods) as (pid, kubelet, api):
         time.sleep(SETTLE)
-        before, calls, writes = _cpu(pid), dict(kubelet.calls), len(api.requests)
+        before, calls, writes = cpu_seconds(pid), dict(kubelet.calls), len(api.requests)
         time.sleep(seconds)
-        spent = _cpu(pid) - before
+        spent = cpu_seconds(pid) - before
         called = sum(kubelet.calls[m] - calls[m] for m in calls)
         return AgentCost(
             pods=pods,
             cpu_percent=100 * spent / seconds,
-            memory_mib=_memory(pid) / 1024,
+            memory_mib=memory(pid).now,
             kubelet_calls_per_minute=60 * called / seconds,
             api_requests_per_minute=60 * (len(api.requests) - writes) / seconds,
         )
@@ -155,18 +156,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
-
-
-def _cpu(pid: int) -> float:
-    """User and system seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _memory(pid: int) -> int:
-    """Resident KiB of a process."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1])
 
 
 class _CountingServer:

@@ -3,8 +3,9 @@
 The extender and a *do-nothing* service run as two processes. The do-nothing service is the same
 FastAPI app shape on the same server: it decodes the same body with the same decoder and encodes an
 answer of the same size (half of the names passed, half failed; a score for each), without thinking.
-One client sends to both in turn over kept connections, so that whatever else the machine does hits
-both alike; the ratio is the figure.
+A third, *lookup*, also looks each name up in a dict and answers by what it finds: the least that
+answering by node takes. One client sends to all in turn, so that whatever else the
+machine does hits all alike; the ratio to the do-nothing service is the figure.
 
 States of the nodes: four machines, each node with a random set of GPUs held (seeded), so some 200
 distinct states at 5,000 nodes. The pod asks for an NVLinked pair. "warm" is a request asked before;
@@ -22,7 +23,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +58,8 @@ def measure(nodes: tuple[int, ...], requests: int, seed: int) -> Latency:
     with Progress(transient=True) as progress:
         task = progress.add_task("measuring", total=len(ASKED) * len(nodes))
         for size in nodes:
-            with _services(size, seed) as (ours, nothing, names):
-                bench = _Bench(ours, nothing, names, requests, seed)
+            with _services(size, seed) as (ports, names):
+                bench = _Bench(ports, names, requests, seed)
                 for verb, state in ASKED:
                     rows.append(bench.run(verb, state))
                     progress.advance(task)
@@ -80,7 +81,9 @@ def table(figures: Latency) -> Table:
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for column in ("verb", "state"):
         found.add_column(column)
-    for column in ("nodes", "p50 ms", "p99 ms", "nothing p50", "nothing p99", "ratio p50"):
+    for column in ("nodes", "p50 ms", "p99 ms", "nothing p50", "nothing p99", "lookup p50"):
+        found.add_column(column, justify="right")
+    for column in ("ratio p50", "lookup ratio"):
         found.add_column(column, justify="right")
     for row in figures.rows:
         found.add_row(
@@ -91,7 +94,9 @@ def table(figures: Latency) -> Table:
             f"{row.p99_ms:.2f}",
             f"{row.nothing_p50_ms:.2f}",
             f"{row.nothing_p99_ms:.2f}",
+            f"{row.lookup_p50_ms:.2f}",
             f"{row.ratio_p50:.2f}",
+            f"{row.lookup_p50_ms / row.nothing_p50_ms:.2f}",
         )
     return found
 
@@ -100,11 +105,13 @@ class _Bench:
     """The client of one cluster size."""
 
     def __init__(
-        self, ours: Ports, nothing: Ports, names: list[str], requests: int, seed: int
+        self, ports: Mapping[str, Ports], names: list[str], requests: int, seed: int
     ) -> None:
-        self._ours = http.client.HTTPConnection("127.0.0.1", ours.scheduler)
-        self._admin = http.client.HTTPConnection("127.0.0.1", ours.admin)
-        self._nothing = http.client.HTTPConnection("127.0.0.1", nothing.scheduler)
+        self._services = {
+            kind: http.client.HTTPConnection("127.0.0.1", found.scheduler)
+            for kind, found in ports.items()
+        }
+        self._admin = http.client.HTTPConnection("127.0.0.1", ports["extender"].admin)
         self._names = names
         self._count = requests
         self._rng = random.Random(seed)
@@ -112,23 +119,21 @@ class _Bench:
         self._sequence = 10
 
     def run(self, verb: str, state: str) -> LatencyRow:
-        """One row: both services asked in turn."""
+        """One row: the services asked in turn."""
         before: Callable[[], None] = self._change_one if state == "changed" else lambda: None
         # A cold request costs an evaluation per state; a few dozen tell enough.
         count = min(self._count, 50) if state == "cold" else self._count
-        ours: list[float] = []
-        nothing: list[float] = []
+        spent: dict[str, list[float]] = {kind: [] for kind in SERVICES}
         path = f"/scheduler/{verb}"
         for i in range(-5, count):
             before()
             body = self._body(fresh=state == "cold")
-            spent = _timed(self._ours, path, body)
-            idle = _timed(self._nothing, path, body)
-            if i >= 0:
-                ours.append(spent)
-                nothing.append(idle)
-        p50, p99 = _percentile(ours, 50), _percentile(ours, 99)
-        idle50, idle99 = _percentile(nothing, 50), _percentile(nothing, 99)
+            for kind, connection in self._services.items():
+                seconds = _timed(connection, path, body)
+                if i >= 0:
+                    spent[kind].append(seconds)
+        p50, p99 = percentile(spent["extender"], 50), percentile(spent["extender"], 99)
+        idle50, idle99 = percentile(spent["nothing"], 50), percentile(spent["nothing"], 99)
         return LatencyRow(
             verb=verb,
             state=state,
@@ -138,6 +143,7 @@ class _Bench:
             p99_ms=1000 * p99,
             nothing_p50_ms=1000 * idle50,
             nothing_p99_ms=1000 * idle99,
+            lookup_p50_ms=1000 * percentile(spent["lookup"], 50),
             ratio_p50=p50 / idle50,
         )
 
@@ -180,7 +186,8 @@ def _timed(connection: http.client.HTTPConnection, path: str, body: bytes) -> fl
     return spent
 
 
-def _percentile(values: list[float], percent: int) -> float:
+def percentile(values: list[float], percent: int) -> float:
+    """The value that so many percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, round(len(ordered) * percent / 100))]
 
@@ -202,7 +209,9 @@ def _name(node: int) -> str:
     return f"gpu-node-{node:05}.example"
 
 
-# The two services, as processes of their own.
+# The services, as processes of their own.
+
+SERVICES = ("extender", "nothing", "lookup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +223,12 @@ class Ports:
 
 
 @contextmanager
-def _services(size: int, seed: int) -> Iterator[tuple[Ports, Ports, list[str]]]:
+def _services(size: int, seed: int) -> Iterator[tuple[dict[str, Ports], list[str]]]:
     names = [_name(i) for i in range(size)]
     children: list[subprocess.Popen[str]] = []
     try:
-        ports = []
-        for kind in ("extender", "nothing"):
+        ports = {}
+        for kind in SERVICES:
             command = [sys.executable, "-m", "benchmarks.speed.latency", kind, str(size), str(seed)]
             child = subprocess.Popen(
                 command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
@@ -227,8 +236,8 @@ def _services(size: int, seed: int) -> Iterator[tuple[Ports, Ports, list[str]]]:
             children.append(child)
             assert child.stdout is not None
             words = child.stdout.readline().split()
-            ports.append(Ports(int(words[0]), int(words[1])))
-        yield ports[0], ports[1], names
+            ports[kind] = Ports(int(words[0]), int(words[1]))
+        yield ports, names
     finally:
         for child in children:
             child.terminate()
@@ -239,7 +248,7 @@ def _services(size: int, seed: int) -> Iterator[tuple[Ports, Ports, list[str]]]:
 
 def _serve(kind: str, size: int, seed: int) -> None:
     """The body of a child: serve, and print the ports once it answers."""
-    from benchmarks.speed.nothing import create_nothing_app
+    from benchmarks.speed.nothing import create_lookup_app, create_nothing_app
     from scheduler_extender.http.admin import create_admin_app
     from scheduler_extender.http.app import create_app
     from scheduler_extender.http.servers import Servers, listen
@@ -254,9 +263,15 @@ def _serve(kind: str, size: int, seed: int) -> None:
             topology = machine(MACHINES[i % len(MACHINES)]).topology(_name(i))
             cluster.put_record(topology, _report(i, rng, 1))
     service, _ = in_memory(cluster)
-    main = create_app(service) if kind == "extender" else create_nothing_app(service.metrics)
+    metrics = service.metrics
+    if kind == "extender":
+        main = create_app(service)
+    elif kind == "nothing":
+        main = create_nothing_app(metrics)
+    else:
+        main = create_lookup_app(metrics, [_name(i) for i in range(size)])
     sockets = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
-    serving = Servers(main, create_admin_app(service), sockets, service.metrics.strangers)
+    serving = Servers(main, create_admin_app(service), sockets, metrics.strangers)
     serving.run(lambda: print(*serving.ports, flush=True))
 
 

@@ -1,4 +1,6 @@
-"""The floor: a service that decodes a request and encodes an answer of full size, no more.
+"""The floors: services that decode a request and encode an answer of full size, no more.
+
+The one does nothing; the other also looks each name up, as whoever answers by node has to.
 
 ``python -m benchmarks.speed.nothing PORT [KUBECONFIG]`` serves it by itself: every node passes
 filter. With a kubeconfig it binds, too: it writes the Binding that it is asked for.
@@ -7,17 +9,17 @@ filter. With a kubeconfig it binds, too: it writes the Binding that it is asked 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 
 import anyio
 from fastapi import FastAPI
-from starlette.routing import Route
 
 from scheduler_extender import wire
-from scheduler_extender.http.endpoint import Verb
+from scheduler_extender.http.endpoint import Verb, VerbApp
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import BIND_THREADS, Bodies
-from scheduler_extender.verbs import Binding
+from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from topology.core.devices import NodeName, PodUid
 
 REASON = "not guaranteed: the node may hand out GPUs without link=nvlink"
@@ -28,33 +30,60 @@ def create_nothing_app(
 ) -> FastAPI:
     """Filter passes the first names, a share ``passing``, and fails the rest; prioritize scores
     each 5. bind is there if there is somebody to ``write`` it."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = VerbApp()
 
-    def filter_(body: wire.Body, arrived: float) -> bytes:
-        names = wire.args_decoder.decode(body).node_names or []
+    def filter_(args: wire.ExtenderArgs, arrived: float) -> bytes:
+        names = args.node_names or []
         end = round(len(names) * passing)
         failed = dict.fromkeys(names[end:], REASON)
         return wire.encode(wire.FilterResult(node_names=names[:end], failed=failed))
 
-    def prioritize(body: wire.Body, arrived: float) -> bytes:
-        names = wire.args_decoder.decode(body).node_names or []
-        return wire.encode([{"Host": name, "Score": 5} for name in names])
+    def prioritize(args: wire.ExtenderArgs, arrived: float) -> bytes:
+        names = args.node_names or []
+        return wire.encode(list(map(wire.HostPriority, names, repeat(5))))
 
     for name, answer in (("filter", filter_), ("prioritize", prioritize)):
-        app.router.routes.append(
-            Route(f"/scheduler/{name}", Verb(name, answer, metrics, Bodies()), methods=["POST"])
-        )
+        app.add_verb(name, Verb(name, wire.args_decoder.decode, answer, metrics, Bodies()))
     if write is not None:
         threads = anyio.CapacityLimiter(BIND_THREADS)
 
-        def bind(body: wire.Body, arrived: float) -> bytes:
-            args = wire.binding_decoder.decode(body)
+        def bind(args: wire.BindingArgs, arrived: float) -> bytes:
             uid, node = PodUid(args.pod_uid), NodeName(args.node)
-            write(Binding(args.pod_namespace, args.pod_name, uid, node, "{}"))
+            try:
+                write(Binding(args.pod_namespace, args.pod_name, uid, node, "{}"))
+            except (BindError, BindUnknownError) as error:
+                return wire.encode(wire.BindingResult(str(error)))
             return wire.encode(wire.BindingResult())
 
-        verb = Verb("bind", bind, metrics, Bodies(), threads=threads)
-        app.router.routes.append(Route("/scheduler/bind", verb, methods=["POST"]))
+        decode = wire.binding_decoder.decode
+        app.add_verb("bind", Verb("bind", decode, bind, metrics, Bodies(), threads=threads))
+    return app
+
+
+def create_lookup_app(metrics: Metrics, names: Sequence[str]) -> FastAPI:
+    """The same for these names: filter passes those that a dict says pass, every second one, and
+    prioritize scores each as another says."""
+    app = VerbApp()
+    passes = {name: at % 2 == 0 for at, name in enumerate(names)}
+    score = {name: at % 11 for at, name in enumerate(names)}
+
+    def filter_(args: wire.ExtenderArgs, arrived: float) -> bytes:
+        asked = args.node_names or []
+        passed: list[str] = []
+        refused: list[str] = []
+        put = (refused.append, passed.append)
+        for name, at in zip(asked, map(passes.__getitem__, asked), strict=True):
+            put[at](name)
+        failed = dict.fromkeys(refused, REASON)
+        return wire.encode(wire.FilterResult(node_names=passed, failed=failed))
+
+    def prioritize(args: wire.ExtenderArgs, arrived: float) -> bytes:
+        asked = args.node_names or []
+        found = map(wire.HostPriority, asked, map(score.__getitem__, asked))
+        return wire.encode(list(found))
+
+    for name, answer in (("filter", filter_), ("prioritize", prioritize)):
+        app.add_verb(name, Verb(name, wire.args_decoder.decode, answer, metrics, Bodies()))
     return app
 
 

@@ -10,3 +10,10 @@ def main() -> NoReturn:
     from scheduler_extender.cli.commands import main as commands
 
     commands()
+
+
+def kubectl_plugin() -> NoReturn:
+    """The console script ``kubectl-gpu_topology``."""
+    from scheduler_extender.cli.commands import kubectl_plugin as commands
+
+    commands()

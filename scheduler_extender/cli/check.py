@@ -47,13 +47,15 @@ def check(
     known = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
     feed(known, cluster_file(cluster))
     asked = pod_file(pod)
-    told = answers(known, known.cluster_facts(), asked.request)
+    told = answers(known, known.cluster_facts(), asked.request, membership=asked.membership)
     rows = checktable.check(asked.request, told)
+    group = asked.membership.text if asked.membership is not None else ""
+    asks = f"{asked.request.text} {group}".strip()
     if as_json:
-        answer = {"pod": asked.name, "asks": asked.request.text}
+        answer = {"pod": asked.name, "asks": asks}
         typer.echo(json.dumps({**answer, "nodes": [row.as_json() for row in rows]}, indent=2))
     else:
-        console.print(Text(asked.name, "bold"), Text(f"asks for {asked.request.text}"))
+        console.print(Text(asked.name, "bold"), Text(f"asks for {asks}"))
         show(console, checktable.table(rows), keys=3)
         console.print(summary(asked.request, told), highlight=False)
     raise typer.Exit(0 if any(answer.passes for answer in told) else 1)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.explain import Answer
+from scheduler_extender.sharing import SharedGpu, memory_in_use, shared_gpus
 from scheduler_extender.state.node import Unusable
 from scheduler_extender.wording import sets_text, verdict_text
 from topology.core.admission import container_sets, kubelet_of, others_on
 from topology.core.devices import Mask
-from topology.core.graph import NodeTopology
+from topology.core.mig import ServedDevices, served_devices
 from topology.core.placement import Assessment
 from topology.core.pools import gpus
 from topology.core.requests import GpuRequest, Role
@@ -29,13 +30,14 @@ class Checked:
     ``outcomes`` lists the GPU sets that the whole pod may get, ``containers`` the sets of each app
     and sidecar container, both ordered by their lowest GPU, then by the next one. Both are empty
     where nothing would be handed out, and where there are too many to list (then ``hazards`` says
-    so).
+    so). ``shared`` are the GPUs that the node shares among pods, with those that are on them.
     """
 
     answer: Answer
     outcomes: list[list[int]]
     containers: dict[str, list[list[int]]]
     hazards: list[str]
+    shared: list[SharedGpu] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """The row of the CLI's JSON contract."""
@@ -51,7 +53,7 @@ class Checked:
             "note": self.answer.note,
             "lacks": list(self.answer.lacks),
             "resolvable": self.answer.resolvable,
-        }
+        } | ({"sharedGpus": [asdict(gpu) for gpu in self.shared]} if self.shared else {})
 
 
 def check(request: GpuRequest, rows: Sequence[Answer]) -> list[Checked]:
@@ -65,20 +67,33 @@ def check(request: GpuRequest, rows: Sequence[Answer]) -> list[Checked]:
         key = (row.node if row.state is None else row.state, called)
         if key not in known:
             known[key] = Checked(
-                row, _outcomes(row), _containers(row, request), _hazards(row.outcomes)
+                row, _outcomes(row, request), _containers(row, request), _hazards(row.outcomes)
             )
-        found.append(replace(known[key], answer=row))
+        found.append(replace(known[key], answer=row, shared=_shared(row, request)))
     return found
 
 
-def _outcomes(row: Answer) -> list[list[int]]:
+def _outcomes(row: Answer, request: GpuRequest) -> list[list[int]]:
     sets = row.outcomes.sets if row.outcomes else ()
-    return _indices(row.facts.topology, sets or ())
+    return _indices(_devices(row, request), sets or ())
 
 
-def _indices(topology: NodeTopology | None, sets: Iterable[Mask]) -> list[list[int]]:
+def _shared(row: Answer, request: GpuRequest) -> list[SharedGpu]:
+    served = row.facts.topology.resource(request.resource) if row.facts.topology else None
+    return shared_gpus(row.facts, served) if served and row.facts.report else []
+
+
+def _devices(row: Answer, request: GpuRequest) -> ServedDevices | None:
+    topology = row.facts.topology
+    served = topology.resource(request.resource) if topology else None
+    return served_devices(topology, served) if topology and served else None
+
+
+def _indices(devices: ServedDevices | None, sets: Iterable[Mask]) -> list[list[int]]:
     """The sets as driver indices, in order."""
-    return [] if topology is None else sorted(list(topology.indices(mask)) for mask in sets)
+    if devices is None:
+        return []
+    return [list(gpus) for gpus in sorted({devices.indices(mask) for mask in sets})]
 
 
 def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
@@ -86,7 +101,7 @@ def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
     named: dict[str, list[list[int]]] = {
         c.name: [] for c in request.containers if c.role is not Role.INIT
     }
-    topology = row.facts.topology
+    topology, devices = row.facts.topology, _devices(row, request)
     served = topology.resource(request.resource) if topology else None
     if topology is None or served is None or row.outcomes is None or not row.outcomes.sets:
         return named
@@ -109,7 +124,7 @@ def _containers(row: Answer, request: GpuRequest) -> dict[str, list[list[int]]]:
     for container, pools in zip(request.containers, found, strict=True):
         if container.name in named:
             masks = {gpus(pool, kubelet.width) for pool in pools or ()}
-            named[container.name] = _indices(topology, masks)
+            named[container.name] = _indices(devices, masks)
     return named
 
 
@@ -136,6 +151,7 @@ def table(rows: Sequence[Checked]) -> Table:
     for row in sorted(rows, key=order)[:SHOWN_NODES]:
         answer = row.answer
         beware = f"beware: {', '.join(row.hazards)}" if row.hazards else ""
+        in_use = memory_in_use(row.shared)
         fields = ", ".join(answer.lacks)
         lacks = f"CPUs and memory count for nothing: the record has no {fields}" if fields else ""
         found.add_row(
@@ -143,7 +159,7 @@ def table(rows: Sequence[Checked]) -> Table:
             verdict_text(answer.decision.verdict, passes=answer.passes),
             "–" if answer.score is None else str(answer.score),
             sets_text(row.outcomes),
-            Text("; ".join(filter(None, (answer.reason, answer.note, beware, lacks)))),
+            Text("; ".join(filter(None, (answer.reason, answer.note, in_use, beware, lacks)))),
         )
     if len(rows) > SHOWN_NODES:
         more = f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)"

@@ -21,6 +21,7 @@ from scheduler_extender.cli.extender import extender
 from scheduler_extender.cli.importing import import_
 from scheduler_extender.cli.machines import machines
 from scheduler_extender.cli.node import node
+from scheduler_extender.cli.unblock import unblock
 
 app = typer.Typer(
     name="gpu-topology",
@@ -39,9 +40,29 @@ app.command("import")(import_)
 app.command()(check)
 app.command()(machines)
 app.command()(node)
+app.command()(unblock)
 app.command()(demo)
+
+
+plugin = typer.Typer(
+    name="kubectl-gpu_topology",
+    help="GPU placement on Kubernetes that keeps its word: the part for people, as kubectl "
+    "gpu-topology.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+plugin.command()(check)
+plugin.command()(node)
+plugin.command()(unblock)
 
 
 def main() -> NoReturn:
     """The console script."""
     run(app, "gpu-topology")
+
+
+def kubectl_plugin() -> NoReturn:
+    """The console script that kubectl runs as ``kubectl gpu-topology``."""
+    run(plugin, "kubectl gpu-topology")

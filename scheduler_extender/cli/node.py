@@ -17,7 +17,16 @@ import msgspec
 import typer
 
 from scheduler_extender.annotations import RESUME
-from scheduler_extender.cli.adminport import ADMIN, CREATE_TOKEN, TOKEN_VARIABLE, AdminPort
+from scheduler_extender.cli.adminport import (
+    ADMIN,
+    CREATE_TOKEN,
+    TOKEN_VARIABLE,
+    AdminCaOption,
+    AdminOption,
+    AdminPort,
+    ContextOption,
+    TokenOption,
+)
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import check_node_name
 
@@ -41,30 +50,10 @@ def node(
             "runs. Without --resume: whose token to show to the admin port.",
         ),
     ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Context of the kubeconfig. Without it: the current one."
-        ),
-    ] = None,
-    admin: Annotated[
-        str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
-    ] = ADMIN,
-    admin_ca: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The CA of the admin port's certificate, where it is our own."
-        ),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            envvar=TOKEN_VARIABLE,
-            help="Token to show to the admin port. Others on this machine can read what stands on "
-            "a command line, but not the variable.",
-        ),
-    ] = None,
+    context: ContextOption = None,
+    admin: AdminOption = ADMIN,
+    admin_ca: AdminCaOption = None,
+    token: TokenOption = None,
 ) -> None:
     """Show what the extender knows of a node, or resume it.
 
@@ -80,7 +69,7 @@ def node(
         _resume(name, kubeconfig, context)
         typer.echo(f"{name} takes GPU pods again")
     else:
-        token = token or _token_of(kubeconfig, context)
+        token = token or token_of(kubeconfig, context)
         port = AdminPort(admin.rstrip("/"), admin_ca, token)
         found = port.get(f"/v1/nodes/{quote(name, safe='')}")
         if found is None:
@@ -105,8 +94,9 @@ def _resume(name: str, kubeconfig: Path | None, context: str | None) -> None:
         raise BadInputError(f"{name} was not resumed: {error}{hint}") from error
 
 
-def _token_of(kubeconfig: Path | None, context: str | None) -> str | None:
-    """The token that a kubeconfig has or gets, as from a plugin."""
+def token_of(kubeconfig: Path | None, context: str | None, *, needed: bool = True) -> str | None:
+    """The token that a kubeconfig has or gets, as from a plugin. Where it has none that is bad
+    input if it is ``needed``, and else None."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
     if kubeconfig is None:
@@ -120,6 +110,8 @@ def _token_of(kubeconfig: Path | None, context: str | None) -> str | None:
     except ApiFailure as error:
         raise BadInputError(str(error)) from error
     tokens = [value.partition(" ")[2] for value in shown if value.lower().startswith("bearer ")]
+    if not tokens and not needed:
+        return None
     if not tokens:
         raise BadInputError(
             f"--kubeconfig: {kubeconfig} has no token; give --token, or set {TOKEN_VARIABLE}, to "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -119,7 +120,7 @@ def _summarise(
     drawing: Path,
 ) -> None:
     placed = [o for o in outcomes if o.node is not None]
-    held = sum(m.bit_count() for pods in kubelets.holders.values() for m in pods.values())
+    held = sum(len(set(chain(*pods.values()))) for pods in kubelets.holders.values())
     promised = [o for o in placed if o.promised]
     broken = sum(o.broken for o in promised)
     verdicts = Counter(o.verdict for o in promised)
@@ -192,7 +193,7 @@ To plug it into a kube-scheduler, start that with --config and
     ignorable: false
     managedResources:
     - {{name: nvidia.com/gpu}}
-    - {{name: nvidia.com/gpu.shared}}
+    - {{name: nvidia.com/gpu.shared}}    # and each nvidia.com/mig-… that nodes serve
 
 (this one serves a file; with `gpu-topology extender --kubeconfig PATH` it serves a cluster).
 This is plain HTTP and asks nobody who they are: it listens on 127.0.0.1 only. In a cluster both

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from topology import codec
-from topology.core.devices import Mask, NodeName, PodUid
+from topology.core.devices import NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet
@@ -19,18 +19,21 @@ class Kubelets:
     def __init__(self, nodes: Iterable[NodeTopology], seed: int) -> None:
         rng = random.Random(seed)  # noqa: S311
         self.nodes = {node.name: node for node in nodes}
-        self.holders: dict[NodeName, dict[str, Mask]] = {name: {} for name in self.nodes}
+        self.holders: dict[NodeName, dict[str, tuple[int, ...]]] = {n: {} for n in self.nodes}
+        """By node and pod, the position of the GPU of each of its devices."""
         self._kubelets = {name: EmulatedKubelet(node, rng) for name, node in self.nodes.items()}
 
-    def free(self, name: NodeName) -> Mask:
-        """The GPUs that nobody holds."""
-        return sum(1 << p for p, _ in self._kubelets[name].free())
+    def free(self, name: NodeName) -> int:
+        """How many devices nobody holds."""
+        return len(self._kubelets[name].free())
 
-    def admit(self, name: NodeName, pod: dict[str, Any], request: GpuRequest) -> Mask:
-        """Let the node hand out what a pod asks."""
+    def admit(self, name: NodeName, pod: dict[str, Any], request: GpuRequest) -> tuple[int, ...]:
+        """Let the node hand out what a pod asks: the position of each device's GPU."""
         meta, kubelet = pod["metadata"], self._kubelets[name]
         kubelet.admit(PodUid(meta["uid"]), meta["namespace"], meta["name"], request)
-        taken = sum(1 << p for p in kubelet.held(PodUid(meta["uid"])))
+        at = self.nodes[name].position_of_uuid
+        ids = kubelet.held_ids(PodUid(meta["uid"]))
+        taken = tuple(sorted(at[base_uuid(device)] for device in ids))
         self.holders[name][meta["name"]] = taken
         return taken
 

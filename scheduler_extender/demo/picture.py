@@ -5,10 +5,10 @@ from __future__ import annotations
 import colorsys
 import math
 from collections.abc import Mapping
-from itertools import groupby
+from itertools import chain, groupby
 from xml.sax.saxutils import escape
 
-from topology.core.devices import Mask, NodeName, positions
+from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import Via
 
@@ -16,20 +16,20 @@ COLUMNS = 12
 CELL, RING, DOT = 118, 36, 9.5
 HEAD, MARGIN, TITLE = 34, 28, 74
 FREE = "#ffffff"
+Held = Mapping[str, tuple[int, ...]]
+"""By pod, the position of the GPU of each device that it has on a node."""
 INK, QUIET, WIRE = "#1f2933", "#7b8794", "#9aa5b1"
 
 
-def picture(
-    nodes: list[NodeTopology], holders: Mapping[NodeName, Mapping[str, Mask]], title: str
-) -> str:
+def picture(nodes: list[NodeTopology], holders: Mapping[NodeName, Held], title: str) -> str:
     """An SVG document. Nodes of one kind stand together, in the order given."""
     colours = _colours([pod for held in holders.values() for pod in held])
     parts: list[str] = []
     y = float(TITLE)
-    for kind, group in groupby(nodes, key=lambda n: n.summary()):
+    for kind, group in groupby(nodes, key=_kind):
         members = list(group)
         parts.append(_text(MARGIN, y + 16, kind, size=14, weight=600))
-        used = sum(m.bit_count() for n in members for m in holders.get(n.name, {}).values())
+        used = sum(len(set(chain(*holders.get(n.name, {}).values()))) for n in members)
         total = sum(len(n.gpus) for n in members)
         parts.append(
             _text(_width() - MARGIN, y + 16, f"{used} of {total} GPUs in use", end=True, fill=QUIET)
@@ -54,13 +54,18 @@ def picture(
     )
 
 
+def _kind(node: NodeTopology) -> str:
+    replicas = node.resources[0].replicas if node.resources else 1
+    return f"{node.summary()}, {replicas} shares of each" if replicas > 1 else node.summary()
+
+
 def _width() -> int:
     return 2 * MARGIN + COLUMNS * CELL
 
 
 def _node(
     node: NodeTopology,
-    held: Mapping[str, Mask],
+    held: Held,
     colours: Mapping[str, str],
     x: float,
     y: float,
@@ -75,21 +80,24 @@ def _node(
         )
         for p in range(n)
     ]
-    owner = {p: pod for pod, mask in held.items() for p in positions(mask)}
+    replicas = node.resources[0].replicas if node.resources else 1
+    on = [{pod: n for pod, at in held.items() if (n := at.count(p))} for p in range(n)]
+    owner = {p: next(iter(pods)) for p, pods in enumerate(on) if len(pods) == 1}
     parts = [
         f'<rect x="{x}" y="{y}" width="{CELL - 8}" height="{CELL - 2}" rx="8" '
         'fill="#ffffff" stroke="#e4e7eb"/>'
     ]
     parts += _wires(node, spots, owner, colours, (cx, cy))
     for p, (sx, sy) in enumerate(spots):
-        pod = owner.get(p)
-        fill = colours[pod] if pod else FREE
-        ink = "#ffffff" if pod else QUIET
-        tip = f"GPU {node.gpus[p].index}: {pod or 'free'}"
+        pods, whole = on[p], replicas == 1
+        fill = colours[owner[p]] if pods and whole else FREE
+        ink = ("#ffffff" if whole else INK) if pods else QUIET
+        tip = f"GPU {node.gpus[p].index}: {_who(pods, replicas)}"
         parts.append(
+            f"<g><title>{escape(tip)}</title>"
             f'<circle cx="{sx:.1f}" cy="{sy:.1f}" r="{DOT}" fill="{fill}" '
-            f'stroke="{INK if pod else WIRE}" stroke-width="{0.8 if pod else 1.2}">'
-            f"<title>{escape(tip)}</title></circle>"
+            f'stroke="{INK if pods else WIRE}" stroke-width="{0.8 if pods else 1.2}"/>'
+            f"{'' if whole else _slices((sx, sy), pods, replicas, colours)}</g>"
         )
         parts.append(
             f'<text x="{sx:.1f}" y="{sy + 3.2:.1f}" font-size="9" text-anchor="middle" '
@@ -97,6 +105,31 @@ def _node(
         )
     parts.append(_text(x + 8, y + CELL - 8, node.name, size=9.5, fill=QUIET))
     return "\n".join(parts)
+
+
+def _who(pods: Mapping[str, int], replicas: int) -> str:
+    """Who is on a GPU, and how many of its shares are free."""
+    names = ", ".join(pods) or "free"
+    if replicas == 1:
+        return names
+    return f"{names} ({replicas - sum(pods.values())} of {replicas} shares free)"
+
+
+def _slices(
+    centre: tuple[float, float], pods: Mapping[str, int], replicas: int, colours: Mapping[str, str]
+) -> str:
+    """The shares of a GPU that are held, as slices of a ring around its number."""
+    found, share, begin = [], 2 * math.pi * DOT / replicas, 0.0
+    cx, cy = centre
+    for pod, shares in pods.items():
+        length = shares * share
+        found.append(
+            f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="{DOT}" fill="none" stroke="{colours[pod]}" '
+            f'stroke-width="4" stroke-dasharray="{length - 1:.2f} {2 * math.pi * DOT:.2f}" '
+            f'stroke-dashoffset="{-begin:.2f}"/>'
+        )
+        begin += length
+    return "".join(found)
 
 
 def _wires(
@@ -163,6 +196,7 @@ def _legend(x: float, y: float) -> str:
         f'<rect x="{x + 490}" y="{y - 12}" width="15" height="15" rx="3" fill="#52606d"/>',
         _text(x + 513, y, "NVSwitch", fill=QUIET),
         _text(x + 600, y, "no line: PCIe only", fill=QUIET),
+        _text(x + 740, y, "a ring in slices: a GPU that pods share", fill=QUIET),
     ]
     return "\n".join(parts)
 

@@ -15,7 +15,7 @@ import urllib3
 from scheduler_extender.annotations import PREFIX, Malformed, parse
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.wire import Pod
-from topology.core.devices import NodeName, positions
+from topology.core.devices import NodeName
 from topology.core.placement import satisfies
 from topology.core.requests import GpuRequest
 
@@ -66,7 +66,7 @@ class Scheduler:
         count = 0 if isinstance(request, Malformed) else request.count
         asks = _asked(pod) if isinstance(request, Malformed) else request.text
         short = "kube-scheduler: too few nvidia.com/gpu"
-        free = {n: self._kubelets.free(n).bit_count() for n in self._kubelets.nodes}
+        free = {n: self._kubelets.free(n) for n in self._kubelets.nodes}
         offered = [n for n, left in free.items() if left >= count]
         reasons = Counter({short: len(free) - len(offered)})
         passed: list[str] = []
@@ -108,13 +108,20 @@ class Scheduler:
             "POST", f"{self._admin}/v1/reports", body=json.dumps(self._kubelets.report(node))
         )
         topology = self._kubelets.nodes[node]
-        broken = request.required and not satisfies(topology.shape, request.constraints, taken)
+        mask = sum(1 << p for p in set(taken))
+        broken = request.required and not satisfies(
+            topology.shape,
+            request.constraints,
+            mask,
+            count=len(taken),
+            replicas=topology.resources[0].replicas,
+        )
         return Outcome(
             pod["metadata"]["name"],
             asks,
             node,
             placement["verdict"],
-            tuple(topology.gpus[p].index for p in positions(taken)),
+            topology.indices(mask),
             tuple(tuple(found) for found in placement["sets"]),
             request.required,
             broken,

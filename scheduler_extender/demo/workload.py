@@ -11,6 +11,7 @@ KINDS: tuple[tuple[int, str, int, dict[str, str]], ...] = (
     # weight, name, GPUs, annotations
     (30, "notebook", 1, {}),
     (8, "infer-l40s", 1, {"gpu-model": "L40S", "min-gpu-memory": "40Gi"}),
+    (8, "infer-small", 1, {"gpu-model": "L40S", "gpu-memory": "14Gi"}),
     (8, "batch", 2, {}),
     (22, "finetune", 2, {"link": "nvlink"}),
     (5, "infer-tp2", 2, {"link": "nvlink", "min-gpu-memory": "79Gi", "policy": "preferred"}),

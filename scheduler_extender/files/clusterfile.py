@@ -25,9 +25,11 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Node, Pod
 from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
-from topology.core.devices import NodeName
+from topology.core.devices import GpuResource, NodeName
+from topology.core.graph import NodeTopology, TopologyError
 from topology.core.report import Report
 from topology.machines import Machine, UnknownMachine, machine
+from topology.machines.mig import cut
 from topology.yamltext import YamlTextError, documents
 
 MAX_FILE = 256 * 1024 * 1024
@@ -50,11 +52,36 @@ class Allocatable:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What a cluster file describes; ``allocatable`` is by node, where the file says it."""
+    """What a cluster file describes; ``allocatable`` and ``labels`` are by node, where the file
+    says them."""
 
     records: tuple[Record, ...]
     pods: tuple[PodRecord, ...]
     allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)
+    labels: Mapping[NodeName, Mapping[str, str]] = field(default_factory=dict)
+
+
+class _Mig(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    profiles: Annotated[list[Annotated[str, Field(max_length=32)]], Field(min_length=1)]
+    strategy: Literal["single", "mixed"] = "mixed"
+    gpus: list[int] | None = None
+
+
+class _Sharing(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    strategy: Literal["time-slicing", "mps"] = "time-slicing"
+    replicas: Annotated[int, Field(ge=2, le=128)]
+    resource: Literal["nvidia.com/gpu", "nvidia.com/gpu.shared"] = "nvidia.com/gpu"
+    policy: Literal["distributed", "packed"] = "distributed"
+    fail_requests_greater_than_one: bool | None = None
+
+    def of(self, node: NodeTopology) -> NodeTopology:
+        """The node with its GPUs shared so."""
+        refuses = self.fail_requests_greater_than_one
+        served = GpuResource(self.resource, self.strategy, self.replicas, refuses)
+        facts = replace(node.allocator, policy=self.policy)
+        return replace(node, resources=(served,), allocator=facts)
 
 
 class _MachineGroup(BaseModel):
@@ -66,6 +93,8 @@ class _MachineGroup(BaseModel):
     name_prefix: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*)$", max_length=240)]
     cpu: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
     memory: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
+    mig: _Mig | None = None
+    sharing: _Sharing | None = None
 
 
 def load(path: Path) -> ClusterFile:
@@ -88,6 +117,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     parts: list[Iterable[Record]] = []
     pods: list[PodRecord] = []
     allocatable: dict[NodeName, Allocatable] = {}
+    labels: dict[NodeName, Mapping[str, str]] = {}
     grouped = 0
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
@@ -109,7 +139,9 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
             elif kind == "Pod":
                 pods += _pod(item, where)
             elif kind == "Node":
-                allocatable |= _node(item, where)
+                node = _node(item, where)
+                allocatable |= _allocatable_of(node, where)
+                labels[NodeName(node.metadata.name)] = node.metadata.labels or {}
             else:
                 raise ClusterFileError(
                     f"{where}: kind: allowed are GPUTopology, MachineGroup, Node, Pod, List, "
@@ -124,7 +156,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         seen.add(record.topology.name)
     if not records:
         raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
-    return ClusterFile(tuple(records), tuple(pods), allocatable)
+    return ClusterFile(tuple(records), tuple(pods), allocatable, labels)
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
@@ -164,6 +196,8 @@ class _Group:
     prefix: str
     names: tuple[NodeName, ...]
     has: Allocatable | None
+    mig: _Mig | None = None
+    sharing: _Sharing | None = None
 
     @property
     def gpus(self) -> int:
@@ -173,7 +207,17 @@ class _Group:
     def records(self) -> Iterator[Record]:
         """Its nodes, made one by one."""
         for name in self.names:
-            yield Record(self.machine.topology(name, group=self.prefix), Report())
+            yield Record(self._node(name), Report())
+
+    def _node(self, name: NodeName) -> NodeTopology:
+        """One node. Raises :class:`TopologyError`."""
+        node = self.machine.topology(name, group=self.prefix)
+        mig = self.mig
+        if self.sharing is not None:
+            return self.sharing.of(node)
+        if mig is None:
+            return node
+        return cut(node, mig.profiles, strategy=mig.strategy, gpus=mig.gpus)
 
 
 def _group(item: Mapping[str, Any], where: str, room: int) -> _Group:
@@ -196,16 +240,27 @@ def _group(item: Mapping[str, Any], where: str, room: int) -> _Group:
     given = {"cpu": group.cpu, "memory": group.memory}
     amounts = {k: v for k, v in given.items() if v is not None}
     has = _allocatable(amounts, where) if amounts else None
-    return _Group(kind, prefix, names, has)
+    if group.mig and group.sharing:
+        raise ClusterFileError(f"{where}: allowed is one of mig and sharing")
+    found = _Group(kind, prefix, names, has, group.mig, group.sharing)
+    try:
+        next(found.records())
+    except TopologyError as error:
+        raise ClusterFileError(f"{where}: {error}") from error
+    return found
 
 
-def _node(item: Mapping[str, Any], where: str) -> dict[NodeName, Allocatable]:
+def _node(item: Mapping[str, Any], where: str) -> Node:
     try:
         node = msgspec.convert(item, Node)
     except msgspec.ValidationError as error:
         raise ClusterFileError(f"{where}: node: {error}") from error
     if not node.metadata.name:
         raise ClusterFileError(f"{where}: node: metadata.name is missing")
+    return node
+
+
+def _allocatable_of(node: Node, where: str) -> dict[NodeName, Allocatable]:
     amounts = node.status.allocatable
     return {} if not amounts else {NodeName(node.metadata.name): _allocatable(amounts, where)}
 
@@ -276,5 +331,7 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
     """Put everything a file describes into the cluster."""
     for record in content.records:
         cluster.put_record(record.topology, record.report)
+    for name, labels in content.labels.items():
+        cluster.put_labels(name, labels)
     for pod in content.pods:
         cluster.put_pod(pod)

@@ -14,6 +14,7 @@ from typing import Any
 from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
 from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
+from scheduler_extender.membership import JOB_LABEL, Membership, membership_of
 from scheduler_extender.quantities import cut, quantity
 from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
@@ -31,11 +32,13 @@ class PodFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pod of a file: its name, its request, and what was written that does not count."""
+    """A pod of a file: its name, its request, its group, and what was written that does not
+    count."""
 
     name: str
     request: GpuRequest
     notes: tuple[str, ...] = ()
+    membership: Membership | None = None
 
 
 def read(text: str) -> Asked:
@@ -69,7 +72,7 @@ def read(text: str) -> Asked:
         raise PodFileError(request.reason)
     if request is None:
         raise PodFileError("the pod asks for no GPU (nvidia.com/gpu), nothing to check")
-    return Asked(pod.metadata.name, request, notes)
+    return Asked(pod.metadata.name, request, notes, membership_of(pod))
 
 
 def _unreadable(pod: Pod) -> str:
@@ -109,6 +112,8 @@ def _pod_of(item: object) -> tuple[dict[str, Any], list[object]] | None:
     name = _mapping(top.get("metadata")).get("name", "pod")
     inner = template.get("metadata")
     metadata = {"name": name, **inner} if isinstance(inner, dict) else {"name": name}
+    if top.get("kind") in ("Job", "CronJob"):  # as its controller does
+        metadata["labels"] = {JOB_LABEL: str(name), **_mapping(metadata.get("labels"))}
     pod = {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
     return pod, outside
 

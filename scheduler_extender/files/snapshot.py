@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import orjson
 
+from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
@@ -23,16 +24,29 @@ def cluster_file(cluster: Cluster) -> Iterator[bytes]:
     """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
     with cluster.locked():
         nodes, unbound = cluster.all_facts(), cluster.unbound_pods()
-    return _pieces(nodes, [_document(manifest_of(pod)) for pod in unbound])
+    pods = [*unbound, *(pod for node in nodes for pod in node.all_pods)]
+    kinds = {pod.membership.domain for pod in pods if pod.membership is not None}
+    documents = [_document(manifest_of(pod)) for pod in unbound]
+    return _pieces(nodes, documents, _labels(kinds))
 
 
-def _pieces(nodes: list[NodeFacts], unbound: list[bytes]) -> Iterator[bytes]:
+def _labels(kinds: set[str | None]) -> set[str]:
+    """The node labels that these kinds of domains are told by."""
+    named = {kind for kind in kinds if kind is not None} - {NODE, NVLINK_DOMAIN}
+    return named | {CLIQUE_LABEL} if NVLINK_DOMAIN in kinds else named
+
+
+def _pieces(nodes: list[NodeFacts], unbound: list[bytes], labels: set[str]) -> Iterator[bytes]:
     yield b"# A gpu-topology cluster file: check and simulate take it as --cluster.\n"
     for node in nodes:
         for note in _notes(node):
             yield f"# {node.name}: {' '.join(note.split())}\n".encode()
         if node.topology is not None and not _unusable(node):
             yield _document(codec.encode(node.topology, node.report))
+            told = {key: node.labels[key] for key in sorted(labels & node.labels.keys())}
+            if told:
+                metadata = {"name": node.name, "labels": told}
+                yield _document({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
         for pod in node.all_pods:
             yield _document(manifest_of(_as_shown(pod, node)))
     yield from unbound

@@ -57,6 +57,10 @@ class Acceptor:
         """Take no more connections, and give up those that have only begun."""
         if self._accepting is not None:
             self._accepting.cancel()
+        self.give_up_handshakes()
+
+    def give_up_handshakes(self) -> None:
+        """Cut off the connections that have only begun: their clients may try again."""
         for task in self._beginning:
             task.cancel()
 

@@ -1,10 +1,12 @@
 """The admin port, for people and Prometheus.
 
-/v1/nodes, /v1/explain, /v1/snapshot, /metrics, health, and in file mode POST /v1/reports.
+/v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, /metrics, health, and in file mode
+POST /v1/reports.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -20,7 +22,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from scheduler_extender import wire
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import Answer, answers, room
+from scheduler_extender.explain import Answer, Room, answers, instances, room
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.endpoint import BodyError, error_line, read
 from scheduler_extender.http.health import add_errors, add_health
@@ -30,22 +32,30 @@ from scheduler_extender.http.schemas import (
     NodeInBrief,
     NodeWhole,
     ReportBody,
+    Unblocking,
 )
 from scheduler_extender.http.service import Service
-from scheduler_extender.limits import MAX_REPORT_BODY
+from scheduler_extender.http.unblock import unblocking_of
+from scheduler_extender.limits import MAX_REPORT_BODY, UNBLOCK_SECONDS
+from scheduler_extender.membership import Membership
+from scheduler_extender.sharing import shared_gpus
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals
+from scheduler_extender.state.groups import by_domain
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology import codec
 from topology.core.devices import NodeName, PodUid
+from topology.core.mig import served_devices
 from topology.core.requests import GpuRequest
 
 
 def create_admin_app(service: Service) -> FastAPI:
-    """For people and Prometheus: /v1/nodes, /v1/explain, /v1/snapshot, /metrics, and health."""
+    """For people and Prometheus: /v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, /metrics, and
+    health."""
     app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
     _add_nodes(app, service.cluster)
     _add_explain(app, service.cluster)
+    _add_unblock(app, service.cluster)
     _add_metrics(app, service)
     if service.file_mode:
         _add_reports(app, service)
@@ -119,8 +129,47 @@ def _add_explain(app: FastAPI, cluster: Cluster) -> None:
         found: dict[str, Any] = {"pod": f"{namespace}/{pod}", "node": record.node}
         if isinstance(record.request, Malformed):
             return {**found, "reason": record.request.reason}
-        rows = answers(cluster, seen, record.request, asking=record.uid)
+        rows = answers(
+            cluster, seen, record.request, asking=record.uid, membership=record.membership
+        )
+        if record.membership is not None:
+            found["group"] = _group(cluster, record.membership)
         return {**found, "asks": record.request.text, "nodes": [_row(row) for row in rows]}
+
+
+def _add_unblock(app: FastAPI, cluster: Cluster) -> None:
+    searching = threading.Lock()
+
+    @app.get(
+        "/v1/unblock/{namespace}/{pod}",
+        response_model=None,
+        responses=_answers(Unblocking),
+    )
+    def unblock(namespace: str, pod: str) -> dict[str, Any]:
+        """Whom to evict so that a waiting pod gets a guaranteed place."""
+        if not searching.acquire(timeout=UNBLOCK_SECONDS):
+            raise HTTPException(503, "plans for other pods are being worked out: ask again")
+        try:
+            found = unblocking_of(cluster, namespace, pod)
+        finally:
+            searching.release()
+        if found is None:
+            raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
+        return found
+
+
+def _group(cluster: Cluster, membership: Membership) -> dict[str, Any]:
+    """A pod's group, and where its members are."""
+    look = cluster.look_at_group(membership)
+    return {
+        "name": membership.group.name,
+        "gang": membership.gang,
+        "size": membership.size,
+        "domain": membership.domain,
+        "come": look.standing.have_come,
+        "nodes": dict(look.standing.living),
+        "domains": dict(by_domain(look.standing, look.domains)) if membership.domain else {},
+    }
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
@@ -204,6 +253,9 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
     found["gpus"] = len(topology.gpus)
     found["summary"] = topology.summary()
     found["sequence"] = report.sequence if report else None
+    rooms: list[Room] = []
+    sliced: list[dict[str, Any]] = []
+    shared: list[dict[str, Any]] = []
     for served in topology.resources:
         try:
             available = facts.availability(served.name)
@@ -213,7 +265,15 @@ def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:
         if isinstance(available, Unusable):
             found["problem"] = available.why
         else:
-            found |= asdict(room(topology, available))
+            rooms.append(room(served_devices(topology, served), available))
+            sliced += [asdict(each) for each in instances(topology, served, available)]
+            shared += [asdict(each) for each in shared_gpus(facts, served)]
+    if rooms:  # of several resources the first: whole GPUs, if there are any
+        found |= asdict(rooms[0])
+    if sliced:
+        found["migInstances"] = sliced
+    if shared:
+        found["sharedGpus"] = shared
     return found
 
 

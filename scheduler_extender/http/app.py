@@ -8,17 +8,18 @@ kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one li
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from typing import Any
 
 import anyio
 import msgspec
 import structlog
 from fastapi import FastAPI
-from starlette.routing import Route
 
 from scheduler_extender import verbs, wire
-from scheduler_extender.http.endpoint import NotReadyError, Verb
+from scheduler_extender.http.endpoint import Answer, Args, NotReadyError, Verb, VerbApp
 from scheduler_extender.http.health import add_errors, add_health
 from scheduler_extender.http.service import Service
 from scheduler_extender.limits import (
@@ -29,62 +30,67 @@ from scheduler_extender.limits import (
     MAX_BIND_BODY,
     VERB_SECONDS,
 )
-from scheduler_extender.state.lookup import NotRememberedError
+from scheduler_extender.state.lookup import NotAtOnceError
 
 log = structlog.get_logger(__name__)
 
 
 def create_app(service: Service) -> FastAPI:
     """The scheduler-facing app: /scheduler/filter, prioritize, bind, preempt, and health."""
-    app = FastAPI(title="gpu-topology extender", docs_url=None, redoc_url=None, openapi_url=None)
+    app = VerbApp(title="gpu-topology extender")
     answers, metrics, bodies = _Answers(service), service.metrics, service.bodies
     evaluating = anyio.CapacityLimiter(EVALUATING_THREADS)
     binding = anyio.CapacityLimiter(BIND_THREADS)
-    endpoints = {
-        "filter": Verb(
-            "filter",
-            answers.filter,
-            metrics,
-            bodies,
-            at_once=answers.filter_at_once,
-            threads=evaluating,
-        ),
-        "prioritize": Verb(
-            "prioritize",
-            answers.prioritize,
-            metrics,
-            bodies,
-            at_once=answers.prioritize_at_once,
-            threads=evaluating,
-        ),
-        "preempt": Verb("preempt", answers.preempt, metrics, bodies, threads=evaluating),
-        "bind": Verb("bind", answers.bind, metrics, bodies, threads=binding, limit=MAX_BIND_BODY),
-    }
-    for name, endpoint in endpoints.items():
-        app.router.routes.append(Route(f"/scheduler/{name}", endpoint, methods=["POST"]))
+
+    def add(
+        name: str, decode: Callable[[wire.Body], Args], answer: Answer[Args], **how: Any
+    ) -> None:
+        def read(body: wire.Body) -> Args:
+            answers.need_lead()  # before: who does not lead says so to an unreadable body, too
+            return decode(body)
+
+        app.add_verb(name, Verb(name, read, answer, metrics, bodies, **how))
+
+    add(
+        "filter",
+        wire.scheduling,
+        answers.filter,
+        at_once=answers.filter_at_once,
+        threads=evaluating,
+    )
+    add(
+        "prioritize",
+        wire.scheduling,
+        answers.prioritize,
+        at_once=answers.prioritize_at_once,
+        threads=evaluating,
+    )
+    add("preempt", wire.preempting, answers.preempt, threads=evaluating)
+    decode = wire.binding_decoder.decode
+    add("bind", decode, answers.bind, threads=binding, limit=MAX_BIND_BODY)
     add_health(app, service)
     add_errors(app)
     return app
 
 
 class _Answers:
-    """The verbs from body to answer. ``arrived`` is by :func:`time.monotonic`."""
+    """The verbs from what is asked to the answer. ``arrived`` is by :func:`time.monotonic`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._cluster = service.cluster
 
-    def filter(self, body: wire.Body, arrived: float) -> bytes:
+    def filter(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
         """The filter answer, worked out where it has to be."""
-        return self._filter(body, at_once=False)
+        return self._filter(args, at_once=False)
 
-    def filter_at_once(self, body: wire.Body, arrived: float) -> bytes:
-        """The same if it is remembered, and nobody holds the lock."""
-        return self._filter(body, at_once=True)
+    def filter_at_once(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
+        """The same if it takes a moment only, and nobody holds the lock."""
+        return self._filter(args, at_once=True)
 
-    def _filter(self, body: wire.Body, *, at_once: bool) -> bytes:
-        self._need_lead()
-        args = _scheduling(body, at_once=at_once)
+    def _filter(self, args: wire.ExtenderArgs, *, at_once: bool) -> bytes:
+        self.need_lead()
+        _check_size(args, at_once=at_once)
         if self._service.unready() is not None:
             return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
         self._service.saw(args.pod)
@@ -100,17 +106,17 @@ class _Answers:
         kept = {"metadata": {}, "items": [raw for name, raw in full if name in passed]}
         return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
 
-    def prioritize(self, body: wire.Body, arrived: float) -> bytes:
+    def prioritize(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
         """The scores, worked out where they have to be."""
-        return self._prioritize(body, at_once=False)
+        return self._prioritize(args, at_once=False)
 
-    def prioritize_at_once(self, body: wire.Body, arrived: float) -> bytes:
-        """The same if they are remembered, and nobody holds the lock."""
-        return self._prioritize(body, at_once=True)
+    def prioritize_at_once(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
+        """The same if it takes a moment only, and nobody holds the lock."""
+        return self._prioritize(args, at_once=True)
 
-    def _prioritize(self, body: wire.Body, *, at_once: bool) -> bytes:
-        self._need_lead()
-        args = _scheduling(body, at_once=at_once)
+    def _prioritize(self, args: wire.ExtenderArgs, *, at_once: bool) -> bytes:
+        self.need_lead()
+        _check_size(args, at_once=at_once)
         self._need_sync()
         full = args.full_nodes()
         names = (args.node_names or []) if full is None else [name for name, _ in full]
@@ -118,11 +124,10 @@ class _Answers:
             scores = verbs.prioritize(self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once)
         return wire.encode(scores)
 
-    def bind(self, body: wire.Body, arrived: float) -> bytes:
+    def bind(self, args: wire.BindingArgs, arrived: float) -> bytes:
         """The outcome of a bind; refusals are an error in the answer, as kube-scheduler wants."""
         term = self._service.term()  # before anything is decided
-        self._need_lead()
-        args = wire.binding_decoder.decode(body)
+        self.need_lead()
         if self._service.unready() is not None:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
@@ -143,17 +148,21 @@ class _Answers:
             return wire.encode(wire.BindingResult(str(error)))
         return wire.encode(wire.BindingResult())
 
-    def preempt(self, body: wire.Body, arrived: float) -> bytes:
+    def preempt(self, args: wire.PreemptionArgs, arrived: float) -> bytes:
         """The nodes on which the offered evictions would help."""
-        self._need_lead()
-        args = wire.preempting(body)
+        self.need_lead()
         self._need_sync()
         started = time.monotonic()
         return wire.encode(
             verbs.preempt(self._cluster, args, lambda: time.monotonic() - started > VERB_SECONDS)
         )
 
-    def _need_lead(self) -> None:
+    def need_lead(self) -> None:
+        """Raises :class:`NotReadyError` where another replica leads.
+
+        Asked before a body is decoded, and again where the answer is worked out: the request may
+        have waited for a thread in between.
+        """
         if (reason := self._service.standby()) is not None:
             raise NotReadyError(reason)
 
@@ -162,13 +171,11 @@ class _Answers:
             raise NotReadyError(verbs.NOT_SYNCED)
 
 
-def _scheduling(body: wire.Body, *, at_once: bool) -> wire.ExtenderArgs:
-    """What filter and prioritize are asked. Raises :class:`NotRememberedError` with ``at_once``
-    for a pod of so many containers that reading its request would hold the loop."""
-    args = wire.scheduling(body)
+def _check_size(args: wire.ExtenderArgs, *, at_once: bool) -> None:
+    """Raises :class:`NotAtOnceError` with ``at_once`` for a pod of so many containers that
+    reading its request would hold the loop."""
     if at_once and args.pod.spec.size() > AT_ONCE_CONTAINERS:
-        raise NotRememberedError
-    return args
+        raise NotAtOnceError
 
 
 def _names_checked(args: wire.BindingArgs) -> None:

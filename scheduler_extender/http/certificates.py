@@ -37,12 +37,13 @@ class CertificatesError(Exception):
 class Contexts:
     """What new connections get: kube-scheduler's, which shows a certificate, and people's.
 
-    ``expires`` is when our own certificate does.
+    ``expires`` is when our own certificate does, ``authority`` a digest of the client CA's file.
     """
 
     scheduler: ssl.SSLContext
     admin: ssl.SSLContext
     expires: datetime
+    authority: bytes
 
 
 class Certificates:
@@ -109,6 +110,8 @@ class Certificates:
 
 def contexts(tls: Tls) -> Contexts:
     """What the files say. Raises :class:`CertificatesError`."""
+    # Before it is loaded: if it changes in between, the next look finds another authority.
+    authority = hashlib.sha256(_bytes(tls.client_ca)).digest() if tls.client_ca else b""
     scheduler, admin = _serving(tls), _serving(tls)
     if tls.client_ca is not None:
         try:
@@ -116,7 +119,7 @@ def contexts(tls: Tls) -> Contexts:
         except (OSError, ValueError) as error:
             raise CertificatesError(f"{tls.client_ca}: {_reason(error)}") from error
         scheduler.verify_mode = ssl.CERT_REQUIRED
-    return Contexts(scheduler, admin, _expiry(tls.certificate))
+    return Contexts(scheduler, admin, _expiry(tls.certificate), authority)
 
 
 def _serving(tls: Tls) -> ssl.SSLContext:

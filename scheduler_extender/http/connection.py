@@ -7,6 +7,7 @@ half a request and then nothing, for ever.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from enum import Enum
 from http import HTTPStatus
@@ -65,7 +66,7 @@ class Connection(HttpToolsProtocol):
         self._progressed = self._crowded = False
         self._unanswered = self._served = 0
         self._refusal: tuple[int, str] | None = None
-        self._since = self.loop.time()
+        self._since = time.monotonic()
         self._foreign = self._foreign_name(transport)
         super().connection_made(transport)
         self._make_room()
@@ -92,7 +93,8 @@ class Connection(HttpToolsProtocol):
         return shown
 
     def shutdown(self) -> None:
-        """The service stops: an idle client has seconds to say that it has seen the end."""
+        """No more requests, as where the service stops: an idle client has seconds to say that it
+        has seen the end."""
         super().shutdown()
         if self.transport.is_closing():
             self._end_within(LAST_WORD)
@@ -191,7 +193,7 @@ class Connection(HttpToolsProtocol):
         self._unanswered -= 1
         self._served += 1
         self._paused_for = 0.0
-        self._since = self.loop.time()
+        self._since = time.monotonic()
         if self._phase is _Phase.IDLE and not self._unanswered:
             self._allow(self.limits.idle_seconds)
         if self.transport.is_closing() and self.transport.get_write_buffer_size():

@@ -16,6 +16,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.refusal import LABELS
 from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.verbs import Turns
 from topology.core.devices import NodeName
 
 log = structlog.get_logger(__name__)
@@ -184,6 +185,29 @@ class Metrics:
             registry=self.registry,
         )
         gauge.set_function(term)
+
+    def tell_turns(self, turns: Turns) -> Turns:
+        """Show how many binds wait, and for what; returns ``turns``."""
+        waiting = Gauge(
+            "gpu_topology_binds_waiting",
+            "Binds that wait now: for their turn at the kubelet, or for a report of their node",
+            ["awaits"],
+            registry=self.registry,
+        )
+        waiting.labels("turn").set_function(lambda: turns.waiting_for_turn)
+        waiting.labels("report").set_function(lambda: turns.waiting_for_news)
+        self.follow(
+            "binds_late_for_turn",
+            "Binds given up while they waited for their turn at the kubelet",
+            lambda: turns.late_for_turn,
+        )
+        self.follow(
+            "binds_late_for_report",
+            "Binds given up while they waited for a report of their node, or that found no room"
+            " among those that wait",
+            lambda: turns.late_for_news,
+        )
+        return turns
 
     def look(self, now: float) -> None:
         """Bring up to date what others count; ``now`` is the cluster's clock."""

@@ -39,11 +39,40 @@ class Refusal(_Answer):
     tried_again_in_seconds: Annotated[int, Field(ge=0)]
 
 
+class MigInstances(_Answer):
+    """Equal MIG instances of one GPU, by its driver index; those are ``free`` that no report shows
+    as held."""
+
+    gpu: int
+    resource: str
+    profile: str
+    instances: Annotated[int, Field(ge=0)]
+    free: Annotated[int, Field(ge=0)]
+
+
+class SharedGpu(_Answer):
+    """One shared GPU, by its driver index, or one shared MIG instance of it, by its ``profile``.
+
+    ``pods`` are those that a report shows on it; of its ``memory`` they use ``used`` bytes by what
+    they say, or by their shares.
+    """
+
+    gpu: int
+    resource: str
+    profile: str
+    shares: Annotated[int, Field(ge=0)]
+    free: Annotated[int, Field(ge=0)]
+    memory: Annotated[int, Field(ge=0)]
+    used: Annotated[int, Field(ge=0)]
+    pods: list[str]
+
+
 class NodeInBrief(_Answer):
     """A node: what is wrong, and what is free. What follows ``problem`` is there where it is known.
 
     ``free`` are driver indices of GPUs that no report shows as held; ``promised`` counts devices of
-    pods that are bound and ``unreported``; ``left`` is what remains.
+    pods that are bound and ``unreported``; ``left`` is what remains. They are about whole GPUs, if
+    the node has some, and ``mig_instances`` has the others.
     """
 
     node: str
@@ -59,6 +88,8 @@ class NodeInBrief(_Answer):
     promised: int = 0
     left: int = 0
     unreported: int = 0
+    mig_instances: list[MigInstances] = []
+    shared_gpus: list[SharedGpu] = []
 
 
 class PodInBrief(_Answer):
@@ -91,6 +122,19 @@ class NodeAnswer(_Answer):
     resolvable: bool | None
 
 
+class GroupInBrief(_Answer):
+    """A pod's group: how many members there are to be (null where nobody says it) and how many have
+    come, the kind of domain that they share, and where they live, by node and by domain."""
+
+    name: str
+    gang: bool
+    size: int | None
+    domain: str | None
+    come: int
+    nodes: dict[str, int]
+    domains: dict[str, int]
+
+
 class Explanation(_Answer):
     """What every node answers to a pod; ``reason`` alone where the pod's annotations cannot be
     read."""
@@ -99,7 +143,67 @@ class Explanation(_Answer):
     node: str | None
     reason: str = ""
     asks: str = ""
+    group: GroupInBrief | None = None
     nodes: list[NodeAnswer] = []
+
+
+class PlanCost(_Answer):
+    """Pods that are lost, pods that move, the sum of their priorities, and their devices."""
+
+    lost: int
+    moved: int
+    priorities: int
+    devices: int
+
+
+class PlanStep(_Answer):
+    """One eviction: ``home`` is where the pod would go; null where it is lost, and ``why``."""
+
+    namespace: str
+    pod: str
+    uid: str
+    priority: int
+    controller: str
+    home: str | None
+    why: str
+
+
+class EvictionPlan(_Answer):
+    """The evictions after which ``node`` has a guaranteed place; ``waitsFor`` are pods that are
+    ending already."""
+
+    node: str
+    cost: PlanCost
+    steps: list[PlanStep]
+    waits_for: list[str]
+
+
+class KeptPlace(_Answer):
+    """The place that is kept for the pod; ``holds`` says whether it is there once the ``victims``,
+    by UID, have let go."""
+
+    node: str
+    until: str
+    victims: list[str]
+    holds: bool
+
+
+class Unblocking(_Answer):
+    """Whom to evict so that a pod gets a guaranteed place, in words and as a plan.
+
+    ``node`` is where the pod is, ``takes`` a node that takes it as it is. ``plan`` is null where
+    nobody has to be evicted, and where that would not help. ``whole`` is false where a cheaper plan
+    may exist.
+    """
+
+    pod: str
+    uid: str
+    node: str | None
+    text: list[str]
+    takes: str | None = None
+    plan: EvictionPlan | None = None
+    whole: bool = True
+    reserved: KeptPlace | None = None
 
 
 class ReportBody(_Answer):

@@ -16,6 +16,7 @@ from ipaddress import ip_address
 import anyio.to_thread
 import structlog
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from scheduler_extender.http import certificates as tls
@@ -85,6 +86,13 @@ class _Server(uvicorn.Server):
         self.servers = [self._door]  # type: ignore[list-item] # it is closed and waited for
         self.started = True
 
+    def admit_anew(self) -> None:
+        """End every connection, those in the middle of an answer after it, so that each client has
+        to show its certificate again."""
+        self._door.give_up_handshakes()
+        for found in list(self.server_state.connections):
+            found.shutdown()
+
     def _connection(self) -> Connection:
         return self.config.http_protocol_class(  # type: ignore[return-value]
             config=self.config,
@@ -130,7 +138,7 @@ class Servers:
         # Threads work answers out in pure Python: so often the event loop gets its turn.
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.set_threshold(*GC_THRESHOLDS)
-        asyncio.run(self._run(on_started, signals))
+        uvloop.run(self._run(on_started, signals))
 
     def stop(self) -> None:
         """Finish what is being answered, then return from :meth:`run`."""
@@ -172,11 +180,15 @@ class Servers:
     async def _watch_files(self) -> None:
         while self._certificates is not None:
             await asyncio.sleep(tls.LOOK_EVERY)
+            authority = self._certificates.contexts.authority
             try:
                 await anyio.to_thread.run_sync(self._certificates.look)
             except Exception:
                 # One bad look must not end all later ones.
                 log.exception("looking at the TLS files failed")
+            if self._certificates.contexts.authority != authority:
+                # Whoever was let in by the former authority, or is about to be.
+                self._servers[0].admit_anew()
 
     async def _load(self) -> None:
         """Load what the libraries load late; else the first verb holds the loop for 20 ms."""
@@ -192,6 +204,7 @@ def _config(app: FastAPI, connections: type[Connection]) -> uvicorn.Config:
         ws="none",
         log_level="warning",
         access_log=False,
+        proxy_headers=False,
         timeout_keep_alive=int(connections.limits.idle_seconds),
         timeout_graceful_shutdown=5,
         lifespan="off",

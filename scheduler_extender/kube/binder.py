@@ -9,14 +9,14 @@ from uuid import uuid4
 
 import msgspec
 
-from scheduler_extender.annotations import PLACEMENT, WAKE, asks_for_any
+from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed, asks_for_any
 from scheduler_extender.kube.sinks import metadata_decoder, version_of
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import NodeName, PodUid
-from topology.core.requests import gpu_request
+from topology.core.requests import GpuRequest, gpu_request
 from topology.kubeapi.apiserver import (
     ApiError,
     ApiFailure,
@@ -141,9 +141,14 @@ class KubeBinder:
         """Create the Binding; on a conflict or no answer, ask what became of the pod.
 
         Whoever changes the pod meanwhile makes a fenced Binding fail: it is tried again with the
-        version that the watch shows then.
+        version that the watch shows then. If the pod asks for something else in that version,
+        nothing is written: it was decided about what it asked for before.
+
+        Without a fence the Binding names no version, so only a change that our watch has shown is
+        noticed.
         """
         if self._fence is None:
+            self._check_request(binding)
             self._create(binding)
             return
         version, began = "", time.monotonic()
@@ -154,6 +159,9 @@ class KubeBinder:
             if known is None:
                 raise BindError("the watch on pods does not show the pod's latest version yet")
             version = known
+            # After the version was looked up: what the cluster knows is of that version or a later
+            # one, and if it is a later one the API server refuses the Binding.
+            self._check_request(binding)
             try:
                 with self._fence.writing(binding.term):
                     self._create(binding, version)
@@ -161,6 +169,16 @@ class KubeBinder:
                 continue
             return
         raise BindError("somebody changes the pod all the time")
+
+    def _check_request(self, binding: Binding) -> None:
+        """Raises :class:`.BindError` where the pod asks for something else than was decided."""
+        pod = self._cluster.pod(binding.uid)
+        if binding.request is None or pod is None or pod.request == binding.request:
+            return
+        raise BindError(
+            f"the pod was changed while it was being bound: it asked for {_text(binding.request)}, "
+            f"now for {_text(pod.request)}; kube-scheduler tries again"
+        )
 
     def _create(self, binding: Binding, version: str | None = None) -> None:
         metadata: dict[str, Any] = {
@@ -216,6 +234,10 @@ class KubeBinder:
             raise BindUnknownError(f"{words} (and may be yet)") from cause
         if found.node != binding.node:
             raise BindError(f"the pod is bound to {found.node} already") from cause
+
+
+def _text(request: GpuRequest | Malformed) -> str:
+    return request.text if isinstance(request, GpuRequest) else "what cannot be read"
 
 
 def _pod_path(namespace: str, name: str) -> str:

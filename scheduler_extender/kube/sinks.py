@@ -5,40 +5,35 @@ An object that cannot be read costs that object, never the others.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from datetime import datetime
-from typing import Any
 
 import msgspec
 import structlog
 
-from scheduler_extender.annotations import RESUME, asks_for_any
+from scheduler_extender.annotations import RESUME, TERM, asks_for_any, managed_among
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import UNKNOWN_VERSION
 from scheduler_extender.state.pods import pod_record
-from scheduler_extender.wire import ObjectMeta, node_decoder, pod_decoder
-from topology.codec import RecordError, decode
+from scheduler_extender.wire import ObjectMeta, Pod, node_decoder, pod_decoder
+from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
 
 log = structlog.get_logger(__name__)
 
+NOT_KEPT = "feature.node.kubernetes.io/"
+"""Labels of Node Feature Discovery, hundreds on a node: what a CPU can do is no domain of a group.
+A selector that names one matches no node for us: then a plan leaves the node out."""
+
 
 class _Named(msgspec.Struct):
     metadata: ObjectMeta = ObjectMeta()
-
-
-class _Status(msgspec.Struct, rename="camel", frozen=True):
-    start_time: str = ""
-    phase: str = ""
-
-
-class _Answered(msgspec.Struct, frozen=True):
-    status: _Status = _Status()
 
 
 class _RecordParts(msgspec.Struct):
@@ -50,43 +45,51 @@ class _RecordParts(msgspec.Struct):
 
 metadata_decoder = msgspec.json.Decoder(_Named)
 parts_decoder = msgspec.json.Decoder(_RecordParts)
-answer_decoder = msgspec.json.Decoder(_Answered)
 
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def _when_answered(pod: msgspec.Raw) -> tuple[str, bool]:
+def _when_answered(pod: Pod) -> tuple[str, bool]:
     """A key by which pods are sorted as their kubelets answered; refused ones are the first of a
     second. Times of Kubernetes are in UTC, so their texts ascend."""
-    try:
-        status = answer_decoder.decode(pod).status
-    except _UNREADABLE:
-        return "", False
-    return status.start_time, status.phase != "Failed"
+    return pod.status.start_time or "", pod.status.phase != "Failed"
 
 
-def _readable(raw: msgspec.Raw, apply: Callable[[msgspec.Raw], None]) -> ObjectMeta | None:
-    """Apply one object of a list; its metadata, or None where not even that can be read.
+def _names(objects: Iterable[msgspec.Raw], apply: Callable[[msgspec.Raw], str]) -> set[NodeName]:
+    """Apply every object of a list; the names of those that have one.
 
-    One such object must not cost the rest of the list, whether it is bad or we are.
+    One that cannot be read must not cost the rest of the list, whether it is bad or we are.
     """
-    try:
-        apply(raw)
-    except _UNREADABLE as error:
+    found = set()
+    for raw in objects:
+        try:
+            found.add(NodeName(apply(raw)))
+        except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
+            _tell(error)
+            if (metadata := _metadata(raw)) is not None:
+                found.add(NodeName(metadata.name))
+    return found
+
+
+def _tell(error: Exception) -> None:
+    if isinstance(error, _UNREADABLE):
         log.warning("object cannot be read", problem=str(error))
-    except Exception:
-        log.exception("object cannot be taken in")
+    else:
+        log.error("object cannot be taken in", exc_info=error)
+
+
+def _metadata(raw: msgspec.Raw) -> ObjectMeta | None:
+    """An object's metadata; None where not even that can be read."""
     try:
         return metadata_decoder.decode(raw).metadata
     except _UNREADABLE:
         return None
 
 
-def _decoded(name: str, obj: msgspec.Raw) -> dict[str, Any]:
-    """Name, spec and status of a GPUTopology object. Raises :class:`RecordError` where they are
-    larger than any agent's, or cannot be read."""
-    found: dict[str, Any] = {"metadata": {"name": name}}
+def _parts(obj: msgspec.Raw) -> dict[str, bytes]:
+    """Spec and status of a GPUTopology object, as far as they are there. Raises
+    :class:`RecordError` where they are larger than any agent's, or cannot be read."""
     try:
         parts = msgspec.structs.asdict(parts_decoder.decode(obj))
         given = {part: bytes(raw) for part, raw in parts.items() if raw is not msgspec.UNSET}
@@ -96,9 +99,9 @@ def _decoded(name: str, obj: msgspec.Raw) -> dict[str, Any]:
         if (values := sum(raw.count(b",") for raw in given.values())) > MAX_RECORD_VALUES:
             most = f"at most {MAX_RECORD_VALUES} are read"
             raise RecordError(f"spec and status have more than {values} values; {most}")
-        return found | {part: msgspec.json.decode(raw) for part, raw in given.items()}
     except _UNREADABLE as error:
         raise RecordError(f"the object cannot be read: {error}") from error
+    return given
 
 
 class RecordSink:
@@ -110,18 +113,22 @@ class RecordSink:
     def __init__(self, cluster: Cluster, now: Callable[[], float] = time.time) -> None:
         self._cluster = cluster
         self._now = now
+        self._hardware = KnownHardware()
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        found = [_readable(raw, self.apply) for raw in objects]
-        self._cluster.keep_records({NodeName(meta.name) for meta in found if meta is not None})
+        self._cluster.keep_records(_names(objects, self._take))
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take an object that is new or changed."""
+        self._take(obj)
+
+    def _take(self, obj: msgspec.Raw) -> str:
+        """Take an object; its name."""
         metadata = metadata_decoder.decode(obj).metadata
         name = NodeName(metadata.name)
         try:
-            record = decode(_decoded(metadata.name, obj))
+            record = self._decoded(metadata.name, _parts(obj))
             age = self._age(record.report)
             self._cluster.put_record(record.topology, record.report, uid=metadata.uid, age=age)
         except RecordError as error:
@@ -131,6 +138,23 @@ class RecordSink:
             # A fault of ours costs this node, not the list that it stands in.
             log.exception("topology record cannot be taken in", node=name)
             self._cluster.put_problem(name, f"internal error: {type(error).__name__}")
+        return metadata.name
+
+    def _decoded(self, name: str, parts: dict[str, bytes]) -> Record:
+        """A record. The hardware of a kind that is known is not decoded again."""
+        spec, status = parts.get("spec", b""), parts.get("status")
+        known = self._hardware.topology(name, spec) if status is not None else None
+        if known is not None and status is not None:
+            # Where something is wrong the whole says in which field of the object.
+            with suppress(RecordError, *_UNREADABLE):
+                return Record(known, decode_report(msgspec.json.decode(status)))
+        try:
+            values = {part: msgspec.json.decode(raw) for part, raw in parts.items()}
+        except _UNREADABLE as error:
+            raise RecordError(f"the object cannot be read: {error}") from error
+        found = decode({"metadata": {"name": name}, **values})
+        self._hardware.keep(spec, found.topology)
+        return found
 
     def _age(self, report: Report | None) -> float:
         """Seconds since the agent looked, by its own clock; 0 where that does not say."""
@@ -160,20 +184,45 @@ class PodSink:
         self._cluster = cluster
         self._now = now
         self._bindable = bindable
+        names = {name.rstrip("*").encode() for name in (*cluster.settings.managed, TERM)}
+        # Who names nvidia.com/gpu.shared names nvidia.com/gpu, too.
+        self._named = [n for n in names if not any(m in n for m in names - {n})]
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list: what kubelets have answered in the order in which they did."""
-        seen = set()
-        with self._bindable.whole() if self._bindable is not None else nullcontext():
-            for raw in sorted(objects, key=_when_answered):
-                metadata = _readable(raw, self.apply)
-                if metadata is not None:
+        pods, seen = [], set()
+        for raw in filter(self._concerns_us, objects):
+            try:
+                pods.append(pod_decoder.decode(raw))
+            except _UNREADABLE as error:
+                _tell(error)
+                if (metadata := _metadata(raw)) is not None:
                     seen.add(PodUid(metadata.uid))
+        with self._bindable.whole() if self._bindable is not None else nullcontext():
+            for pod in sorted(pods, key=_when_answered):
+                seen.add(PodUid(pod.metadata.uid))
+                try:
+                    self._take(pod)
+                except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
+                    _tell(error)
         self._cluster.keep_pods(seen, version_of(resource_version))
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take a pod that is new or changed."""
-        pod, managed = pod_decoder.decode(obj), self._cluster.settings.managed
+        if self._concerns_us(obj):
+            self._take(pod_decoder.decode(obj))
+
+    def _concerns_us(self, obj: msgspec.Raw) -> bool:
+        """Whether a managed resource, or the mark of a term, is named anywhere in a pod.
+
+        Most pods of a cluster are not decoded for that. An API server writes these names as they
+        are: its JSON escapes quotes, control characters, and ``<``, ``>`` and ``&``.
+        """
+        text = bytes(obj)
+        return any(name in text for name in self._named)
+
+    def _take(self, pod: Pod) -> None:
+        managed = self._cluster.settings.managed
         record = pod_record(pod, managed)
         try:
             if record is not None:
@@ -213,20 +262,37 @@ class NodeSink:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
-        found = [_readable(raw, self.apply) for raw in objects]
-        self._cluster.keep_nodes({NodeName(meta.name) for meta in found if meta is not None})
+        self._cluster.keep_nodes(_names(objects, self._take))
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Take a node that is new or changed."""
+        self._take(obj)
+
+    def _take(self, obj: msgspec.Raw) -> str:
+        """Take a node; its name."""
         node = node_decoder.decode(obj)
         offered = node.status.allocatable
         managed = self._cluster.settings.managed
-        advertises = offered is None or any(resource in offered for resource in managed)
+        advertises = offered is None or bool(managed_among(offered, managed))
         resumed = _time((node.metadata.annotations or {}).get(RESUME, ""))
         name = NodeName(node.metadata.name)
-        self._cluster.put_node(name, advertises=advertises, resumed=resumed)
+        labels = {
+            sys.intern(key): sys.intern(value)
+            for key, value in (node.metadata.labels or {}).items()
+            if not key.startswith(NOT_KEPT)
+        }
+        cordoned, taints = node.spec.unschedulable, tuple(node.spec.taints or ())
+        self._cluster.put_node(
+            name,
+            advertises=advertises,
+            resumed=resumed,
+            labels=labels,
+            cordoned=cordoned,
+            taints=taints,
+        )
+        return node.metadata.name
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion; the node's record is owned by it and goes with it."""

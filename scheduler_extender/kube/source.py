@@ -16,6 +16,7 @@ import structlog
 
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import PODS_PATH, Fence, KubeBinder
+from scheduler_extender.kube.budgets import BUDGETS_PATH, BudgetSink
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
@@ -32,6 +33,10 @@ log = structlog.get_logger(__name__)
 
 RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
 NODES_PATH = "/api/v1/nodes"
+PAGE = 500
+RECORDS_PAGE = 100
+"""Objects of one page of a list; two pages are in memory at one time at most. A record may be
+1.5 MB large."""
 
 TIMING = Timing(backoff_cap_s=2.0, relist_after_s=60.0)
 """There is one of us, so we come back soon after an outage: pods wait for what we missed."""
@@ -78,13 +83,17 @@ class KubeSource:
         cluster.on_surprise(self._note_surprise)
         cluster.on_refusal(self._note_refusal)
         self.reflectors = [
-            Reflector(api, path, sink, name=name, timing=TIMING)
-            for path, sink, name in (
-                (RECORDS_PATH, RecordSink(cluster), "gputopologies"),
-                (PODS_PATH, PodSink(cluster, bindable=bindable), "pods"),
-                (NODES_PATH, NodeSink(cluster), "nodes"),
+            Reflector(api, path, sink, name=name, page_limit=page, timing=TIMING)
+            for path, sink, name, page in (
+                (RECORDS_PATH, RecordSink(cluster), "gputopologies", RECORDS_PAGE),
+                (PODS_PATH, PodSink(cluster, bindable=bindable), "pods", PAGE),
+                (NODES_PATH, NodeSink(cluster), "nodes", PAGE),
             )
         ]
+        # Not among the reflectors: what we promise does not hang on it.
+        self._budgets = Reflector(
+            api, BUDGETS_PATH, BudgetSink(cluster), name="budgets", page_limit=PAGE, timing=TIMING
+        )
         self._cluster = cluster
         self._blind = False
         cluster.watches = self.watches
@@ -137,7 +146,7 @@ class KubeSource:
 
     def start(self) -> None:
         """Start listing and watching, each in a thread of its own."""
-        for reflector in self.reflectors:
+        for reflector in (*self.reflectors, self._budgets):
             reflector.start()
         for thread in self._threads:
             thread.start()
@@ -147,7 +156,7 @@ class KubeSource:
         """Stop all threads and close all connections."""
         self._stopping.set()
         self._api.close()  # first: it cuts off requests that wait for their answer
-        for reflector in self.reflectors:
+        for reflector in (*self.reflectors, self._budgets):
             reflector.stop()
         self._events.stop()
         for thread in self._threads:

@@ -2,7 +2,8 @@
 
 kube-scheduler does not look again at a rejected pod when a GPUTopology changes. A small annotation
 on the pod makes it look; written only after our own cache holds the change, only if a changed node
-would take the pod now, and for one pod ever more rarely while it stays.
+would take the pod now, and for one pod ever more rarely while it stays: kube-scheduler may refuse
+it for reasons that we do not see, or another pod may be faster.
 
 A round does a bounded amount of work however many pods wait and nodes change. Pods that ask the
 same, and have been looked at equally late, share one look; what a round does not get to, the next
@@ -25,6 +26,7 @@ import structlog
 from scheduler_extender.annotations import WAKE, Malformed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import decide
+from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -52,9 +54,18 @@ class Waker:
     """
 
     SHORTEST = 2.0
+    """Seconds between the first two wakes of a pod; each further pause is twice as long."""
+    LONGEST_ALONE = 10.0
+    """Seconds between two wakes at most, where few pods have been woken and still wait.
+    kube-scheduler itself lets a pod that it keeps refusing wait for 10 s between two tries."""
     LONGEST = 60.0
+    """Seconds between two wakes at most, however many pods wait."""
+    CROWD_RATE = 10.0
+    """Wakes a second that pods may cost in the long run, where a node changes all the time. Only if
+    more than ``CROWD_RATE * LONGEST`` pods wait they cost more: each is woken every
+    :data:`LONGEST` seconds."""
     MEMORY = 90.0
-    """Seconds: between two wakes of a pod, at first and at most; how long a change counts."""
+    """Seconds for which a change counts."""
     AT_ONCE = 50
     """Wakes in one round; whoever is left waits for the next."""
     LOOKS = 500
@@ -83,10 +94,11 @@ class Waker:
         self._names: list[NodeName] = []
         self._numbers: list[int] = []
         self._last = self._rounds = 0
-        # For each unschedulable pod: the number of the last change it has been held against, when
-        # it may be woken again, and the pause after that.
+        # For each unschedulable pod: the number of the last change that it was asked about; when it
+        # was woken last, and the pause after that where nobody else waits for long.
         self._tried: dict[PodUid, int] = {}
-        self._next: dict[PodUid, tuple[float, float]] = {}
+        self._tried_place: dict[PodUid, int] = {}
+        self._woken: dict[PodUid, tuple[float, float]] = {}
         self._served: dict[GpuRequest, int] = {}
         self._logged: dict[GpuRequest, None] = {}
         self.woken = self.failed = self.looks = 0
@@ -104,10 +116,13 @@ class Waker:
         self._cluster.expire()  # a pause that ends is a change, and nobody else may be asking
         self._take_changes(now)
         unschedulable = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
-        self._next = {uid: due for uid, due in self._next.items() if uid in unschedulable}
+        self._woken = {uid: last for uid, last in self._woken.items() if uid in unschedulable}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in unschedulable}
+        places = self._tried_place.items()
+        self._tried_place = {uid: at for uid, at in places if uid in unschedulable}
         if not self._changed:
             return
+        self._wake_for_their_places(unschedulable, now)
         groups = self._groups(unschedulable.values(), now)
         requests = {request for request, _ in groups}
         self._served = {r: at for r, at in self._served.items() if r in requests}
@@ -124,21 +139,43 @@ class Waker:
             if not fits:
                 continue
             # Those who were woken least often come first.
-            pods.sort(key=lambda pod: self._pause(pod.uid))
-            for pod in pods[:wakes]:
-                wakes -= 1
-                pause = self._pause(pod.uid)
-                self._next[pod.uid] = (now + pause, min(2 * pause, self.LONGEST))
-                try:
-                    self._wake(pod)
-                except ApiUnreachable as error:
-                    log.info("could not wake pods", cause=str(error))
-                    return  # the next would wait for nothing, too
-                except ApiFailure as error:
-                    name = f"{pod.namespace}/{pod.name}"
-                    log.info("could not wake a pod", pod=name, cause=str(error))
-                else:
-                    self._tried[pod.uid] = self._last
+            pods.sort(key=lambda pod: self._woken.get(pod.uid, (0.0, 0.0))[1])
+            if not self._wake_in_turn(pods[:wakes], now):
+                return  # the next would wait for nothing, too
+            wakes -= len(pods[:wakes])
+
+    def _wake_in_turn(self, pods: Iterable[PodRecord], now: float) -> bool:
+        """Wake these pods; False where the API server does not answer."""
+        for pod in pods:
+            _, pause = self._woken.get(pod.uid, (0.0, self.SHORTEST / 2))
+            self._woken[pod.uid] = (now, max(pause, self.SHORTEST))
+            try:
+                self._wake(pod)
+            except ApiUnreachable as error:
+                log.info("could not wake pods", cause=str(error))
+                return False
+            except ApiFailure as error:
+                name = f"{pod.namespace}/{pod.name}"
+                log.info("could not wake a pod", pod=name, cause=str(error))
+            else:
+                self._tried[pod.uid] = self._last
+                self._woken[pod.uid] = (now, min(2 * pause, self.LONGEST))
+        return True
+
+    def _wake_for_their_places(self, unschedulable: dict[PodUid, PodRecord], now: float) -> None:
+        """Wake pods whose own place has come free: to all others that node answers no."""
+        for uid in [pod.uid for pod in self._cluster.pods_with_places()]:
+            name, pod = self._cluster.reserved_for(uid), unschedulable.get(uid)
+            if name is None or pod is None or isinstance(pod.request, Malformed):
+                continue
+            number, _ = self._changed.get(name, (-1, 0.0))
+            if number <= self._tried_place.get(uid, -1) or now < self._due(uid):
+                continue
+            without = self._cluster.facts(name).without(frozenset({uid}))
+            fits = answer_of(self._cluster, without, pod.request).rejection is None
+            self._tried_place[uid] = number
+            if fits and not self._wake_in_turn([pod], now):
+                return
 
     def _take_changes(self, now: float) -> None:
         self._rounds += 1
@@ -168,13 +205,17 @@ class Waker:
             if isinstance(pod.request, Malformed) or (blind and pod.request.required):
                 continue  # blind, filter would refuse it anyway; afterwards every node is news
             tried = self._tried.get(pod.uid, -1)
-            due, _ = self._next.get(pod.uid, (now, 0.0))
-            if tried < newest and now >= due:
+            if tried < newest and now >= self._due(pod.uid):
                 groups.setdefault((pod.request, tried), []).append(pod)
         return groups
 
-    def _pause(self, uid: PodUid) -> float:
-        return self._next.get(uid, (0.0, self.SHORTEST))[1]
+    def _due(self, uid: PodUid) -> float:
+        """When a pod may be woken again. The fewer pods wait, the shorter is the longest pause."""
+        if uid not in self._woken:
+            return float("-inf")
+        at, pause = self._woken[uid]
+        fair = len(self._woken) / self.CROWD_RATE
+        return at + min(pause, max(fair, self.LONGEST_ALONE))
 
     def _look(self, request: GpuRequest, tried: int, budget: _Budget) -> tuple[bool, int]:
         """Whether a node that changed after change ``tried`` would take the request.

@@ -2,24 +2,39 @@
 
 The Service has no selector, so nobody else writes its endpoints. A slice is one object: there is no
 moment at which two replicas stand in it.
+
+A former leader that wakes up in the middle must not overwrite the new leader's: it writes over the
+version that it has read, and asks between the two whether it still leads. What remains is a former
+leader whose clock stands still and whose watch shows no later term: it believes that it leads, and
+the slice names it until the leader looks again, :data:`AGAIN` seconds later at most. It costs time:
+its binds fail (ADR 12).
 """
 
 from __future__ import annotations
 
 import ipaddress
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from scheduler_extender.annotations import PREFIX
 from scheduler_extender.kube.bindable import OwnPod
-from topology.kubeapi.apiserver import NotFoundError, Query
+from topology.kubeapi.apiserver import ApiFailure, NotFoundError, Query
 from topology.kubeapi.paths import path
+
+log = structlog.get_logger(__name__)
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces"
 TIMEOUT = 2.0
 """Seconds for one request."""
+AGAIN = 10.0
+"""Seconds between two looks of the leader whether the Service still names it."""
+AFTER_FAILURE = 0.5
+"""Seconds to the next look where the slice could not be read or written."""
 
 
 class _SliceApi(Protocol):
@@ -53,17 +68,24 @@ class Endpoint:
         self._name = f"{address.service}-leader-ipv{version}"
         self._collection = path(SLICES, own.namespace, "endpointslices")
 
-    def publish(self) -> None:
-        """Make the slice name us and nobody else."""
+    def publish(self, leads: Callable[[], bool]) -> None:
+        """Make the slice name us and nobody else; ``leads`` says whether it should.
+
+        Nothing is written where we do not lead. Raises :class:`.ConflictError` where somebody else
+        has written meanwhile.
+        """
         where = f"{self._collection}/{self._name}"
+        wanted = self._content()
         try:
             found = msgspec.json.decode(self._api.get(where, timeout=TIMEOUT))
         except NotFoundError:
-            self._api.create(self._collection, self._whole(), timeout=TIMEOUT)
+            if leads():
+                self._api.create(self._collection, self._whole(), timeout=TIMEOUT)
             return
-        wanted = self._content()
-        if any(found.get(key) != value for key, value in wanted.items()):
-            self._api.patch(where, msgspec.json.encode(wanted), timeout=TIMEOUT)
+        named = all(found.get(key) == value for key, value in wanted.items())
+        if not named and leads():
+            over = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}}
+            self._api.patch(where, msgspec.json.encode(over | wanted), timeout=TIMEOUT)
 
     def _content(self) -> dict[str, Any]:
         address, own = self._address, self._own
@@ -91,3 +113,47 @@ class Endpoint:
             "addressType": self._type,
         }
         return msgspec.json.encode(head | self._content())
+
+
+class AddressWriter:
+    """Keeps the Service naming this replica while it leads.
+
+    It has a thread of its own: a slice that is written slowly holds up no renewal of the Lease.
+    """
+
+    def __init__(self, endpoint: Endpoint, leads: Callable[[], bool]) -> None:
+        self._endpoint = endpoint
+        self._leads = leads
+        self._due = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="service-address", daemon=True)
+
+    def start(self) -> None:
+        """Look from now on, every :data:`AGAIN` seconds."""
+        self._thread.start()
+
+    def soon(self) -> None:
+        """Look at once: we have begun to lead."""
+        self._due.set()
+
+    def stop(self) -> None:
+        """Look no more. A request that still waits for its answer ends within :data:`TIMEOUT`."""
+        self._stopping = True
+        self._due.set()
+
+    def _run(self) -> None:
+        pause = AGAIN
+        while not self._stopping:
+            self._due.wait(pause)
+            self._due.clear()
+            pause = AGAIN
+            try:
+                if self._leads():
+                    self._endpoint.publish(self._leads)
+            except (ApiFailure, msgspec.DecodeError) as error:
+                log.warning("the Service does not name this replica", cause=str(error))
+                pause = AFTER_FAILURE
+            except Exception:
+                # One bad look must not end all later ones.
+                log.exception("the Service's address could not be looked at")
+                pause = AFTER_FAILURE

@@ -16,6 +16,12 @@ The others wait for the whole of it, from when they see it; so with clocks that 
 (0.9 / 0.95 < 1 / 1.05) the holder has stopped before another begins."""
 
 
+OFFERED_AFTER = 10.0
+"""Seconds for which a leader has been blind, and has renewed its Lease all the time, until it
+offers the Lease to a replica that sees. While the API server is away nobody renews a Lease: so an
+outage offers nothing, and after it there is so much time to see again."""
+
+
 class Step(Enum):
     """What to write to the Lease now."""
 
@@ -30,7 +36,8 @@ class Lease:
 
     ``holder`` is empty where nobody leads. ``seconds`` is its duration. ``term`` counts the
     holders. ``drained`` is the term whose holder has said that all its binds are written.
-    ``version`` is the resourceVersion, empty for a Lease that does not exist yet.
+    ``version`` is the resourceVersion, empty for a Lease that does not exist yet. ``offered`` says
+    that the holder is blind and leaves the Lease to a replica that sees; up to then it leads on.
     """
 
     holder: str = ""
@@ -38,6 +45,7 @@ class Lease:
     term: int = 0
     drained: int = -1
     version: str = ""
+    offered: bool = False
 
 
 class Election:
@@ -50,7 +58,10 @@ class Election:
         self._lease: Lease | None = None
         self._since = 0.0
         self._until = float("-inf")
+        self._others_until = float("-inf")
         self._highest = self._others = 0
+        self._sees = True
+        self._written = self._blind_since = float("-inf")
         self._after = Lease()
 
     @property
@@ -73,6 +84,14 @@ class Election:
         """Whether whoever led before our term has said that all its binds are written."""
         return self._after.drained == self._after.term
 
+    def others_count_on_it(self, now: float) -> float:
+        """For how many seconds at most another may still count on a Lease that we have seen.
+
+        None, where it was renewed up to the end and has run out. Where somebody has shortened or
+        deleted it, or where it was taken as offered, its former holder goes on up to then.
+        """
+        return max(0.0, self._others_until - now)
+
     def leads(self, now: float) -> bool:
         """Whether the Lease is ours and has not run out."""
         return self.holds and now < self._until
@@ -81,6 +100,8 @@ class Election:
         """The Lease was read. Whatever has changed in it starts the wait anew."""
         if self._lease is None or lease.version != self._lease.version:
             self._lease, self._since = lease, now
+            if lease.holder not in ("", self.identity):
+                self._others_until = max(self._others_until, now + lease.seconds)
         self._highest = max(self._highest, lease.term)
 
     def heard_of(self, term: int, *, others: int = 0) -> None:
@@ -92,6 +113,10 @@ class Election:
         self._highest = max(self._highest, term)
         self._others = max(self._others, others)
 
+    def looked(self, *, sees: bool) -> None:
+        """Whether our watches tell us what happens in the cluster, as of now."""
+        self._sees = sees
+
     def step(self, now: float) -> Step:
         """What to write now."""
         lease = self._lease
@@ -101,7 +126,11 @@ class Election:
             # Else another has begun such a term, on a Lease that was deleted since.
             ours = lease.term >= self._highest and lease.term > self._others
             return Step.RENEW if ours else Step.TAKE
-        over = not lease.holder or now - self._since >= max(lease.seconds, self._seconds)
+        over = (
+            not lease.holder
+            or (lease.offered and self._sees)
+            or now - self._since >= max(lease.seconds, self._seconds)
+        )
         return Step.TAKE if over else Step.NOTHING
 
     def wanted(self, step: Step) -> Lease:
@@ -110,15 +139,24 @@ class Election:
         if step is Step.TAKE:
             self._after = seen
             seen = replace(seen, holder=self.identity, term=self._highest + 1)
-        return replace(seen, seconds=self._seconds, drained=-1)
+        offered = step is Step.RENEW and self._offers
+        return replace(seen, seconds=self._seconds, drained=-1, offered=offered)
+
+    @property
+    def _offers(self) -> bool:
+        """Whether we have been blind, and have renewed the Lease, for :data:`OFFERED_AFTER`."""
+        return not self._sees and self._written - self._blind_since >= OFFERED_AFTER
 
     def released(self, *, drained: bool) -> Lease:
         """The Lease to write where we resign: nobody holds it."""
         seen = self._lease or Lease()
-        return replace(seen, holder="", drained=seen.term if drained else -1)
+        return replace(seen, holder="", drained=seen.term if drained else -1, offered=False)
 
     def wrote(self, lease: Lease, asked: float, now: float) -> None:
         """A write was accepted. ``asked`` is the moment just before it was sent."""
         self.saw(lease, now)
+        if self._sees or asked - self._written > self._seconds:
+            self._blind_since = now
+        self._written = now
         if self.holds:
             self._until = asked + HOLDS * self._seconds

@@ -80,15 +80,19 @@ class Fence:
         self._clock = clock
         self._sleep = sleep
 
-    def take_over(self, term: int, lasts: Callable[[], bool], *, drained: bool) -> int:
+    def take_over(
+        self, term: int, lasts: Callable[[], bool], *, drained: bool, former_for: float = 0.0
+    ) -> int:
         """Return once we know of every bind that was written before our term, and no other can be.
 
         ``lasts`` says whether the term is still ours; :class:`DeposedError` where it is not, and
         :class:`StuckError` where another replica had better try.
-        ``drained`` says that whoever led before has written all its binds. Returns how many pods
-        were changed.
+        ``drained`` says that whoever led before has written all its binds, ``former_for`` for how
+        many seconds it may still count on its Lease: for so much longer time has to do for pods
+        that cannot be changed. Returns how many pods were changed.
         """
         began = self._clock()
+        ended = began + max(0.0, former_for) + SETTLED_AFTER
         self._mark(f"{term} {self._identity}", lasts)
         if drained:
             return 0
@@ -103,7 +107,7 @@ class Fence:
             # Nothing but time ends a write about these: what the API server was told to give up
             # after seconds, and etcd some seconds later.
             log.warning("pods cannot be changed; waiting for writes to end", pods=unchanged)
-            while self._clock() - began < SETTLED_AFTER:
+            while self._clock() < ended:
                 _still(lasts)
                 self._sleep(AGAIN)
         self._mark(f"{term} {self._identity} fenced", lasts)

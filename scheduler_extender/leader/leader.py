@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from scheduler_extender.kube.bindable import Bindable, OwnPod
-from scheduler_extender.leader.address import Address, Endpoint
+from scheduler_extender.leader.address import Address, AddressWriter, Endpoint
 from scheduler_extender.leader.election import Election, Step
 from scheduler_extender.leader.fence import DeposedError, Fence, StuckError
 from scheduler_extender.leader.lease import LeaseStore
@@ -28,8 +28,6 @@ RENEWALS = 5
 """How often the leader renews the Lease in its duration."""
 LOOK = 0.5
 """Seconds between two looks of a replica that does not lead, and after a failure."""
-PUBLISHED_AGAIN = 10.0
-"""Seconds between two looks whether the Service still names us."""
 DRAINS_WITHIN = 6.0
 """Seconds for the binds that are being written to end, when we resign."""
 STANDS_BACK = 2.0
@@ -57,8 +55,10 @@ class Replication:
 class Leader:
     """What the rest of a replica needs to know of the election; its threads ask and write.
 
-    ``synced`` says whether the state is whole: nobody leads before. ``on_lost`` are called, by a
-    thread of ours, when we have led and do so no more.
+    ``synced`` says whether the state is whole: nobody leads before. ``sees`` says whether the
+    watches tell us what happens in the cluster: a leader that is blind for long offers its Lease to
+    a replica that sees. ``on_lost`` are called, by a thread of ours, when we have led and do so no
+    more.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Leader:
         api: ApiServer,
         replication: Replication,
         synced: Callable[[], bool],
+        sees: Callable[[], bool],
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         own, seconds = replication.own, replication.seconds
@@ -75,8 +76,11 @@ class Leader:
         self._store = LeaseStore(api, own.namespace, replication.lease)
         self._fence = Fence(api, self.bindable, own, identity)
         address = replication.address
-        self._endpoint = Endpoint(api, own, address) if address is not None else None
+        self._address_writer = (
+            AddressWriter(Endpoint(api, own, address), self.leads) if address is not None else None
+        )
         self._synced = synced
+        self._sees = sees
         self._clock = clock
         self._seconds = seconds
         self._renew = seconds / RENEWALS
@@ -85,7 +89,6 @@ class Leader:
         self._back_until = float("-inf")
         self._resigning = False
         self._led = False
-        self._published = float("-inf")
         self._stopping = threading.Event()
         self._writes = _Writes()
         self._taking: threading.Thread | None = None
@@ -131,6 +134,8 @@ class Leader:
     def start(self) -> None:
         """Take part from now on."""
         self._thread.start()
+        if self._address_writer is not None:
+            self._address_writer.start()
 
     def resign(self) -> None:
         """Answer no more, and let another lead once the binds that are being written have ended.
@@ -139,6 +144,8 @@ class Leader:
         """
         self._resigning = True
         self._stopping.set()
+        if self._address_writer is not None:
+            self._address_writer.stop()
 
     def stop(self) -> None:
         """Resign, and wait until that is done, or for a few seconds."""
@@ -178,9 +185,12 @@ class Leader:
         if not election.holds:
             election.saw(self._store.read(), self._clock())
         election.heard_of(self.bindable.term, others=self.bindable.others_term)
+        election.looked(sees=self._sees())
         step = election.step(self._clock())
         if step is not Step.NOTHING:
             wanted, asked = election.wanted(step), self._clock()
+            if wanted.offered and election.lease is not None and not election.lease.offered:
+                log.warning("this replica is blind; the Lease is offered to one that sees")
             try:
                 written = self._store.write(wanted, takes=step is Step.TAKE)
             except ApiFailure as error:
@@ -193,7 +203,6 @@ class Leader:
         if not election.holds:
             return False
         self._take_over_if_due()
-        self._publish_again()
         return True
 
     def _owns_term(self, term: int) -> bool:
@@ -218,8 +227,9 @@ class Leader:
             return not self._resigning and self._owns_term(term)
 
         began, drained = self._clock(), self._election.after_drained
+        former_for = self._election.others_count_on_it(began)
         try:
-            changed = self._fence.take_over(term, lasts, drained=drained)
+            changed = self._fence.take_over(term, lasts, drained=drained, former_for=former_for)
         except DeposedError:
             log.info("another has begun to lead meanwhile", term=term)
             return
@@ -235,19 +245,8 @@ class Leader:
         self._led = True
         seconds = round(self._clock() - began, 3)
         log.info("this replica leads", term=term, pods_changed=changed, seconds=seconds)
-        self._published = float("-inf")
-        self._publish_again()
-
-    def _publish_again(self) -> None:
-        now = self._clock()
-        if self._endpoint is None or now - self._published < PUBLISHED_AGAIN or not self.leads():
-            return
-        try:
-            self._endpoint.publish()
-        except ApiFailure as error:
-            log.warning("the Service does not name this replica", cause=str(error))
-        else:
-            self._published = now
+        if self._address_writer is not None:
+            self._address_writer.soon()
 
     def _watch_loss(self) -> None:
         if self._led and not self.leads():

@@ -15,6 +15,8 @@ from topology.kubeapi.paths import path
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
 DRAINED = PREFIX + "drained"
 """The annotation of a Lease whose holder has resigned: the term, if no bind of it is left."""
+OFFERED = PREFIX + "offered"
+"""The annotation, ``true``, of a Lease whose holder is blind: a replica that sees may take it."""
 TIMEOUT = 2.0
 """Seconds for one read or write."""
 
@@ -77,6 +79,8 @@ class LeaseStore:
             metadata["resourceVersion"] = lease.version
         if lease.drained >= 0:
             metadata["annotations"] = {DRAINED: str(lease.drained)}
+        if lease.offered:
+            metadata["annotations"] = {OFFERED: "true"}
         spec = {
             "holderIdentity": lease.holder,
             "leaseDurationSeconds": max(1, round(lease.seconds)),
@@ -101,11 +105,13 @@ class LeaseStore:
 
 def _lease(body: bytes) -> Lease:
     found = _decode(body)
-    drained = (found.metadata.annotations or {}).get(DRAINED, "")
+    annotations = found.metadata.annotations or {}
+    drained = annotations.get(DRAINED, "")
     return Lease(
         holder=found.spec.holder_identity or "",
         seconds=float(found.spec.lease_duration_seconds or 0),
         term=found.spec.lease_transitions or 0,
         drained=int(drained) if drained.isdecimal() and len(drained) <= 18 else -1,
+        offered=annotations.get(OFFERED) == "true",
         version=found.metadata.resource_version,
     )

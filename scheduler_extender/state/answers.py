@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from scheduler_extender.state.arrivals import Arrivals
 from scheduler_extender.state.decision import Decision
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Mix, Prospect, RequestClasses, classes_of
@@ -59,6 +60,64 @@ class Table:
         self.prospects.pop(state, None)
         self.merits.pop(state, None)
         return self.decisions.pop(state, None) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceCount:
+    """A question about places: how many pods of this request, at most ``most``, a node takes with
+    those that are ``kept`` a place there."""
+
+    request: GpuRequest
+    most: int
+    kept: tuple[Arrivals, ...] = ()
+
+
+class Places:
+    """The places that are remembered, by question and state."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[PlaceCount, dict[State, int]] = OrderedDict()
+
+    def to(self, question: PlaceCount) -> dict[State, int]:
+        """The table of a question, which counts as asked now."""
+        table = self._tables.setdefault(question, {})
+        self._tables.move_to_end(question)
+        if len(self._tables) > REMEMBERED_REQUESTS:
+            self._tables.popitem(last=False)
+        return table
+
+    def forget_state(self, state: State) -> None:
+        """Forget a state that no node is in any more."""
+        for table in self._tables.values():
+            table.pop(state, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._tables.clear()
+
+
+class Totals:
+    """The places in whole domains that are remembered, by question and kind of domain."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[tuple[PlaceCount, str], dict[str, int]] = OrderedDict()
+        self.kinds: frozenset[str] = frozenset()
+
+    def to(self, question: PlaceCount, kind: str) -> dict[str, int]:
+        """The table of a question and a kind, which counts as asked now."""
+        if (question, kind) not in self._tables:
+            self._tables[question, kind] = {}
+            if len(self._tables) > REMEMBERED_REQUESTS:
+                self._tables.popitem(last=False)
+            self.kinds = frozenset(kind for _, kind in self._tables)
+        self._tables.move_to_end((question, kind))
+        return self._tables[question, kind]
+
+    def forget(self, kind: str, domain: str) -> None:
+        """A domain has changed."""
+        for (_, other), table in self._tables.items():
+            if other == kind:
+                table.pop(domain, None)
 
 
 class Answers:

@@ -1,13 +1,15 @@
 """The facts of every node, and the answers about them, under one lock.
 
-Nothing under the lock does I/O, and nothing under it works an answer out: who asks takes a
-:class:`.lookup.Look`, works out what is missing on the frozen facts in it (:mod:`.enquiry`), and
-hands the answers in to be remembered.
+Nothing under the lock does I/O. Who asks takes a :class:`.lookup.Look`, works out what is missing
+on the frozen facts in it (:mod:`.enquiry`), and hands the answers in to be remembered. That is done
+without the lock, but for the few answers that the event loop works out itself, and the last try of
+a bind on a node that changes all the time.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,14 +17,23 @@ from dataclasses import dataclass, replace
 from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state import freshness
 from scheduler_extender.state.answers import State
+from scheduler_extender.state.budgets import Budgets
 from scheduler_extender.state.decision import Decision, Settings, undecided
 from scheduler_extender.state.faults import Faults
 from scheduler_extender.state.freshness import Staleness, Watch
-from scheduler_extender.state.lookup import SLICE, Look, Lookup, NotRememberedError, Size
+from scheduler_extender.state.keptplaces import KeptPlaces
+from scheduler_extender.state.lookup import (
+    SLICE,
+    Look,
+    Lookup,
+    NotAtOnceError,
+    Size,
+)
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pauses import Pauses
+from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusing import with_pauses_ended
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Mix, Prospect, RequestClasses
 
@@ -43,6 +54,9 @@ class ClusterFacts:
 class Board:
     """What is known of all nodes now. ``clock`` gives seconds and only has to run forward.
 
+    ``today`` gives the time of day in seconds since 1970, in which people say until when a place
+    is kept.
+    ``budgets`` are the PodDisruptionBudgets; None as long as they are not known.
     ``watches`` are the watches that feed it, as they are now; none where nothing is watched.
     """
 
@@ -55,12 +69,16 @@ class Board:
         self.clock = clock
         self.settings = settings
         self.watches = watches
+        self.today: Callable[[], float] = time.time
+        self.budgets: Budgets | None = None
         self.faults = Faults()
         self._lock = threading.RLock()
         self._nodes: dict[NodeName, NodeFacts] = {}
         self._staleness = Staleness(settings.stale_after)
         self._pauses = Pauses()
+        self._kept_places = KeptPlaces()
         self._lookup = Lookup(self.faults)
+        self._pods: dict[PodUid, PodRecord] = {}
         self._on_change: list[Callable[[NodeName], None]] = []
 
     @contextmanager
@@ -71,9 +89,9 @@ class Board:
 
     @contextmanager
     def locked_if_free(self) -> Iterator[None]:
-        """Like :meth:`locked`. Raises :class:`NotRememberedError` where it would have to wait."""
+        """Like :meth:`locked`. Raises :class:`NotAtOnceError` where it would have to wait."""
         if not self._lock.acquire(blocking=False):
-            raise NotRememberedError
+            raise NotAtOnceError
         try:
             yield
         finally:
@@ -110,6 +128,22 @@ class Board:
         with self._lock:
             return sorted(self._nodes)
 
+    def pod(self, uid: PodUid) -> PodRecord | None:
+        """The pod with this UID, as last seen."""
+        with self._lock:
+            return self._pods.get(uid)
+
+    def pod_named(self, namespace: str, name: str) -> PodRecord | None:
+        """The pod of this name, as last seen. O(pods)."""
+        with self._lock:
+            found = (p for p in self._pods.values() if (p.namespace, p.name) == (namespace, name))
+            return next(found, None)
+
+    def unschedulable_pods(self) -> list[PodRecord]:
+        """Pods that kube-scheduler has called unschedulable."""
+        with self._lock:
+            return [pod for pod in self._pods.values() if pod.unschedulable]
+
     # The answers that are remembered.
 
     def look(
@@ -124,8 +158,8 @@ class Board:
         """The remembered answers about some nodes, and what is missing.
 
         The states of nodes that have changed are found until it is ``late``. With ``scores`` the
-        look has merits, too. With ``at_once`` it raises :class:`NotRememberedError`
-        where something is missing.
+        look has merits, too. With ``at_once`` it raises :class:`NotAtOnceError`
+        where the states of more than a few nodes have to be found, or finding one fails.
         """
         faulted: set[str] = set()
         if not at_once:
@@ -135,8 +169,8 @@ class Board:
             look = self._lookup.look(
                 request, names, self._nodes, faulted, scores=scores, at_once=at_once
             )
-        if at_once and not look.complete:
-            raise NotRememberedError
+        if at_once and (look.faulted or look.unfound):
+            raise NotAtOnceError
         return look
 
     def _find_states(
@@ -214,7 +248,7 @@ class Board:
         """Call stale whoever has not reported for too long; end the pauses that are over."""
         now = self.clock()
         if at_once and self._staleness.overdue(now) > AT_ONCE_STATES:
-            raise NotRememberedError
+            raise NotAtOnceError
         for name in self._staleness.take(now):
             facts = self._nodes.get(name)
             if facts is not None and facts.report is not None:
@@ -223,6 +257,39 @@ class Board:
             facts = self._nodes.get(name)
             if facts is not None and (ended := with_pauses_ended(facts, now)) is not facts:
                 self._put(ended)
+        for name in self._kept_places.ended(now):
+            self._keep_place(name)
+
+    # Places that are kept for waiting pods.
+
+    def reserved_for(self, uid: PodUid) -> NodeName | None:
+        """The node on which a place is kept for this pod; None where none is."""
+        if not self._kept_places:
+            return None
+        with self._lock:
+            self._expire()
+            return self._kept_places.of(uid)
+
+    def pods_with_places(self) -> list[PodRecord]:
+        """The waiting pods for which a place is kept somewhere."""
+        with self._lock:
+            self._expire()
+            return self._kept_places.waiting()
+
+    def _take_kept_place(self, pod: PodRecord) -> None:
+        """Take in what a pod's annotation says of a place that is kept for it."""
+        for name in self._kept_places.take(pod, self.clock(), self.today()):
+            self._keep_place(name)
+
+    def _drop_kept_place(self, uid: PodUid) -> None:
+        for name in self._kept_places.drop(uid):
+            self._keep_place(name)
+
+    def _keep_place(self, name: NodeName) -> None:
+        """Keep the place on a node that is to be kept there now, or none."""
+        pod, before = self._kept_places.on(name), self._facts(name).reserved
+        if _place_of(pod) != _place_of(before):
+            self._put(replace(self._facts(name), reserved=pod))
 
     # Inside.
 
@@ -232,14 +299,24 @@ class Board:
     def _put(self, facts: NodeFacts, *, changed: bool = True) -> None:
         """A node's facts are these now; ``changed`` says that its answers may be others."""
         name = facts.name
+        before = self._nodes.get(name)
         if facts.known:
             self._nodes[name] = facts
         elif self._nodes.pop(name, None) is not None:
             self._staleness.forget(name)
+        self._replaced(before, facts, changed=changed)
         if changed:
             self._lookup.leave(name)
             self._tell(name)
 
+    def _replaced(self, before: NodeFacts | None, after: NodeFacts, *, changed: bool) -> None:
+        """A node's facts are others now; see :meth:`_put`."""
+
     def _tell(self, name: NodeName) -> None:
         for listener in self._on_change:
             listener(name)
+
+
+def _place_of(pod: PodRecord | None) -> object:
+    """All that a node's answers depend on of the pod for which a place is kept there."""
+    return pod and (pod.uid, pod.request, pod.reserved)

@@ -6,24 +6,26 @@ Nodes and their records, pods, and binds in flight become facts of nodes (:mod:`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from scheduler_extender.state import refusing, transitions
-from scheduler_extender.state.board import Board
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.groupboard import NO_LABELS, GroupBoard
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, with_promise_of
 from scheduler_extender.state.refusing import NodeRefusal
+from scheduler_extender.state.transitions import TakenRecord
 from scheduler_extender.state.verification import Surprise, verify
+from scheduler_extender.wire import Taint
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.core.requests import GpuRequest
 
 
-class Cluster(Board):
+class Cluster(GroupBoard):
     """What is known of all nodes and pods; see :class:`.Board` for what is passed in."""
 
     def __init__(
@@ -34,7 +36,6 @@ class Cluster(Board):
     ) -> None:
         super().__init__(clock, settings, watches)
         self.reports_out_of_order = 0
-        self._pods: dict[PodUid, PodRecord] = {}
         self._in_flight: dict[PodUid, NodeName] = {}
         self._node_objects = False
         self._on_surprise: list[Callable[[Surprise], None]] = []
@@ -68,8 +69,10 @@ class Cluster(Board):
         """
         hash(topology.shape)  # worked out once for each kind of hardware, and not under the lock
         with self._lock:
-            before, shown = self._take_record(topology, report, uid, age)
-        self._verify(before, shown)
+            taken = self._take_record(topology, report, uid, age)
+        self._verify(taken.before, taken.shown)
+        if taken.changed:
+            taken.after.prepare()  # by whoever feeds the record, and not by the next pod that asks
 
     def put_report(self, name: NodeName, report: Report) -> bool:
         """Take in a report on its own; False where the node has no record to belong to."""
@@ -77,14 +80,16 @@ class Cluster(Board):
             facts = self._facts(name)
             if facts.topology is None:
                 return False
-            before, shown = self._take_record(facts.topology, report, facts.record_uid, 0.0)
-        self._verify(before, shown)
+            taken = self._take_record(facts.topology, report, facts.record_uid, 0.0)
+        self._verify(taken.before, taken.shown)
+        if taken.changed:
+            taken.after.prepare()
         return True
 
     def _take_record(
         self, topology: NodeTopology, report: Report | None, uid: str, age: float
-    ) -> tuple[NodeFacts, Report | None]:
-        """Take a record in; the facts before, and the report if it is to be verified."""
+    ) -> TakenRecord:
+        """Take a record in."""
         before = self._facts(topology.name)
         known, anew = before.report, uid != before.record_uid
         if report is not None and known is not None and not anew and not report.follows(known):
@@ -104,8 +109,9 @@ class Cluster(Board):
             or after.leaving.keys() != before.leaving.keys()
             or after.departed.keys() != before.departed.keys()
         )
-        self._put(after, changed=(heard and not heartbeat) or moved)
-        return before, report if same and heard and known is not None else None
+        changed = (heard and not heartbeat) or moved
+        self._put(after, changed=changed)
+        return TakenRecord(before, after, changed, report if same and heard and known else None)
 
     def _with_shown(self, before: NodeFacts, after: NodeFacts) -> NodeFacts:
         """Pods that a report shows for the first time have been admitted.
@@ -142,17 +148,35 @@ class Cluster(Board):
                 if name not in names and (facts.topology or facts.problem):
                     self.drop_record(name)
 
-    def put_node(self, name: NodeName, *, advertises: bool, resumed: float = 0.0) -> None:
+    def put_node(
+        self,
+        name: NodeName,
+        *,
+        advertises: bool,
+        resumed: float = 0.0,
+        labels: Mapping[str, str] = NO_LABELS,
+        cordoned: bool = False,
+        taints: tuple[Taint, ...] = (),
+    ) -> None:
         """Note that a Node object exists, and whether it advertises a managed resource.
 
         ``resumed`` is up to when an operator forgives its refusals, in seconds since 1970.
+        ``labels``, ``taints`` and whether it is ``cordoned`` say who may be sent there; ``labels``
+        also say in which domain of groups the node is.
         """
         with self._lock:
             self._node_objects = True
             before = self._facts(name)
             facts = refusing.with_resumed(before, resumed, self.clock())
             changed = facts.dra_only == advertises or facts.streaks is not before.streaks
-            self._put(replace(facts, exists=True, dra_only=not advertises), changed=changed)
+            facts = facts.changed(
+                exists=True,
+                dra_only=not advertises,
+                labels=facts.labels if facts.labels == labels else labels,
+                cordoned=cordoned,
+                taints=taints,
+            )
+            self._put(facts, changed=changed)
             self._queue_pauses(before, facts)
 
     def drop_node(self, name: NodeName) -> None:
@@ -235,6 +259,9 @@ class Cluster(Board):
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours
         self._pods[pod.uid] = pod
+        if pod.node is not None:
+            self._groups.put(pod)
+        self._take_kept_place(pod)
         if earlier is None and isinstance(pod.request, GpuRequest):
             self._lookup.observe(pod.request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
@@ -279,6 +306,8 @@ class Cluster(Board):
 
     def _drop_known_pod(self, uid: PodUid, version: int | None) -> None:
         pod = self._pods.pop(uid, None)
+        self._groups.drop(uid)
+        self._drop_kept_place(uid)
         if pod is None or pod.node is None:
             return
         facts = self._facts(pod.node)
@@ -292,22 +321,6 @@ class Cluster(Board):
         else:
             facts = transitions.with_leaving(facts, pod, version)
         self._put(facts)
-
-    def pod(self, uid: PodUid) -> PodRecord | None:
-        """The pod with this UID, as last seen."""
-        with self._lock:
-            return self._pods.get(uid)
-
-    def pod_named(self, namespace: str, name: str) -> PodRecord | None:
-        """The pod of this name, as last seen. O(pods)."""
-        with self._lock:
-            found = (p for p in self._pods.values() if (p.namespace, p.name) == (namespace, name))
-            return next(found, None)
-
-    def unschedulable_pods(self) -> list[PodRecord]:
-        """Pods that kube-scheduler has called unschedulable."""
-        with self._lock:
-            return [pod for pod in self._pods.values() if pod.unschedulable]
 
     def unbound_pods(self) -> list[PodRecord]:
         """Pods that are on no node, and of which no bind is in flight."""
@@ -360,6 +373,9 @@ class Cluster(Board):
         with self._lock:
             name = self._in_flight.pop(uid, None)
             if name is not None:
+                known = self._pods.get(uid)
+                if known is None or known.node is None:
+                    self._groups.drop(uid)
                 self._put(transitions.without_bind_in_flight(self._facts(name), uid))
 
     def bind_in_flight(self, uid: PodUid) -> PodRecord | None:
@@ -376,6 +392,7 @@ class Cluster(Board):
     def _fly(self, name: NodeName, pod: PodRecord) -> None:
         self._put(transitions.with_bind_in_flight(self._facts(name), pod))
         self._in_flight[pod.uid] = name
+        self._groups.put(pod)
 
     def _verify(self, before: NodeFacts, after: Report | None) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""

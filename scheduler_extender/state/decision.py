@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arrivals, with_siblings
 from scheduler_extender.state.node import NodeFacts, Unusable
 from topology.core import scoring
-from topology.core.admission import kubelet_of
+from topology.core.admission import Kubelet
 from topology.core.allocators.outage import MISSING
-from topology.core.devices import GpuResource, Mask
-from topology.core.graph import NodeTopology
+from topology.core.availability import Availability
+from topology.core.devices import Mask
 from topology.core.placement import (
     BUSY,
     DRA_ONLY,
@@ -23,7 +24,6 @@ from topology.core.placement import (
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
-    SPLIT,
     STALE,
     TOO_FEW,
     UNUSABLE,
@@ -32,13 +32,16 @@ from topology.core.placement import (
     Verdict,
     assess,
     endangers,
+    keeps,
     sets_spoken_of,
+    short_of_memory,
 )
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 from topology.core.scoring import Prospect, RequestClasses
 
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
 MAY_REFUSE = Rejection("the node's kubelet may refuse the pod, others will not", resolvable=True)
+SIBLINGS = Rejection("siblings of the pod's gang may come first", resolvable=True)
 OUT_OF_DATE = Rejection("the extender's view of the cluster is out of date", resolvable=False)
 
 
@@ -87,12 +90,105 @@ class Decision:
 
 
 def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
-    """The answer of one node."""
+    """The answer of one node.
+
+    A pod with siblings passes only if it passes with all of them that may come first, and is
+    promised no more than holds then.
+    """
+    alone = request.alone
+    found = _decide(facts, alone, settings)
+    if not request.siblings or found.rejection is not None:
+        return found
+    later = with_siblings(facts, request)
+    if later is facts:
+        return found
+    among = _decide(later, alone, settings)
+    if among.rejection is not None:
+        return Decision(SIBLINGS, found.assessment)
+    if found.assessment is None or among.assessment is None:
+        return found
+    return Decision(None, replace(found.assessment, verdict=among.assessment.verdict))
+
+
+def places(facts: NodeFacts, request: GpuRequest, settings: Settings, most: int) -> int:
+    """How many pods of this request the node surely takes, one after the other; at most ``most``.
+
+    Each is decided about with those before it bound and not reported: what a report shows of them
+    then is among what was counted with. Nothing is counted on a node without a usable record.
+    """
+    decision, found = decide(facts, request, settings), 0
+    alone, most = request.alone, min(most, MOST_PLACES)
+    while found < most and decision.rejection is None and decision.assessment is not None:
+        found += 1
+        if found < most:
+            facts = with_arrivals(facts, (arrival(alone, decision),))
+            decision = _decide(facts, alone, settings)
+    return found
+
+
+def arrival(request: GpuRequest, decision: Decision) -> Arrivals:
+    """A pod that comes with what this decision promises it."""
+    assessed = decision.assessment
+    if not request.required or assessed is None:
+        return Arrivals(request, 1)
+    guaranteed = assessed.verdict is Verdict.GUARANTEED
+    return Arrivals(request, 1, request.constraints, guaranteed)
+
+
+def _decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
     found = _by_facts(facts, request, settings)
-    refused = kept_away(facts, request, settings)
+    refused = kept_away(facts, request, settings) or kept_for_another(facts, request)
     if refused is None or (found.rejection is not None and not found.rejection.resolvable):
         return found
     return Decision(refused, found.assessment)
+
+
+def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """Why the node takes no pod with this request where a place is kept for another one.
+
+    Who leaves that place whole passes. A place that is not there even without the newcomer, as
+    where a GPU has fallen sick meanwhile, holds up nobody. The facts of the pod itself are asked
+    without it (:meth:`.NodeFacts.without`).
+    """
+    kept, waiting = facts.kept, facts.reserved
+    if kept is None or waiting is None or waiting.reserved is None:
+        return None
+    if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
+        return None
+    if _why_unknown(kept, request) is not None:
+        return None
+    found, kubelet = kept.ledger(request.resource), kept.kubelet(request.resource)
+    entry = None if isinstance(found, Unusable) else found.unreported.get(waiting.uid)
+    if isinstance(found, Unusable) or entry is None:
+        return None
+    now = found.availability
+    left = list(now.unreported)
+    left.remove(entry)
+    before = replace(now, unreported=tuple(left))
+    if waiting.request.effective_count > before.devices_left or not keeps(kubelet, before, entry):
+        return None
+    if short_of_memory(kubelet, before, waiting.request) is not None:
+        return None
+    if (
+        request.effective_count <= now.devices_left
+        and not endangers(kubelet, now, request)
+        and not _takes_memory(kubelet, before, now, request)
+    ):
+        return None
+    name, until = f"{waiting.namespace}/{waiting.name}", waiting.reserved.until_text
+    return Rejection(f"GPUs are reserved for {name} until {until}", resolvable=False)
+
+
+def _takes_memory(
+    kubelet: Kubelet, before: Availability, now: Availability, request: GpuRequest
+) -> bool:
+    """Whether there is GPU memory for the pod ``before`` another one, and not after it (``now``).
+
+    It holds both ways: the other one would lack what this one takes.
+    """
+    if short_of_memory(kubelet, now, request) is None:
+        return False
+    return short_of_memory(kubelet, before, request) is None
 
 
 def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Rejection | None:
@@ -124,11 +220,7 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
         return Decision(_refused_over_missing(facts, request, settings))
     if facts.too_many_departed:
         return undecided(facts, request)
-    topology, served = _served(facts, request)
-    available = facts.availability(request.resource)
-    assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
-    available = available.without_needless_room(request.exclusive)
-    kubelet = kubelet_of(topology, served, facts.missing)
+    kubelet, available = facts.kubelet(request.resource), _available(facts, request)
     assessed = assess(kubelet, available, request)
     if not assessed.fits and not request.required:
         # The constraints do not refuse it, the count does.
@@ -137,6 +229,8 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
         return Decision(assessed.refusal, assessed)
     if request.required and assessed.rejection is not None:
         return Decision(assessed.rejection, assessed)
+    if assessed.memory is not None:
+        return Decision(assessed.memory, assessed)
     if endangers(kubelet, available, request):
         return Decision(IN_PROGRESS, assessed)
     if request.required and not _strong_enough(assessed.verdict, settings.require):
@@ -153,12 +247,8 @@ def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
     """
     if _why_unknown(facts, request) is not None:
         return None
-    topology, served = _served(facts, request)
-    available = facts.availability(request.resource)
-    assert not isinstance(available, Unusable)  # noqa: S101 (_why_unknown looked)
-    available = available.without_needless_room(request.exclusive)
     plain = replace(request, constraints=NO_CONSTRAINTS)
-    return assess(kubelet_of(topology, served, facts.missing), available, plain)
+    return assess(facts.kubelet(request.resource), _available(facts, request), plain)
 
 
 def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[Mask, ...] | None:
@@ -168,17 +258,18 @@ def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[
     has gets some GPUs all the same. None where the sets are too many to list; none are listed where
     there is no usable record.
     """
+    if request.siblings:
+        before, facts, request = facts, with_siblings(facts, request), request.alone
+        if facts is not before and decision.assessment is not None:
+            available = _available(facts, request)
+            decision = Decision(None, assess(facts.kubelet(request.resource), available, request))
     assessed = decision.assessment
     if assessed is not None and assessed.verdict is Verdict.NEVER:
         assessed = unconstrained(facts, request)
     if assessed is None:
         return ()
-    topology, served = _served(facts, request)
-    available = facts.availability(request.resource)
-    assert not isinstance(available, Unusable)  # noqa: S101 (there is an assessment)
-    available = available.without_needless_room(request.exclusive)
-    kubelet = kubelet_of(topology, served, facts.missing)
-    return sets_spoken_of(kubelet, available, request, assessed)
+    kubelet = facts.kubelet(request.resource)
+    return sets_spoken_of(kubelet, _available(facts, request), request, assessed)
 
 
 def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
@@ -186,7 +277,7 @@ def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
 
     Only what cannot break a promise passes.
     """
-    if request.required:
+    if request.required or facts.tells_memory(request.resource):
         return Decision(UNDECIDED)
     return Decision(IN_PROGRESS if facts.promises else None)
 
@@ -201,8 +292,8 @@ def prospect(
     available = facts.availability(request.resource)
     if served is None or isinstance(available, Unusable):
         return Prospect(scoring.UNKNOWN)
-    kubelet = kubelet_of(facts.topology, served, facts.missing)
-    return scoring.prospect(kubelet, available, request, decision.assessment, classes)
+    kubelet = facts.kubelet(request.resource)
+    return scoring.prospect(kubelet, available, request.alone, decision.assessment, classes)
 
 
 def _why_unknown(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
@@ -220,8 +311,6 @@ def _why_unknown(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
     served = facts.topology.resource(request.resource)
     if served is None:
         return NOT_SERVED
-    if served.strategy == "mig":
-        return SPLIT
     return UNUSABLE if isinstance(facts.availability(request.resource), Unusable) else None
 
 
@@ -245,11 +334,11 @@ def _refused_over_missing(
     return assessed.refusal if assessed is not None and MISSING in assessed.hazards else None
 
 
-def _served(facts: NodeFacts, request: GpuRequest) -> tuple[NodeTopology, GpuResource]:
-    topology = facts.topology
-    served = topology.resource(request.resource) if topology is not None else None
-    assert topology is not None and served is not None  # noqa: S101, PT018
-    return topology, served
+def _available(facts: NodeFacts, request: GpuRequest) -> Availability:
+    """What is available to the pod, where the node's record can be used."""
+    found = facts.availability(request.resource)
+    assert not isinstance(found, Unusable)  # noqa: S101 (callers looked)
+    return found.without_needless_room(request.exclusive)
 
 
 def _strong_enough(verdict: Verdict, least: Verdict) -> bool:

@@ -1,8 +1,8 @@
 """Asks many nodes about one request: what is remembered is taken, the rest is worked out.
 
-Working out happens on the frozen facts of a look, with no lock held. It may be given a time: what
-is done by then stays remembered, so that whoever asks again goes on from there, and the rest is
-answered as *undecided*.
+Working out happens on the frozen facts of a look, with no lock held but in
+:func:`enquire_at_once`. It may be given a time: what is done by then stays remembered, so that
+whoever asks again goes on from there, and the rest is answered as *undecided*.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
 
+from scheduler_extender.limits import AT_ONCE_SECONDS, AT_ONCE_STATES
 from scheduler_extender.state.answers import State
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
@@ -26,7 +27,7 @@ from scheduler_extender.state.decision import (
     prospect,
     undecided,
 )
-from scheduler_extender.state.lookup import Look
+from scheduler_extender.state.lookup import Look, NotAtOnceError
 from scheduler_extender.state.node import NodeFacts
 from topology.core import scoring
 from topology.core.remembering import Interruption, interrupted_by
@@ -48,12 +49,14 @@ class Answered:
 
     ``states`` has each node's state in the order asked. It is None for a node that nobody told us
     of, and for one whose state could not be found: the latter is among the ``undecided``.
+    ``distinct`` are the same without repetition.
     ``decisions`` and ``merits`` are by state. ``undecided`` are the answers of nodes about which
     deciding failed or for which there was no time; the latter are ``late``.
     """
 
     names: Sequence[str]
     states: list[State | None]
+    distinct: set[State | None]
     decisions: dict[State, Decision]
     merits: dict[State, Merit]
     undecided: dict[str, Decision] = field(default_factory=dict)
@@ -66,16 +69,25 @@ class Answered:
             yield name, found or self.undecided.get(name)
 
 
-def remembered(
+def enquire_at_once(
     cluster: Cluster, request: GpuRequest, names: Sequence[str], *, scores: bool = False
 ) -> Answered:
-    """The answers, if all of them are remembered; a millisecond for thousands of nodes.
+    """The answers, if nearly all of them are remembered; a millisecond for thousands of nodes.
 
-    Raises :class:`.lookup.NotRememberedError`.
+    At most :data:`.AT_ONCE_STATES` states are worked out, for :data:`.AT_ONCE_SECONDS` at most. The
+    caller holds the cluster's lock (:meth:`.Board.locked_if_free`).
+    Raises :class:`.lookup.NotAtOnceError`.
     """
     look = cluster.look(request, names, scores=scores, at_once=True)
+    if look.left > AT_ONCE_STATES:
+        raise NotAtOnceError
+    if look.left:
+        until = cluster.clock() + AT_ONCE_SECONDS
+        work = _Work(cluster, request, until, scores=scores, at_once=True)
+        if not work.through(look):
+            raise NotAtOnceError
     decisions = avoiding(cluster.settings, request, look.decisions)
-    return Answered(names, look.states, decisions, look.merits)
+    return Answered(names, look.states, look.distinct, decisions, look.merits)
 
 
 def enquire(
@@ -87,7 +99,7 @@ def enquire(
     scores: bool = False,
 ) -> Answered:
     """The answers, worked out where they are not remembered, for about so many seconds."""
-    work = _Work(cluster, request, cluster.clock() + seconds)
+    work = _Work(cluster, request, cluster.clock() + seconds, scores=scores)
     look = cluster.look(request, names, scores=scores, late=work.late)
     for _ in range(ROUNDS):
         if not work.left(look):
@@ -104,6 +116,7 @@ def enquire(
     return Answered(
         names,
         look.states,
+        look.distinct,
         avoiding(cluster.settings, request, look.decisions),
         look.merits,
         cluster.undecided([*left, *look.faulted, *look.unfound], request),
@@ -119,9 +132,9 @@ def enquire_at(
     The states in the answer are numbers of its own. ``cluster`` counts what fails, and remembers
     nothing.
     """
-    work = _Work(cluster, request, inf)
+    work = _Work(cluster, request, inf, scores=scores)
     states = _states_at(cluster, seen, request.resource)
-    answered = Answered([facts.name for facts in seen.nodes], states, {}, {})
+    answered = Answered([facts.name for facts in seen.nodes], states, set(states), {}, {})
     for facts, state in zip(seen.nodes, states, strict=True):
         if state is not None and state not in answered.decisions and state not in work.failed:
             if request.required and seen.blind:
@@ -174,8 +187,8 @@ def _states_at(cluster: Cluster, seen: ClusterFacts, resource: str) -> list[Stat
     return found
 
 
-def scores(request: GpuRequest, answered: Answered) -> dict[str, int]:
-    """The score of each node beside the others, 0 to 10; a refused one has 0.
+def scores(request: GpuRequest, answered: Answered) -> list[int]:
+    """The score of each node beside the others, 0 to 10, in the order asked; a refused one has 0.
 
     A node of which nothing is known, or not yet, is scored as such.
     """
@@ -186,13 +199,15 @@ def scores(request: GpuRequest, answered: Answered) -> dict[str, int]:
         for state, decision in answered.decisions.items()
     }
     unknown = by_merit[scoring.UNKNOWN]
-    found: dict[str, int] = {}
-    for name, state in zip(answered.names, answered.states, strict=True):
-        score = by_state.get(state) if state is not None else None
-        if score is None:
-            refused = name in answered.undecided and answered.undecided[name].rejection
-            score = 0 if refused else unknown
-        found[name] = score
+    of = {
+        state: by_state.get(state, unknown) if state is not None else unknown
+        for state in answered.distinct
+    }
+    found = list(map(of.__getitem__, answered.states))
+    if answered.undecided:
+        for i, name in enumerate(answered.names):
+            if name in answered.undecided and answered.undecided[name].rejection:
+                found[i] = 0
     return found
 
 
@@ -224,37 +239,53 @@ def in_time(late: Callable[[], bool]) -> Iterator[None]:
         yield
 
 
+def _passes(decision: Decision | None) -> bool:
+    return decision is not None and decision.rejection is None
+
+
 class _Work:
-    """What one call works out.
+    """What one call works out; with ``scores`` merits, too.
 
     ``failed`` are states about which deciding failed, ``unmeasured`` those whose merit could not be
-    worked out: each is tried once in a call, and again in the next.
+    worked out: each is tried once in a call, and again in the next. ``at_once`` leaves what fails
+    to a thread, which tries it again and tells of it.
     """
 
-    def __init__(self, cluster: Cluster, request: GpuRequest, until: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        request: GpuRequest,
+        until: float,
+        *,
+        scores: bool,
+        at_once: bool = False,
+    ) -> None:
         self._cluster = cluster
         self._request = request
         self._until = until
+        self._scores = scores
+        self._at_once = at_once
         self.failed: set[State] = set()
-        self._unmeasured: set[State] = set()
+        self.unmeasured: set[State] = set()
 
     def left(self, look: Look) -> bool:
         """Whether there is something to work out."""
-        return not (
-            look.missing.keys() <= self.failed and look.unweighed.keys() <= self._unmeasured
-        )
+        return not (look.missing.keys() <= self.failed and look.unweighed.keys() <= self.unmeasured)
 
     def through(self, look: Look) -> bool:
-        """Work out what is missing; False where there was no time for all of it."""
+        """Work out what is missing, for later calls and into the look; False where there was no
+        time for all of it."""
+        weigh = dict(look.unweighed)
         try:
             with in_time(self.late):
                 for state, facts in look.missing.items():
                     if state not in self.failed:
-                        self._decide(state, facts)
-                classes = classes_of(look.mix)
-                for state, facts in look.unweighed.items():
-                    if state not in self._unmeasured:
-                        self._weigh(state, facts, look.decisions[state], classes)
+                        self._decide(look, state, facts)
+                        if self._scores and _passes(look.decisions.get(state)):
+                            weigh[state] = facts
+                for state, facts in weigh.items():
+                    if state not in self.unmeasured:
+                        self._weigh(look, state, facts)
         except OutOfTimeError:
             return False
         return True
@@ -273,30 +304,34 @@ class _Work:
         """What a placement in a state would cost; None where that cannot be worked out."""
         found = self._worked_out(facts, lambda: prospect(facts, self._request, decision, classes))
         if found is None:
-            self._unmeasured.add(state)
+            self.unmeasured.add(state)
         return found
 
-    def _decide(self, state: State, facts: NodeFacts) -> None:
+    def _decide(self, look: Look, state: State, facts: NodeFacts) -> None:
         decision = self.decision(state, facts)
         if decision is not None:
+            look.decisions[state] = decision
             self._cluster.remember(self._request, state, decision)
 
-    def _weigh(
-        self, state: State, facts: NodeFacts, decision: Decision, classes: RequestClasses
-    ) -> None:
-        found = self.prospect(state, facts, decision, classes)
+    def _weigh(self, look: Look, state: State, facts: NodeFacts) -> None:
+        classes = classes_of(look.mix)
+        found = self.prospect(state, facts, look.decisions[state], classes)
         if found is not None:
+            look.merits[state] = found.weighed(look.mix)
             self._cluster.remember_prospect(self._request, state, found, classes)
 
     def _worked_out(self, facts: NodeFacts, answer: Callable[[], T]) -> T | None:
-        """An answer; None where working it out fails. Raises :class:`OutOfTimeError`."""
+        """An answer; None where working it out fails. Raises :class:`OutOfTimeError`, and
+        :class:`NotAtOnceError` in place of None."""
         if self.late():
             raise OutOfTimeError
         try:
             return answer()
         except OutOfTimeError:
             raise
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
+        except Exception as error:
+            if self._at_once:
+                raise NotAtOnceError from error
             self._cluster.faults.note(facts.name, error)
             return None
 

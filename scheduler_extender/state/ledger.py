@@ -22,17 +22,24 @@ about it now: its record, its pods, and the binds in flight. The rules:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.devicepools import device_pools
 from scheduler_extender.state.occupancy import room
 from scheduler_extender.state.pods import PodRecord
-from topology.core.availability import Availability, Holder, Unreported, unreported_order
-from topology.core.devices import GpuResource, PodUid, base_uuid
+from topology.core.availability import (
+    NOBODY,
+    Availability,
+    Holder,
+    Unreported,
+    unreported_order,
+)
+from topology.core.devices import Bytes, GpuResource, Mask, PodUid, base_uuid
 from topology.core.graph import NodeTopology
-from topology.core.pools import Pool, count, pack, total, width_for
+from topology.core.mig import MIG, MIG_IDS, instance_ids, served_devices
+from topology.core.pools import Pool
 from topology.core.report import Allocation, Report
 from topology.core.requests import Counts, GpuRequest, Role
 
@@ -113,38 +120,55 @@ def ledger(
     """
     report = report or Report()
     served = topology.resource(resource) or GpuResource(resource)
-    if served.strategy == "none" and served.replicas == 1:
+    if served.strategy == MIG:
+        _check_instances(topology, report, served)
+    elif served.strategy == "none" and served.replicas == 1:
         _check_whole(topology, report)
-    entries = _Entries(topology, report, resource, served.replicas, reported)
+    entries = _Entries(topology, report, served, resource, reported)
     pods = tuple(pods)
     held = entries.by_pod(pods)
-    shown = {uid: entries.count(found.devices) for uid, found in held.items()}
+    shown = {uid: found.shown for uid, found in held.items()}
     for pod in pods:
         entries.enter(pod, held.pop(pod.uid, None))
     for gone in departed:
         entries.enter_departed(gone)
     for other in held.values():
         holders = entries.releasing if all_pods_known else entries.running
-        holders.append(Holder(entries.pool(other)))
+        holders.append(Holder(other.returning))
     return Ledger(entries.availability(), entries.unreported, shown)
 
 
 @dataclass(slots=True)
 class _Held:
-    """What the report shows of one pod."""
+    """What the report shows of one pod.
 
-    devices: list[str] = field(default_factory=list)
-    by_container: dict[tuple[str, str], int] = field(default_factory=lambda: defaultdict(int))
+    ``shown`` are its devices as a pool, ``returning`` those that come free when it lets go.
+    """
+
+    devices: list[str]
+    by_container: dict[tuple[str, str], int]
+    shown: Pool = 0
+    returning: Pool = 0
+
+    def take(self, allocation: Allocation) -> None:
+        """Add what the report shows of one more container."""
+        at, ids = (allocation.resource, allocation.container), allocation.device_ids
+        self.devices += ids
+        self.by_container[at] = self.by_container.get(at, 0) + len(ids)
 
     def count(self, resource: str) -> int:
-        return sum(n for (served, _), n in self.by_container.items() if served == resource)
+        found = 0
+        for (served, _), n in self.by_container.items():
+            if served == resource:
+                found += n
+        return found
 
     def whole(self, request: GpuRequest) -> bool:
-        return all(
-            self.by_container.get((request.resource, c.name), 0) >= c.count
-            for c in request.containers
-            if c.role is not Role.INIT
-        )
+        resource, shown = request.resource, self.by_container
+        for c in request.containers:
+            if c.role is not Role.INIT and shown.get((resource, c.name), 0) < c.count:
+                return False
+        return True
 
 
 class _Entries:
@@ -154,16 +178,16 @@ class _Entries:
         self,
         topology: NodeTopology,
         report: Report,
+        served: GpuResource,
         resource: str,
-        replicas: int,
         reported: Container[PodUid],
     ) -> None:
         self._topology = topology
         self._report = report
+        self._served = served
         self._resource = resource
-        self._replicas = replicas
         self._reported = reported
-        self._width = width_for(replicas)
+        self.devices = device_pools(topology, report, served)
         self.running: list[Holder] = []
         self.releasing: list[Holder] = []
         self.unreported: dict[PodUid, Unreported] = {}
@@ -178,32 +202,37 @@ class _Entries:
         and is not shown by its UID, if one alone is; else it is told apart by its name.
         """
         self._pods = pods
+        found: dict[PodUid, _Held] = {}
+        named: Mapping[tuple[str, str], PodUid] | None = None
+        for allocation in self._report.allocations:
+            uid = allocation.pod_uid
+            if not uid:
+                named = self._without_uid(pods) if named is None else named
+                name = (allocation.namespace, allocation.pod)
+                uid = named.get(name) or PodUid("/".join(name))
+            held = found.get(uid)
+            if held is None:
+                held = found[uid] = _Held([], {})
+            held.take(allocation)
+        devices = 0
+        for held in found.values():
+            held.shown, held.returning = self.devices.shown_and_returning(held.devices)
+            self._taken.update(held.devices)
+            devices += len(held.devices)
+        if len(self._taken) < devices:
+            _raise_twice_held(self._report.allocations)
+        self.shown = found.keys()
+        return dict(found)
+
+    def _without_uid(self, pods: tuple[PodRecord, ...]) -> Mapping[tuple[str, str], PodUid]:
+        """By name, the pods that are not shown by their UID; none where two have one name."""
         with_uid = {a.pod_uid for a in self._report.allocations if a.pod_uid}
         named: dict[tuple[str, str], PodUid] = {}
         for pod in pods:
             if pod.uid not in with_uid:
                 name = (pod.namespace, pod.name)
                 named[name] = PodUid("") if name in named else pod.uid
-        holder: dict[str, Allocation] = {}
-        found: dict[PodUid, _Held] = {}
-        for allocation in self._report.allocations:
-            name = (allocation.namespace, allocation.pod)
-            uid = allocation.pod_uid or named.get(name) or PodUid("/".join(name))
-            held = found.setdefault(uid, _Held())
-            for i, device in enumerate(allocation.device_ids):
-                first = holder.setdefault(device, allocation)
-                if device in allocation.device_ids[:i]:
-                    raise ContradictionError(f"status.allocations: {device} stands twice in one")
-                if first is not allocation:
-                    raise ContradictionError(
-                        f"status.allocations: {device} is held by {first.namespace}/{first.pod} "
-                        f"and by {allocation.namespace}/{allocation.pod}, one may hold it"
-                    )
-                held.by_container[allocation.resource, allocation.container] += 1
-            held.devices += allocation.device_ids
-        self._taken = set(holder)
-        self.shown = found.keys()
-        return dict(found)
+        return named
 
     def enter(self, pod: PodRecord, shown: _Held | None) -> None:
         """Enter a pod of this node, with what the report shows of it."""
@@ -211,11 +240,12 @@ class _Entries:
         if request is None or pod.ended:
             if shown is not None:
                 hidden = 0 if request is None else self._hidden(request, shown)
-                self.releasing.append(Holder(self.pool(shown), hidden))
+                self.releasing.append(self._holder(request, shown, hidden))
         elif shown is None:
             self._enter_not_shown(pod, request)
         elif shown.whole(request):
-            self._hold(pod, Holder(self.pool(shown), self._hidden(request, shown)))
+            hidden = self._hidden(request, shown)
+            self._hold(pod, self._holder(request, shown, hidden))
         else:
             self.unreported[pod.uid] = self._started(pod, request, shown)
 
@@ -229,7 +259,7 @@ class _Entries:
         if pod.phase == "Running" or pod.uid in self._reported:
             # Admitted for sure, with devices that we are not told: a kubelet shows nothing for a
             # moment after its restart.
-            self._hold(pod, Holder(0, request.effective_count))
+            self._hold(pod, self._holder(request, None, request.effective_count))
             return
         self.unreported[pod.uid] = Unreported(
             request.counts,
@@ -240,6 +270,7 @@ class _Entries:
             # Its init containers may have devices already, and no report would show them.
             opaque=any(role is Role.INIT for role, _ in request.counts),
             ending=pod.deleting,
+            memory=self._memory(request),
         )
 
     def enter_departed(self, gone: Departed) -> None:
@@ -266,6 +297,20 @@ class _Entries:
         """How many devices it holds that no report shows: its init containers' unused ones."""
         return max(0, request.effective_count - shown.count(request.resource))
 
+    def _memory(self, request: GpuRequest | None) -> Bytes:
+        """What a pod says that it uses on each of its GPUs; 0 where it says nothing, or shares them
+        with nobody."""
+        found = None if request is None else request.constraints.gpu_memory
+        return found if found and self._served.replicas > 1 else Bytes(0)
+
+    def _holder(self, request: GpuRequest | None, shown: _Held | None, hidden: int) -> Holder:
+        """A pod that holds devices, with its memory if it says what it uses."""
+        there, returning = (shown.shown, shown.returning) if shown is not None else (0, 0)
+        memory = self._memory(request)
+        if not memory or not (there or hidden):
+            return Holder(returning, hidden)
+        return Holder(returning, hidden, memory, there - returning)
+
     def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Unreported:
         """A pod in the middle of its admission: containers get their devices one by one.
 
@@ -280,7 +325,10 @@ class _Entries:
            them, what is lacking.
         """
         devices = shown.count(request.resource)
-        got = {c.name: shown.by_container[request.resource, c.name] for c in request.containers}
+        got = {
+            c.name: shown.by_container.get((request.resource, c.name), 0)
+            for c in request.containers
+        }
         facts = self._topology.allocator
         one_hint = facts.topology_manager_scope == "pod" and facts.topology_manager_policy != "none"
         opaque = one_hint or any(
@@ -299,74 +347,108 @@ class _Entries:
             request.only_gpu_plugin,
             request.exclusive,
             started=True,
-            shown=self.pool(shown),
+            shown=shown.returning,
             opaque=opaque,
             ending=pod.deleting,
+            memory=self._memory(request),
         )
-
-    def pool(self, held: _Held) -> Pool:
-        """What comes free when a pod lets go: its devices that the kubelet would hand out again."""
-        return self.count(d for d in held.devices if self._allocatable(d))
 
     def availability(self) -> Availability:
         """What is free, and what may change it."""
-        report = self._report
-        everything = pack([self._replicas] * len(self._topology.gpus), self._width)
-        taken = self.count(self._taken)
-        if report.allocatable is None:
-            free = everything - taken
-        else:
-            free = self.count(report.allocatable - self._taken)
-        hiding = any(holder.hidden for holder in (*self.releasing, *self.running))
-        gone = total(everything, self._width) - total(taken, self._width) - total(free, self._width)
-        sick = [self._topology.position_of_uuid.get(h.uuid) for h in report.health if not h.healthy]
+        devices, taken = self.devices, self._taken
+        hiding = _hidden(self.releasing) or _hidden(self.running)
         return Availability(
-            free=free,
-            releasing=tuple(sorted(h for h in self.releasing if h != Holder(0))),
-            running=tuple(sorted(h for h in self.running if h != Holder(0))),
+            free=devices.free(taken),
+            releasing=_in_order(self.releasing),
+            running=_in_order(self.running),
             unreported=unreported_order(self.unreported.values()),
-            sick=sum(1 << p for p in {p for p in sick if p is not None}),
-            width=self._width,
-            gone=max(0, gone) if hiding else 0,
-            withheld=self._withheld(free),
-            room=room(self._topology, report, self._pods, self.unreported),
+            sick=self._sick(),
+            width=devices.width,
+            gone=devices.gone(taken) if hiding else 0,
+            withheld=devices.withheld(taken),
+            room=room(self._topology, self._report, self._pods, self.unreported),
+            beside=self._beside(),
         )
 
-    def _withheld(self, free: Pool) -> Pool:
-        """What the kubelet does not hand out now, whoever holds it."""
-        n, width = len(self._topology.gpus), self._width
-        if self._report.allocatable is None:
+    def _sick(self) -> Mask:
+        """The sick GPUs; a fault of a GPU is one of all its MIG instances."""
+        found = 0
+        for gpu in self._report.health:
+            if not gpu.healthy:
+                found |= self._topology.bit_of_uuid.get(gpu.uuid, 0)
+        if found and self._served.strategy == MIG:
+            return served_devices(self._topology, self._served).on(found)
+        return found
+
+    def _beside(self) -> Mask:
+        """The positions whose GPU has MIG instances of another profile in use."""
+        if self._served.strategy != MIG:
             return 0
-        used = self.count(filter(self._allocatable, self._taken))
-        left = (self._replicas - count(used, p, width) - count(free, p, width) for p in range(n))
-        return pack([max(0, devices) for devices in left], width)
+        ours = served_devices(self._topology, self._served)
+        held = {base_uuid(device) for device in self._taken} - ours.position_of.keys()
+        if not held:
+            return 0
+        used = sum(
+            1 << p
+            for p, gpu in enumerate(self._topology.gpus)
+            if any(part.uuid in held for part in gpu.mig_instances)
+        )
+        return ours.on(used)
 
-    def _allocatable(self, device: str) -> bool:
-        return self._report.allocatable is None or device in self._report.allocatable
 
-    def count(self, devices: Iterable[str]) -> Pool:
-        """Device ids as a pool; one that the node does not have (any more) counts nothing."""
-        position_of = self._topology.position_of_uuid
-        found = [position_of.get(base_uuid(device)) for device in devices]
-        if self._width == 1:
-            return sum(1 << p for p in {p for p in found if p is not None})
-        counts = [0] * len(self._topology.gpus)
-        for position in found:
-            if position is not None:
-                counts[position] = min(counts[position] + 1, self._replicas)
-        return pack(counts, self._width)
+def _hidden(holders: list[Holder]) -> int:
+    return sum([holder.hidden for holder in holders])
+
+
+def _in_order(holders: list[Holder]) -> tuple[Holder, ...]:
+    return tuple(sorted([h for h in holders if h != NOBODY])) if holders else ()
+
+
+def _raise_twice_held(allocations: Iterable[Allocation]) -> None:
+    """Raise :class:`ContradictionError` for a report that gives one device away twice."""
+    holder: dict[str, Allocation] = {}
+    for allocation in allocations:
+        for i, device in enumerate(allocation.device_ids):
+            first = holder.setdefault(device, allocation)
+            if device in allocation.device_ids[:i]:
+                raise ContradictionError(f"status.allocations: {device} stands twice in one")
+            if first is not allocation:
+                raise ContradictionError(
+                    f"status.allocations: {device} is held by {first.namespace}/{first.pod} "
+                    f"and by {allocation.namespace}/{allocation.pod}, one may hold it"
+                )
+
+
+def _check_instances(topology: NodeTopology, report: Report, served: GpuResource) -> None:
+    """A kubelet that hands out MIG instances hands out those we know, and not too many."""
+    devices = served_devices(topology, served)
+    if devices.problem:
+        raise ContradictionError(devices.problem)
+    if not devices.counts:
+        raise ContradictionError(
+            f"resources: {served.name} is served from MIG instances, and the devices have none"
+        )
+    known = instance_ids(topology)
+    for device in report.allocatable or ():
+        if device.startswith(MIG_IDS) and base_uuid(device) not in known:
+            raise ContradictionError(
+                f"status.allocatable: {device} is not among the MIG instances of the node's devices"
+            )
 
 
 def _check_whole(topology: NodeTopology, report: Report) -> None:
     """A kubelet that hands out whole GPUs hands out those we know, and no shares of them."""
+    known, instances = topology.bit_of_uuid, instance_ids(topology)
     for device in report.allocatable or ():
-        if base_uuid(device) not in topology.position_of_uuid or "::" in device:
+        if base_uuid(device) in instances:
+            continue  # another resource's
+        if device not in known or "::" in device:
             raise ContradictionError(
                 f"status.allocatable: {device} is not among the devices of the node"
             )
     for allocation in report.allocations:
         for device in allocation.device_ids:
-            if "::" in device:
+            if "::" in device and base_uuid(device) not in instances:
                 raise ContradictionError(
                     f"status.allocations: {device} is a share, but resources say whole GPUs"
                 )

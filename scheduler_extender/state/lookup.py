@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress, count, repeat
+from operator import is_
 
 from scheduler_extender.limits import AT_ONCE_STATES
-from scheduler_extender.state.answers import Answers, State, States
+from scheduler_extender.state.answers import Answers, PlaceCount, Places, State, States, Totals
 from scheduler_extender.state.decision import Decision
 from scheduler_extender.state.faults import Faults
 from scheduler_extender.state.mix import RequestMix
@@ -24,8 +26,13 @@ SLICE = 20
 millisecond each, and a few on the largest nodes."""
 
 
-class NotRememberedError(Exception):
-    """An answer has to be worked out, or the cluster's lock is held by somebody else."""
+MOST_RESOURCES = 48
+"""Resources over which states are known: NVIDIA's names of MIG instances in one cluster."""
+
+
+class NotAtOnceError(Exception):
+    """The event loop cannot answer at once: it would take too long, or somebody else holds the
+    cluster's lock. A thread has to answer."""
 
 
 @dataclass(slots=True)
@@ -33,13 +40,15 @@ class Look:
     """What is remembered of one request over some nodes, at one moment.
 
     ``states`` has each node's state, in the order asked; None where nobody told us of the node, or
-    where its state cannot be found: then it is among the ``faulted``. ``missing`` are states
+    where its state cannot be found: then it is among the ``faulted``. ``distinct`` are the same
+    without repetition, ``decisions`` and ``merits`` are remembered. ``missing`` are states
     without an answer, ``unweighed`` states that pass and have no merit under ``mix``, each with
     the facts of one node that is in it. ``unfound`` are nodes that have changed just now, or whose
     state there was no time to find.
     """
 
     states: list[State | None]
+    distinct: set[State | None]
     mix: Mix
     decisions: dict[State, Decision] = field(default_factory=dict)
     merits: dict[State, Merit] = field(default_factory=dict)
@@ -49,9 +58,22 @@ class Look:
     unfound: list[str] = field(default_factory=list)
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing has to be worked out."""
-        return not (self.missing or self.unweighed or self.faulted or self.unfound)
+    def left(self) -> int:
+        """How many states have to be worked out."""
+        return len(self.missing) + len(self.unweighed)
+
+
+@dataclass(slots=True)
+class PlaceLook:
+    """What is remembered of the places on some nodes, at one moment.
+
+    ``states`` has each node's state, None where it is unknown; ``known`` the places by state, and
+    ``missing`` the states that have to be worked out, each with the facts of one node.
+    """
+
+    states: dict[NodeName, State | None]
+    known: dict[State, int]
+    missing: dict[State, NodeFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +93,15 @@ class Lookup:
         self._states: dict[str, dict[str, State]] = {}
         self._numbers = States()
         self._answers = Answers()
+        self._places = Places()
+        self._totals = Totals()
         self._mix = RequestMix()
 
     def unknown(
         self, resource: str, names: Sequence[str], nodes: Mapping[NodeName, NodeFacts]
     ) -> list[str]:
         """The nodes among ``names`` whose state has to be found."""
-        known = self._states.setdefault(resource, {})
+        known = self._states_over(resource)
         return [name for name in names if name not in known and name in nodes]
 
     def find(
@@ -86,15 +110,19 @@ class Lookup:
         names: Sequence[str],
         nodes: Mapping[NodeName, NodeFacts],
         faulted: set[str],
+        *,
+        tell: bool = True,
     ) -> None:
-        """Find the states of some nodes. Those for which that fails are added to ``faulted``."""
+        """Find the states of some nodes. Those for which that fails are added to ``faulted``, and
+        whoever listens hears of them if we ``tell``."""
         for name in names:
             facts = nodes.get(NodeName(name))
             if facts is not None and name not in faulted:
                 try:
                     self.state(facts, resource)
                 except Exception as error:  # noqa: BLE001 (a listener logs it)
-                    self._faults.note(facts.name, error)
+                    if tell:
+                        self._faults.note(facts.name, error)
                     faulted.add(name)
 
     def look(
@@ -109,32 +137,57 @@ class Lookup:
     ) -> Look:
         """A look at ``names``. The states of a few nodes are found, if they have to be."""
         resource = request.resource
-        known = self._states.setdefault(resource, {})
+        known = self._states_over(resource)
+        # What is done for each of thousands of nodes is done inside of map and its like.
         states = list(map(known.get, names))
-        unfound: list[str] = []
-        if None in states:
-            new = [name for name in self.unknown(resource, names, nodes) if name not in faulted]
+        distinct, unfound = set(states), []
+        if None in distinct:
+            without = list(compress(count(), map(is_, states, repeat(None))))
+            new = [i for i in without if names[i] in nodes and names[i] not in faulted]
             if at_once and len(new) > AT_ONCE_STATES:
-                raise NotRememberedError
-            self.find(resource, new[:SLICE], nodes, faulted)
-            states, unfound = list(map(known.get, names)), new[SLICE:]
-        look = self._look(request, names, nodes, states, scores=scores)
+                raise NotAtOnceError
+            some = [names[i] for i in new[:SLICE]]
+            self.find(resource, some, nodes, faulted, tell=not at_once)
+            for i in without:
+                states[i] = known.get(names[i])
+            distinct, unfound = set(states), [names[i] for i in new[SLICE:]]
+        look = self._look(request, names, nodes, Look(states, distinct, self._mix.current), scores)
         look.faulted, look.unfound = sorted(faulted), unfound
         return look
 
     def state(self, facts: NodeFacts, resource: str) -> State:
         """The state that a node is in, found now if it has to be."""
-        states = self._states.setdefault(resource, {})
+        states = self._states_over(resource)
         if facts.name not in states:
             states[facts.name] = self._numbers.enter(facts.key(resource))
         return states[facts.name]
+
+    def _states_over(self, resource: str) -> dict[str, State]:
+        """The states of nodes over one resource; of too many the one asked about longest ago goes.
+
+        Names of MIG instances are anybody's to choose.
+        """
+        known = self._states.pop(resource, None)
+        if known is None:
+            known = {}
+            while len(self._states) >= MOST_RESOURCES:
+                gone = self._states.pop(next(iter(self._states)))
+                for state in gone.values():
+                    self._forget_once(state)
+        self._states[resource] = known
+        return known
+
+    def _forget_once(self, state: State) -> None:
+        if self._numbers.leave(state):
+            self._answers.forget_state(state)
+            self._places.forget_state(state)
 
     def leave(self, name: NodeName) -> None:
         """A node has changed, or is gone; a state that no node is in any more is forgotten."""
         for states in self._states.values():
             state = states.pop(name, None)
-            if state is not None and self._numbers.leave(state):
-                self._answers.forget_state(state)
+            if state is not None:
+                self._forget_once(state)
 
     def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
         """Remember an answer, as long as some node is in that state."""
@@ -147,6 +200,46 @@ class Lookup:
         """Remember it while some node is in that state and the classes are those asked now."""
         if self._numbers.lives(state) and classes == classes_of(self._mix.current):
             self._answers.to(request).put_prospect(state, prospect, classes)
+
+    def look_at_places(
+        self, question: PlaceCount, names: Sequence[NodeName], nodes: Mapping[NodeName, NodeFacts]
+    ) -> PlaceLook:
+        """What is remembered of the places on ``names``, as far as their states are found."""
+        states, table = (
+            self._states.setdefault(question.request.resource, {}),
+            self._places.to(question),
+        )
+        look = PlaceLook({name: states.get(name) for name in names}, {}, {})
+        for name, state in look.states.items():
+            if state is None or state in look.known or state in look.missing:
+                continue
+            if state in table:
+                look.known[state] = table[state]
+            else:
+                look.missing[state] = nodes[name]
+        return look
+
+    def remember_places(self, question: PlaceCount, state: State, places: int) -> None:
+        """Remember it while some node is in that state."""
+        if self._numbers.lives(state):
+            self._places.to(question)[state] = places
+
+    def totals(self, question: PlaceCount, kind: str) -> Mapping[str, int]:
+        """The places in each domain of a kind, as far as they are remembered."""
+        return self._totals.to(question, kind)
+
+    def remember_total(self, question: PlaceCount, kind: str, domain: str, places: int) -> None:
+        """Remember the places in a domain, until one of its nodes changes."""
+        self._totals.to(question, kind)[domain] = places
+
+    @property
+    def totalled(self) -> frozenset[str]:
+        """The kinds of domains whose places are remembered."""
+        return self._totals.kinds
+
+    def forget_total(self, kind: str, domain: str) -> None:
+        """A node of the domain has changed, or is in it no more."""
+        self._totals.forget(kind, domain)
 
     @property
     def mix(self) -> Mix:
@@ -165,18 +258,19 @@ class Lookup:
     def clear(self) -> None:
         """Forget every answer."""
         self._answers.clear()
+        self._places.clear()
+        self._totals = Totals()
 
     def _look(
         self,
         request: GpuRequest,
         names: Sequence[str],
         nodes: Mapping[NodeName, NodeFacts],
-        states: list[State | None],
-        *,
+        look: Look,
         scores: bool,
     ) -> Look:
-        table, look = self._answers.to(request), Look(states, self._mix.current)
-        distinct = {state for state in set(states) if state is not None}
+        table, states = self._answers.to(request), look.states
+        distinct = {state for state in look.distinct if state is not None}
         look.decisions = {s: table.decisions[s] for s in distinct if s in table.decisions}
         todo = distinct - look.decisions.keys()
         if scores:
@@ -186,8 +280,9 @@ class Lookup:
                 if merit is not None:
                     look.merits[state] = merit
             todo |= passing - look.merits.keys()
-        for name, at in zip(names, states, strict=True) if todo else ():
-            if at is not None and at in todo:
+        some = dict(zip(states, names, strict=True)) if todo else {}
+        for at, name in some.items():  # in the order in which the nodes were asked about
+            if at in todo and at is not None:
                 wanted = look.unweighed if at in look.decisions else look.missing
                 wanted[at] = nodes[NodeName(name)]
         return look

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from topology.core.mig import MIG_RESOURCE
 from topology.core.requests import GpuRequest
 from topology.core.scoring import PRIOR, Mix, RequestClass
 
@@ -29,7 +30,12 @@ class RequestMix:
         self.current: Mix = PRIOR
 
     def observe(self, request: GpuRequest) -> bool:
-        """Count a pod's request; True where :attr:`current` has changed."""
+        """Count a pod's request; True where :attr:`current` has changed.
+
+        Pods that ask for MIG instances by their profile say nothing of those that want GPUs.
+        """
+        if MIG_RESOURCE in request.resource:
+            return False
         fade = 1 - 1 / MEMORY
         for kind in self._weights:
             self._weights[kind] *= fade

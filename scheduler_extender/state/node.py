@@ -13,16 +13,21 @@ Three kinds of pods are no longer with the API server or have ended, and still c
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from scheduler_extender.state.ledger import ContradictionError, Departed, Leaving, Ledger, ledger
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.roster import Roster
 from scheduler_extender.state.streak import Streak, Streaks, kind_of
+from scheduler_extender.wire import Taint
+from topology.core.admission import Kubelet, kubelet_of
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
+from topology.core.mig import shape_of
 from topology.core.remembering import Interruption
 from topology.core.report import MissingGpu, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
@@ -56,6 +61,11 @@ class NodeFacts:
     forgiven them, in seconds since 1970. ``admitted`` are the kinds of pods, by resource, of which
     the kubelet has admitted one, with the latest start time by its clock (minus infinity where no
     status had one).
+
+    ``reserved`` is the waiting pod for which a place is kept here.
+
+    ``labels`` and ``taints`` are the Node object's, and ``cordoned`` says that the scheduler sends
+    nobody: they say who may be sent here, and no answer of the node itself depends on them.
     """
 
     name: NodeName
@@ -77,13 +87,32 @@ class NodeFacts:
     streaks: Mapping[str, Streaks] = field(default_factory=dict)
     admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
     resumed: float = 0.0
+    reserved: PodRecord | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    cordoned: bool = False
+    taints: tuple[Taint, ...] = ()
     _ledgers: dict[str, Ledger | Unusable] = field(init=False, repr=False, default_factory=dict)
+    _keys: dict[str, Hashable] = field(init=False, repr=False, default_factory=dict)
+    _kubelets: dict[str, Kubelet] = field(init=False, repr=False, default_factory=dict)
+
+    def changed(self, **fields: Any) -> NodeFacts:
+        """The facts with some fields changed: :func:`dataclasses.replace`, in a quarter of the
+        time. Thousands of pods come at a start, and each changes its node twice."""
+        values = list(_VALUES(self))
+        for name, value in fields.items():
+            values[_AT[name]] = value
+        return NodeFacts(*values)
 
     @property
     def known(self) -> bool:
         """Whether there is anything to know; a node without is forgotten."""
         return bool(
-            self.exists or self.topology or self.problem or self.pods or self.in_flight
+            self.exists
+            or self.topology
+            or self.problem
+            or self.pods
+            or self.in_flight
+            or self.reserved
         )  # leaving pods alone do not keep a node known
 
     @property
@@ -116,10 +145,58 @@ class NodeFacts:
             for pod in (*self.alive.values(), *self.in_flight.values(), *leaving)
         )
 
+    def tells_memory(self, resource: str) -> bool:
+        """Whether a pod here says what it uses of GPUs that it shares."""
+        served = self.topology.resource(resource) if self.topology is not None else None
+        return (served is not None and served.replicas > 1) and any(
+            isinstance(pod.request, GpuRequest) and pod.request.constraints.gpu_memory
+            for pod in self.all_pods
+            if not pod.ended
+        )
+
     @property
     def too_many_departed(self) -> bool:
         """Whether more pods departed here than anybody can follow."""
-        return any(gone.many for gone in self.departed.values())
+        return bool(self.departed) and any(gone.many for gone in self.departed.values())
+
+    @property
+    def ending(self) -> frozenset[PodUid]:
+        """The pods here that are on their way out: they let go of their devices by themselves."""
+        return frozenset((*(p.uid for p in self.alive.values() if p.deleting), *self.leaving))
+
+    @cached_property
+    def kept(self) -> NodeFacts | None:
+        """The facts as the pod needs them for which a place is kept; None where none is.
+
+        Whoever is evicted for it, and whoever is ending, is gone; it is on its way here, and was
+        promised what it asks for.
+        """
+        pod = self.reserved
+        if pod is None or pod.reserved is None or pod.uid in self.pods or pod.uid in self.in_flight:
+            return None
+        facts = self.without(pod.reserved.victims | self.ending | {pod.uid})
+        return facts.with_place_for(pod)
+
+    def is_open_to(self, pod: PodRecord) -> bool:
+        """Whether kube-scheduler may send a pod here, by the pod's selectors and the node's taints.
+        Where no Node object is known everybody may come."""
+        return not self.exists or pod.standing.destinations.include(
+            self.name, self.labels, self.taints, cordoned=self.cordoned
+        )
+
+    def keeps_place_for(self, uid: PodUid) -> bool:
+        """Whether a place is kept here for this pod."""
+        return self.reserved is not None and self.reserved.uid == uid
+
+    def with_place_for(self, pod: PodRecord) -> NodeFacts:
+        """The facts if a pod were bound here with a promise of what it requires."""
+        request = pod.request
+        promised = NO_CONSTRAINTS
+        if isinstance(request, GpuRequest) and request.required:
+            promised = request.constraints
+        survives = promised != NO_CONSTRAINTS
+        ours = replace(pod, node=self.name, promised=promised, survives_endings=survives)
+        return replace(self, in_flight={**self.in_flight, pod.uid: ours})
 
     def unanswered(self, resource: str) -> list[PodRecord]:
         """Pods over ``resource`` of which nobody has seen yet whether the kubelet takes them."""
@@ -166,6 +243,34 @@ class NodeFacts:
         Nodes with equal keys answer every request alike. Where too many pods have departed nobody
         decides: then a plain pod's answer depends on whether a promise is outstanding.
         """
+        found = self._keys.get(resource)
+        if found is None:
+            found = self._keys[resource] = self._key(resource)
+        return found
+
+    def prepare(self) -> None:
+        """Work out now what the next question about the node needs.
+
+        A fault of ours is left for then: it shows when the node is asked.
+        """
+        for served in self.topology.resources if self.topology is not None else ():
+            try:
+                self.key(served.name)
+            except Interruption:
+                raise
+            except Exception:  # noqa: BLE001
+                return
+
+    def kubelet(self, resource: str) -> Kubelet:
+        """How the node hands out a resource that it serves."""
+        found = self._kubelets.get(resource)
+        if found is None:
+            served = self.topology.resource(resource) if self.topology is not None else None
+            assert self.topology is not None and served is not None  # noqa: S101, PT018
+            found = self._kubelets[resource] = kubelet_of(self.topology, served, self.missing)
+        return found
+
+    def _key(self, resource: str) -> Hashable:
         key: tuple[object, ...] = (
             self.problem is not None,
             self.report is None,
@@ -179,17 +284,28 @@ class NodeFacts:
             if streaks.closing_to_new is not None:
                 key += (frozenset(self.admitted.get(resource, ())),)
         topology = self.topology
-        if topology is not None:
+        served = None if topology is None else topology.resource(resource)
+        if topology is not None and served is None:
+            return (*key, bool(topology.resources))  # whatever else is on it
+        if topology is not None and served is not None:
             usable = not self.problem and self.report is not None
             available = self.availability(resource) if usable else None
-            key += (topology.shape, topology.allocator, topology.resources, available)
+            shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
+            key += (shape, topology.allocator, topology.resources, available)
             key += (self.missing,)
             key += (self.too_many_departed, self.too_many_departed and self.promises)
+            key += (self.too_many_departed and self.tells_memory(resource),)
+        if self.reserved is not None and self.kept is not None:
+            key += (self.reserved.uid, self.reserved.reserved, self.kept.key(resource))
         return key
 
     def without(self, gone: frozenset[PodUid]) -> NodeFacts:
-        """The facts if some pods had ended and their devices had been released."""
+        """The facts if some pods had ended and their devices had been released.
+
+        A place that is kept for one of them is kept no more.
+        """
         report = self.report
+        waiting = self.reserved
         if report is not None:
             kept = tuple(a for a in report.allocations if a.pod_uid not in gone)
             report = replace(report, allocations=kept)
@@ -199,6 +315,7 @@ class NodeFacts:
             pods=self.pods.without(gone),
             in_flight=without(self.in_flight, gone),
             leaving=without(self.leaving, gone),
+            reserved=None if waiting is not None and waiting.uid in gone else waiting,
         ).without_old_departed()
 
     def without_old_departed(self) -> NodeFacts:
@@ -236,6 +353,11 @@ class NodeFacts:
 
         It shows devices by the pods' UIDs, where the agent knows them, and CPUs by their names.
         """
+        ended = self._ended_and_shown() if self.pods.any_ended else ()
+        leaving = [found.pod for found in self.leaving.values()]
+        return (*self.alive.values(), *ended, *self.in_flight.values(), *leaving)
+
+    def _ended_and_shown(self) -> Iterable[PodRecord]:
         report = self.report or Report()
         shown = {a.pod_uid for a in report.allocations}
         names = {(a.namespace, a.pod) for a in report.allocations if not a.pod_uid}
@@ -243,8 +365,7 @@ class NodeFacts:
         ended = {pod for uid in shown if (pod := self.pods.get(uid)) is not None and pod.ended}
         for name in names:
             ended.update(self.pods.ended_named(name))
-        leaving = (found.pod for found in self.leaving.values())
-        return (*self.alive.values(), *sorted(ended, key=_uid), *self.in_flight.values(), *leaving)
+        return sorted(ended, key=_uid)
 
     def _ledger(self, resource: str) -> Ledger | Unusable:
         assert self.topology is not None  # noqa: S101 (callers looked)
@@ -260,6 +381,10 @@ class NodeFacts:
             )
         except ContradictionError as error:
             return Unusable(str(error))
+
+
+_AT = {given.name: i for i, given in enumerate(g for g in fields(NodeFacts) if g.init)}
+_VALUES = attrgetter(*_AT)
 
 
 def without(found: Mapping[PodUid, T], gone: Collection[PodUid]) -> Mapping[PodUid, T]:

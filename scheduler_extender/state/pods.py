@@ -9,9 +9,19 @@ from typing import Any
 
 import msgspec
 
-from scheduler_extender.annotations import PLACEMENT, Malformed, containers_of, parse, render
+from scheduler_extender.annotations import (
+    KEPT_PLACE,
+    PLACEMENT,
+    Malformed,
+    containers_of,
+    parse,
+    render,
+)
+from scheduler_extender.membership import Membership, membership_of, render_membership
 from scheduler_extender.state.refusal import Refusal, refusal_of
-from scheduler_extender.wire import Pod, PodStatus
+from scheduler_extender.state.reserved import Reserved, reserved_of, value_of
+from scheduler_extender.state.standing import BARE, Standing, asks_of, standing_of
+from scheduler_extender.wire import Pod, PodSpec, PodStatus
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
@@ -30,7 +40,9 @@ class PodRecord:
     for one that somebody else bound. ``survives_endings`` is a promise that was called
     guaranteed, and not just expected. ``refusal`` is why its kubelet has turned it away, None where
     it has not. ``admitted`` says that the kubelet has taken it, as far as its status tells, and
-    ``started`` when either happened, in seconds since 1970 by the kubelet's clock.
+    ``started`` when either happened, in seconds since 1970 by the kubelet's clock. ``membership``
+    is what it says of its group, None where it is in none or that cannot be read. ``standing`` is
+    what evictions go by, and ``reserved`` the place that is kept for it while it waits.
     """
 
     uid: PodUid
@@ -46,6 +58,9 @@ class PodRecord:
     refusal: Refusal | None = None
     admitted: bool = False
     started: float | None = None
+    membership: Membership | None = None
+    standing: Standing = BARE
+    reserved: Reserved | None = None
 
     @property
     def ended(self) -> bool:
@@ -91,6 +106,9 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         refusal=refusal,
         admitted=admitted,
         started=started,
+        membership=None if isinstance(request, Malformed) else membership_of(pod),
+        standing=standing_of(pod, managed),
+        reserved=reserved_of(pod),
     )
 
 
@@ -106,6 +124,7 @@ def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
     )
     try:
         started = datetime.fromisoformat(status.start_time or "").timestamp()
+        datetime.fromtimestamp(started, UTC)  # a zone may carry it out of the years that there are
     except (ValueError, OverflowError):
         started = None
     answered = started is not None or status.phase in ("Running", "Succeeded")
@@ -175,7 +194,16 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         annotations[PLACEMENT] = json.dumps(placement)
     if pod.node is not None:
         spec["nodeName"] = pod.node
+    if pod.reserved is not None:
+        kept = pod.reserved
+        annotations[KEPT_PLACE] = value_of(pod.uid, kept.node, kept.until, kept.victims)
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    metadata |= _write_standing(pod, request, spec)
+    if pod.membership is not None:
+        more, labels, grouped = render_membership(pod.membership)
+        metadata["labels"] = metadata.get("labels", {}) | labels
+        annotations |= more
+        spec |= grouped
     if annotations:
         metadata["annotations"] = annotations
     status: dict[str, Any] = {"phase": pod.phase}
@@ -189,6 +217,8 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         status |= {"reason": pod.refusal.reason, "message": pod.refusal.message}
     elif pod.admitted and pod.phase == "Failed":
         status["containerStatuses"] = [{}]
+    if pod.standing.nominated is not None:
+        status["nominatedNodeName"] = pod.standing.nominated
     if pod.deleting:
         metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
     return {
@@ -198,3 +228,31 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         "spec": spec,
         "status": status,
     }
+
+
+def _write_standing(
+    pod: PodRecord, request: GpuRequest | None, spec: dict[str, Any]
+) -> dict[str, Any]:
+    """Write into a pod's ``spec`` what :func:`.standing.standing_of` reads of it; what it reads of
+    the metadata is returned.
+
+    What the containers do not ask for already is written as overhead, which counts alike.
+    """
+    standing = pod.standing
+    if standing.priority:
+        spec["priority"] = standing.priority
+    there = dict(asks_of(Pod(spec=msgspec.convert(spec, PodSpec)), _resource(request)))
+    more = {name: n - there.get(name, 0) for name, n in standing.asks if n > there.get(name, 0)}
+    if more:
+        spec["overhead"] = {name: f"{amount}m" for name, amount in more.items()}
+    spec |= standing.destinations.written()
+    metadata: dict[str, Any] = {}
+    if standing.labels:
+        metadata["labels"] = dict(standing.labels)
+    if standing.controller:
+        metadata["ownerReferences"] = [{"kind": standing.controller, "controller": True}]
+    return metadata
+
+
+def _resource(request: GpuRequest | None) -> tuple[str, ...]:
+    return () if request is None else (request.resource,)

@@ -161,7 +161,7 @@ def _with_admitted(
     kinds = {**known, kind: at}
     if len(kinds) > MOST_ADMITTED:
         del kinds[min(kinds, key=kinds.__getitem__)]
-    return replace(facts, admitted={**facts.admitted, resource: kinds})
+    return facts.changed(admitted={**facts.admitted, resource: kinds})
 
 
 def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:

@@ -8,7 +8,7 @@ buckets, and one bucket is copied; the others are few, for each of them holds a 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 from zlib import crc32
 
@@ -48,11 +48,16 @@ class Roster(Mapping[PodUid, PodRecord]):
 
     def __iter__(self) -> Iterator[PodUid]:
         yield from self.alive
-        for bucket in self.ended:
+        for bucket in self.ended if self.any_ended else ():
             yield from bucket
 
     def __len__(self) -> int:
-        return len(self.alive) + sum(map(len, self.ended))
+        return len(self.alive) + (sum(map(len, self.ended)) if self.any_ended else 0)
+
+    @property
+    def any_ended(self) -> bool:
+        """Whether some pod may have ended; false only where none has."""
+        return self.ended is not NO_PODS
 
     def ended_named(self, name: PodName) -> tuple[PodRecord, ...]:
         """The ended pods of this name: one that is made anew has the name of the former."""
@@ -63,7 +68,7 @@ class Roster(Mapping[PodUid, PodRecord]):
         known = self.get(pod.uid)
         others = self if known is None or known.ended == pod.ended else self.without((pod.uid,))
         if not pod.ended:
-            return replace(others, alive={**others.alive, pod.uid: pod})
+            return Roster({**others.alive, pod.uid: pod}, others.ended, others.names)
         i, names = _bucket(pod.uid), others.names
         ended = _put(others.ended, i, {**others.ended[i], pod.uid: pod})
         if pod.uid not in others.ended[i]:

@@ -6,7 +6,7 @@ changes nothing. What follows from a kubelet's answers is in :mod:`.refusing`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scheduler_extender.state.ledger import Departed, Leaving
 from scheduler_extender.state.node import NodeFacts, resource_of, without
@@ -19,6 +19,20 @@ from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 MOST_DEPARTED = 32
 """Departed pods of one resource on one node that are remembered one by one; where there are more,
 nothing is promised until nobody is unreported beside whom they may have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRecord:
+    """A record that was taken in: the facts of its node before and after.
+
+    ``changed`` says that the node's answers may be others, ``shown`` is the report if it is to be
+    held against what was foreseen.
+    """
+
+    before: NodeFacts
+    after: NodeFacts
+    changed: bool
+    shown: Report | None
 
 
 def is_heartbeat(report: Report | None, known: Report | None) -> bool:
@@ -60,9 +74,8 @@ def with_record(
         waiting = facts.unsettled if offers_the_same(report, known) else facts.here
         # One report more than the first that shows it: that may show some of its containers only.
         unsettled = (waiting & facts.here) - facts.reported
-        facts = replace(facts, unsettled=unsettled)
-    facts = replace(
-        facts,
+        facts = facts.changed(unsettled=unsettled)
+    facts = facts.changed(
         topology=topology,
         report=report,
         problem=None,
@@ -79,7 +92,7 @@ def without_record(facts: NodeFacts, problem: str | None = None) -> NodeFacts:
 
 def with_pod(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
     """A pod is bound here, or has changed."""
-    return replace(facts, pods=facts.pods.with_pod(pod)).without_old_departed()
+    return facts.changed(pods=facts.pods.with_pod(pod)).without_old_departed()
 
 
 def without_pod(facts: NodeFacts, uid: PodUid) -> NodeFacts:
@@ -143,7 +156,7 @@ def _with_reported(facts: NodeFacts) -> NodeFacts:
         facts = replace(facts, boot_id=report.boot_id, departed={}, leaving={})
         reported = frozenset()
     reported &= {pod.uid for pod in facts.all_pods}
-    return replace(facts, reported=reported | {a.pod_uid for a in report.allocations})
+    return facts.changed(reported=reported | {a.pod_uid for a in report.allocations})
 
 
 def _let_go(facts: NodeFacts) -> NodeFacts:

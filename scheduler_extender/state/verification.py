@@ -22,10 +22,10 @@ from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
 from scheduler_extender.state.transitions import offers_the_same
 from topology import codec
-from topology.core.admission import Kubelet, kubelet_of
-from topology.core.belief import opaque
+from topology.core.admission import Kubelet, kubelet_of, opaque
 from topology.core.devices import GpuResource, PodUid
 from topology.core.graph import NodeTopology
+from topology.core.mig import served_devices
 from topology.core.placement import predicted, satisfies
 from topology.core.pools import Pool, gpus, total
 from topology.core.report import Report
@@ -81,15 +81,14 @@ def verify(before: NodeFacts, after: Report) -> list[Surprise]:
         return []  # nobody has anything that was not there before
     found = []
     for served in topology.resources:
-        if served.strategy != "mig":
-            found += _verify(before, topology, served, former, after)
+        found += _verify(before, topology, served, former, after)
     return found
 
 
 def _verify(
     facts: NodeFacts, topology: NodeTopology, served: GpuResource, before: Report, after: Report
 ) -> list[Surprise]:
-    kubelet = kubelet_of(topology, served)
+    kubelet, devices = kubelet_of(topology, served), served_devices(topology, served)
     if before.missing or after.missing:
         kubelet = opaque(kubelet)  # a GPU that does not answer may have, at some time in between
     same_boot, calm = before.boot_id == after.boot_id, offers_the_same(after, before)
@@ -114,6 +113,8 @@ def _verify(
         got = now.shown.get(pod.uid)
         if got is None or not isinstance(pod.request, GpuRequest):
             continue
+        if pod.request.resource != served.name:
+            continue
         if pod.uid in now.unreported or total(got, kubelet.width) < pod.request.count:
             continue  # part of it is shown; whether it has ended meanwhile or not
         if same_boot and then.shown.get(pod.uid) == got:
@@ -126,14 +127,16 @@ def _verify(
         if pod_then is not None and settled and not _foreseen(kubelet, then, pod.uid, got):
             kinds.append(OUTSIDE)
         mask = gpus(got, kubelet.width)
-        if not satisfies(topology.shape, pod.promised, mask):
+        held = total(got, kubelet.width)
+        replicas = kubelet.replicas
+        if not satisfies(kubelet.shape, pod.promised, mask, count=held, replicas=replicas):
             kinds.append(BROKEN)
         found += [
             Surprise(
                 kind,
                 pod,
                 topology.name,
-                topology.indices(mask),
+                devices.indices(mask),
                 _foreign(before, after, pods),
                 replayable(topology, before, pods),
             )

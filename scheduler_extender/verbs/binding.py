@@ -11,21 +11,28 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol, TypedDict
+from functools import partial
+from typing import Protocol, TypedDict, TypeVar
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, sets_of
 from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.groupenquiry import Member, as_member, gather
+from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.verbs.turns import Turns
+from scheduler_extender.verbs.turns import LOOKS_EVERY, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import Mask, NodeName, PodUid
-from topology.core.placement import Verdict
+from topology.core.mig import served_devices
+from topology.core.placement import IN_PROGRESS, Rejection, Verdict
 from topology.core.requests import GpuRequest
 
+T = TypeVar("T")
+
 TOO_LATE = "the bind waited too long to be begun: kube-scheduler has given it up, and tries again"
+STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
 NO_ANSWER = "the node's kubelet has not answered about the pods before: kube-scheduler tries again"
 MAX_SETS_WRITTEN = 16
 TRIES = 3
@@ -37,6 +44,11 @@ class BindError(Exception):
     says so. kube-scheduler forgets the pod and tries again."""
 
 
+class InProgressError(BindError):
+    """Pods that are on their way keep a node from taking the pod, and their reports may change it:
+    it could break one's promise, or they could break the pod's own."""
+
+
 class BindUnknownError(Exception):
     """Whether a bind happened cannot be told now; it has to stay in flight."""
 
@@ -46,6 +58,8 @@ class Binding:
     """One bind to write: the pod by name and UID, its node, and the placement annotation.
 
     ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
+    ``request`` is what the pod asked for when it was decided: a binder that knows the pod to ask
+    for something else by now does not write. None where nobody decided.
     """
 
     namespace: str
@@ -54,6 +68,7 @@ class Binding:
     node: NodeName
     placement: str
     term: int = 0
+    request: GpuRequest | Malformed | None = None
 
 
 class Binder(Protocol):
@@ -95,6 +110,57 @@ def bind(
     """
     if late():
         raise BindError(TOO_LATE)
+    node = NodeName(args.node)
+    pod = _unbound(cluster, binder, args)
+    if pod is None:
+        return
+    reserved = _awaiting_news(lambda: _reserve(cluster, pod, node), node, late, turns)
+    if reserved is None:
+        return
+    try:
+        ready = _in_its_turn(cluster, reserved, node, late, turns)
+        written = json.dumps(_placement(ready, pod, now()), separators=(",", ":"))
+    except Exception:
+        cluster.take_back(reserved.ours, reserved.before)  # nothing has been written
+        raise
+    try:
+        binder.write(Binding(pod.namespace, pod.name, pod.uid, node, written, term, pod.request))
+    except BindError:
+        cluster.take_back(reserved.ours, reserved.before)
+        raise
+    except BindUnknownError as error:
+        raise BindError(str(error)) from error
+
+
+def _in_its_turn(
+    cluster: Cluster,
+    reserved: _Reserved,
+    node: NodeName,
+    late: Callable[[], bool],
+    turns: Turns | None,
+) -> _Reserved:
+    """What is written, once it is the reserved bind's turn. Raises :class:`BindError`."""
+    has_turn = turns is None or turns.wait(reserved.ours, late)
+    _in_time(late, has_turn=has_turn)
+    if turns is None:
+        return reserved
+    ready = _awaiting_news(
+        lambda: _looked_at_again(cluster, reserved),
+        node,
+        # Who else waits may wait for our turn; but a member of a gang that is refused now leaves
+        # the gang bound in part.
+        lambda: late() or (turns.anybody_waits(node) and not _in_gang(reserved.ours)),
+        turns,
+    )
+    _in_time(late, has_turn=has_turn)
+    return ready
+
+
+def _unbound(cluster: Cluster, binder: Binder, args: BindingArgs) -> PodRecord | None:
+    """The pod to bind; None where it is bound to that node already.
+
+    Raises :class:`BindError` where it is gone, or bound to another node.
+    """
     uid, node = PodUid(args.pod_uid), NodeName(args.node)
     if not cluster.has_node(node):
         raise BindError("this node does not exist")
@@ -111,23 +177,8 @@ def bind(
     if pod.node is not None:
         if pod.node != node:
             raise BindError(f"pod is bound to {pod.node} already")
-        return
-    reserved = _reserve(cluster, pod, node)
-    if reserved is None:
-        return
-    has_turn = turns is None or turns.wait(reserved.ours, late)
-    try:
-        _in_time(late, has_turn=has_turn)
-        if turns is not None:
-            reserved = _looked_at_again(cluster, reserved)
-        placement = _placement(reserved, pod, now())
-        written = json.dumps(placement, separators=(",", ":"))
-        binder.write(Binding(pod.namespace, pod.name, uid, node, written, term))
-    except BindError:
-        cluster.take_back(reserved.ours, reserved.before)
-        raise
-    except BindUnknownError as error:
-        raise BindError(str(error)) from error
+        return None
+    return pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +191,73 @@ class _Reserved:
     ours: PodRecord
     before: PodRecord | None
     sets: tuple[Mask, ...] | None
+
+
+def _awaiting_news(
+    ask: Callable[[], T], node: NodeName, hopeless: Callable[[], bool], turns: Turns | None
+) -> T:
+    """The answer to ``ask``, asked again at each news of the node while it raises
+    :class:`InProgressError`, until that is ``hopeless``.
+
+    kube-scheduler asks filter about the next pod before it sends the bind of the one before. So two
+    pods are sent to one node. Until the first one has its devices, a tenth of a second as a rule,
+    the second could break its promise, or has none of its own. Refused, it would wait a second and
+    more.
+    """
+    try:
+        return ask()
+    except InProgressError:
+        if turns is None:
+            raise
+    with turns.news_of(node) as news:
+        while True:
+            if news is not None:
+                news.clear()
+            try:
+                return ask()
+            except InProgressError:
+                if news is None or hopeless():
+                    turns.gave_up_news()
+                    raise
+            news.wait(LOOKS_EVERY)
+
+
+def _refused(rejection: Rejection) -> BindError:
+    return (InProgressError if rejection == IN_PROGRESS else BindError)(rejection.reason)
+
+
+def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> BindError:
+    """The refusal of a node; one that waits for the report, where a pod of a gang may hope for it.
+
+    Between a pod's start and the report about it nobody knows which GPUs it holds, so that less is
+    promised than before and after.
+    """
+    if rejection.resolvable and _in_gang(pod) and _report_is_to_come(facts, resource_of(pod)):
+        return InProgressError(rejection.reason)
+    return _refused(rejection)
+
+
+def _in_gang(pod: PodRecord) -> bool:
+    return pod.membership is not None and pod.membership.gang
+
+
+def _report_is_to_come(facts: NodeFacts, resource: str) -> bool:
+    """Whether a pod that is bound here has devices, or gets them, that no report has shown."""
+    return any(
+        not (pod.ended or pod.uid in facts.reported) and resource_of(pod) == resource
+        for pod in facts.pods.values()
+    )
+
+
+def _refused_unreserved(
+    pod: PodRecord, rejection: Rejection, decision: Decision, facts: NodeFacts
+) -> BindError:
+    """The error of a pod that has reserved nothing: nobody waits for it, so it may wait."""
+    assessed = decision.assessment
+    left_open = assessed is not None and assessed.verdict is Verdict.POSSIBLE
+    if left_open and rejection.resolvable and facts.unreported(resource_of(pod)):
+        return InProgressError(rejection.reason)
+    return _refused_here(pod, facts, rejection)
 
 
 def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | None:
@@ -159,21 +277,58 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
             facts, before = cluster.facts(node), cluster.bind_in_flight(pod.uid)
             if before is not None and before.node != node:
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
-            without = facts if before is None else facts.without(frozenset({pod.uid}))
+            asking = before is not None or facts.keeps_place_for(pod.uid)
+            without = facts.without(frozenset({pod.uid})) if asking else facts
+            member = _member(cluster, pod, request)
+            request = request if member is None else member.request
             decision = answer_of(cluster, without, request)
             if _is_bound(cluster, pod.uid, node):
                 return None
             if decision.rejection is not None:
-                raise BindError(decision.rejection.reason)
+                raise _refused_unreserved(pod, decision.rejection, decision, without)
+            starts = _asked_of_group(cluster, member, without, again=before is not None)
             sets = _sets_of(cluster, without, request, decision)
             with cluster.locked():
                 now_in_flight = cluster.bind_in_flight(pod.uid)
                 if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
                     continue
-                ours = cluster.reserve(node, _promised(pod, request, decision), seen=facts)
+                if starts is not None and starts != cluster.group_starts:
+                    continue
+                ours = cluster.reserve(node, _promised(pod, request.alone, decision), seen=facts)
             if ours is not None:
                 return _Reserved(decision, without, ours, before, sets)
     raise BindError("this node changes all the time; kube-scheduler tries again")
+
+
+def _member(cluster: Cluster, pod: PodRecord, request: GpuRequest) -> Member | None:
+    """The pod as a member of its group; None where it is in none."""
+    if pod.membership is None:
+        return None
+    return as_member(cluster, pod.uid, pod.membership, request)
+
+
+def _asked_of_group(
+    cluster: Cluster, member: Member | None, facts: NodeFacts, *, again: bool
+) -> int | None:
+    """How often a group had started when the pod's group agreed to the node; None where nobody had
+    to be asked. ``again`` says that the facts are without a bind of the pod that is in flight.
+    Raises :class:`BindError` where the group's domain is another, or cannot hold it.
+    """
+    if member is None or not member.bound_to_domain:
+        return None
+    until = cluster.clock() + VERB_SECONDS
+    instead = {facts.name: facts} if again else None
+    late = partial(_is_late, cluster, until)
+    found = gather(cluster, member, [facts.name], late=late, instead=instead)
+    if found.late:
+        raise BindError(STILL_COUNTING)
+    if found.rejections:
+        raise _refused(found.rejections[facts.name])
+    return found.starts
+
+
+def _is_late(cluster: Cluster, until: float) -> bool:
+    return cluster.clock() >= until
 
 
 def _in_time(late: Callable[[], bool], *, has_turn: bool) -> None:
@@ -191,12 +346,14 @@ def _looked_at_again(cluster: Cluster, reserved: _Reserved) -> _Reserved:
     request, node = reserved.ours.request, reserved.ours.node
     if node is None or not isinstance(request, GpuRequest):
         return reserved
+    member = _member(cluster, reserved.ours, request)
+    request = request if member is None else member.request
     without = cluster.facts(node).without(frozenset({reserved.ours.uid}))
     if without.key(request.resource) == reserved.facts.key(request.resource):
         return reserved
     decision = answer_of(cluster, without, request)
     if decision.rejection is not None:
-        raise BindError(decision.rejection.reason)
+        raise _refused_here(reserved.ours, without, decision.rejection)
     if _is_guaranteed(decision) and not _is_guaranteed(reserved.decision):
         return reserved
     sets = _sets_of(cluster, without, request, decision)
@@ -256,9 +413,17 @@ def _placement(reserved: _Reserved, pod: PodRecord, time: str) -> _Placement:
     facts, decision = reserved.facts, reserved.decision
     found = _Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
     sets = reserved.sets
-    if facts.topology is not None and sets:
-        indices = facts.topology.indices
-        found["sets"] = [list(indices(mask)) for mask in sets[:MAX_SETS_WRITTEN]]
-        if len(sets) > MAX_SETS_WRITTEN:
-            found["setsOmitted"] = len(sets) - MAX_SETS_WRITTEN
+    topology, request = facts.topology, reserved.ours.request
+    served = (
+        topology.resource(request.resource)
+        if topology is not None and isinstance(request, GpuRequest)
+        else None
+    )
+    if topology is not None and served is not None and sets:
+        indices = served_devices(topology, served).indices
+        # MIG instances of several kinds may be on one GPU.
+        listed = list(dict.fromkeys(indices(mask) for mask in sets))
+        found["sets"] = [list(gpus) for gpus in listed[:MAX_SETS_WRITTEN]]
+        if len(listed) > MAX_SETS_WRITTEN:
+            found["setsOmitted"] = len(listed) - MAX_SETS_WRITTEN
     return found

@@ -1,20 +1,29 @@
 """preempt: which evictions would help.
 
 kube-scheduler's dry run counts GPUs and knows nothing of links, so it may name victims on a node
-where the pod would still not be promised what it requires. Such nodes are dropped: nobody is
-evicted for nothing. Victims are never changed, nodes never invented.
+where the pod would still not be promised what it requires. There others are named, whose GPUs
+complete the set (:mod:`.unblocking.replacing`); a node where none would do is dropped: nobody is
+evicted for nothing. Nodes are never invented.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.state.budgets import violations
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import undecided
 from scheduler_extender.state.enquiry import OutOfTimeError, answer_of, in_time
-from scheduler_extender.wire import MetaVictims, PreemptionArgs, PreemptionResult
+from scheduler_extender.state.groupenquiry import Member, gather, member_of
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.standing import asks_of
+from scheduler_extender.unblocking.replacing import Preemptor, replaced
+from scheduler_extender.unblocking.victims import after, importance
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, PreemptionResult
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
@@ -22,11 +31,12 @@ from topology.core.requests import GpuRequest
 def preempt(
     cluster: Cluster, args: PreemptionArgs, late: Callable[[], bool] = lambda: False
 ) -> PreemptionResult:
-    """The offered nodes on which the pod would pass filter once their victims have let go.
+    """The offered nodes on which the pod would pass filter once some pods have let go, and which.
 
-    Once ``late`` says that the time is up, the nodes that are left over are dropped: nobody is
-    evicted for what has not been worked out. A node without victims is dropped: there is
-    nothing to evict on it, and kube-scheduler takes an empty list for an error.
+    They are kube-scheduler's own victims wherever these will do. Pods that are ending already are
+    taken to be gone. Once ``late`` says that the time is up, the nodes that are left over are
+    dropped: nobody is evicted for what has not been worked out. A node without victims is dropped:
+    there is nothing to evict on it, and kube-scheduler takes an empty list for an error.
     """
     offered = {
         node: MetaVictims(victims.pods, victims.violations)
@@ -38,46 +48,127 @@ def preempt(
         return PreemptionResult(offered)
     if isinstance(request, Malformed):
         return PreemptionResult()
+    member = member_of(cluster, args.pod, request)
+    request = request if member is None else member.request
     flying = cluster.bind_in_flight(PodUid(args.pod.metadata.uid))
     if flying is not None:
         # It may be bound there yet, and is bound nowhere else: no other eviction would help.
         offered = {node: found for node, found in offered.items() if node == flying.node}
     if request.required and cluster.blind():
         return PreemptionResult()
+    asking = _Asking(cluster, preemptor(args.pod, request, cluster.settings.managed), late)
     kept = {}
-    known: dict[Hashable, bool] = {}
     with suppress(OutOfTimeError), in_time(late):
         for name, victims in offered.items():
             if late():
                 break
-            gone = frozenset(PodUid(pod.uid) for pod in victims.pods or ())
-            if flying is not None:
-                gone |= {flying.uid}
-            if _passes_without(cluster, NodeName(name), request, gone, known):
-                kept[name] = victims
+            found = asking.on(NodeName(name), victims)
+            if found is None:
+                continue
+            gone = frozenset(PodUid(pod.uid) for pod in found.pods or ())
+            if member is None or _group_takes(cluster, member, NodeName(name), gone, late):
+                kept[name] = found
     return PreemptionResult(kept)
 
 
-def _passes_without(
+def _group_takes(
     cluster: Cluster,
+    member: Member,
     name: NodeName,
-    request: GpuRequest,
     gone: frozenset[PodUid],
-    known: dict[Hashable, bool],
+    late: Callable[[], bool],
 ) -> bool:
-    """Whether a node would pass without these pods; ``known`` has the answers of this call.
-
-    Nodes that would be in one state share the answer.
-    """
+    """Whether the member's group would let it go to a node without these pods."""
+    if not member.bound_to_domain:
+        return True
     facts = cluster.facts(name)
-    try:
-        without = facts.without(gone)
-        key = without.key(request.resource)
-    except OutOfTimeError:
-        raise
-    except Exception as error:  # noqa: BLE001 (a listener logs it)
-        cluster.faults.note(name, error)
-        return undecided(facts, request).rejection is None
-    if key not in known:
-        known[key] = answer_of(cluster, without, request).rejection is None
-    return known[key]
+    instead = {name: facts.without(gone | facts.ending | {member.uid})}
+    found = gather(cluster, member, [name], late=late, instead=instead)
+    return not found.rejections and not found.late
+
+
+def preemptor(pod: Pod, request: GpuRequest, managed: Iterable[str]) -> Preemptor:
+    """The pod as one that asks for evictions."""
+    spec = pod.spec
+    affinity = spec.affinity or {}
+    ports = [port for c in spec.containers or () for port in c.ports or () if port.host_port]
+    particular = bool(affinity.get("podAntiAffinity") or spec.topology_spread_constraints or ports)
+    return Preemptor(
+        PodUid(pod.metadata.uid), request, spec.priority or 0, asks_of(pod, managed), particular
+    )
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One call. ``known`` has its answers: nodes that would be in one state share one.
+
+    ``promised`` are the nodes on which others were evicted for a pod of no lower priority that is
+    still to come; looked up once.
+    """
+
+    cluster: Cluster
+    pod: Preemptor
+    late: Callable[[], bool]
+    known: dict[Hashable, bool] = field(default_factory=dict)
+    promised: frozenset[str | None] | None = None
+
+    def on(self, name: NodeName, chosen: MetaVictims) -> MetaVictims | None:
+        """The victims on a node that was offered with those ``chosen``; None where none would do.
+
+        Whom we know nothing of (a pod without GPUs, evicted for its CPUs) stays a victim.
+        """
+        facts = self.cluster.facts(name)
+        uids = [PodUid(pod.uid) for pod in chosen.pods or ()]
+        ours = [pod for uid in uids if (pod := facts.alive.get(uid)) is not None]
+        try:
+            if self._passes(facts.without(frozenset(uids)), ours):
+                return chosen
+            found = self._others(facts, ours)
+        except OutOfTimeError:
+            raise
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self.cluster.faults.note(name, error)
+            return chosen if undecided(facts, self.pod.request).rejection is None else None
+        if found is None:
+            return None
+        known = {each.uid for each in ours}
+        rest = [uid for uid in uids if uid not in known]
+        budgets = self.cluster.budgets or ()
+        by_others = max(0, chosen.violations - violations(sorted(ours, key=importance), budgets))
+        pods = [*(victim.uid for victim in found), *rest]
+        violated = violations(found, budgets) + (by_others if rest else 0)
+        return MetaVictims([MetaPod(uid) for uid in pods], violated)
+
+    def _others(self, facts: NodeFacts, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
+        """Other victims that will do. None are looked for where budgets are not known, nor where
+        kube-scheduler has promised the node to a pod that comes first."""
+        budgets = self.cluster.budgets
+        if budgets is None or self._is_promised(facts.name):
+            return None
+        return replaced(
+            facts,
+            self.pod,
+            chosen,
+            budgets,
+            lambda victims: self._passes(facts, victims),
+            self.late,
+        )
+
+    def _is_promised(self, name: NodeName) -> bool:
+        """Whether others were evicted here for a pod of no lower priority that is still to come."""
+        if self.promised is None:
+            self.promised = frozenset(
+                pod.standing.nominated
+                for pod in self.cluster.unbound_pods()
+                if pod.standing.priority >= self.pod.priority and pod.uid != self.pod.uid
+            )
+        return name in self.promised
+
+    def _passes(self, facts: NodeFacts, victims: Iterable[PodRecord]) -> bool:
+        """Whether the node passes once these, and whoever is ending, have let go."""
+        without = after(facts, victims, self.pod.uid)
+        key = without.key(self.pod.request.resource)
+        if key not in self.known:
+            rejection = answer_of(self.cluster, without, self.pod.request).rejection
+            self.known[key] = rejection is None
+        return self.known[key]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import enquire, remembered, scores
-from scheduler_extender.wire import Pod
+from scheduler_extender.state.enquiry import enquire, enquire_at_once, scores
+from scheduler_extender.state.groupenquiry import Gathering, gather, member_of
+from scheduler_extender.wire import HostPriority, Pod
 
 
 def prioritize(
@@ -17,21 +19,38 @@ def prioritize(
     seconds: float = float("inf"),
     *,
     at_once: bool = False,
-) -> list[dict[str, object]]:
-    """A score from 0 to 10 for each offered node, an integer, in the order offered.
+) -> list[HostPriority]:
+    """A score from 0 to 10 for each offered node, in the order offered.
 
     ``seconds`` is for how long scores may be worked out; nodes that are left over then are scored
-    as if we knew nothing of them. With ``at_once`` nothing is worked out, and
-    :class:`.NotRememberedError` is raised where something would have to be.
+    as if we knew nothing of them. With ``at_once``, for which the caller holds the
+    cluster's lock, :class:`.NotAtOnceError` is raised where the answer would take too long for the
+    event loop.
     """
-    names = list(dict.fromkeys(names))
     request = parse(pod, cluster.settings.managed)
     if request is None or isinstance(request, Malformed):
-        return [{"Host": n, "Score": 0} for n in names]
+        return list(map(HostPriority, names, repeat(0)))
     if not request.plain and cluster.blind():
-        return [{"Host": n, "Score": 0} for n in names]
+        return list(map(HostPriority, names, repeat(0)))
+    member = member_of(cluster, pod, request)
+    request = request if member is None else member.request
+    until = cluster.clock() + seconds
     if at_once:
-        answered = remembered(cluster, request, names, scores=True)
+        answered = enquire_at_once(cluster, request, names, scores=True)
     else:
         answered = enquire(cluster, request, names, seconds=seconds, scores=True)
-    return [{"Host": name, "Score": score} for name, score in scores(request, answered).items()]
+    found = scores(request, answered)
+    if member is not None and member.membership.domain is not None:
+        group = gather(
+            cluster, member, names, late=lambda: cluster.clock() >= until, at_once=at_once
+        )
+        found = _by_domain(found, group)
+    return list(map(HostPriority, names, found))
+
+
+def _by_domain(found: list[int], group: Gathering) -> list[int]:
+    """The scores with the upper half for the best domain, and the lowest third for the others."""
+    return [
+        5 + score // 2 if domain is not None and domain == group.best else score // 3
+        for domain, score in zip(group.domains, found, strict=True)
+    ]

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals
 from scheduler_extender.state.node import resource_of
 from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import NodeName, PodUid
+
+T = TypeVar("T")
 
 AT_ONCE = 2
 """Pods of one node and resource whose kubelet has not answered. One would do; with two, the kubelet
@@ -27,15 +31,18 @@ LONGEST = 5.0
 """Seconds after which a pod without an answer holds up nobody. Answers came within 0.1 s on a quiet
 machine, and after 9 s at most where seven programs shared each processor."""
 MOST_WAITING = 32
-"""Binds that wait at one time, half of the threads for binds; whoever comes then does not wait."""
-BETWEEN_LOOKS = 0.02
-"""Seconds between two looks at what the kubelet has answered."""
+"""Binds that wait for their turn at one time, and as many for news of their node: each a third of
+the threads for binds. Whoever comes then does not wait."""
+LOOKS_EVERY = 0.25
+"""Seconds after which a bind looks again though nothing has changed on its node: whether it is late
+by now, or a pod without an answer has held it up for long enough."""
 
 
 class Turns:
     """Whose bind is written next, node by node. Methods may be called from any thread.
 
     ``longest`` is :data:`LONGEST`, ``clock`` gives the seconds by which it is counted.
+    ``late_for_turn`` and ``late_for_news`` count the binds that were given up while they waited.
     """
 
     def __init__(
@@ -48,8 +55,25 @@ class Turns:
         self._longest = longest
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: list[_Bind] = []
+        # Tuples, which are replaced: whoever changes a node looks at them without our lock.
+        self._waiting: dict[NodeName, tuple[_Bind, ...]] = {}
         self._given: list[_Bind] = []
+        self._listening: dict[NodeName, tuple[threading.Event, ...]] = {}
+        self.late_for_turn = 0
+        self.late_for_news = 0
+        cluster.on_change(self._news)
+
+    @property
+    def waiting_for_turn(self) -> int:
+        """How many binds wait for their turn now."""
+        with self._lock:
+            return sum(map(len, self._waiting.values()))
+
+    @property
+    def waiting_for_news(self) -> int:
+        """How many binds wait for news of their node now."""
+        with self._lock:
+            return sum(map(len, self._listening.values()))
 
     def wait(self, pod: PodRecord, late: Callable[[], bool]) -> bool:
         """Whether it is the turn of a reserved pod's bind, before it is ``late``."""
@@ -57,19 +81,54 @@ class Turns:
             return True
         bind = _Bind(pod.uid, pod.node, resource_of(pod))
         with self._lock:
-            if len(self._waiting) >= MOST_WAITING:
+            if sum(map(len, self._waiting.values())) >= MOST_WAITING:
                 self._give(bind)
                 return True
-            self._waiting.append(bind)
+            self._waiting[bind.node] = (*self._waiting.get(bind.node, ()), bind)
         try:
             while not late():
+                bind.news.clear()
                 if self._has_turn(bind):
                     return True
-                time.sleep(BETWEEN_LOOKS)
+                bind.news.wait(LOOKS_EVERY)
         finally:
             with self._lock:
-                self._waiting.remove(bind)
+                _take_out(self._waiting, bind.node, bind)
+            self._news(bind.node)
+        with self._lock:
+            self.late_for_turn += 1
         return False
+
+    def anybody_waits(self, node: NodeName) -> bool:
+        """Whether a bind to a node waits for its turn."""
+        return node in self._waiting
+
+    def gave_up_news(self) -> None:
+        """A bind that waited for news of its node is given up."""
+        with self._lock:
+            self.late_for_news += 1
+
+    @contextmanager
+    def news_of(self, node: NodeName) -> Iterator[threading.Event | None]:
+        """An event that is set whenever something changes on a node, inside the block; None where
+        so many binds wait already that nobody else should."""
+        news = threading.Event()
+        with self._lock:
+            crowded = sum(map(len, self._listening.values())) >= MOST_WAITING
+            if not crowded:
+                self._listening[node] = (*self._listening.get(node, ()), news)
+        try:
+            yield None if crowded else news
+        finally:
+            with self._lock:
+                _take_out(self._listening, node, news)
+
+    def _news(self, node: NodeName) -> None:
+        """Something has changed on a node: who waits there looks again. Takes no lock."""
+        for bind in self._waiting.get(node, ()):
+            bind.news.set()
+        for news in self._listening.get(node, ()):
+            news.set()
 
     def _has_turn(self, bind: _Bind) -> bool:
         """Whether few enough pods are with the kubelet; from then on this one is, too."""
@@ -79,7 +138,8 @@ class Turns:
             facts = self._cluster.facts(bind.node)
             unanswered = {pod.uid for pod in facts.unanswered(bind.resource)}
             open_ = sum(given.beside(bind) and given.uid in unanswered for given in self._given)
-            ahead = sum(map(bind.beside, self._waiting[: self._waiting.index(bind)]))
+            waiting = self._waiting[bind.node]
+            ahead = sum(map(bind.beside, waiting[: waiting.index(bind)]))
             if open_ + ahead >= AT_ONCE:
                 return False
             self._give(bind)
@@ -95,14 +155,25 @@ class Turns:
 class _Bind:
     """The bind of a pod; a repeated bind of the same pod is another.
 
-    ``until`` is up to when it holds up others, from its turn on.
+    ``until`` is up to when it holds up others, from its turn on. ``news`` is set where something
+    has changed on its node.
     """
 
     uid: PodUid
     node: NodeName
     resource: str
     until: float = 0.0
+    news: threading.Event = field(default_factory=threading.Event)
 
     def beside(self, other: _Bind) -> bool:
         """Whether both are for the same kubelet and resource."""
         return (self.node, self.resource) == (other.node, other.resource)
+
+
+def _take_out(of: dict[NodeName, tuple[T, ...]], node: NodeName, gone: T) -> None:
+    """Take one out of those of a node; at no moment do the others stand outside."""
+    others = tuple(each for each in of.get(node, ()) if each is not gone)
+    if others:
+        of[node] = others
+    else:
+        of.pop(node, None)

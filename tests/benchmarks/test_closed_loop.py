@@ -13,12 +13,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from benchmarks.promises.faults import Faults
-from benchmarks.promises.plays import Play, play_all
+from benchmarks.promises.plays import Play, play, play_all
 from benchmarks.promises.tally import Tally
+from topology.core.placement import outlook, verdict
+from topology.core.placement.instances import passing_share
 
 TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))
 """How many times as long to play."""
@@ -115,6 +118,7 @@ def kept(first: Play, *, fitting: float = 0.6) -> Counter[str]:
     for tally in tallies:
         assert tally.faults == []
         assert tally.broken["guaranteed"] == 0, tally.broken_jobs
+        assert tally.overcommitted == 0, tally.broken_jobs
         if not first.foreign:
             assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
             assert tally.surprises["outside-outcomes"] == 0
@@ -259,3 +263,86 @@ def test_static_managers_beside_everything_else(capsys: pytest.CaptureFixture[st
 def test_a_plugin_that_refuses_several_shares_is_promised_nothing() -> None:
     happened = kept(Play("extender", 600, 231, nodes="shared", foreign=0.0), fitting=0.4)
     assert happened["plugin_refused"] > 0
+
+
+def sliced(nodes: str, seed: int, **more: Any) -> Play:
+    return Play("extender", 700, seed, nodes=nodes, workload="slices", foreign=0.0, **more)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rate"), [("sliced", 1.2), ("profiles", 0.5)], ids=["one profile", "several profiles"]
+)
+def test_slices_of_gpus_are_what_was_promised(nodes: str, rate: float) -> None:
+    """The judge looks at each instance that a pod got, and the model is not asked."""
+    kept(sliced(nodes, 241, rate=rate, restarts=2), fitting=0.3)
+
+
+def test_slices_are_promised_nearly_as_often_as_by_an_oracle() -> None:
+    ours, oracle = play_all(
+        replace(sliced("sliced", 251, rate=1.2), policy=name) for name in ("extender", "oracle")
+    )
+    assert oracle.broken.total() == 0
+    assert ours.required_placed >= 0.9 * oracle.required_placed
+
+
+def test_slices_of_gpus_that_fall_sick_and_heal(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = Faults(gpus_sicken=5.0, sick_for=8.0, kubelets_restart=60.0, forced=0.1)
+    happened = kept(sliced("sliced", 261, rate=1.2, faults=faults), fitting=0.3)
+    told(happened, capsys)
+    assert happened["sickened"] > 100
+
+
+def shared(seed: int, rate: float = 1.5, **more: Any) -> Play:
+    return Play("extender", 300, seed, nodes="memory", workload="shares", rate=rate, **more)
+
+
+def test_the_memory_of_shared_gpus_is_never_exceeded() -> None:
+    """Whichever GPU the plugin chooses: the judge adds up what the pods on it say that they use."""
+    kept(shared(271, foreign=0.0, restarts=5), fitting=0.4)
+
+
+def test_memory_is_kept_beside_pods_that_others_bind() -> None:
+    """What these use when nobody has seen them yet is not held against the extender."""
+    kept(shared(281, foreign=0.1), fitting=0.4)
+
+
+def test_memory_is_kept_where_everything_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = Faults(gpus_sicken=5.0, sick_for=8.0, kubelets_restart=60.0, forced=0.1)
+    happened = kept(shared(291, foreign=0.0, faults=faults), fitting=0.3)
+    told(happened, capsys)
+    assert happened["sickened"] > 20
+
+
+def test_memory_is_given_out_nearly_as_well_as_by_an_oracle(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ours, oracle = play_all(
+        replace(shared(301, foreign=0.0), policy=name) for name in ("extender", "oracle")
+    )
+    with capsys.disabled():
+        print(f"\nrequired: {ours.required_placed} of the oracle's {oracle.required_placed}")
+    assert oracle.overcommitted == oracle.broken.total() == 0
+    assert any("too little GPU memory" in reason for reason in ours.reasons)
+    assert ours.required_placed >= 0.9 * oracle.required_placed
+
+
+def test_the_judge_finds_slices_that_were_promised_because_good_ones_were_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug that is planted: some choice is of one GPU, so every choice is called so."""
+
+    def some_is_every(*asked: Any) -> tuple[bool, bool, float]:
+        _, some, share = passing_share(*asked)
+        return some, some, share
+
+    monkeypatch.setattr(outlook, "passing_share", some_is_every)
+    tally = play(replace(sliced("sliced", 1, rate=1.2), pods=200))
+    assert tally.broken["guaranteed"] > 0
+    assert tally.surprises["promise-broken"] == tally.broken.total()
+
+
+def test_the_judge_finds_memory_that_nobody_has_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that is planted: pods go wherever shares are free, as without us."""
+    monkeypatch.setattr(verdict, "short_of_memory", lambda *_: None)
+    tally = play(replace(shared(271, foreign=0.0), pods=150))
+    assert tally.overcommitted > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache"
 KUBERNETES = HERE / "controlplane"
+GANG_KUBERNETES = HERE / "controlplane137"
 NVIDIA = HERE / "nvidia"
 ASSETS = "/usr/local/kubebuilder/bin"
 PLUGIN, FEATURE_DISCOVERY = "nvidia-device-plugin", "gpu-feature-discovery"
@@ -47,6 +49,11 @@ class ProgramSet:
     stamp: str
     cgo: bool = False
     replaceable: bool = False
+
+    @property
+    def text(self) -> str:
+        """What it is, for people."""
+        return ", ".join(self.programs)
 
     def folder(self) -> Path:
         """The folder with all programs of the set, building them if need be (minutes, once).
@@ -77,10 +84,8 @@ class ProgramSet:
         ]
 
     def _build(self, folder: Path) -> None:
-        names = ", ".join(self.programs)
-        go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
-        if go is None:
-            raise ProgramsUnavailable(f"Go is not installed, and {names} are not built")
+        names = self.text
+        go = _go(names)
         if self.cgo and shutil.which("cc") is None:
             raise ProgramsUnavailable(f"there is no C compiler (cc) to build {names} with")
         print(f"building {names} (once, some minutes) …", file=sys.stderr)
@@ -104,9 +109,52 @@ class ProgramSet:
         print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
-def _kubernetes(*programs: str) -> ProgramSet:
-    """Programs of the Kubernetes release that ``controlplane/go.mod`` pins."""
-    required = (KUBERNETES / "go.mod").read_text()
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A Go module of which only the files are wanted: its path, version and checksum (``h1:…``)."""
+
+    path: str
+    version: str
+    checksum: str
+
+    @property
+    def text(self) -> str:
+        """What it is, for people."""
+        return f"{self.path} {self.version}"
+
+    def folder(self) -> Path:
+        """The folder of its files, which is had once. Raises :class:`ProgramsUnavailable`."""
+        go = _go(self.path)
+        command = [go, "mod", "download", "-json", f"{self.path}@{self.version}"]
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+        found = json.loads(done.stdout) if done.stdout else {}
+        if done.returncode != 0 or "Dir" not in found:
+            why = found.get("Error") or done.stderr
+            raise ProgramsUnavailable(f"{self.text} cannot be had: {why[-2000:]}")
+        if found["Sum"] != self.checksum:
+            raise ValueError(f"{self.text} has the checksum {found['Sum']}")
+        return Path(found["Dir"])
+
+
+CERT_MANAGER = Source(
+    "github.com/cert-manager/cert-manager",
+    "v1.21.2",
+    "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
+)
+"""For its schemas."""
+
+
+def _go(wanted: str) -> str:
+    """The go command. Raises :class:`ProgramsUnavailable`."""
+    go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
+    if go is None:
+        raise ProgramsUnavailable(f"Go is not installed, and there is no {wanted}")
+    return go
+
+
+def _kubernetes(module: Path, *programs: str) -> ProgramSet:
+    """Programs of the Kubernetes release that the module's ``go.mod`` pins."""
+    required = (module / "go.mod").read_text()
     release = re.search(r"k8s\.io/kubernetes (v1\.(\d+)\.\d+)", required)
     assert release is not None
     version = "k8s.io/component-base/version"
@@ -115,12 +163,21 @@ def _kubernetes(*programs: str) -> ProgramSet:
         f"-X {version}.gitMinor={release[2]}"
     )
     packages = tuple(f"./{name}" for name in programs)
-    return ProgramSet(KUBERNETES, programs, packages, stamp, replaceable=True)
+    return ProgramSet(module, programs, packages, stamp, replaceable=module == KUBERNETES)
 
 
-CONTROL_PLANE = _kubernetes("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-NODE = _kubernetes("kubelet", "cri")
+CONTROL_PLANE = _kubernetes(
+    KUBERNETES, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
+)
+NODE = _kubernetes(KUBERNETES, "kubelet", "cri")
 """What a node runs besides NVIDIA's programs."""
+GANGS = _kubernetes(GANG_KUBERNETES, "kube-apiserver", "kube-scheduler")
+"""The release in which gang scheduling is beta."""
+KUEUE = ProgramSet(HERE / "kueue", ("kueue",), ("sigs.k8s.io/kueue/cmd/kueue",), "")
+KUEUE_SOURCE = Source(
+    "sigs.k8s.io/kueue", "v0.14.0", "h1:lDR34L42/k17opLfkZbZ+taymLaPpryj3ZBbvKqs/N4="
+)
+"""For its manifests."""
 
 
 def plugin_versions() -> Sequence[str]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -55,6 +56,8 @@ class RealCluster:
         self.control_plane = ControlPlane(folder, binaries, {**extender, **(users or {})}, audited)
         self._stack = ExitStack()
         self.ports = (free_port(), free_port())
+        self.asked_port = self.ports[0]
+        """Where kube-scheduler asks: at the extender, or at whoever stands before it."""
         self.tls = folder / "tls"
         self.client_name = "kube-scheduler"
         self._extender: Process | None = None
@@ -168,7 +171,7 @@ class RealCluster:
         shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
         config = yaml.safe_load(shipped)
         (extender,) = config["extenders"]
-        extender["urlPrefix"] = f"https://127.0.0.1:{self.ports[0]}/scheduler"
+        extender["urlPrefix"] = f"https://127.0.0.1:{self.asked_port}/scheduler"
         files = {
             field: str(self.tls / Path(value).name) if field.endswith("File") else value
             for field, value in extender["tlsConfig"].items()
@@ -278,9 +281,9 @@ class RealCluster:
         return condition()
 
     def remove_pod(self, name: str) -> None:
-        """Delete a pod at once."""
+        """Delete a pod at once. It may be gone already, as one that ends by itself."""
         answer = self.api.delete(f"{PODS}/{name}", params={"gracePeriodSeconds": 0})
-        assert answer.is_success, answer.text
+        assert answer.is_success or answer.status_code == HTTPStatus.NOT_FOUND, answer.text
 
     def calls(self, verb: str) -> int:
         """How many requests for a verb the extender has answered, whatever the answer."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import building, privatemounts, realnodes
-from tests.e2e.building import ProgramSet, ProgramsUnavailable
+from tests.e2e.building import ProgramSet, ProgramsUnavailable, Source
 from tests.e2e.cluster import RealCluster
+from tests.e2e.gangcluster import together
 from tests.e2e.realnodes import RealNode, RealNodes
 
 
@@ -19,21 +20,43 @@ def _no_thread_is_left() -> None:
     """Not judged here: what a module starts outlives its tests, and may start threads in any."""
 
 
-def programs(wanted: ProgramSet) -> Path:
-    """The folder of a set of programs. Without them CI fails and a user's run skips."""
+def programs(wanted: ProgramSet | Source) -> Path:
+    """The folder of what is wanted. Without them CI fails and a user's run skips."""
     try:
         return wanted.folder()
     except ProgramsUnavailable as error:
-        told = f"no {', '.join(wanted.programs)}: {error}"
+        told = f"no {wanted.text}: {error}"
         if os.environ.get("CI"):
             pytest.fail(told)
         pytest.skip(told)
 
 
 @pytest.fixture(scope="session")
+def cert_manager_source() -> Path:
+    """The folder of cert-manager's sources."""
+    return programs(building.CERT_MANAGER)
+
+
+@pytest.fixture(scope="session")
 def control_plane_binaries() -> Path:
     """etcd, kube-apiserver, kube-scheduler and kube-controller-manager."""
     return programs(building.CONTROL_PLANE)
+
+
+@pytest.fixture(scope="session")
+def gang_binaries(control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same programs, kube-apiserver and kube-scheduler of the release that places gangs."""
+    folder = tmp_path_factory.mktemp("programs") / "gangs"
+    built = programs(building.GANGS)
+    return together(
+        folder, [(control_plane_binaries, building.CONTROL_PLANE), (built, building.GANGS)]
+    )
+
+
+@pytest.fixture(scope="session")
+def kueue_program() -> Path:
+    """Kueue's manager."""
+    return programs(building.KUEUE) / "kueue"
 
 
 @pytest.fixture(scope="module")

@@ -146,6 +146,8 @@ class ControlPlane:
         self._processes: dict[str, Process] = {}
         self.apiserver_flags: list[str] = []
         """Further flags of kube-apiserver, for its next start."""
+        self.scheduler_flags: list[str] = []
+        """The same for kube-scheduler."""
         self.url = f"https://127.0.0.1:{self._port}"
         self.tokens = {
             name: secrets.token_hex(16)
@@ -282,6 +284,10 @@ class ControlPlane:
         """End etcd with SIGKILL; its data stays."""
         self._processes.pop("etcd").stop(signal.SIGKILL)
 
+    def pid(self, name: str) -> int:
+        """The process of etcd, kube-apiserver or kube-scheduler."""
+        return self._processes[name].pid
+
     def signal(self, name: str, number: int) -> None:
         """Send a part a signal, as SIGSTOP and SIGCONT."""
         self._processes[name].signal(number)
@@ -291,7 +297,8 @@ class ControlPlane:
         path = self._folder / "scheduler.yaml"
         kubeconfig = str(self.kubeconfig(SCHEDULER))
         path.write_text(configuration.replace("{kubeconfig}", kubeconfig))
-        return self._start("kube-scheduler", f"--config={path}", "--secure-port=0", "-v=3")
+        flags = (f"--config={path}", "--secure-port=0", "-v=3", *self.scheduler_flags)
+        return self._start("kube-scheduler", *flags)
 
     def stop_scheduler(self) -> None:
         """Stop kube-scheduler."""

@@ -24,13 +24,15 @@ from scheduler_extender.wire import Pod
 from tests.e2e.cluster import RealCluster
 from tests.waiting import PATIENCE
 from topology import codec
-from topology.core.devices import PodUid
+from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
 from topology.core.requests import GpuRequest
 from topology.emulation import EmulatedKubelet, Refused
 
 RUNS = "e2e/runs-seconds"
+HEARTBEAT = 60.0
+"""Seconds after which an agent reports though nothing has changed."""
 ALL_PODS = "/api/v1/pods"
 
 
@@ -100,6 +102,10 @@ class Kubelets:
         """Run a node's thread until the context closes."""
         self._guard(work)
 
+    def report_again(self, name: str) -> None:
+        """Let a node's agent report soon, though nothing has changed."""
+        self._nodes[NodeName(name)].changed()
+
     @property
     def stopping(self) -> bool:
         """Whether the context is closing."""
@@ -151,6 +157,7 @@ class _Node:
         self._running: dict[str, float] = {}
         self._leaving: dict[str, float] = {}
         self._report_at: float | None = None
+        self._heartbeat_at = time.monotonic() + HEARTBEAT
         self.thread = threading.Thread(
             target=kubelets.run, args=(self._run,), name=topology.name, daemon=True
         )
@@ -189,7 +196,7 @@ class _Node:
         uid = PodUid(meta["uid"])
         try:
             for _ in self._kubelet.admission(uid, meta["namespace"], meta["name"], request):
-                self._changed()
+                self.changed()
                 time.sleep(self._rng.uniform(0.0, 0.03))
                 self._report()
         except Refused as refusal:
@@ -206,12 +213,12 @@ class _Node:
             if now >= until:
                 del self._running[uid]
                 self._kubelet.end(PodUid(uid))
-                self._changed()
+                self.changed()
                 self._phase(self._known[uid], "Succeeded")
         for uid, until in list(self._leaving.items()):
             if now >= until and uid in self._known:
                 self._kubelet.end(PodUid(uid))
-                self._changed()
+                self.changed()
                 meta = self._known[uid]["metadata"]
                 path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
                 self._api.delete(path, params={"gracePeriodSeconds": 0})
@@ -219,7 +226,7 @@ class _Node:
 
     def _forget(self, uid: str) -> None:
         self._kubelet.end(PodUid(uid))
-        self._changed()
+        self.changed()
         self._running.pop(uid, None)
 
     def _phase(self, pod: dict[str, Any], phase: str) -> None:
@@ -228,16 +235,20 @@ class _Node:
         kind = {"Content-Type": "application/merge-patch+json"}
         self._api.patch(path, content=json.dumps({"status": {"phase": phase}}), headers=kind)
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Something may have changed: there will be a report."""
         if self._report_at is None:
             late = self._rng.random() < 0.05
             self._report_at = time.monotonic() + self._rng.uniform(0.0, 2.5 if late else 0.3)
 
     def _report(self) -> None:
-        if self._report_at is None or time.monotonic() < self._report_at:
+        now = time.monotonic()
+        due = self._heartbeat_at if self._report_at is None else self._report_at
+        if now < due:
             return
-        self._report_at = None
-        status = codec.encode_report(self._kubelet.report())
+        self._report_at, self._heartbeat_at = None, now + HEARTBEAT
+        # A merge leaves in place what it does not name, and this agent does not say what it knew.
+        status = {"podsResourceVersion": None, **codec.encode_report(self._kubelet.report())}
         kind = {"Content-Type": "application/merge-patch+json"}
         answer = self._api.patch(self._path, content=json.dumps({"status": status}), headers=kind)
         assert answer.is_success, answer.text

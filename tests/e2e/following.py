@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -36,7 +36,7 @@ class Following:
 
     # The reflector's sink.
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
         for obj in objects:
             self.apply(obj)

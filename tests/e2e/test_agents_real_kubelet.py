@@ -6,6 +6,7 @@ import re
 import time
 from random import Random
 from statistics import median
+from typing import Any
 
 import httpx
 import pytest
@@ -30,22 +31,30 @@ def _holders(nodes: RealNodes) -> dict[str, int]:
     return found
 
 
+def _pods(nodes: RealNodes) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = nodes.cluster.api.get(PODS).json()["items"]
+    return items
+
+
 def _remove(nodes: RealNodes, name: str) -> None:
     answer = nodes.cluster.api.delete(f"{PODS}/{name}", params={"gracePeriodSeconds": 1})
     assert answer.is_success, answer.text
 
 
 def _empty(nodes: RealNodes) -> None:
-    for pod in nodes.cluster.api.get(PODS).json()["items"]:
-        _remove(nodes, pod["metadata"]["name"])
-    nodes.cluster.until(lambda: _holders(nodes) == {}, "the node is empty")
+    for pod in _pods(nodes):
+        if "deletionTimestamp" not in pod["metadata"]:  # else it may be gone by now
+            _remove(nodes, pod["metadata"]["name"])
+    nodes.cluster.until(
+        lambda: not _pods(nodes) and _holders(nodes) == {}, "no pod is left, the node is empty"
+    )
 
 
 def _at_rest(nodes: RealNodes) -> bool:
     """Whether every pod is through its admission, and none is on its way out."""
     return not any(
         pod["status"]["phase"] == "Pending" or "deletionTimestamp" in pod["metadata"]
-        for pod in nodes.cluster.api.get(PODS).json()["items"]
+        for pod in _pods(nodes)
     )
 
 
@@ -105,10 +114,7 @@ def test_a_restarted_kubelet_and_a_killed_agent_release_nobody(real_nodes: RealN
     until = real_nodes.cluster.until
     until(lambda: _holders(real_nodes) == pods, "all are shown")
     until(
-        lambda: all(
-            p["status"]["phase"] == "Running"
-            for p in real_nodes.cluster.api.get(PODS).json()["items"]
-        ),
+        lambda: all(p["status"]["phase"] == "Running" for p in _pods(real_nodes)),
         "all run",
     )
     agent, kubelet = real_nodes.agents[NODE], real_nodes.kubelets[NODE]

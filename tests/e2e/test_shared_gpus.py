@@ -5,7 +5,10 @@ Each node's plugin is set up by its own configuration file.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from tests.e2e.nvidiastack import GPU, MPS, PluginSettings
 from tests.e2e.onenode import (
@@ -16,14 +19,15 @@ from tests.e2e.onenode import (
     remove,
     run,
     stays_away,
-    waits,
 )
+from tests.e2e.pods import PODS
 from tests.e2e.realnodes import RealNode, RealNodes
 from tests.e2e.silicon import Silicon
 from tests.fakes.nvml import MigInstance
 from topology.core.devices import MIB, GpuResource
 
 pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
 SHARED = "nvidia.com/gpu.shared"
 SMALL, LARGE = "nvidia.com/mig-1g.6gb", "nvidia.com/mig-2g.12gb"
 SMALL_MIB, LARGE_MIB = 5952, 11968
@@ -48,6 +52,15 @@ def mig(strategy: str) -> str:
     return f"version: v1\nflags: {{migStrategy: {strategy}}}\n"
 
 
+SHARED_SLICES = f"""
+version: v1
+flags: {{migStrategy: mixed}}
+sharing:
+  timeSlicing:
+    resources: [{{name: {SMALL}, replicas: 2}}]
+"""
+
+
 def instances(gpu: int, small: int, large: int = 0) -> list[MigInstance | None]:
     """So many MIG devices of one of four slices of an A30, and of two."""
     found: list[MigInstance | None] = [
@@ -66,6 +79,13 @@ def all_in_slices(silicon: Silicon) -> None:
 def first_in_slices(silicon: Silicon) -> None:
     """The first GPU has two small instances and a large one; the others are whole."""
     silicon.nvml.mig(0, instances(0, 2, 1))
+
+
+def first_in_three(silicon: Silicon) -> None:
+    """The first GPU, an A100, has an instance of three slices and two of two."""
+    half = MigInstance("MIG-0-half", "3g.40gb", 40192 * MIB)
+    parts = [MigInstance(f"MIG-0-part-{i}", "2g.20gb", 19968 * MIB) for i in range(2)]
+    silicon.nvml.mig(0, [half, *parts])
 
 
 NODES = {
@@ -91,6 +111,19 @@ NODES = {
     "mixed": RealNode(
         "a30-4-bridged",
         PluginSettings(config=mig("mixed"), serves=((GPU, 3), (SMALL, 2), (LARGE, 1))),
+        prepare=first_in_slices,
+    ),
+    "as-in-the-sample": RealNode(
+        "a100-pcie-4-bridged",
+        PluginSettings(
+            config=mig("mixed"),
+            serves=((GPU, 3), ("nvidia.com/mig-2g.20gb", 2), ("nvidia.com/mig-3g.40gb", 1)),
+        ),
+        prepare=first_in_three,
+    ),
+    "slices-of-slices": RealNode(
+        "a30-4-bridged",
+        PluginSettings(config=SHARED_SLICES, serves=((GPU, 3), (SMALL, 4), (LARGE, 1))),
         prepare=first_in_slices,
     ),
 }
@@ -209,11 +242,66 @@ def test_a_node_all_of_mig_devices(real_nodes: RealNodes) -> None:
     remove(real_nodes, "single", "mig")
 
 
-def test_mig_devices_are_promised_nothing(real_nodes: RealNodes) -> None:
-    create(real_nodes, "single", "linked", 2, {"link": "nvlink"})
-    real_nodes.cluster.until(lambda: waits(real_nodes, "linked"), "linked fits nowhere")
-    assert "MIG" in waits(real_nodes, "linked")
-    real_nodes.cluster.remove_pod("linked")
+@pytest.mark.parametrize(
+    ("count", "wishes", "reason"),
+    [
+        (2, {"link": "nvlink"}, "MIG instances have no links to each other: link=nvlink"),
+        (1, {"min-gpu-memory": "8Gi"}, "MIG instance memory is under 8Gi"),
+        (1, {"gpu-model": "A30"}, "GPU model is not a30"),
+        (5, {"spread-gpus": "true"}, "has no set of 5 MIG instances with spread-gpus"),
+        (2, {"same-gpu": "true"}, "may hand out MIG instances without same-gpu"),
+    ],
+    ids=["links", "memory", "whole-gpu", "more-than-gpus", "any-may-come"],
+)
+def test_mig_devices_are_refused_what_they_cannot_be(
+    real_nodes: RealNodes, count: int, wishes: dict[str, str], reason: str
+) -> None:
+    create(real_nodes, "single", "refused", count, wishes)
+    try:
+        stays_away(real_nodes, "refused", reason)
+    finally:
+        real_nodes.cluster.remove_pod("refused")
+
+
+def test_mig_devices_of_the_single_strategy_are_promised(real_nodes: RealNodes) -> None:
+    """Two at once, of whichever GPUs: NVIDIA's plugin has no preference."""
+    wishes = {"min-gpu-memory": "5Gi", "gpu-model": "A30-MIG-1g.6gb"}
+    got = set()
+    for i in range(3):
+        ids = run(real_nodes, "single", f"two-{i}", 2, wishes)
+        promised = placement(real_nodes.cluster.pod(f"two-{i}"))
+        assert promised["verdict"] == "guaranteed"
+        assert sorted({gpu_of(device) for device in ids}) in promised["sets"]
+        got |= set(ids)
+    assert len(got) == 6
+    remove(real_nodes, "single", *(f"two-{i}" for i in range(3)))
+
+
+def test_two_of_one_gpu_are_promised_where_no_other_gpu_has_any_free(
+    real_nodes: RealNodes,
+) -> None:
+    """Fourteen of sixteen are held; once the last two are of one GPU, or not."""
+    names = [f"held-{i}" for i in range(14)]
+    for name in names:
+        run(real_nodes, "single", name, 1)
+    report = record(real_nodes, "single").report
+    assert report is not None
+    held = {device for a in report.allocations for device in a.device_ids}
+    left = [gpu_of(device) for device in report.allocatable or () if device not in held]
+    wishes = {"same-gpu": "true"} if left[0] == left[1] else {"spread-gpus": "true"}
+    other = {"spread-gpus": "true"} if left[0] == left[1] else {"same-gpu": "true"}
+    create(real_nodes, "single", "other", 2, other)
+    stays_away(real_nodes, "other", "no set of 2 free MIG instances with")
+    real_nodes.cluster.remove_pod("other")
+    ids = run(real_nodes, "single", "last", 2, wishes)
+    assert sorted(gpu_of(device) for device in ids) == sorted(left)
+    assert placement(real_nodes.cluster.pod("last"))["verdict"] == "expected"  # a pod may end
+    remove(real_nodes, "single", "last", *names)
+
+
+def gpu_of(device: str) -> int:
+    """The GPU's number in an id of :func:`instances`."""
+    return int(device.split("-")[1])
 
 
 def test_a_node_of_mig_devices_and_whole_gpus(real_nodes: RealNodes) -> None:
@@ -231,3 +319,73 @@ def test_a_node_of_mig_devices_and_whole_gpus(real_nodes: RealNodes) -> None:
     ids = run(real_nodes, "mixed", "whole", 2)
     assert 0 not in real_nodes.kubelets["mixed"].positions(ids)
     remove(real_nodes, "mixed", *names)
+
+
+def test_mig_devices_of_a_profile_are_promised_beside_whole_gpus(real_nodes: RealNodes) -> None:
+    """Both small instances are on GPU 0, so two are of one GPU whatever comes."""
+    wishes = {"same-gpu": "true", "min-gpu-memory": "5Gi", "same-numa": "true"}
+    ids = run(real_nodes, "mixed", "both", 2, wishes, resource=SMALL)
+    assert set(ids) == {"MIG-0-small-0", "MIG-0-small-1"}
+    promised = placement(real_nodes.cluster.pod("both"))
+    assert (promised["verdict"], promised["sets"]) == ("guaranteed", [[0]])
+    (large,) = run(real_nodes, "mixed", "big", 1, {"min-gpu-memory": "10Gi"}, resource=LARGE)
+    assert placement(real_nodes.cluster.pod("big"))["verdict"] == "guaranteed"
+    assert large == "MIG-0-large-0"
+    pair = run(real_nodes, "mixed", "pair", 2, {"link": "nvlink"})
+    assert real_nodes.kubelets["mixed"].positions(pair) == (2, 3)
+    assert placement(real_nodes.cluster.pod("pair"))["verdict"] == "guaranteed"
+    remove(real_nodes, "mixed", "both", "big", "pair")
+
+
+@pytest.mark.parametrize(
+    ("count", "wishes", "resource", "reason"),
+    [
+        (1, {"min-gpu-memory": "10Gi"}, SMALL, "MIG instance memory is under 10Gi"),
+        (2, {"spread-gpus": "true"}, SMALL, "has no set of 2 MIG instances with spread-gpus"),
+        (2, {"link": "nvlink"}, SMALL, "MIG instances have no links to each other"),
+        (2, {"same-gpu": "true"}, GPU, "no set of 2 GPUs is on one GPU (same-gpu)"),
+    ],
+    ids=["memory", "spread", "links", "whole"],
+)
+def test_mig_devices_of_a_profile_are_refused_what_they_cannot_be(
+    real_nodes: RealNodes, count: int, wishes: dict[str, str], resource: str, reason: str
+) -> None:
+    create(real_nodes, "mixed", "refused", count, wishes, resource)
+    try:
+        stays_away(real_nodes, "refused", reason)
+    finally:
+        real_nodes.cluster.remove_pod("refused")
+
+
+def test_time_sliced_mig_devices_are_promised_once_it_is_known_that_several_are_given(
+    real_nodes: RealNodes,
+) -> None:
+    node = "slices-of-slices"
+    assert record(real_nodes, node).topology.resource(SMALL) == GpuResource(SMALL, "mig", 2)
+    run(real_nodes, node, "first", 2, resource=SMALL)
+    known = GpuResource(SMALL, "mig", 2, refuses_several=False)
+    real_nodes.cluster.until(
+        lambda: record(real_nodes, node).topology.resource(SMALL) == known,
+        "the agent has learnt it",
+    )
+    ids = run(real_nodes, node, "second", 2, {"same-gpu": "true"}, resource=SMALL)
+    assert all("::" in device for device in ids)
+    promised = placement(real_nodes.cluster.pod("second"))
+    assert (promised["verdict"], promised["sets"]) == ("guaranteed", [[0]])
+    remove(real_nodes, node, "first", "second")
+
+
+def test_the_sample_runs_on_a_real_kubelet(real_nodes: RealNodes) -> None:
+    """No other node serves what it asks for."""
+    pod = yaml.safe_load((ROOT / "manifests/samples/mig-slices.yaml").read_text())
+    real_nodes.cluster.create(PODS, pod)
+    real_nodes.cluster.until(lambda: phase(real_nodes, "mig-slices") == "Running", "it runs")
+    node = "as-in-the-sample"
+    shown = real_nodes.kubelets[node].pod_resources.holdings()["default", "mig-slices"]
+    assert {device for ids in shown.values() for device in ids} == {
+        "MIG-0-part-0",
+        "MIG-0-part-1",
+    }
+    promised = placement(real_nodes.cluster.pod("mig-slices"))
+    assert (promised["verdict"], promised["sets"]) == ("guaranteed", [[0]])
+    remove(real_nodes, node, "mig-slices")

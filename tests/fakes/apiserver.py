@@ -209,7 +209,7 @@ class FakeApiServer:
         self._forgotten = 0
         self._objects: dict[str, dict[Key, Json]] = {}
         self._history: deque[_Change] = deque()
-        self._snapshots: dict[int, list[Json]] = {}
+        self._snapshots: dict[tuple[str, int], list[Json]] = {}
         self._watchers: list[_Watcher] = []
         self._stalled = False
         self._refusals: list[_Refusal] = []
@@ -344,6 +344,16 @@ class FakeApiServer:
                 watcher.lines.append(line)
             self._changed.notify_all()
 
+    def repeat(self, collection: str, events: int) -> None:
+        """Send the latest events of a collection once more, in their order, down every stream that
+        watches all of it: as a server does whose own watch was begun anew."""
+        with self._changed:
+            lines = [c.line(None) for c in self._history if c.collection == collection]
+            for watcher in self._watchers:
+                if watcher.collection == collection and watcher.node is None:
+                    watcher.lines.extend(line for line in lines[-events:] if line is not None)
+            self._changed.notify_all()
+
     def bookmark(self) -> None:
         """Send a bookmark now, to the watches that allow them."""
         with self._changed:
@@ -451,15 +461,15 @@ class FakeApiServer:
             start, version = 0, self._version
             if token := query.get("continue"):
                 start, version = json.loads(base64.b64decode(token))
-                if version not in self._snapshots:
+                if (target.collection, version) not in self._snapshots:
                     raise _StatusAnswer(410, "The provided continue parameter is too old")
-                items = self._snapshots[version]
+                items = self._snapshots[target.collection, version]
             else:
                 items = self._select(target.collection, target.namespace, node)
             metadata: Json = {"resourceVersion": str(version)}
             end = start + limit if limit else len(items)
             if end < len(items):
-                self._snapshots[version] = items
+                self._snapshots[target.collection, version] = items
                 after = json.dumps([end, version]).encode()
                 metadata["continue"] = base64.b64encode(after).decode()
                 metadata["remainingItemCount"] = len(items) - end

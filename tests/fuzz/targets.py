@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from scheduler_extender import verbs, wire
-from scheduler_extender.annotations import KEYS, Malformed, parse
+from scheduler_extender.annotations import KEYS, MANAGED, Malformed, parse
 from scheduler_extender.files import clusterfile, podfile
 from scheduler_extender.files.clusterfile import ClusterFileError
 from scheduler_extender.files.podfile import PodFileError
@@ -23,6 +23,7 @@ from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.pods import pod_record
 from tests.crd import ROOT
 from tests.fuzz.mutation import changed_json, changed_text, json_text
 from tests.nodes import bridged, container, pod, switched
@@ -62,8 +63,18 @@ ANNOTATIONS = {
     "gpu-model": "A100*,NVIDIA H100*",
     "same-numa": "true",
     "nic": "pxb",
+    "same-gpu": "true",
+    "spread-gpus": "false",
+    "gpu-memory": "12Gi",
+    "sharing": "exclusive",
+    "group": "train",
+    "group-size": "2",
+    "group-domain": "nvlink-domain",
     "policy": "preferred",
 }
+RESERVED = json.dumps(
+    {"uid": "uid-1", "node": "switched", "until": "2999-01-01T00:00:00Z", "victims": ["a"]}
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,7 @@ def ask(cluster: Cluster, manifest: wire.Pod) -> None:
     for reason in (*found.failed.values(), *found.unresolvable.values()):
         line(reason)
     for row in verbs.prioritize(cluster, manifest, names):
-        assert row["Score"] in range(11)
+        assert row.score in range(11)
 
 
 PAIR = msgspec.convert(pod(2, {"link": "nvlink"}), wire.Pod)
@@ -148,6 +159,9 @@ def check_pod(text: str) -> str:
         return "no pod"
     PodSink(cluster, lambda: 0.0).apply(msgspec.Raw(text.encode()))
     request = parse(manifest)
+    record = pod_record(manifest, MANAGED)  # the sink passes over texts without our resource's name
+    if record is not None:
+        cluster.put_pod(record)
     if isinstance(request, Malformed):
         line(request.reason)
     ask(cluster, manifest)
@@ -227,6 +241,23 @@ def _full(node: NodeTopology) -> dict[str, Any]:
     return found
 
 
+def _waiting() -> dict[str, Any]:
+    """A pod of a gang, for which a place is kept."""
+    found = pod(1, {"gpu-memory": "12Gi", "group-size": "2", "reserved": RESERVED})
+    found["metadata"] |= {
+        "labels": {"scheduling.x-k8s.io/pod-group": "g"},
+        "ownerReferences": [{"kind": "ReplicaSet", "controller": True}],
+    }
+    found["spec"] |= {
+        "priority": 5,
+        "schedulingGroup": {"podGroupName": "train"},
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+    }
+    found["status"]["nominatedNodeName"] = "switched"
+    return found
+
+
 RECORDS = [
     _full(machine(kind).topology(NodeName("node")))
     for kind in ("dgx1-v100", "a100-pcie-4-bridged", "l40s-4")
@@ -242,6 +273,7 @@ PODS = [
         conditions=[{"type": "PodScheduled", "status": "True"}],
         startTime="2026-01-01T00:00:00Z",
     ),
+    _waiting(),
 ]
 GROUP = {"kind": "MachineGroup", "machine": "l40s-4", "count": 3, "namePrefix": "n-"}
 CLUSTERS = [

@@ -38,6 +38,8 @@ def test_the_extender_may_do_this_and_no_more() -> None:
         ("authorization.k8s.io", "subjectaccessreviews", "create"),
         ("gpu-topology.io", "gputopologies", "list"),
         ("gpu-topology.io", "gputopologies", "watch"),
+        ("policy", "poddisruptionbudgets", "list"),
+        ("policy", "poddisruptionbudgets", "watch"),
     ]
 
 
@@ -180,7 +182,10 @@ def test_each_port_has_a_service_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("name", "paths"),
-    [("gpu-topology-reader", ["/v1/*", METRICS]), ("gpu-topology-metrics-reader", [METRICS])],
+    [
+        ("gpu-topology-reader", ["/v1/*", METRICS, "/openapi.json"]),
+        ("gpu-topology-metrics-reader", [METRICS]),
+    ],
 )
 def test_readers_may_read_the_admin_port_and_nothing_else(name: str, paths: list[str]) -> None:
     assert the("ClusterRole", name)["rules"] == [{"nonResourceURLs": paths, "verbs": ["get"]}]

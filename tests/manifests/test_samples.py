@@ -20,7 +20,7 @@ from tests.manifests.building import (
 
 TABLE = {
     *("link", "min-nvlinks", "shape", "min-bandwidth", "min-gpu-memory", "gpu-model"),
-    *("same-numa", "nic", "policy"),
+    *("same-numa", "nic", "same-gpu", "spread-gpus", "gpu-memory", "sharing", "policy"),
 }
 """The design's table."""
 
@@ -45,20 +45,35 @@ def test_the_table_is_the_codes() -> None:
 
 
 TAKEN = {
+    "mig-slices": ({"a100-one-cut"}, {"a100-all-cut", "dgx-a100"}),
     "pair-nvlink": ({"dgx-a100", "dgx-h100"}, {"v100-pcie-4", "rtx4090-8"}),
     "plain": ({"dgx-a100", "dgx-h100", "rtx4090-8"}, set[str]()),
     "quad-preferred": ({"dgx-a100", "dgx-h100", "rtx4090-8"}, set[str]()),
     "ring-bandwidth": ({"dgx-a100", "dgx-h100"}, {"dgx1-v100", "rtx4090-8-allsys"}),
+    "shared-memory": ({"a100-shared", "t4-shared", "dgx-a100"}, {"k80-shared", "k80-4"}),
     "single-model-memory": ({"dgx-h100", "dgx-a100-80"}, {"dgx-a100", "rtx4090-8"}),
 }
 """Machines of the catalogue that take the sample, and some that do not."""
+PARTS = ["3g.40gb", "2g.20gb", "2g.20gb"]
+CUT: dict[str, dict[str, object]] = {
+    "a100-one-cut": {"machine": "a100-pcie-4-bridged", "mig": {"profiles": PARTS, "gpus": [0]}},
+    "a100-all-cut": {"machine": "a100-pcie-4-bridged", "mig": {"profiles": PARTS}},
+}
+"""Those that are cut into MIG instances."""
+SHARED: dict[str, dict[str, object]] = {
+    "a100-shared": {"machine": "a100-pcie-4-bridged", "sharing": {"replicas": 3}},
+    "t4-shared": {"machine": "t4-4", "sharing": {"replicas": 2}},
+    "k80-shared": {"machine": "k80-4", "sharing": {"replicas": 2}},
+}
+"""Those whose GPUs are shared."""
+KINDS = {**CUT, **SHARED}
 
 
 @every_sample
 def test_a_sample_goes_where_its_comment_says(path: Path, tmp_path: Path) -> None:
     takes, refuses = TAKEN[path.stem]
     groups = [
-        {"kind": "MachineGroup", "machine": m, "count": 1, "namePrefix": f"{m}-"}
+        {"kind": "MachineGroup", "machine": m, "count": 1, "namePrefix": f"{m}-"} | KINDS.get(m, {})
         for m in sorted(takes | refuses)
     ]
     cluster = tmp_path / "cluster.yaml"
@@ -70,3 +85,17 @@ def test_a_sample_goes_where_its_comment_says(path: Path, tmp_path: Path) -> Non
     passed = {row["node"].rpartition("-")[0] for row in rows if not row["reason"]}
     assert passed == takes
     assert len(rows) == len(groups)
+
+
+def test_the_example_of_shared_gpus_says_what_the_page_says() -> None:
+    root = Path(__file__).parents[2]
+    cluster = root / "examples/clusters/shared.yaml"
+    manifest = root / "manifests/samples/shared-memory.yaml"
+    done = asked(main, "check", manifest, f"--cluster={cluster}", "--output=json")
+    rows = {row["node"]: row for row in json.loads(done.stdout)["nodes"]}
+    assert {name for name, row in rows.items() if not row["reason"]} == {
+        *("shared-01", "packed-00", "whole-00"),
+    }
+    assert rows["shared-00"]["reason"].startswith("too little GPU memory is left for 12Gi")
+    assert [gpu["shares"] for gpu in rows["shared-01"]["sharedGpus"]] == [4, 4, 4, 4]
+    assert "sharedGpus" not in rows["whole-00"]

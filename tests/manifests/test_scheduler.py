@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from scheduler_extender.annotations import MANAGED
+from scheduler_extender.annotations import MANAGED, managed_among
 from scheduler_extender.cli import main
 from scheduler_extender.kube import binder as kube
 from tests.commands import asked
@@ -16,6 +16,7 @@ from tests.manifests.building import (
     scheduler_config,
     the,
 )
+from topology.machines.mig import PROFILES, resource_name
 
 
 def test_the_configuration_has_only_fields_that_the_scheduler_knows() -> None:
@@ -67,5 +68,7 @@ def test_the_weight_neither_drowns_nor_rules() -> None:
 
 def test_the_managed_resources_are_those_that_the_code_manages() -> None:
     found = extender()["managedResources"]
-    assert tuple(r["name"] for r in found) == MANAGED
-    assert [r["ignoredByScheduler"] for r in found] == [False, False]
+    names = [r["name"] for r in found]
+    assert names == [*MANAGED[:2], *map(resource_name, PROFILES)]
+    assert managed_among(names, MANAGED) == [*MANAGED[:2], *sorted(names[2:])]
+    assert not any(r["ignoredByScheduler"] for r in found)

@@ -116,3 +116,43 @@ def test_words_are_read_in_any_case() -> None:
     assert isinstance(found, GpuRequest)
     assert found.policy is Policy.PREFERRED
     assert "allowed are nvlink, pix" in refusal({"link": "NV-Link"})
+
+
+def slices(**asked_for: int) -> dict[str, Any]:
+    """A pod that asks for MIG instances of these profiles, _1g_10gb for 1g.10gb."""
+    names = {f"nvidia.com/mig-{k[1:].replace('_', '.')}": str(n) for k, n in asked_for.items()}
+    found = pod(1)
+    found["spec"]["containers"][0]["resources"] = {"limits": names}
+    return found
+
+
+def test_mig_instances_are_asked_for_by_their_profile() -> None:
+    found = asked(slices(_1g_10gb=2))
+    assert isinstance(found, GpuRequest)
+    assert (found.resource, found.count) == ("nvidia.com/mig-1g.10gb", 2)
+    assert found.text == "2 MIG instances 1g.10gb"
+    assert found.only_gpu_plugin
+
+
+def test_instances_of_two_profiles_get_no_constraints() -> None:
+    two = slices(_1g_10gb=1, _3g_40gb=1)
+    plain = asked(two)
+    assert isinstance(plain, GpuRequest)
+    assert not plain.only_gpu_plugin  # the kubelet has a hint for each resource
+    two["metadata"]["annotations"] = {"gpu-topology.io/same-gpu": "true"}
+    refused = asked(two)
+    assert isinstance(refused, Malformed)
+    assert refused.reason.startswith("constraints need one GPU resource, the pod asks for nvidia")
+
+
+def test_on_one_gpu_and_on_several_at_once_is_refused() -> None:
+    both = {"same-gpu": "true", "spread-gpus": "true"}
+    assert refusal(both) == (
+        "annotations gpu-topology.io/same-gpu and gpu-topology.io/spread-gpus: allowed is one of "
+        "them"
+    )
+    assert isinstance(asked(pod(1, both)), GpuRequest)
+    assert constraints({"same-gpu": "true"}) == Constraints(same_gpu=True)
+    assert constraints({"spread-gpus": "TRUE", "same-gpu": "false"}) == Constraints(
+        spread_gpus=True
+    )

@@ -184,14 +184,18 @@ def _condition(condition: Condition) -> wire.Condition:
 
 
 def _summary(topology: NodeTopology, report: Report) -> wire.Summary:
-    """For people: a GPU is free of which no device is held and the kubelet would hand one out."""
+    """For people: a GPU is free of which no device is held and the kubelet would hand one out.
+
+    The devices of a GPU that is cut by MIG are its instances.
+    """
     held = {base_uuid(i) for a in report.allocations for i in a.device_ids}
     offered = {base_uuid(i) for i in report.allocatable or ()}
-    free = [
-        gpu
-        for gpu in topology.gpus
-        if gpu.uuid not in held and (report.allocatable is None or gpu.uuid in offered)
-    ]
+    free = []
+    for gpu in topology.gpus:
+        devices = {str(gpu.uuid), *(part.uuid for part in gpu.mig_instances)}
+        there = report.allocatable is None or not offered.isdisjoint(devices)
+        if there and held.isdisjoint(devices):
+            free.append(gpu)
     return wire.Summary(gpus=len(topology.gpus), free=len(free), links=topology.link_summary())
 
 

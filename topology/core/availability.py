@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from topology.core.admission import Kubelet
 from topology.core.devices import Mask
+from topology.core.hashing import hashed_once
 from topology.core.pools import Pool, total
 from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, Exclusive, device_count
@@ -15,10 +17,24 @@ from topology.core.room import Room, at_any_moment
 
 
 class Holder(NamedTuple):
-    """A pod that holds devices: those the report shows, and how many more it does not."""
+    """A pod that holds devices: those the report shows, and how many more it does not.
+
+    ``memory`` is what it uses on each of its GPUs, in bytes, if it says so; else 0. Then ``kept``
+    are devices that it has, too, and that do not come free when it lets go.
+    """
 
     shown: Pool
     hidden: int = 0
+    memory: int = 0
+    kept: Pool = 0
+
+    def outcome_key(self) -> Holder:
+        """The holder without its memory, on which no outcome depends."""
+        return Holder(self.shown, self.hidden) if self.memory else self
+
+
+NOBODY = Holder(0)
+"""A pod that holds nothing; it counts for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +48,8 @@ class Unreported:
     devices: its init containers may have theirs already, from what was free then, and no report
     shows them. One that is ``ending`` may be admitted and release its devices again before the next
     pod is admitted. A ``departed`` one ended before any report showed it: it is gone now, but may
-    have been there when another pod was admitted that is still unreported.
+    have been there when another pod was admitted that is still unreported. ``memory`` is what it
+    will use on each GPU that it gets, in bytes, if it says so; else 0.
     """
 
     counts: Counts
@@ -45,12 +62,13 @@ class Unreported:
     opaque: bool = False
     ending: bool = False
     departed: bool = False
+    memory: int = 0
 
     def outcome_key(self) -> Unreported:
-        """The pod without its promise."""
-        if self.promised == NO_CONSTRAINTS:
+        """The pod without its promise and its memory."""
+        if self.promised == NO_CONSTRAINTS and not self.memory:
             return self
-        return replace(self, promised=NO_CONSTRAINTS, survives_endings=False)
+        return replace(self, promised=NO_CONSTRAINTS, survives_endings=False, memory=0)
 
     @property
     def held(self) -> int:
@@ -60,7 +78,8 @@ class Unreported:
 
 def unreported_order(pods: Iterable[Unreported]) -> tuple[Unreported, ...]:
     """Unreported pods in one fixed order, so that equal availabilities are equal keys."""
-    return tuple(sorted(pods, key=_order))
+    listed = tuple(pods)
+    return listed if len(listed) < 2 else tuple(sorted(listed, key=_order))
 
 
 @remembered
@@ -74,11 +93,13 @@ def _order(pod: Unreported) -> tuple[object, ...]:
         pod.opaque,
         pod.ending,
         pod.departed,
+        pod.memory,
     )
     return (not pod.started, counts, pod.shown, words)
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Availability:
     """What is known of a node's devices at one moment: a value, so equal ones are equal keys.
 
@@ -88,7 +109,8 @@ class Availability:
     is seen to hold and the kubelet hands out no more: what pods hide may be among them.
     ``withheld`` are devices that the kubelet does not hand out now (of a GPU it takes for sick): it
     may do so again any moment, and whoever holds one may have ended by then. Pools have ``width``
-    bits per GPU.
+    bits per GPU. ``beside`` are positions whose GPU has devices of another resource that are held,
+    as it may be with MIG instances of several profiles: scores alone depend on it.
     """
 
     free: Pool
@@ -100,13 +122,26 @@ class Availability:
     gone: int = 0
     withheld: Pool = 0
     room: Room | None = None
+    beside: Mask = 0
 
     @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes with its keys; facts of nodes and memories share it."""
+        pods = len(self.releasing) + len(self.running) + 4 * len(self.unreported)
+        return 1000 + 300 * pods + (500 if self.room is not None else 0)
+
+    @cached_property
     def hidden(self) -> int:
         """Devices that seem free and are not."""
         return sum(holder.hidden for holder in (*self.running, *self.releasing))
 
-    @property
+    @cached_property
+    def declares(self) -> bool:
+        """Whether some pod says how much memory it uses on a GPU."""
+        holders = (*self.running, *self.releasing)
+        return any(h.memory for h in holders) or any(pod.memory for pod in self.unreported)
+
+    @cached_property
     def devices_left(self) -> int:
         """Devices that are surely left once every unreported pod is admitted; may be negative."""
         free = total(self.free, self.width)
@@ -121,23 +156,38 @@ class Availability:
         they may end. Then withheld devices may come back, too. Room matters to pods that have
         exclusive CPUs or memory, such as one that asks for ``exclusive``.
         """
-        running = self.running if endings else tuple(Holder(0, h.hidden) for h in self.running)
-        return Availability(
+        found = self._key_with_endings if endings else self._key_without_endings
+        return (found or self).without_needless_room(exclusive)
+
+    @cached_property
+    def _key_with_endings(self) -> Availability | None:
+        return self._key(self.running, self.withheld)
+
+    @cached_property
+    def _key_without_endings(self) -> Availability | None:
+        return self._key(tuple(Holder(0, h.hidden) for h in self.running if h.hidden), 0)
+
+    def _key(self, running: tuple[Holder, ...], withheld: Pool) -> Availability | None:
+        """The key with these running pods, room included; None where that is this very value."""
+        releasing = self.releasing
+        if self.declares:
+            running = tuple(holder.outcome_key() for holder in running)
+            releasing = tuple(sorted(holder.outcome_key() for holder in releasing))
+        found = Availability(
             self.free,
-            self.releasing,
-            tuple(sorted(h for h in running if h != Holder(0))),
+            releasing,
+            tuple(sorted(h for h in running if h != NOBODY)),
             unreported_order(pod.outcome_key() for pod in self.unreported),
             width=self.width,
             gone=self.gone if self.hidden else 0,
-            withheld=self.withheld if endings else 0,
-            room=self.room if self.room_matters(exclusive) else None,
+            withheld=withheld,
+            room=self.room,
         )
+        return None if found == self else found
 
     def room_matters(self, exclusive: Exclusive) -> bool:
         """Whether a pod that asks for this, or one that is unreported, needs room."""
-        return exclusive != Exclusive.NOTHING or any(
-            pod.exclusive != Exclusive.NOTHING for pod in self.unreported
-        )
+        return bool(exclusive) or any(pod.exclusive for pod in self.unreported)
 
     def without_needless_room(self, exclusive: Exclusive) -> Availability:
         """The same for a pod that asks for ``exclusive``: without room where none matters."""

@@ -31,22 +31,20 @@ ended before any report showed it) holds anything: only then ours can be admitte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from topology.core.admission import (
-    UNKNOWN_FACTS,
     Admission,
     Kubelet,
     Others,
     admissions,
+    opaque,
     others_on,
 )
 from topology.core.availability import Availability, Holder, Unreported
-from topology.core.budget import BELIEF_STEPS
+from topology.core.budget import belief_steps
 from topology.core.pools import Pool, choices, choices_count, count, marked, members
-from topology.core.remembering import remembered
+from topology.core.remembering import interruptible, remembered
 
 MAX_STATES = 4096
 """A belief of more states is given up: then nothing is promised."""
@@ -90,19 +88,10 @@ def belief(
     if not now.unreported and not now.hidden:
         return _only_endings(now.free, holders, one_container)
     future = _Future(kubelet, now, endings)
-    seen = future.beginnings(holders)
-    if seen is None:
+    first = future.beginnings(holders)
+    if first is None or not future.follow(first):
         return Belief(None, future.spent)
-    frontier = list(seen)
-    while frontier:
-        reached = future.steps(frontier.pop())
-        if reached is None or len(seen) + len(reached - seen) > MAX_STATES:
-            return Belief(None, future.spent)
-        frontier += reached - seen
-        seen |= reached
-    at_rest = (state for state in seen if future.at_rest(state))
-    found = {FreeState(s.free, () if one_container else s.releasable.held) for s in at_rest}
-    return Belief(tuple(sorted(found)), future.spent)
+    return Belief(tuple(future.at_rest(one_container)), future.spent)
 
 
 def _coming_back(now: Availability, endings: bool) -> tuple[Holder, ...]:
@@ -131,56 +120,77 @@ def _only_endings(free: Pool, holders: tuple[Holder, ...], one_container: bool) 
     return Belief(tuple(sorted(set(found))), len(found) // 8)
 
 
-class _Releasable(NamedTuple):
-    """The pools that may be released, one for each pod, in two groups that ascend.
+class _State(NamedTuple):
+    """One point of the node's near future: see the drawing at the top of this module.
 
+    ``held`` and ``departed`` are the pools that may be released, one for each pod, ascending.
     ``held`` are those of pods that may end: pods that were there, with what they hide, and pods
     that were admitted on the way. ``departed`` are those of departed pods that were admitted on the
-    way: they have to be released before ours is admitted.
+    way: they have to be released before ours is admitted. ``unreported`` numbers the pods that are
+    not yet admitted; equal pods have one number.
     """
 
-    held: tuple[Pool, ...] = ()
-    departed: tuple[Pool, ...] = ()
+    free: Pool
+    held: tuple[Pool, ...]
+    departed: tuple[Pool, ...]
+    unreported: tuple[int, ...]
 
     @property
     def pools(self) -> tuple[Pool, ...]:
         """Both groups; bit *n* of :attr:`Admission.released` stands for the pool in place *n*."""
         return self.held + self.departed
 
-    def without(self, released: int) -> _Releasable:
-        """What is left of both groups once the pools with these bits are released."""
+    def after_release(self, released: int) -> _State:
+        """The state once the pools with these bits are released."""
         first = len(self.held)  # the place of the first departed pod's pool
-        return _Releasable(
+        return _State(
+            self.free + marked(self.pools, released),
             tuple(p for n, p in enumerate(self.held) if not released >> n & 1),
             tuple(p for n, p in enumerate(self.departed, first) if not released >> n & 1),
+            self.unreported,
         )
 
-    def each(self) -> Iterator[tuple[Pool, _Releasable]]:
-        """Each pool, and what is left once it alone is released."""
-        held, departed = self
-        for n, pool in enumerate(held):
-            yield pool, _Releasable(held[:n] + held[n + 1 :], departed)
+    def after_endings(self) -> set[_State]:
+        """The states after one of the pods that may end has ended."""
+        free, held, departed, unreported = self
+        if not held and not departed:
+            return set()
+        found = {
+            _State(free + pool, held[:n] + held[n + 1 :], departed, unreported)
+            for n, pool in enumerate(held)
+        }
         for n, pool in enumerate(departed):
-            yield pool, _Releasable(held, departed[:n] + departed[n + 1 :])
-
-    def with_held(self, pool: Pool) -> _Releasable:
-        """One more pod that may end."""
-        return _Releasable(_ascending(self.held, pool), self.departed)
-
-    def with_departed(self, pool: Pool) -> _Releasable:
-        """One more pod that has to end."""
-        return _Releasable(self.held, _ascending(self.departed, pool))
+            left = departed[:n] + departed[n + 1 :]
+            found.add(_State(free + pool, held, left, unreported))
+        return found
 
 
-class _State(NamedTuple):
-    """One point of the node's near future: see the drawing at the top of this module.
+_Settled = tuple[Pool, tuple[Pool, ...]]
+"""What is free and what is held in a state in which nobody is unreported or departed any more: most
+states are such, and all that can follow there is that pods end."""
 
-    ``unreported`` numbers the pods that are not yet admitted; equal pods have one number.
-    """
 
-    free: Pool
-    releasable: _Releasable
-    unreported: tuple[int, ...]
+class _Ways(NamedTuple):
+    """The ways in which one pod may be admitted, and the steps that they cost."""
+
+    ways: tuple[Admission, ...]
+    steps: int
+
+
+class _Newcomer:
+    """One unreported pod, as the search follows it."""
+
+    def __init__(self, kubelet: Kubelet, pod: Unreported, *, may_end: bool) -> None:
+        self.pod = pod
+        self.kubelet = opaque(kubelet) if pod.opaque else kubelet
+        one = len(pod.counts) == 1 and not self.kubelet.aligns
+        self.asks_for_releases = not (one or pod.opaque)
+        """Whether it matters what others release between two of its containers."""
+        self.stays = not (pod.departed or self.asks_for_releases)
+        self.may_end = may_end
+        self.others: Others | None = None
+        self.known: dict[tuple[Pool, tuple[Pool, ...]], _Ways | None] = {}
+        """The ways by what is free and what may be released meanwhile; None if too many."""
 
 
 class _Future:
@@ -190,9 +200,16 @@ class _Future:
         self._kubelet = kubelet
         self._now = now
         self._endings = endings
-        self._pods = now.unreported
+        first: dict[Unreported, int] = {}
+        self._everybody = tuple(first.setdefault(pod, n) for n, pod in enumerate(now.unreported))
+        self._pods = [
+            _Newcomer(kubelet, pod, may_end=endings or pod.ending) for pod in now.unreported
+        ]
+        self._started = frozenset(n for n in self._everybody if now.unreported[n].started)
+        self._seen: set[_State] = set()
+        self._settled: set[_Settled] = set()
+        self._most = belief_steps(kubelet.shape.size)
         self.spent = len(now.unreported) ** 2 // 16
-        self._heard: dict[Unreported, Others] = {}
 
     def beginnings(self, holders: tuple[Holder, ...]) -> set[_State] | None:
         """The states now: what pods hide may be any devices that seem free; None if too many.
@@ -202,22 +219,22 @@ class _Future:
         now = self._now
         if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
             return None
-        first: dict[Unreported, int] = {}
-        everybody = tuple(first.setdefault(pod, n) for n, pod in enumerate(self._pods))
         hidden_by_others = now.hidden - sum(holder.hidden for holder in holders)
-        found = {_State(now.free, _Releasable(), everybody)}
-        for shown, hidden in (*holders, (None, hidden_by_others)):
+        found = {_State(now.free, (), (), self._everybody)}
+        hiding: list[tuple[Pool | None, int]] = [(h.shown, h.hidden) for h in holders]
+        for shown, hidden in (*hiding, (None, hidden_by_others)):
             sizes = range(max(0, hidden - now.gone), hidden + 1)
             ways = sum(
                 choices_count(s.free, n, now.width, MAX_STATES) for s in found for n in sizes
             )
             self.spent += ways
-            if ways > MAX_STATES or self.spent > BELIEF_STEPS:
+            if ways > MAX_STATES or self.spent > self._most:
                 return None
             found = {
                 _State(
                     s.free - more,
-                    s.releasable if shown is None else s.releasable.with_held(shown + more),
+                    s.held if shown is None else _ascending(s.held, shown + more),
+                    s.departed,
                     s.unreported,
                 )
                 for s in found
@@ -226,101 +243,155 @@ class _Future:
             }
         return found or None  # more is hidden than there is: what we see contradicts itself
 
-    def at_rest(self, state: _State) -> bool:
-        """Whether another pod can be admitted in this state."""
-        started = any(self._pods[number].started for number in state.unreported)
-        return not state.releasable.departed and not started
+    def follow(self, states: set[_State]) -> bool:
+        """Go through all states that may follow on these; False where there are too many."""
+        frontier = self._new(states)
+        while frontier:
+            reached = self._steps(frontier.pop())
+            if reached is None:
+                return False
+            frontier += self._new(reached)
+            if self._too_much:
+                return False
+        return not self._too_much
 
-    def steps(self, state: _State) -> set[_State] | None:
-        """Every next state; None where there are too many."""
-        found = self._after_endings(state)
-        self.spent += 4 + 2 * len(found)
-        if self.spent > BELIEF_STEPS:
-            return None
-        started = [n for n in state.unreported if self._pods[n].started]
-        for number in dict.fromkeys(started or state.unreported):
-            pod = self._pods[number]
-            at = state.unreported.index(number)
-            rest = state._replace(unreported=state.unreported[:at] + state.unreported[at + 1 :])
-            if pod.started:  # its admission may also fail
-                found.add(rest._replace(free=state.free + pod.shown))
-            admitted = self._after_admissions(rest, pod)
-            if admitted is None or len(found) + len(admitted) > MAX_STATES:
-                return None
-            if self.spent > BELIEF_STEPS:
-                return None
-            found |= admitted
+    def at_rest(self, one_container: bool) -> list[FreeState]:
+        """The states in which another pod can be admitted, ascending."""
+        found = [
+            state
+            for state in self._seen
+            if not state.departed and self._started.isdisjoint(state.unreported)
+        ]
+        if one_container:
+            masks = {state.free for state in found}
+            masks.update(free for free, _ in self._settled)
+            return [FreeState(free) for free in sorted(masks)]
+        pairs = {(state.free, state.held) for state in found}
+        return [FreeState(free, held) for free, held in sorted(pairs | self._settled)]
+
+    @property
+    def _too_much(self) -> bool:
+        many = len(self._seen) + len(self._settled) > MAX_STATES
+        return many or self.spent > self._most
+
+    def _new(self, states: set[_State]) -> list[_State]:
+        """Those of the states that were not seen yet; the settled ones are gone through here."""
+        found = []
+        for state in states:
+            if not state.unreported and not state.departed:
+                self._settle({(state.free, state.held)})
+            elif state not in self._seen:
+                self._seen.add(state)
+                found.append(state)
         return found
 
-    def _after_endings(self, state: _State) -> set[_State]:
-        """The states after one of the pods that may end has ended."""
-        return {
-            _State(state.free + pool, left, state.unreported)
-            for pool, left in state.releasable.each()
-        }
+    def _settle(self, new: set[_Settled]) -> None:
+        """Go through the states that follow where pods can only end, until there are too many."""
+        settled = self._settled
+        new -= settled
+        settled |= new
+        frontier = list(new)
+        most = MAX_STATES - len(self._seen)
+        while frontier and self.spent <= self._most and len(settled) <= most:
+            interruptible()
+            free, held = frontier.pop()
+            ended = {(free + pool, held[:n] + held[n + 1 :]) for n, pool in enumerate(held)}
+            self.spent += 4 + 2 * len(ended)
+            ended -= settled
+            settled |= ended
+            frontier += ended
 
-    def _after_admissions(self, state: _State, pod: Unreported) -> set[_State] | None:
-        """The states after a pod was admitted that is unreported no more; None if too many."""
-        kubelet = opaque(self._kubelet) if pod.opaque else self._kubelet
-        one = len(pod.counts) == 1 and not kubelet.aligns
-        later = () if one or pod.opaque else state.releasable.pools
-        found = admissions(
-            kubelet,
-            state.free,
-            pod.counts,
-            self._others(pod),
-            releasing=later,
-        )
-        self.spent += found.steps
-        if found.sets is None or self.spent + 2 * len(found.sets) > BELIEF_STEPS:
+    def _steps(self, state: _State) -> set[_State] | None:
+        """Every next state; None where there are too many."""
+        interruptible()
+        found = state.after_endings()
+        self.spent += 4 + 2 * len(found)
+        if self.spent > self._most:
             return None
-        ways = found.ways or ()
-        self.spent += 2 * len(ways)
-        return {self._after(state, pod, way) for way in ways}
+        unreported = state.unreported
+        started = [n for n in unreported if n in self._started]
+        for number in dict.fromkeys(started or unreported):
+            newcomer = self._pods[number]
+            at = unreported.index(number)
+            rest = unreported[:at] + unreported[at + 1 :]
+            if newcomer.pod.started:  # its admission may also fail
+                free = state.free + newcomer.pod.shown
+                found.add(_State(free, state.held, state.departed, rest))
+            admitted = self._ways(state, newcomer)
+            if admitted is None:
+                return None
+            self.spent += admitted.steps
+            if self.spent > self._most:
+                return None
+            if not rest and not state.departed and newcomer.stays:
+                settled = _after_the_last(state, newcomer, admitted.ways)
+                if len(found) + len(settled) > MAX_STATES:
+                    return None
+                self._settle(settled)
+                continue
+            after = {_after(state, rest, newcomer, way) for way in admitted.ways}
+            if len(found) + len(after) > MAX_STATES:
+                return None
+            found |= after
+        return found
 
-    def _others(self, pod: Unreported) -> Others:
+    def _ways(self, state: _State, newcomer: _Newcomer) -> _Ways | None:
+        """The ways in which a pod may be admitted in a state; None if too many."""
+        later = state.pools if newcomer.asks_for_releases else ()
+        asked = (state.free, later)
+        if asked not in newcomer.known:
+            others = newcomer.others or self._hear(newcomer)
+            counts = newcomer.pod.counts
+            found = admissions(newcomer.kubelet, state.free, counts, others, releasing=later)
+            ways = found.ways
+            steps = 0 if ways is None else found.steps + 2 * len(ways)
+            newcomer.known[asked] = None if ways is None else _Ways(ways, steps)
+        return newcomer.known[asked]
+
+    def _hear(self, newcomer: _Newcomer) -> Others:
         """What the kubelet's other managers say to an unreported pod; counted once for each."""
-        heard = self._heard.get(pod)
-        if heard is None:
-            heard = self._heard[pod] = self._hear(pod)
-            self.spent += heard.steps
-        return heard
-
-    def _hear(self, pod: Unreported) -> Others:
+        pod = newcomer.pod
         room = self._now.room_for(self._kubelet, endings=self._endings, but=pod)
-        return others_on(
+        heard = others_on(
             self._kubelet,
             room,
             pod.counts,
             only_gpu_plugin=pod.only_gpu_plugin,
             exclusive=pod.exclusive,
         )
+        newcomer.others = heard
+        self.spent += heard.steps
+        return heard
 
-    def _after(self, state: _State, pod: Unreported, way: Admission) -> _State:
-        """The state after a pod was admitted in one way.
 
-        1. What others released between two of its containers came free.
-        2. What it took is free no more.
-        3. If it may end before ours is admitted, that is a pool that may be released.
-        """
-        free, left = state.free, state.releasable
-        if way.released:
-            free += marked(left.pools, way.released)
-            left = left.without(way.released)
-        free -= way.taken
-        if pod.departed:
-            left = left.with_departed(way.taken)
-        elif self._endings or pod.ending:
-            left = left.with_held(way.taken + pod.shown)
-        return _State(free, left, state.unreported)
+def _after_the_last(
+    state: _State, newcomer: _Newcomer, ways: tuple[Admission, ...]
+) -> set[_Settled]:
+    """The same as :func:`_after` for the last pod, if nobody releases anything meanwhile."""
+    free, held, shown = state.free, state.held, newcomer.pod.shown
+    if not newcomer.may_end:
+        return {(free - way.taken, held) for way in ways}
+    return {(free - way.taken, _ascending(held, way.taken + shown)) for way in ways}
+
+
+def _after(state: _State, rest: tuple[int, ...], newcomer: _Newcomer, way: Admission) -> _State:
+    """The state after a pod was admitted in one way; the ``rest`` is unreported still.
+
+    1. What others released between two of its containers came free.
+    2. What it took is free no more.
+    3. If it may end before ours is admitted, that is a pool that may be released.
+    """
+    free, held, departed, _ = state.after_release(way.released) if way.released else state
+    free -= way.taken
+    if newcomer.pod.departed:
+        departed = _ascending(departed, way.taken)
+    elif newcomer.may_end:
+        held = _ascending(held, way.taken + newcomer.pod.shown)
+    return _State(free, held, departed, rest)
 
 
 def _ascending(pools: tuple[Pool, ...], more: Pool) -> tuple[Pool, ...]:
     """The pools with one more, ascending."""
+    if not pools or pools[-1] <= more:
+        return (*pools, more)
     return tuple(sorted((*pools, more)))
-
-
-@remembered
-def opaque(kubelet: Kubelet) -> Kubelet:
-    """The same node with nothing known of how it chooses."""
-    return replace(kubelet, facts=UNKNOWN_FACTS)

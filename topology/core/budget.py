@@ -22,8 +22,11 @@ ASKED_STEPS = 20
 """What a question to the allocator is counted as."""
 HINT_STEPS = 2
 """What one set of NUMA nodes is counted as, that a manager may name in a hint for one container."""
-BELIEF_STEPS = 10_000
-"""For every state that a node may be in."""
+BELIEF_STEPS = 20_000
+"""For every state that a node may be in. Four pairs that come to an 8-GPU node at one time, before
+a report shows the first, take 14,000."""
+BELIEF_STEPS_OF_LARGER = 10_000
+"""The same on nodes of more than 8 GPUs, where a step costs more."""
 OUTLOOK_STEPS = 60_000
 """For what may come of one pod in all these states; given up early where it would take twice."""
 OUTLOOK_STEPS_OF_LARGER = 8_000
@@ -41,9 +44,19 @@ MAX_SETS_OF_LARGE = 2_048
 """The same for nodes of more than 16 GPUs: C(64, 2) = 2,016 is."""
 
 
+MAX_SETS_OF_MIG = 256
+"""The same for MIG instances. They have no links, so what holds of every set is told without a
+list of them; sets are listed for people to read."""
+
+
 def most_sets(gpus: int, width: int) -> int:
     """How many sets are listed at most on a node of so many GPUs, with pools of ``width``."""
     return MAX_SETS if gpus <= LARGE and gpus * width <= 64 else MAX_SETS_OF_LARGE
+
+
+def belief_steps(gpus: int) -> int:
+    """The budget for every state that a node of so many GPUs may be in."""
+    return BELIEF_STEPS if gpus <= 8 else BELIEF_STEPS_OF_LARGER
 
 
 def outlook_steps(gpus: int) -> int:

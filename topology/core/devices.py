@@ -6,12 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import NewType
 
+from topology.core.hashing import hashed_once
 from topology.core.links import LinkKind
 
 NodeName = NewType("NodeName", str)
 GpuUuid = NewType("GpuUuid", str)
 DeviceId = NewType("DeviceId", str)
-"""An id as the device plugin advertises it: ``GPU-<uuid>`` or, shared, ``GPU-<uuid>::<n>``."""
+"""An id as the device plugin advertises it: ``GPU-<uuid>``, ``MIG-<uuid>`` or, shared, either with
+``::<n>`` behind it."""
 PodUid = NewType("PodUid", str)
 Bytes = NewType("Bytes", int)
 Mask = int
@@ -56,6 +58,21 @@ class Gpu:
             alone = () if self.numa_node is None else (self.numa_node,)
             object.__setattr__(self, "topology_nodes", alone)
 
+    def renamed(self, uuid: GpuUuid) -> Gpu:
+        """The same GPU under another UUID."""
+        return Gpu(
+            self.index,
+            uuid,
+            self.product,
+            self.memory,
+            self.numa_node,
+            self.pci_bus_id,
+            self.vendor,
+            self.mig_mode,
+            self.mig_instances,
+            self.topology_nodes,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Nic:
@@ -77,12 +94,14 @@ class Fabric:
     clique_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class GpuResource:
     """An extended resource that the node's device plugin serves.
 
     ``strategy`` is ``none`` (whole GPUs), ``time-slicing``, ``mps`` or ``mig``; ``replicas`` is how
-    many devices the plugin advertises for one GPU. ``refuses_several`` says whether the plugin
+    many devices the plugin advertises for one GPU, or for one MIG instance: above 1 these are
+    time-sliced. ``refuses_several`` says whether the plugin
     refuses a container more than one shared device (its option ``failRequestsGreaterThanOne``);
     None where nobody could tell.
     """
@@ -94,7 +113,7 @@ class GpuResource:
 
 
 def base_uuid(device_id: str) -> GpuUuid:
-    """The GPU behind a device id: a shared device's replica number is cut off.
+    """The GPU or MIG instance behind a device id: a shared device's replica number is cut off.
 
     >>> base_uuid("GPU-5f::3")
     'GPU-5f'

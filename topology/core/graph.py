@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
 from topology.core.devices import (
@@ -40,7 +40,8 @@ UNKNOWN = "unknown"
 """A Topology Manager policy that the agent could not find out: it may do what any of them does."""
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class AllocatorFacts:
     """How the node's kubelet and device plugin choose devices.
 
@@ -92,6 +93,10 @@ class Shape:
     order share one shape *object* (see :func:`NodeTopology.shape`), so a look-up by shape costs an
     identity test. ``nic`` is the kind of the nearest RDMA NIC per GPU. ``numa`` is where the
     hardware has the GPUs, ``topology_nodes`` what the kubelet is told of that.
+
+    Where MIG instances are served (:mod:`topology.core.mig`) a position stands for equal instances
+    of one GPU: ``instances`` says how many, ``parents`` numbers their GPUs. Both are empty where
+    the positions are GPUs.
     """
 
     products: tuple[str, ...]
@@ -101,11 +106,33 @@ class Shape:
     nic: tuple[LinkKind, ...]
     links: tuple[tuple[Link | None, ...], ...]
     topology_nodes: tuple[tuple[int, ...], ...]
+    instances: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
         """How many GPUs."""
         return len(self.products)
+
+    @cached_property
+    def in_mig_mode(self) -> Mask:
+        """The whole GPUs that are cut into MIG instances, or may be."""
+        return sum(1 << p for p, split in enumerate(self.mig) if split)
+
+    @property
+    def of_mig(self) -> bool:
+        """Whether the positions stand for MIG instances."""
+        return bool(self.instances)
+
+    @cached_property
+    def by_gpu(self) -> tuple[Mask, ...]:
+        """The positions of each GPU: one, unless they stand for MIG instances of several kinds."""
+        if not self.parents:
+            return tuple(1 << p for p in range(self.size))
+        found: dict[int, Mask] = {}
+        for p, parent in enumerate(self.parents):
+            found[parent] = found.get(parent, 0) | 1 << p
+        return tuple(found.values())
 
     @property
     def shared_bytes(self) -> int:
@@ -119,14 +146,29 @@ class Shape:
 
     def rows(self, meets: frozenset[Link]) -> Rows:
         """The adjacency of the pairs whose link is in ``meets``."""
-        return tuple(
-            sum(1 << q for q, link in enumerate(row) if link is not None and link in meets)
-            for row in self.links
-        )
+        found = [0] * self.size
+        for link, rows in self._rows_by_link.items():
+            if link in meets:
+                found = [a | b for a, b in zip(found, rows, strict=True)]
+        return tuple(found)
 
     def distinct_links(self) -> frozenset[Link]:
         """Every link that occurs, once (positions left out)."""
-        return frozenset(link for row in self.links for link in row if link is not None)
+        return self._distinct_links
+
+    @cached_property
+    def _distinct_links(self) -> frozenset[Link]:
+        return frozenset(self._rows_by_link)
+
+    @cached_property
+    def _rows_by_link(self) -> dict[Link, Rows]:
+        """The adjacency of the pairs with each link: asked again and again, and dear to hash."""
+        found: dict[Link, list[Mask]] = {}
+        for p, row in enumerate(self.links):
+            for q, link in enumerate(row):
+                if link is not None:
+                    found.setdefault(link, [0] * self.size)[p] |= 1 << q
+        return {link: tuple(rows) for link, rows in found.items()}
 
     @cached_property
     def graph(self) -> nx.Graph[int]:
@@ -170,7 +212,7 @@ class Shape:
 _shapes: WeakKeyDictionary[Shape, ref[Shape]] = WeakKeyDictionary()
 
 
-def _shared(shape: Shape) -> Shape:
+def shared_shape(shape: Shape) -> Shape:
     """The one object that stands for every equal shape, as long as anybody refers to it."""
     known = _shapes.get(shape)
     found = known() if known is not None else None
@@ -185,7 +227,7 @@ class NodeTopology:
     """A node's hardware: GPUs by ascending index, their links, NICs and how devices are served.
 
     Built once and never changed; a contradiction (an index twice, a link to a GPU that is not
-    there, a pair linked twice) raises :class:`TopologyError`.
+    there, a pair linked twice, a GPU at two distances from a NIC) raises :class:`TopologyError`.
     """
 
     name: NodeName
@@ -214,9 +256,24 @@ class NodeTopology:
                     raise TopologyError(f"links: GPU {end} is not among the devices")
         _unique("links", [(link.a, link.b) for link in self.links])
         for nic in self.nics:
+            _unique(f"nics[{nic.name}].distances", [index for index, _ in nic.distances])
             for index, _ in nic.distances:
                 if index not in known:
                     raise TopologyError(f"nics[{nic.name}]: GPU {index} is not among the devices")
+
+    def renamed(self, name: NodeName, uuids: Sequence[GpuUuid]) -> NodeTopology:
+        """The same hardware under other names; ``uuids`` are by position, each another one.
+
+        What does not depend on names is shared with this one.
+        """
+        gpus = tuple(gpu.renamed(uuid) for gpu, uuid in zip(self.gpus, uuids, strict=True))
+        # Nothing is checked again, and cached properties without names are kept.
+        found = object.__new__(NodeTopology)
+        found.__dict__.update({each.name: getattr(self, each.name) for each in fields(self)})
+        found.__dict__.update(
+            name=name, gpus=gpus, shape=self.shape, position_of_index=self.position_of_index
+        )
+        return found
 
     @cached_property
     def shape(self) -> Shape:
@@ -231,7 +288,7 @@ class NodeTopology:
         for nic in self.nics:
             for index, kind in nic.distances:
                 nearest[at[index]] = max(nearest[at[index]], kind)
-        return _shared(
+        return shared_shape(
             Shape(
                 products=tuple(canonical_product(g.product) for g in self.gpus),
                 memory=tuple(g.memory for g in self.gpus),
@@ -244,6 +301,11 @@ class NodeTopology:
         )
 
     @cached_property
+    def views(self) -> dict[GpuResource, Any]:
+        """What :mod:`topology.core.mig` has worked out of each resource."""
+        return {}
+
+    @cached_property
     def position_of_index(self) -> dict[int, int]:
         """Driver index → position in masks."""
         return {g.index: p for p, g in enumerate(self.gpus)}
@@ -253,13 +315,26 @@ class NodeTopology:
         """UUID → position in masks."""
         return {g.uuid: p for p, g in enumerate(self.gpus)}
 
+    @cached_property
+    def bit_of_uuid(self) -> dict[str, Mask]:
+        """UUID → the mask of this GPU alone."""
+        found: dict[str, Mask] = {}
+        bit = 1
+        for gpu in self.gpus:
+            found[gpu.uuid] = bit
+            bit <<= 1
+        return found
+
     def indices(self, mask: Mask) -> tuple[int, ...]:
         """The driver indices of a mask's GPUs, ascending."""
         return tuple(self.gpus[p].index for p in positions(mask))
 
     def resource(self, name: str) -> GpuResource | None:
         """How the node serves the extended resource ``name``, None where it does not."""
-        return next((r for r in self.resources if r.name == name), None)
+        for served in self.resources:
+            if served.name == name:
+                return served
+        return None
 
     def summary(self) -> str:
         """One line for people.
@@ -269,7 +344,9 @@ class NodeTopology:
         '8 × Tesla V100-SXM2-16GB, NVLink 1-2'
         """
         parts = [f"{n} × {p}" for p, n in sorted(Counter(g.product for g in self.gpus).items())]
-        return ", ".join(filter(None, [*parts, self.link_summary()]))
+        profiles = Counter(part.profile for gpu in self.gpus for part in gpu.mig_instances)
+        instances = [f"{n} × MIG {profile}" for profile, n in sorted(profiles.items())]
+        return ", ".join(filter(None, [*parts, *instances, self.link_summary()]))
 
     def link_summary(self) -> str:
         """What joins the GPUs, in a word: NVLinks per pair, or PCIe classes; empty for one GPU."""

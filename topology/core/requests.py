@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -53,6 +53,10 @@ class Exclusive:
     cpus: bool = False
     memory: bool = False
     demands: tuple[Demand, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+        return self.cpus or self.memory or bool(self.demands)
 
     NOTHING: ClassVar[Exclusive]
     """Nothing: the pod is not of the class Guaranteed."""
@@ -118,12 +122,15 @@ class Pattern(Enum):
     CONNECTED = "connected"
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Constraints:
     """All constraint keys of a pod; they hold together, over all its GPUs.
 
     ``link`` and ``nic`` are the least kind that will do; ``models`` are globs over
-    :func:`topology.core.links.canonical_product`; any one of them may match.
+    :func:`topology.core.links.canonical_product`; any one of them may match. ``same_gpu`` asks for
+    MIG instances or shares of one GPU, ``spread_gpus`` for no two of one. ``gpu_memory`` is what
+    the pod will use on each GPU that it gets; ``exclusive_gpus`` asks for all shares of its GPUs.
     """
 
     link: LinkKind | None = None
@@ -134,16 +141,27 @@ class Constraints:
     models: tuple[str, ...] = ()
     same_numa: bool = False
     nic: LinkKind | None = None
+    same_gpu: bool = False
+    spread_gpus: bool = False
+    gpu_memory: Bytes | None = None
+    exclusive_gpus: bool = False
+
+    @property
+    def least_memory(self) -> Bytes:
+        """The memory that each GPU has to have."""
+        return max(self.min_gpu_memory or Bytes(0), self.gpu_memory or Bytes(0))
+
+    @property
+    def over_links(self) -> bool:
+        """Whether a key speaks about what joins two GPUs."""
+        return (
+            self.link is not None or self.min_nvlinks is not None or self.min_bandwidth is not None
+        )
 
     @property
     def over_pairs(self) -> bool:
         """Whether a key speaks about pairs, so that two shares of one GPU cannot meet it."""
-        return bool(
-            self.link is not None
-            or self.min_nvlinks is not None
-            or self.min_bandwidth is not None
-            or self.same_numa
-        )
+        return self.over_links or self.same_numa or self.spread_gpus
 
     @property
     def text(self) -> str:
@@ -169,6 +187,14 @@ class Constraints:
             words.append("same-numa")
         if self.nic is not None:
             words.append(f"nic={self.nic.name.lower()}")
+        if self.same_gpu:
+            words.append("same-gpu")
+        if self.spread_gpus:
+            words.append("spread-gpus")
+        if self.gpu_memory is not None:
+            words.append(f"gpu-memory={memory_text(self.gpu_memory)}")
+        if self.exclusive_gpus:
+            words.append("sharing=exclusive")
         return " ".join(words)
 
     @property
@@ -206,7 +232,8 @@ class GpuRequest:
     """What a pod asks: devices of one extended resource, and what must hold for the set.
 
     ``only_gpu_plugin`` says that it asks for no other device plugin's resources, ``exclusive`` what
-    the kubelet's static managers would give to it.
+    the kubelet's static managers would give to it. ``siblings`` is how many pods that ask the same
+    may come to a node before it though nobody can know that yet: those of its gang.
 
     Two pods that ask the same are equal whatever their containers are called, so a request is the
     key under which verdicts are remembered.
@@ -219,6 +246,7 @@ class GpuRequest:
     only_gpu_plugin: bool = True
     counts: Counts = ()
     exclusive: Exclusive = Exclusive.NOTHING
+    siblings: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", tuple((c.role, c.count) for c in self.containers))
@@ -242,20 +270,28 @@ class GpuRequest:
         """
         return device_count(self.counts)
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Whether the pod asks for devices and nothing else."""
         return self.constraints == NO_CONSTRAINTS
 
-    @property
+    @cached_property
     def required(self) -> bool:
         """Whether a node must keep the constraints to pass filter."""
         return not self.plain and self.policy is Policy.REQUIRED
 
     @property
+    def alone(self) -> GpuRequest:
+        """The same for a pod that nobody may come before."""
+        return replace(self, siblings=0) if self.siblings else self
+
+    @property
     def text(self) -> str:
         """One line for people: ``2 GPUs link=nvlink (preferred)``."""
-        words = [f"{self.count} GPU{'s' if self.count != 1 else ''}"]
+        _, of_mig, profile = self.resource.partition("/mig-")
+        plural = "s" if self.count != 1 else ""
+        unit = f"MIG instance{plural} {profile}" if of_mig else f"GPU{plural}"
+        words = [f"{self.count} {unit}"]
         if not self.plain:
             words.append(self.constraints.text)
             if self.policy is Policy.PREFERRED:

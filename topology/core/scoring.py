@@ -24,10 +24,13 @@ refused                                        0
 =============================================  ======================================
 
 Least damage first: the distinct costs are spread evenly over the range; of equal damage the faster
-outcomes win, then the fuller node. *Quality* of a preferred placement is the mean of two shares: of
-the outcomes that satisfy the constraints, and of the bandwidth that they reach (best ring, mean
-over outcomes) in the best that any offered node's hardware could give the request. It counts half
-where the kubelet may refuse the pod.
+outcomes win, then the fuller node. MIG instances are all of one worth; what a placement of theirs
+damages are GPUs that nobody uses (:func:`opened_gpus`).
+
+*Quality* of a preferred placement is the mean of two shares: of the outcomes that satisfy the
+constraints, and of the bandwidth that they reach (best ring, mean over outcomes) in the best that
+any offered node's hardware could give the request. It counts half where the kubelet may refuse the
+pod.
 """
 
 from __future__ import annotations
@@ -43,9 +46,11 @@ from topology.core.belief import FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
 from topology.core.graph import Shape, best_ring, subsets
+from topology.core.hashing import hashed_once
 from topology.core.links import LinkKind
 from topology.core.placement import Assessment, Verdict
-from topology.core.pools import Pool, choices, total
+from topology.core.placement.instances import expected_gpus
+from topology.core.pools import Pool, choices, gpus, only, total
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Counts, GpuRequest, device_count
 from topology.core.worth import RequestClass as RequestClass
@@ -108,7 +113,8 @@ PRIOR: Mix = (
 """What we assume that a cluster will be asked, until we have seen what it is asked."""
 
 
-@dataclass(frozen=True, slots=True)
+@hashed_once
+@dataclass(frozen=True)
 class Merit:
     """How good a node that passes filter is for one request.
 
@@ -165,6 +171,8 @@ def prospect(
         now.devices_left - request.effective_count,
         may_refuse=bool(assessed.hazards),
     )
+    if kubelet.shape.of_mig:
+        return Prospect(replace(unweighed, damage=opened_gpus(kubelet, now, request)))
     lost = losses(kubelet, now, request, classes)
     if lost is None:
         return Prospect(replace(unweighed, measured=False))
@@ -245,6 +253,27 @@ def damage(kubelet: Kubelet, now: Availability, request: GpuRequest, mix: Mix) -
 
 def _weighed(lost: tuple[float, ...], mix: Mix) -> float:
     return sum(weight * loss for (_, weight), loss in zip(mix, lost, strict=bool(lost)))
+
+
+@remembered
+def opened_gpus(kubelet: Kubelet, now: Availability, request: GpuRequest) -> float:
+    """How many GPUs of which nobody has an instance a placement is expected to begin on.
+
+    A GPU that nobody uses can be cut anew, or be a whole GPU again.
+    """
+    shape, width = kubelet.shape, kubelet.width
+    unused = tuple(
+        gpu
+        for gpu in shape.by_gpu
+        if not gpu & now.beside
+        and total(only(now.free, gpu, width), width) == kubelet.devices_on(gpu)
+    )
+    key = now.outcome_key(endings=False, exclusive=request.exclusive)
+    found = admissions(kubelet, key.free, request.counts)
+    if kubelet.monotone or not found.sets:
+        return expected_gpus(shape, now.free, request.effective_count, width, unused)
+    masks = [gpus(pool, width) for pool in found.sets]
+    return sum(mask & gpu != 0 for mask in masks for gpu in unused) / len(masks)
 
 
 @remembered

@@ -68,6 +68,9 @@ def mean_promises(
         return int(found.sum()) / len(pools), 1
     if kubelet.shape.size <= BRANCHING_GPUS and kubelet.width == 1:
         # There are at most 256 pools, each worked out once.
+        if kubelet.whole_best_effort and kubelet.refuses_several is False:
+            known = _expected_of_every_pool(kubelet.shape, wanted)
+            return sum([known[free] for free in pools]) / len(pools), 1
         return sum(_expected(kubelet, free, wanted) for free in pools) / len(pools), 1
     sums, steps = 0, 0
     for free in pools:
@@ -98,8 +101,11 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> F
     good: Flags = masks & np.uint64(~test.allowed & _ALL) == 0
     if count == 1:
         return good
-    if test.numa is not None:
-        good &= inside(test.numa, masks)
+    for groups in (test.numa, test.one_gpu):
+        if groups is not None:
+            good &= inside(groups, masks)
+    if test.apart is not None and kubelet.shared:
+        good[:] = False
     parts = [(test.linked, test.pattern), (test.wide, Pattern.RING)]
     for rows, pattern in parts:
         if rows is None:
@@ -185,6 +191,23 @@ def _after_the_lowest(
     return left
 
 
+# best-effort on at most eight GPUs: a table of all pools.
+
+
+@remembered
+def _expected_of_every_pool(shape: Shape, wanted: RequestClass) -> tuple[float, ...]:
+    """By mask: the promises, expected over the outcomes of each placement."""
+    good = compiled(shape, wanted.constraints, 0).good_sets(wanted.count)
+    found: list[float] = []
+    for free, outcomes in enumerate(best_effort.of_every_pool(shape, wanted.count)):
+        ways = () if outcomes is None or outcomes.hazards else outcomes.sets or ()
+        if ways and good.issuperset(ways):  # what they leave is a smaller mask, so it is known
+            found.append(1.0 + sum([found[free - way] for way in ways]) / len(ways))
+        else:
+            found.append(0.0)
+    return tuple(found)
+
+
 # Everything else, pool by pool.
 
 
@@ -221,6 +244,9 @@ def _promised_ways(
         return (), found.steps
     if wanted.constraints != NO_CONSTRAINTS:
         test = compiled(kubelet.shape, wanted.constraints, 0)
+        if test.known is not None and kubelet.width == 1:
+            every = test.good_sets(wanted.count).issuperset(found.sets)
+            return found.sets if every else (), found.steps
         masks = gpu_masks(found.sets, kubelet.shape.size, kubelet.width)
         sizes = np.bitwise_count(masks)
         for size in np.unique(sizes).tolist():

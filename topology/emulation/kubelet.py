@@ -11,10 +11,11 @@ until it has heard of them, and it has nothing to hand out until the device plug
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from topology.core.devices import DeviceId, PodUid
+from topology.core.devices import DeviceId, GpuResource, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest, Role
@@ -32,6 +33,27 @@ UNEXPECTED_ADMISSION = "UnexpectedAdmissionError"
 SMT_ALIGNMENT = "SMTAlignmentError"
 MANAGERS_REFUSE = 0.1
 """The share of containers that a static CPU or Memory Manager refuses, where it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What the device plugin keeps apart: a GPU, or a MIG instance on the GPU at a position."""
+
+    uuid: str
+    gpu: int
+
+
+def _units(topology: NodeTopology, served: GpuResource) -> list[_Unit]:
+    """What one resource is served from: by profile, if it is named after one."""
+    if served.strategy != "mig":
+        return [_Unit(gpu.uuid, p) for p, gpu in enumerate(topology.gpus)]
+    _, by_profile, wanted = served.name.partition("/mig-")
+    return [
+        _Unit(part.uuid, p)
+        for p, gpu in enumerate(topology.gpus)
+        for part in gpu.mig_instances
+        if not by_profile or part.profile.replace("+", ".") == wanted
+    ]
 
 
 @dataclass
@@ -68,12 +90,15 @@ class EmulatedKubelet:
         self._rng = rng
         self._foreign_hints = foreign_hints
         self._refuses_several = refuses_several(topology, served)
-        self._devices = [(p, r) for p in range(len(topology.gpus)) for r in range(self._replicas)]
+        self._units = _units(topology, served)
+        self._devices = [(u, r) for u in range(len(self._units)) for r in range(self._replicas)]
         self._pods: dict[PodUid, _Pod] = {}
         self._sequence = 0
         self._withheld: set[Device] = set()
         self._sick: set[Device] = set()
-        self._manager = TopologyManager(topology, self._devices, rng, others=foreign_hints)
+        self._of_mig = served.strategy == "mig"
+        nodes = [topology.gpus[unit.gpu].topology_nodes or () for unit in self._units]
+        self._manager = TopologyManager(topology, self._devices, nodes, rng, others=foreign_hints)
         self.answers = True
         """Whether the kubelet runs."""
         self.shows_pods = True
@@ -135,7 +160,7 @@ class EmulatedKubelet:
     def withhold(self, positions: Iterable[int]) -> None:
         """Take GPUs out of what may be handed out, as if others held them from now on."""
         gone = set(positions)
-        self._withheld |= {d for d in self._devices if d[0] in gone}
+        self._withheld |= {d for d in self._devices if self._gpu(d) in gone}
 
     def stop(self) -> None:
         """The kubelet ends; when it starts it shows no pods, and has no device plugin."""
@@ -161,18 +186,40 @@ class EmulatedKubelet:
     def sicken(self, positions: Iterable[int]) -> None:
         """The device plugin calls GPUs sick: they are not handed out; who holds them keeps them."""
         gone = set(positions)
-        self._sick |= {d for d in self._devices if d[0] in gone}
+        self._sick |= {d for d in self._devices if self._gpu(d) in gone}
 
     def heal(self, positions: Iterable[int]) -> None:
         """The device plugin calls GPUs healthy."""
         back = set(positions)
-        self._sick = {d for d in self._sick if d[0] not in back}
+        self._sick = {d for d in self._sick if self._gpu(d) not in back}
 
     def held(self, uid: PodUid) -> tuple[int, ...]:
         """Positions of the GPUs that a pod's app and sidecar containers have, ascending."""
         pod = self._pods[uid]
-        found = {p for name in self._shown(pod) for p, _ in pod.containers[name]}
+        found = {self._gpu(d) for name in self._shown(pod) for d in pod.containers[name]}
         return tuple(sorted(found))
+
+    def held_ids(self, uid: PodUid) -> tuple[DeviceId, ...]:
+        """The same as device ids."""
+        pod = self._pods[uid]
+        return tuple(self._id(d) for name in self._shown(pod) for d in pod.containers[name])
+
+    def sharing(self) -> dict[str, list[tuple[PodUid, GpuRequest, int]]]:
+        """Which pods are on each GPU, or MIG instance, and with how many devices.
+
+        Those of ordinary init containers count until the pod ends.
+        """
+        found: dict[str, list[tuple[PodUid, GpuRequest, int]]] = {}
+        for uid, pod in self._pods.items():
+            if not pod.ended:
+                for unit, devices in Counter(unit for unit, _ in _devices_of(pod)).items():
+                    there = found.setdefault(self._units[unit].uuid, [])
+                    there.append((uid, pod.request, devices))
+        return found
+
+    def free_ids(self) -> tuple[DeviceId, ...]:
+        """:meth:`free` as device ids."""
+        return tuple(map(self._id, self.free()))
 
     def free(self) -> list[Device]:
         """Devices to hand out that nobody holds once all ended pods have released theirs."""
@@ -217,8 +264,12 @@ class EmulatedKubelet:
         return [name for name in pod.containers if name not in hidden]
 
     def _id(self, device: Device) -> DeviceId:
-        uuid = self.topology.gpus[device[0]].uuid
+        uuid = self._units[device[0]].uuid
         return DeviceId(uuid if self._replicas == 1 else f"{uuid}::{device[1]}")
+
+    def _gpu(self, device: Device) -> int:
+        """The position of the GPU that a device is, or is on."""
+        return self._units[device[0]].gpu
 
     def _available(self) -> list[Device]:
         for uid in [uid for uid, pod in self._pods.items() if pod.ended]:
@@ -303,10 +354,11 @@ class EmulatedKubelet:
     ) -> list[Device]:
         policy = self.topology.allocator.policy
         shape = self.topology.shape
-        if policy == "best-effort" and self._replicas == 1:
+        if policy == "best-effort" and self._replicas == 1 and not self._of_mig:
             return best_effort(shape, available, required, size)
-        if policy in ("distributed", "packed"):
-            choose = greedy(self._replicas, fewest_first=policy == "distributed")
+        if policy in ("distributed", "packed") or (self._of_mig and policy == "best-effort"):
+            # Best effort is for whole GPUs; told nothing else, the plugin distributes.
+            choose = greedy(self._replicas, fewest_first=policy != "packed")
             return choose(shape, available, required, size)
         return [*required, *(d for d in available if d not in set(required))][:size]
 

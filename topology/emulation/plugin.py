@@ -27,7 +27,7 @@ PCIE_POINTS = {
 }
 
 Device = tuple[int, int]
-"""A device: the position of its GPU, and which of the GPU's replicas it is."""
+"""A device: the number of its GPU or MIG instance, and which of its replicas it is."""
 
 Split = tuple[tuple[int, ...], ...]
 
@@ -37,7 +37,7 @@ def refuses_several(topology: NodeTopology, served: GpuResource) -> bool:
 
     It always does under MPS before v0.20. Since then, and under time-slicing, it is an option.
     """
-    if served.strategy not in ("mps", "time-slicing"):
+    if served.strategy == "none" or (served.strategy == "mig" and served.replicas == 1):
         return False
     version = plugin_version(topology.allocator.plugin_version)
     if served.strategy == "mps" and version is not None and version < (0, 20):

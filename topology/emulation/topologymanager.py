@@ -8,7 +8,7 @@ a node with this record may say.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from topology.core.graph import NodeTopology
@@ -32,23 +32,25 @@ class Refused(Exception):  # noqa: N818 (it is an answer)
 class TopologyManager:
     """The Topology Manager of one node whose device plugin advertises these ``devices``.
 
-    ``others`` says that other providers are there at all.
+    ``nodes`` are the NUMA nodes that the plugin names, by the first number of a device. ``others``
+    says that other providers are there at all.
     """
 
     def __init__(
         self,
         topology: NodeTopology,
         devices: Sequence[Device],
+        nodes: Sequence[Iterable[int]],
         rng: random.Random,
         *,
         others: bool,
     ) -> None:
         self._facts = topology.allocator
-        self._gpus = topology.gpus
+        self._named = [tuple(sorted(named)) for named in nodes]
         self._devices = devices
         self._rng = rng
         self._others = others
-        with_gpus = {n for gpu in topology.gpus for n in gpu.topology_nodes or ()}
+        with_gpus = {n for named in self._named for n in named}
         self._places = bool(with_gpus)
         distances = self._facts.numa_distances
         self._nodes = sorted(with_gpus.union(range(len(distances))) if distances else with_gpus)
@@ -60,7 +62,7 @@ class TopologyManager:
 
     def nodes_of(self, device: Device) -> tuple[int, ...]:
         """The NUMA nodes that the plugin names for a device."""
-        return self._gpus[device[0]].topology_nodes or ()
+        return self._named[device[0]]
 
     def others_hint(self, request: GpuRequest) -> bool:
         """Whether providers that we do not play may hint at NUMA nodes for such a pod."""

@@ -4,7 +4,8 @@ Rules:
 
 * The list is read in pages with no ``resourceVersion``: the newest state there is, so a relist
   never goes back in time. The pages are one snapshot; when the server forgets it half way (410)
-  the list starts again in one piece, which cannot expire.
+  the list starts again in one piece, which cannot expire. The sink gets each page as it comes, and
+  none is kept once the sink has let go of its objects.
 * The watch resumes from the last version seen, bookmarks included, after any failure that leaves
   that version valid. Only 410 (history gone), 404 (the CRD went) and an answer that makes no sense
   lead to a new list; objects deleted meanwhile are noticed by it.
@@ -22,7 +23,7 @@ import dataclasses
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,8 +74,13 @@ class Sink(Protocol):
     whole answer: keep what was decoded (or ``Raw.copy()``), not the view.
     """
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
-        """Take these objects for all there are."""
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
+        """Take these objects for all there are.
+
+        They come from the server page by page, once, while the sink goes through them. Where that
+        fails the iteration raises, which the sink lets pass: what it has taken is news all the
+        same, and what it has not seen is not gone. Then there is another list.
+        """
 
     def apply(self, obj: msgspec.Raw) -> None:
         """Add or update one object."""
@@ -136,6 +142,10 @@ class ReflectorState:
 
 class UnusableAnswerError(Exception):
     """What the server sent makes no sense, or the sink could not take the list: list again."""
+
+
+class _BrokenOffError(Exception):
+    """A list ends before its last page; the cause says why, None where we stop."""
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -282,30 +292,48 @@ class Reflector:
 
     def _list(self) -> None:
         self._note(lists=self._state.lists + 1)
-        objects: list[msgspec.Raw] = []
-        token, limit = "", self._page_limit
-        while not self._stopping.is_set():
-            query = [*self._query]
-            query += [("limit", str(limit))] if limit else []
-            query += [("continue", token)] if token else []
+        try:
+            self._take_list(self._page_limit)
+        except _BrokenOffError as broken:
+            if isinstance(broken.__cause__, GoneError):
+                self._take_list(0)
+            elif broken.__cause__ is not None:
+                raise broken.__cause__ from None
+
+    def _take_list(self, limit: int) -> None:
+        """Hand a list to the sink. Raises :class:`_BrokenOffError` after the first page."""
+        first = self._page("", limit)
+        version = first.metadata.resource_version
+        objects = self._objects(first, limit)
+        del first  # its memory
+        if not self._deliver("LIST", version, self._sink.replace, objects, version):
+            raise UnusableAnswerError("the sink could not take the list")
+        self._resume_from = version
+        self._note(synced=True, resource_version=version, whole_at=self._clock())
+
+    def _objects(self, page: _List, limit: int) -> Iterator[msgspec.Raw]:
+        """The objects of a list, whose pages are asked for when they are needed."""
+        while True:
+            yield from page.items or ()
+            token = page.metadata.continue_
+            if not token:
+                return
+            del page  # its memory
+            if self._stopping.is_set():
+                raise _BrokenOffError
             try:
-                answer = self._api.get(self._path, query, timeout=self._timing.list_timeout_s)
-            except GoneError:
-                if not token:
-                    raise
-                objects, token, limit = [], "", 0
-                continue
-            page = _decode_list(answer)
-            self._heard()
-            objects += page.items or ()
-            if token := page.metadata.continue_:
-                continue
-            version = page.metadata.resource_version
-            if not self._deliver("LIST", version, self._sink.replace, objects, version):
-                raise UnusableAnswerError("the sink could not take the list")
-            self._resume_from = version
-            self._note(synced=True, resource_version=version, whole_at=self._clock())
-            return
+                page = self._page(token, limit)
+            except Exception as error:
+                raise _BrokenOffError from error
+
+    def _page(self, token: str, limit: int) -> _List:
+        query = [*self._query]
+        query += [("limit", str(limit))] if limit else []
+        query += [("continue", token)] if token else []
+        answer = self._api.get(self._path, query, timeout=self._timing.list_timeout_s)
+        page = _decode_list(answer)
+        self._heard()
+        return page
 
     def _watch(self, version: str) -> None:
         timing = self._timing
@@ -368,6 +396,8 @@ class Reflector:
             return False
         try:
             call(*args)
+        except _BrokenOffError:
+            raise
         except Exception:
             self._note(sink_failures=self._state.sink_failures + 1)
             log.exception(

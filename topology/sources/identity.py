@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 
-from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, NodeName, bus_id
+from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, MigInstance, NodeName, bus_id
 from topology.core.links import NVLINK_PORTS, NvlinkPort, canonical_product, nvlink_port
 from topology.machines import MACHINES
+from topology.machines.mig import nominal_memory
 from topology.sources.imported import Finding, SourceError, quoted
 from topology.sources.lines import Line
 
@@ -21,7 +22,9 @@ UNKNOWN_PRODUCT = "unknown"
 MOST_NVLINKS = max(port.links for _, port in NVLINK_PORTS)
 
 _LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.{1,200}?) \(UUID: (GPU-\S{1,200}?)\)\s*")
-_MIG_DEVICE = re.compile(r"\s+MIG \S+\s+Device\s+[0-9]+: \(UUID: MIG-\S+\)\s*")
+_MIG_DEVICE = re.compile(r"\s+MIG (\S{1,32})\s+Device\s+[0-9]+: \(UUID: (MIG-\S{1,200}?)\)\s*")
+MOST_MIG_DEVICES = 16
+"""Of one GPU, as in a record."""
 _COLUMNS = {
     "name": "product",
     "gpu_name": "product",
@@ -46,6 +49,7 @@ class Listed:
     pci_bus_id: str | None = None
     mig_mode: str | None = None
     numa_node: int | None = None
+    mig_instances: tuple[MigInstance, ...] | None = None
 
 
 def read_inventory(lines: Sequence[Line]) -> dict[int, Listed]:
@@ -61,8 +65,9 @@ def read_inventory(lines: Sequence[Line]) -> dict[int, Listed]:
         if match := _LISTED.fullmatch(text):
             latest = int(match[1])
             _add(found, latest, Listed(number, match[2], match[3]))
-        elif latest is not None and _MIG_DEVICE.fullmatch(text):
+        elif latest is not None and (match := _MIG_DEVICE.fullmatch(text)):
             _add(found, latest, Listed(number, mig_mode="enabled"))
+            _add_instance(found, latest, number, match[1], match[2])
         elif "index" in values and len(values) > 1:
             columns = [value.partition(" [")[0] for value in values]
         elif columns and len(values) == len(columns):
@@ -111,6 +116,7 @@ def identify(
                 numa_node=gpu.numa_node,
                 pci_bus_id=gpu.pci_bus_id,
                 mig_mode=gpu.mig_mode or "disabled",
+                mig_instances=gpu.mig_instances or (),
             )
         )
     _note_unsaid(gpus, made_up, from_catalogue, line, findings)
@@ -138,6 +144,11 @@ def _note_unsaid(
         (
             [g.index for g in gpus if g.mig_mode == "enabled"],
             "MIG is enabled: the GPU is split and takes no part in whole-GPU placement",
+        ),
+        (
+            [g.index for g in gpus if g.mig_instances],
+            "MIG instances: written as the plugin's strategy mixed serves them, with memory by "
+            "the profile's name; under the strategy single change spec.resources",
         ),
     ]
     findings += [Finding(line, f"{gpu_names(which)}: {text}") for which, text in notes if which]
@@ -198,6 +209,23 @@ def _add(found: dict[int, Listed], index: int, more: Listed) -> None:
             )
         news[field.name] = before if now is None else now
     found[index] = replace(old, **news)
+
+
+def _add_instance(found: dict[int, Listed], index: int, line: int, profile: str, uuid: str) -> None:
+    """Add an instance to a GPU; the same line twice is one.
+
+    One whose profile cannot be read says no more than that the GPU is cut.
+    """
+    memory = nominal_memory(profile)
+    had = found[index].mig_instances or ()
+    part = MigInstance(uuid, profile, memory or Bytes(0))
+    if memory is None or part in had:
+        return
+    if len(had) == MOST_MIG_DEVICES:
+        raise SourceError(
+            line, f"GPU {index}", f"more than {MOST_MIG_DEVICES} MIG instances of one GPU"
+        )
+    found[index] = replace(found[index], mig_instances=(*had, part))
 
 
 def _from_csv(line: int, row: dict[str, str]) -> Listed:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topology.core.devices import Gpu, Nic, NodeName
 from topology.core.graph import NodeTopology, TopologyError
 from topology.core.links import Link
+from topology.machines.mig import mixed_resources
 
 MAX_TEXT = 1024 * 1024
 """Characters of a text; the largest machines print some 20,000."""
@@ -91,6 +92,8 @@ def imported(
     _refuse_what_no_record_takes(gpus, links, nics, line)
     try:
         topology = NodeTopology(node, gpus, links, nics)
+        if any(gpu.mig_instances for gpu in gpus):
+            topology = replace(topology, resources=mixed_resources(gpus))
     except TopologyError as error:
         raise SourceError(line, None, str(error)) from error
     said = sorted({Finding(finding.line, _shown(finding.text)) for finding in findings})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from topology.core.devices import Bytes, Gpu, Nic, NodeName
@@ -100,9 +101,7 @@ def _who(table: Table, listed: dict[int, Listed], findings: list[Finding]) -> di
         if node is None and table.has_numa:
             unclear[told].append(index)
         gpu = listed.get(index, Listed(table.line))
-        seen[index] = Listed(
-            gpu.line, gpu.product, gpu.uuid, gpu.memory, gpu.pci_bus_id, gpu.mig_mode, node
-        )
+        seen[index] = replace(gpu, numa_node=node)
     for told, which in unclear.items():
         text = f"{gpu_names(which)}: NUMA affinity {told or '(empty)'} names no one node: unknown"
         findings.append(Finding(table.line, text))

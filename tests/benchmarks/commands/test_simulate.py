@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
-from benchmarks.shipped.policies import POLICIES
+from benchmarks.shipped.policies import ALL
 from tests.benchmarks.shipped.samples import written
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -79,7 +79,7 @@ def test_the_sweeps_job_runs_what_it_says() -> None:
     done = runner.invoke(app, args)
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)  # both outputs, as `kubectl logs` has them
-    assert len(found["runs"]) == len(range(3, 3 * len(POLICIES), parts))
+    assert len(found["runs"]) == len(range(3, 3 * len(ALL), parts))
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_short_jobs_and_jobs_without_gpus(tmp_path: Path) -> None:
     args = ["simulate", *twice, "--cluster", "t4-1=1", "--policy", "FGD", "--seeds", "1"]
     done = runner.invoke(app, [*args, "--count", "3", "--json", str(tmp_path / "t.json")])
     found = json.loads((tmp_path / "t.json").read_text())
-    assert len(found["runs"]) == len(POLICIES)
+    assert len(found["runs"]) == len(ALL)

@@ -59,7 +59,8 @@ def test_what_an_upper_bound_has_not_is_left_out() -> None:
 
 
 def test_a_file_that_calls_unplaceable_jobs_impossible_is_read() -> None:
-    counts = dict.fromkeys(("seeds", "jobs", "placed", "unplaceable", "stuck", "asking"), 7)
+    jobs = ("jobs", "placed", "unplaceable", "stuck", "asking", "unblocked")
+    counts = dict.fromkeys(("seeds", "moved", *jobs), 7)
     means = {name: None for name in PolicyRow.model_fields if name not in counts}
     written = {**means, **counts, "cluster": "dgx1-v100=1", "policy": "Buddy"}
     row = PolicyRow.model_validate_json(json.dumps(written))
@@ -70,8 +71,18 @@ def test_a_file_that_calls_unplaceable_jobs_impossible_is_read() -> None:
 
 def test_names_in_files_are_those_that_were_there_first() -> None:
     cost = VerbCost(cold=2.0, warm=1.0, weights=1.5, new=1.7)
-    found = ClusterCost(filter=cost, prioritize=cost, distinct_states=18, worst_verdict=4.5)
-    assert list(found.as_json()) == ["filter", "prioritize", "distinct states", "worst verdict"]
+    found = ClusterCost(
+        filter=cost,
+        prioritize=cost,
+        report=0.1,
+        changed=0.1,
+        changed_new=0.2,
+        distinct_states=18,
+        worst_verdict=4.5,
+    )
+    one = ["report", "changed", "changed, new constraints"]
+    verbs, whole = ["filter", "prioritize"], ["distinct states", "worst verdict"]
+    assert list(found.as_json()) == [*verbs, *one, *whole]
     row = ScaleRow(nodes=1, states=1, stock_ms=1.0, ours_ms=2.0, fgd_ms=3.0, damage_ms=4.0)
     assert list(row.as_json())[2:] == [
         *("MostAllocated_ms", "gpu-topology_ms", "FGD_ms", "Damage_ms"),

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from benchmarks.shipped.attempts import Outcome
 from benchmarks.shipped.clusters import Node, cluster
 from benchmarks.shipped.jobs import Ask, Job
-from benchmarks.shipped.policies import POLICIES, policy
+from benchmarks.shipped.policies import POLICIES, UNBLOCKING, policy
 from benchmarks.shipped.policy import Choice
 from benchmarks.shipped.queues import QUEUES
-from benchmarks.shipped.simulation import Result, Rules, Simulation
+from benchmarks.shipped.simulation import Moves, Result, Rules, Simulation
 from benchmarks.shipped.speed import Speed
 from tests.benchmarks.shipped.samples import LINK, RING, play, some_jobs, written
 from topology import codec
@@ -174,3 +174,32 @@ def test_one_kubelet_that_refuses_is_not_all_of_them(name: str, tmp_path: Path) 
     path = written(tmp_path, "c.yaml", "\n---\n".join(documents))
     result = play(str(path), [Job("", 1000.0 * i, 100, Ask(8)) for i in range(4)], name)
     assert all(o.placed and o.waited == 0 for o in result.outcomes)
+
+
+def test_pods_move_for_whoever_has_waited_long() -> None:
+    """Two of four GPUs come free, one of each pair; the pair waits until somebody moves."""
+    nodes = cluster("a100-pcie-4-bridged=1")
+    jobs = [
+        Job("ends first", 0, 100, Ask(1)),
+        Job("goes on", 0, 9000, Ask(1)),
+        Job("ends, too", 0, 100, Ask(1)),
+        Job("goes on, too", 0, 9000, Ask(1)),
+        Job("pair", 10, 50, Ask(2, None, 0, 0, LINK)),
+        Job("comes by", 1000, 1, Ask(0)),
+    ]
+    plain, moved = (
+        Simulation(
+            nodes,
+            jobs,
+            lambda name=name: policy(name),  # type: ignore[misc]
+            1,
+            Rules(speed=Speed(communication=0), moves=Moves(after=600, cost=60)),
+        ).run()
+        for name in ("gpu-topology", UNBLOCKING)
+    )
+    assert [run.outcomes[4].started for run in (plain, moved)] == [9000, 1000]
+    assert (plain.moved, plain.unblocked) == (0, 0)
+    assert (moved.moved, moved.unblocked, moved.restarted) == (1, 1, 0)
+    assert moved.outcomes[4].kept
+    # Who moved does a minute of its work again.
+    assert sorted(o.ended for o in moved.outcomes)[-2:] == [9000, 9060]

@@ -13,7 +13,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
@@ -120,7 +120,7 @@ class _Inboxes:
         self._nodes = nodes
         self._known: dict[str, str] = {}
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         pods = [msgspec.json.decode(obj) for obj in objects]
         gone = self._known.keys() - {pod["metadata"]["uid"] for pod in pods}
         for uid in gone:

@@ -6,6 +6,7 @@ All of it runs on one event loop in a thread of its own.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -64,12 +65,14 @@ class Network:
 class Link:
     """A port of loopback behind which connections are passed on; it can be cut and held.
 
-    Its methods may be called from any thread, the loop's included.
+    Its methods may be called from any thread, the loop's included. With ``tls`` whoever connects
+    has to speak TLS.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, tls: ssl.SSLContext | None = None) -> None:
         self.port = free_port()
         self._network = network
+        self._tls = tls
         self._open: set[asyncio.StreamWriter] = set()
         self._is_cut = False
         self._flows = asyncio.Event()
@@ -78,7 +81,9 @@ class Link:
 
     async def _listen(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._taken, LOOPBACK, self.port, limit=1 << 24)
+        server = await asyncio.start_server(
+            self._taken, LOOPBACK, self.port, limit=1 << 24, ssl=self._tls
+        )
         self._network.servers.append(server)
 
     def cut(self) -> None:
@@ -132,10 +137,10 @@ class Link:
         raise NotImplementedError
 
     async def _connected(
-        self, port: int, source: str = LOOPBACK
+        self, port: int, source: str = LOOPBACK, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection(
-            LOOPBACK, port, local_addr=(source, 0), limit=1 << 24
+            LOOPBACK, port, local_addr=(source, 0), limit=1 << 24, ssl=tls
         )
         self._open.add(writer)
         return reader, writer
@@ -216,21 +221,31 @@ class ServicePort(Link):
     A connection stays with its replica, as with kube-proxy, until either end closes it. ``backend``
     gives the port, 0 where the Service has no address. ``on_bind`` is called in the loop's thread
     with each request to bind (its UID) before it is passed on. Answers go to the ``history``.
+
+    It has the keys of both ends, to read what is asked and answered: to kube-scheduler it speaks as
+    the extender, by ``as_extender``, to the replicas as the scheduler, by ``as_scheduler``.
     """
 
-    def __init__(self, network: Network, backend: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        backend: Callable[[], int],
+        as_extender: ssl.SSLContext,
+        as_scheduler: ssl.SSLContext,
+    ) -> None:
         self._backend = backend
+        self._as_scheduler = as_scheduler
         self.history: Recorder | None = None
         self.on_bind: Callable[[str], None] | None = None
         self.answered: list[tuple[float, int, str, int]] = []
         """When (time.monotonic), by which port, to which verb, with which code."""
-        super().__init__(network)
+        super().__init__(network, as_extender)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = self._backend()
         if not port:
             return
-        theirs, ours = await self._connected(port)
+        theirs, ours = await self._connected(port, tls=self._as_scheduler)
         try:
             while await self._exchange(port, (reader, writer), (theirs, ours)):
                 pass

@@ -28,7 +28,9 @@ def no_fence() -> None:
     def write(self: KubeBinder, binding: Binding) -> None:
         self._create(binding)
 
-    def take_over(self: Fence, term: int, lasts: Callable[[], bool], *, drained: bool) -> int:
+    def take_over(
+        self: Fence, term: int, lasts: Callable[[], bool], *, drained: bool, former_for: float = 0.0
+    ) -> int:
         self._mark(f"{term} {self._identity}", lasts)
         return 0
 

@@ -8,9 +8,10 @@ EndpointSlice names a made-up address (the API server takes no loopback one) and
 from __future__ import annotations
 
 import signal
+import ssl
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,9 @@ import msgspec
 import yaml
 
 from tests.chaos.history import Recorder, Written
-from tests.e2e.chaos import sources
+from tests.e2e.chaos import clocks, sources
 from tests.e2e.chaos.network import Network, ServicePort, Uplink
-from tests.e2e.cluster import EXTENDER, OWN_IDENTITY, ROOT, RealCluster
+from tests.e2e.cluster import EXTENDER, RealCluster
 from tests.e2e.controlplane import Process
 from tests.programs import free_port
 from tests.waiting import PATIENCE
@@ -37,11 +38,15 @@ POD_ADDRESS = "10.244.0.1"
 SHIPPED_LEASE = 10.0
 """Seconds: the default of ``--lease-seconds``."""
 PRODUCT = ("-m", "scheduler_extender")
+"""The extender as it is."""
 
 
 @dataclass(slots=True)
 class Replica:
-    """One replica: its pod, its ports, its uplink, and the process while there is one."""
+    """One replica: its pod, its ports, its uplink, and the process while there is one.
+
+    ``clock_rate`` is how fast the clock of its next process runs (see :mod:`.clocks`).
+    """
 
     pod: str
     port: int
@@ -49,6 +54,7 @@ class Replica:
     uplink: Uplink
     process: Process | None = None
     paused: bool = False
+    clock_rate: float = 1.0
 
     @property
     def runs(self) -> bool:
@@ -77,7 +83,7 @@ class EndpointFollower:
         self.changes: list[tuple[float, int]] = []
         """When (time.monotonic) it changed, and to which port."""
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         for obj in objects:
             self.apply(obj)
 
@@ -117,7 +123,6 @@ class ReplicatedCluster(RealCluster):
             f"--audit-log-path={self.audit}",
             "--audit-log-maxsize=2000",
         ]
-        self.service = ServicePort(network, lambda: self.endpoint.port)
         self.follow_from_the_start()
 
     def start_extender(self) -> None:
@@ -139,7 +144,15 @@ class ReplicatedCluster(RealCluster):
             del self._reflector
 
     def _prepare(self) -> None:
-        """Pods and uplinks of the replicas, and whoever follows the Service."""
+        """Pods and uplinks of the replicas, the Service, and whoever follows it."""
+        served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.tls / "ca.crt")
+        served.load_cert_chain(self.tls / "extender.crt", self.tls / "extender.key")
+        served.verify_mode = ssl.CERT_REQUIRED
+        self._as_scheduler = ssl.create_default_context(cafile=self.tls / "ca.crt")
+        self._as_scheduler.load_cert_chain(self.tls / "scheduler.crt", self.tls / "scheduler.key")
+        backend = lambda: self.endpoint.port  # noqa: E731
+        self.service = ServicePort(self._network, backend, served, self._as_scheduler)
+        self.ports = (self.service.port, self.ports[1])
         for name in ("extender-a", "extender-b"):
             self.replicas.append(self.add_replica(name))
         self._follower_api = ApiServer.from_kubeconfig(self.control_plane.kubeconfig())
@@ -171,28 +184,24 @@ class ReplicatedCluster(RealCluster):
         replica.uplink.source = self._new_source()
         replica.paused = False
         log = self._folder / f"{replica.pod}.log"
-        replica.process = Process(
-            replica.pod,
-            [
-                *(sys.executable, *self._program, "extender"),
-                f"--kubeconfig={self._kubeconfig(replica)}",
-                f"--port={replica.port}",
-                f"--admin-port={replica.admin_port}",
-                "--leader-elect",
-                f"--lease-seconds={self._lease_seconds}",
-                f"--pod-namespace={NAMESPACE}",
-                f"--pod-name={replica.pod}",
-                f"--pod-ip={POD_ADDRESS}",
-            ],
-            log,
-            self._environment,
+        command = self.extender_command(
+            (replica.port, replica.admin_port),
+            "--leader-elect",
+            f"--lease-seconds={self._lease_seconds}",
+            f"--pod-namespace={NAMESPACE}",
+            f"--pod-name={replica.pod}",
+            f"--pod-ip={POD_ADDRESS}",
+            f"--kubeconfig={self._kubeconfig(replica)}",  # the last one counts
         )
+        program = [*self._program, *command[command.index("extender") :]]
+        environment = {**self._environment, clocks.VARIABLE: str(replica.clock_rate)}
+        replica.process = Process(replica.pod, [sys.executable, *program], log, environment)
 
     def ready(self, replica: Replica) -> bool:
         """Whether a replica has read everything."""
         try:
-            url = f"http://127.0.0.1:{replica.admin_port}/readyz"
-            return httpx.get(url, timeout=2.0).is_success
+            url = f"https://127.0.0.1:{replica.admin_port}/readyz"
+            return httpx.get(url, timeout=2.0, verify=self._as_scheduler).is_success
         except httpx.HTTPError:
             return False
 
@@ -248,12 +257,17 @@ class ReplicatedCluster(RealCluster):
 
     def leads(self, replica: Replica) -> bool:
         """Whether a replica answers verbs."""
-        url = f"http://127.0.0.1:{replica.port}/scheduler/filter"
-        body = {"Pod": {"metadata": {"name": "asked"}}, "NodeNames": []}
         try:
-            return httpx.post(url, json=body, timeout=2.0).status_code == 200
+            return self.ask(replica, timeout=2.0) == 200
         except httpx.HTTPError:
             return False
+
+    def ask(self, replica: Replica, timeout: float = PATIENCE) -> int:
+        """Ask a replica itself to filter no nodes; the HTTP code of its answer."""
+        url = f"https://127.0.0.1:{replica.port}/scheduler/filter"
+        body = {"Pod": {"metadata": {"name": "asked"}}, "NodeNames": []}
+        found = httpx.post(url, json=body, timeout=timeout, verify=self._as_scheduler)
+        return found.status_code
 
     def _new_source(self) -> str:
         self._sources += 1
@@ -266,17 +280,6 @@ class ReplicatedCluster(RealCluster):
         path = self._folder / f"{replica.pod}.kubeconfig"
         path.write_text(yaml.safe_dump(content))
         return path
-
-    def _scheduler_config(self, tls: Mapping[str, str | None] | None = None) -> str:
-        """The configuration that we ship, with the Service's port, and without TLS: what is asked
-        and answered is read on its way."""
-        shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
-        config = yaml.safe_load(shipped)
-        ours = config["extenders"][0]
-        del ours["tlsConfig"]
-        ours["urlPrefix"] = f"http://127.0.0.1:{self.service.port}/scheduler"
-        ours["enableHTTPS"] = False
-        return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
 
     def logs(self) -> str:
         """The ends of the logs, for a failure."""

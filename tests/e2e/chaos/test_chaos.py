@@ -16,6 +16,7 @@ import pytest
 
 from tests.chaos.checks import fits, free_at_end
 from tests.chaos.story import Story
+from tests.e2e.chaos import clocks
 from tests.e2e.chaos.faults import Faults
 from tests.e2e.chaos.replicas import ReplicatedCluster
 from tests.e2e.chaos.workload import Workload
@@ -37,6 +38,8 @@ FLEET = (
     ("hgx-h100-8", 1),
 )
 RATE = 5.0
+RATES = ((0.95, 1.05), (1.05, 0.95), (1.05, 1.05), (1.0, 1.0))
+"""How fast the clocks of the two replicas run."""
 RUNS = (0.3, 2.5)
 """Seconds for which a pod runs, from and to."""
 STUCK = 240.0
@@ -54,7 +57,10 @@ def test_nothing_is_lost_and_nothing_is_given_twice(
 ) -> None:
     print(f"\nGPU_TOPOLOGY_CHAOS_SEED={SEED} GPU_TOPOLOGY_CHAOS_SECONDS={SECONDS:g}")
     path = kept_at(f"chaos-{SEED}", tmp_path)
-    cluster.replace_replicas(LEASE_SECONDS)
+    for replica, rate in zip(cluster.replicas, random.Random(SEED).choice(RATES), strict=True):
+        print(f"the clock of {replica.pod} runs at {rate:g}")
+        replica.clock_rate = rate
+    cluster.replace_replicas(LEASE_SECONDS, clocks.WRAPPER)
     with world(cluster, path, FLEET, SEED) as told:
         began = time.monotonic()
         _broken_for(told, began + SECONDS)

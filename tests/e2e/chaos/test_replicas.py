@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from tests.e2e.chaos.replicas import Replica, ReplicatedCluster
@@ -93,7 +92,5 @@ def test_a_leader_that_was_paused_past_its_lease_answers_no_more(two: World) -> 
         took = answered_after(two, began, standby)
         print(f"\nSIGSTOP of the leader: kube-scheduler has an answer again after {took:.2f} s")
         leader.resume()
-    url = f"http://127.0.0.1:{leader.port}/scheduler/filter"
-    body = {"Pod": {"metadata": {"name": "asked"}}, "NodeNames": []}
-    assert httpx.post(url, json=body).status_code == 503
+    assert two.cluster.ask(leader) == 503
     assert judged(two.finish(), two.history) == []

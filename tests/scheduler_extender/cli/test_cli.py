@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +18,10 @@ from scheduler_extender.cli.commands import main
 from tests.commands import Done, asked
 from tests.programs import started
 from tests.waiting import PATIENCE
-from topology.codec import decode
+from topology.codec import decode, encode
+from topology.core.devices import DeviceId, GpuResource, PodUid
+from topology.core.report import Allocation, Report
+from topology.machines import machine
 
 ROOT = Path(__file__).parents[3]
 CLUSTER = ROOT / "examples" / "clusters" / "mixed.yaml"
@@ -423,3 +428,83 @@ def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
     drawing = (tmp_path / "cluster.svg").read_text()
     assert drawing.startswith("<svg")
     assert drawing.count("<title>NVSwitch</title>") == 30
+
+
+MIG_CLUSTER = ROOT / "examples" / "clusters" / "mig.yaml"
+SLICES = ROOT / "manifests" / "samples" / "mig-slices.yaml"
+
+
+def test_check_says_which_gpus_slices_may_be_of() -> None:
+    done = run("check", SLICES, "--cluster", MIG_CLUSTER, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    nodes = {row["node"]: row for row in json.loads(done.stdout)["nodes"]}
+    assert (nodes["part-00"]["verdict"], nodes["part-00"]["outcomes"]) == ("guaranteed", [[0]])
+    assert nodes["parts-00"]["verdict"] == "possible"
+    assert len(nodes["parts-00"]["outcomes"]) == 8 + 28
+    assert "may hand out MIG instances without" in nodes["parts-00"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("mig", "reason"),
+    [
+        ({"profiles": ["huge"]}, "'huge' is none"),
+        ({"profiles": ["4g.20gb", "4g.20gb"]}, "8 slices, allowed are 1 to 7"),
+        ({"profiles": ["1g.5gb"], "gpus": [9]}, "there is no GPU 9"),
+        ({"profiles": ["1g.5gb"], "gpus": [0], "strategy": "single"}, "serves nothing unless"),
+        ({"profiles": []}, "mig.profiles"),
+        ({"profiles": ["1g.5gb"], "slices": 2}, "slices"),
+    ],
+    ids=["profile", "slices", "gpu", "strategy", "empty", "unknown"],
+)
+def test_a_cluster_file_whose_mig_cannot_be_is_refused(
+    tmp_path: Path, mig: dict[str, Any], reason: str
+) -> None:
+    group = {"kind": "MachineGroup", "machine": "dgx-a100", "count": 1, "namePrefix": "n-"}
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump({**group, "mig": mig}))
+    done = run("check", PAIR, "--cluster", path)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+SHARED_CLUSTER = ROOT / "examples" / "clusters" / "shared.yaml"
+SHARED_MEMORY = ROOT / "manifests" / "samples" / "shared-memory.yaml"
+
+
+def test_check_says_how_much_memory_of_shared_gpus_is_in_use(tmp_path: Path) -> None:
+    group = {"kind": "MachineGroup", "machine": "l40s-4", "count": 1, "namePrefix": "n-"}
+    cluster, topology = tmp_path / "cluster.yaml", machine("l40s-4").topology("n-shown")
+    shared = replace(topology, resources=(GpuResource("nvidia.com/gpu", "mps", 2),))
+    share = DeviceId(f"{topology.gpus[1].uuid}::1")
+    held = Allocation(PodUid("u"), "default", "runs", "main", "nvidia.com/gpu", (share,))
+    record = encode(shared, Report("b", 1, allocations=(held,)))
+    cluster.write_text(yaml.safe_dump_all([record, {**group, "sharing": {"replicas": 4}}]))
+    done = run("check", SHARED_MEMORY, "--cluster", cluster)
+    assert done.returncode == 0, done.stderr
+    assert "GPU 1: 23034 of 46068 MiB used by 1 pod" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"sharing": {"replicas": 1}}, "sharing.replicas"),
+        ({"sharing": {}}, "sharing.replicas"),
+        ({"sharing": {"replicas": 2, "policy": "best-effort"}}, "sharing.policy"),
+        (
+            {"sharing": {"replicas": 2}, "mig": {"profiles": ["1g.5gb"]}},
+            "allowed is one of mig and sharing",
+        ),
+    ],
+    ids=["one", "none", "policy", "mig"],
+)
+def test_a_cluster_file_whose_sharing_cannot_be_is_refused(
+    tmp_path: Path, more: dict[str, Any], reason: str
+) -> None:
+    group = {"kind": "MachineGroup", "machine": "dgx-a100", "count": 1, "namePrefix": "n-"}
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump({**group, **more}))
+    done = run("check", PAIR, "--cluster", path)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1

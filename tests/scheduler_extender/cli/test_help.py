@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from benchmarks.__main__ import app as benchmarks
 from scheduler_extender.cli.commands import app as gpu_topology
+from scheduler_extender.cli.commands import plugin
 
-APPS = {"gpu-topology": gpu_topology, "benchmarks": benchmarks}
+APPS = {"gpu-topology": gpu_topology, "benchmarks": benchmarks, "kubectl gpu-topology": plugin}
 PYTHON_TYPE = re.compile(r"<(list|str|int|float|tuple|bool)\b")
 
 

@@ -1,7 +1,8 @@
-"""The event loop: it answers what is remembered, waits for no lock and works nothing out."""
+"""The event loop: it answers what is remembered, waits for no lock, works out next to nothing."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -13,18 +14,19 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler_extender.limits import AT_ONCE_BODY, AT_ONCE_CONTAINERS
+from scheduler_extender.limits import AT_ONCE_BODY, AT_ONCE_CONTAINERS, AT_ONCE_STATES
 from scheduler_extender.state import enquiry
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, Settings, decide
 from scheduler_extender.state.enquiry import enquire
-from scheduler_extender.state.lookup import Look, NotRememberedError, Size
+from scheduler_extender.state.lookup import Look, NotAtOnceError, Size
 from tests.nodes import container, pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
 from tests.waiting import PATIENCE
 from topology.core.devices import NodeName
 from topology.core.report import Health, Report
 from topology.core.requests import GpuRequest, gpu_request
+from topology.machines import machine
 
 NODES = tuple(switched(4, f"node-{i}") for i in range(3))
 NAMES = [node.name for node in NODES]
@@ -55,23 +57,49 @@ def _worker(name: str) -> bool:
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
 def test_what_is_remembered_is_answered_on_the_loop_and_the_rest_in_threads(verb: str) -> None:
+    nodes = [machine("hgx-h100-8").topology(f"big-{i}") for i in range(AT_ONCE_STATES + 1)]
+    names = [node.name for node in nodes]
     cluster = Watched()
-    with running(*NODES, cluster=cluster) as service:
+    with running(*nodes, cluster=cluster) as service:
+        for i, node in enumerate(nodes):
+            health = tuple(Health(gpu.uuid, False, "Xid79") for gpu in node.gpus[:i])
+            cluster.put_report(node.name, Report("boot", 2, health=health))
         ask = getattr(service, verb)
-        first = ask(PAIR, *NAMES)
-        assert cluster.worked_out
+        first = ask(PAIR, *names)
+        assert len(cluster.worked_out) == len(nodes)
         assert all(map(_worker, cluster.worked_out))
         cluster.worked_out.clear()
         cluster.given.clear()
-        assert ask(PAIR, *NAMES) == first
+        assert ask(PAIR, *names) == first
         assert not cluster.worked_out
         assert cluster.given
         assert not any(map(_worker, cluster.given))
-        # One node in a new state: only that one is worked out, and not on the loop.
+
+
+def test_one_node_in_a_new_state_is_worked_out_on_the_loop() -> None:
+    cluster = Watched()
+    with running(*NODES, cluster=cluster) as service:
+        service.filter(PAIR, *NAMES)
+        cluster.worked_out.clear()
         health = (Health(NODES[0].gpus[0].uuid, False, "Xid79"),)
         cluster.put_report(NodeName(NAMES[0]), Report("boot", 2, health=health))
-        ask(PAIR, *NAMES)
+        service.filter(PAIR, *NAMES)
         assert len(cluster.worked_out) == 1
+        assert not any(map(_worker, cluster.worked_out))
+
+
+def test_what_takes_longer_is_gone_on_with_in_a_thread() -> None:
+    cluster = Watched()
+    with running(*NODES, cluster=cluster) as service:
+        before = cluster.clock
+        cluster.clock = lambda: (
+            before() if _worker(threading.current_thread().name) else next(ticks)
+        )
+        ticks = itertools.count(
+            before() + 1
+        )  # on the loop each look at the clock is a second later
+        assert service.filter(PAIR, *NAMES)["NodeNames"] == NAMES
+        assert cluster.worked_out
         assert all(map(_worker, cluster.worked_out))
 
 
@@ -145,13 +173,12 @@ def test_what_was_worked_out_in_time_stays() -> None:
         cluster.put_record(node, Report("boot", 1, health=health))
     request = gpu_request(2)
     for already in range(3):
-        with pytest.raises(NotRememberedError):
-            cluster.look(request, NAMES, at_once=True)
+        assert cluster.look(request, NAMES, at_once=True).left == 3 - already
         none = enquire(cluster, request, NAMES, seconds=0.0)
         assert len(none.late) == 3 - already
         assert cluster.remembered() == Size(states=3, requests=1, answers=already)
         enquire(cluster, request, [NAMES[already]])
-    assert cluster.look(request, NAMES, at_once=True).complete
+    assert cluster.look(request, NAMES, at_once=True).left == 0
 
 
 def test_a_held_lock_is_not_waited_for() -> None:
@@ -161,7 +188,7 @@ def test_a_held_lock_is_not_waited_for() -> None:
         try:
             with cluster.locked_if_free():
                 return True
-        except NotRememberedError:
+        except NotAtOnceError:
             return False
 
     with ThreadPoolExecutor(1) as pool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Running, running
 from tests.waiting import PATIENCE
-from topology.core.devices import NodeName
+from topology.core.devices import MIB, DeviceId, GpuResource, NodeName, PodUid
+from topology.core.report import Allocation, Report
+from topology.machines.mig import cut
 
 NVLINK = {"link": "nvlink"}
 CHECKS = (
@@ -37,11 +40,22 @@ CHECKS = (
 @pytest.fixture(scope="module")
 def service() -> Iterator[Running]:
     """Nodes of several kinds, pods that run, wait and cannot be read, and a bad record."""
-    with running(switched(), pcie(), bridged()) as found:
+    sliced = cut(switched(name="sliced"), ["3g.20gb", "1g.5gb", "1g.5gb"], gpus=[0])
+    shares = GpuResource("nvidia.com/gpu", "time-slicing", 4)
+    shared = replace(pcie(2, "shared"), resources=(shares,))
+    with running(switched(), pcie(), bridged(), sliced, shared) as found:
         sink = PodSink(found.cluster, lambda: 0.0)
         sink.apply(raw(pod(2, NVLINK, name="runs", uid="r", node="switched", phase="Running")))
         sink.apply(raw(pod(2, NVLINK, name="waits", uid="w")))
+        says = {"gpu-memory": "30Gi"}
+        sink.apply(raw(pod(1, says, name="says", uid="s", node="shared", phase="Running")))
+        held = tuple(
+            Allocation(PodUid(uid), "default", uid, "main", shares.name, (DeviceId(device),))
+            for uid, device in (("s", "GPU-0::0"), ("nobody", "GPU-0::3"))
+        )
+        found.cluster.put_record(shared, Report("boot", 2, allocations=held))
         sink.apply(raw(pod(2, {"link": "rope"}, name="odd", uid="o")))
+        found.cluster.budgets = ()
         found.cluster.put_problem(NodeName("broken"), "spec: field required")
         yield found
 
@@ -55,6 +69,7 @@ OPERATIONS = [
     ("/v1/nodes", "GET"),
     ("/v1/nodes/{name}", "GET"),
     ("/v1/explain/{namespace}/{pod}", "GET"),
+    ("/v1/unblock/{namespace}/{pod}", "GET"),
     ("/v1/snapshot", "GET"),
     ("/v1/reports", "POST"),
     ("/metrics", "GET"),
@@ -98,6 +113,8 @@ def test_every_answer_is_as_described(
     [
         "/v1/nodes/switched",
         "/v1/nodes/broken",
+        "/v1/nodes/sliced",
+        "/v1/nodes/shared",
         "/v1/explain/default/runs",
         "/v1/explain/default/waits",
         "/v1/explain/default/odd",
@@ -112,3 +129,24 @@ def test_an_answer_with_something_in_it_is_as_described(
     answer = requests.get(f"{service.admin.base_url}{path}", timeout=PATIENCE)
     assert answer.status_code == 200
     described[route]["GET"].validate_response(answer)
+
+
+def test_a_node_says_which_instances_of_its_gpus_are_free(service: Running) -> None:
+    found = service.admin.get("/v1/nodes/sliced").json()
+    assert found["free"] == [1, 2, 3]
+    small, large = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
+    assert found["migInstances"] == [
+        {"gpu": 0, "resource": small, "profile": "1g.5gb", "instances": 2, "free": 2},
+        {"gpu": 0, "resource": large, "profile": "3g.20gb", "instances": 1, "free": 1},
+    ]
+
+
+def test_a_node_says_who_shares_its_gpus_and_what_they_use(service: Running) -> None:
+    found = service.admin.get("/v1/nodes/shared").json()
+    gpu = {"resource": "nvidia.com/gpu", "profile": "", "shares": 4, "memory": 46068 * MIB}
+    part = 46068 * MIB // 4
+    pods = ["default/says", "nobody"]
+    assert found["sharedGpus"] == [
+        {**gpu, "gpu": 0, "free": 2, "used": 30 * 1024 * MIB + part, "pods": pods},
+        {**gpu, "gpu": 1, "free": 4, "used": 0, "pods": []},
+    ]

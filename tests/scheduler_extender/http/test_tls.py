@@ -132,19 +132,63 @@ def test_plain_http_is_not_answered(service: Running, port: int) -> None:
 # Certificates that change.
 
 
-def test_changed_files_are_served_to_new_connections_and_old_ones_go_on(
+def test_a_changed_certificate_is_served_to_new_connections_and_old_ones_go_on(
     service: Running, files: TlsFiles
 ) -> None:
     with httpx.Client(verify=scheduler(), timeout=PATIENCE, trust_env=False) as client:
         url = f"https://127.0.0.1:{service.ports[0]}/healthz"
         assert client.get(url).status_code == 200
-        files.write(OTHER)
-        eventually(lambda: answers(service, scheduler(OTHER, OTHER)))
+        files.write(OTHER, CA)
+        eventually(lambda: answers(service, scheduler(OTHER, CA)))
         assert shown(service, "tls_reloads_total") >= 1
         assert ask(service, trusting(OTHER, None, OTHER), port=1) == 200
+        # A new connection would fail: this client trusts the former certificate alone.
         assert client.get(url).status_code == 200
+
+
+def test_a_changed_authority_ends_the_connections_of_the_former_one(
+    service: Running, files: TlsFiles
+) -> None:
+    port = service.ports[0]
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain,
+        scheduler().wrap_socket(plain, server_hostname="127.0.0.1") as client,
+    ):
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        files.write(OTHER)
+        while client.recv(65536):
+            pass  # the rest of the answer, and then the end
+    eventually(lambda: answers(service, scheduler(OTHER, OTHER)))
     with pytest.raises(httpx.TransportError):
         ask(service, trusting(OTHER, SCHEDULER, CA))  # a client of the CA that was taken out
+
+
+def test_a_handshake_that_began_under_a_former_authority_is_given_up(
+    service: Running, files: TlsFiles
+) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = scheduler().wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with socket.create_connection(("127.0.0.1", service.ports[0]), timeout=PATIENCE) as plain:
+        with pytest.raises(ssl.SSLWantReadError):
+            client.do_handshake()
+        plain.sendall(outgoing.read())
+        while True:  # up to the client's own certificate, which is not sent yet
+            incoming.write(plain.recv(65536))
+            with suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+                break
+        files.write(OTHER)
+        eventually(lambda: answers(service, scheduler(OTHER, OTHER)))
+        client.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        with suppress(ConnectionResetError, BrokenPipeError):
+            plain.sendall(outgoing.read())
+            answer = plain.recv(65536)
+        incoming.write(answer)
+        with suppress(ssl.SSLWantReadError):
+            answer = client.read(65536)
+        assert answer == b""
 
 
 def test_two_authorities_in_one_file_are_both_trusted(service: Running, files: TlsFiles) -> None:

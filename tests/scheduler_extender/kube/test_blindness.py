@@ -127,7 +127,7 @@ def source(
         try:
             found.start()
             eventually(lambda: found.unready() is None)
-            eventually(lambda: fake.open_streams == 3)
+            eventually(lambda: fake.open_streams == 4)
             yield fake, found, cluster, skew
         finally:
             found.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,12 +18,15 @@ from scheduler_extender.state.decision import Decision, Settings
 from scheduler_extender.state.freshness import Watch
 from scheduler_extender.state.lookup import Look
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.reserved import Reserved
 from tests.nodes import switched
+from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid
 from topology.core.links import LinkKind
 from topology.core.report import Health, Report
 from topology.core.requests import Constraints, GpuRequest, gpu_request
 from topology.kubeapi.apiserver import ApiError, ApiUnreachable
+from topology.machines import machine
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 PAIR = gpu_request(2, NVLINK)
@@ -188,6 +192,61 @@ def test_those_woken_least_often_come_first() -> None:
     assert len(set(api.woken)) == 120
 
 
+def flaps(cluster: Cluster, waker: Waker, seconds: int, since: float = 0.0) -> float:
+    """A node's report changes four times a second, and the node would take a pair each time."""
+    now = since
+    for step in range(4 * seconds):
+        now = since + step / 4
+        change(cluster, 2, sequence=int(now * 4) + 2, states=1 + step % 2)
+        waker.round(now)
+    return now
+
+
+def test_a_node_that_changes_all_the_time_wakes_a_pod_as_often_as_it_would_be_tried() -> None:
+    """kube-scheduler lets a pod that it keeps refusing wait for ten seconds."""
+    cluster, api, waker = make()
+    cluster.put_pod(unschedulable("p", PAIR))
+    flaps(cluster, waker, 300)
+    assert 30 <= api.calls <= 34
+
+
+def test_who_was_woken_often_is_woken_soon_where_few_wait() -> None:
+    cluster, api, waker = make()
+    cluster.put_pod(unschedulable("p", PAIR))
+    now = flaps(cluster, waker, 300)
+    before = api.calls
+    change(cluster, 2, sequence=10_000)
+    waker.round(now + Waker.LONGEST_ALONE)
+    assert api.calls == before + 1
+
+
+def test_a_crowd_costs_no_more_than_its_rate() -> None:
+    """And a small rest of it is woken as often as if it had always been small."""
+    cluster, api, waker = make()
+    for i in range(300):
+        cluster.put_pod(unschedulable(f"p{i}", PAIR))
+    now = flaps(cluster, waker, 120)
+    before = api.calls
+    now = flaps(cluster, waker, 300, now)
+    assert api.calls - before <= 300 * Waker.CROWD_RATE + Waker.AT_ONCE
+    assert min(Counter(api.woken).values()) >= 10, "each gets its share"
+    for i in range(1, 300):
+        cluster.drop_pod(PodUid(f"p{i}"))
+    api.woken.clear()
+    flaps(cluster, waker, 100, now + 1)
+    assert 9 <= len(api.woken) <= 11
+
+
+def test_a_wake_that_could_not_be_written_makes_nobody_wait_longer() -> None:
+    cluster, api, waker = make()
+    cluster.put_pod(unschedulable("p", PAIR))
+    api.fails = ApiUnreachable("timed out")
+    now = flaps(cluster, waker, 50)
+    api.fails = None
+    flaps(cluster, waker, 3, now)
+    assert 1 <= len(api.woken) <= 2
+
+
 def test_a_node_that_is_gone_is_not_asked() -> None:
     cluster, api, waker = make()
     cluster.put_pod(unschedulable("p", HUGE))
@@ -234,3 +293,29 @@ def test_two_replicas_that_started_together_write_different_values() -> None:
         change(cluster, 1)
         waker.round(0.0)
     assert len(api.values) == len(set(api.values)) == 2
+
+
+def test_who_has_a_place_is_woken_when_it_comes_free() -> None:
+    """To all others that node answers no, and they sleep on."""
+    node = machine("a100-pcie-4-bridged").topology("pairs")
+    cluster = cluster_of({node: {"a": Held((0,)), "b": Held((2, 3))}})
+    cluster.today = lambda: 0.0
+    api = Api()
+    waker = Waker(cluster, api, breathe=lambda: None)
+    kept = Reserved(node.name, 600.0, frozenset({PodUid("a")}))
+    wants = replace(waiting("wants", PAIR), reserved=kept)
+    cluster.put_pod(wants)
+    cluster.put_pod(waiting("other", PAIR))
+    waker.round(0.0)
+    assert api.woken == []
+    cluster.drop_pod(PodUid("a"))
+    report = cluster.facts(node.name).report
+    assert report is not None
+    left = tuple(held for held in report.allocations if held.pod_uid == "b")
+    cluster.put_report(node.name, replace(report, sequence=2, allocations=left))
+    waker.round(10.0)
+    assert [name.rpartition("/")[2] for name in api.woken] == ["wants"]
+    # When the place is given back the other one has its turn.
+    cluster.put_pod(replace(wants, reserved=None, deleting=True))
+    waker.round(20.0)
+    assert [name.rpartition("/")[2] for name in api.woken] == ["wants", "other"]

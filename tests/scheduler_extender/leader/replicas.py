@@ -48,8 +48,11 @@ class Replica:
         return self.http.post(f"/scheduler/{verb}", json=body)
 
     def passes(self, pod: dict[str, Any]) -> bool:
-        """Whether filter lets the pod onto the node."""
+        """Whether filter lets the pod onto the node; not while this replica does not lead: on a
+        slow machine its Lease may run out for a moment."""
         answer = self.post("filter", {"Pod": pod, "Nodes": None, "NodeNames": [NAME]})
+        if answer.status_code == 503:
+            return False
         assert answer.status_code == 200, answer.text
         return bool(answer.json()["NodeNames"])
 

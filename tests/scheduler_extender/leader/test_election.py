@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_extender.leader.election import HOLDS, Election, Lease, Step
+from scheduler_extender.leader.election import HOLDS, OFFERED_AFTER, Election, Lease, Step
 
 OTHERS = Lease("other", 10.0, 3, version="7")
 
@@ -156,3 +156,69 @@ def test_who_resigns_says_whether_binds_are_left() -> None:
     taken(found, 10)
     assert found.released(drained=True) == Lease("", 10.0, 4, 4, "8")
     assert found.released(drained=False) == Lease("", 10.0, 4, -1, "8")
+
+
+def renewed(found: Election, now: float) -> Lease:
+    """The Lease as it is after it was renewed."""
+    assert found.step(now) is Step.RENEW
+    lease = replace(found.wanted(Step.RENEW), version=str(now))
+    found.wrote(lease, now, now)
+    return lease
+
+
+def test_a_leader_that_is_blind_for_long_offers_its_lease_and_leads_on() -> None:
+    found = election()
+    found.saw(Lease(), 0)
+    taken(found)
+    found.looked(sees=False)
+    assert not any(renewed(found, now).offered for now in range(2, int(OFFERED_AFTER) + 1, 2))
+    assert renewed(found, OFFERED_AFTER + 2).offered
+    assert found.leads(OFFERED_AFTER + 3)
+    found.looked(sees=True)
+    assert not renewed(found, OFFERED_AFTER + 4).offered
+    found.looked(sees=False)
+    assert not renewed(found, OFFERED_AFTER + 6).offered, "it counts from the beginning"
+
+
+def test_blindness_does_not_count_while_nobody_reaches_the_api_server() -> None:
+    """Every replica is blind after an outage, and the Lease is not to go round."""
+    found = election()
+    found.saw(Lease(), 0)
+    taken(found)
+    found.looked(sees=False)
+    assert not renewed(found, 300).offered
+    assert not renewed(found, 300 + OFFERED_AFTER - 1).offered
+
+
+def test_an_offered_lease_is_taken_at_once_by_a_replica_that_sees_and_by_no_other() -> None:
+    found = election()
+    found.saw(replace(OTHERS, offered=True), 0)
+    found.looked(sees=False)
+    assert found.step(1) is Step.NOTHING
+    found.looked(sees=True)
+    assert found.step(1) is Step.TAKE
+    assert not found.wanted(Step.TAKE).offered
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        pytest.param(replace(OTHERS, seconds=2.0, version="8"), id="shortened"),
+        pytest.param(Lease(), id="deleted"),
+        pytest.param(replace(OTHERS, offered=True, seconds=30.0, version="8"), id="offered"),
+    ],
+)
+def test_a_former_holder_may_count_on_the_longest_lease_that_was_seen(edited: Lease) -> None:
+    found = election()
+    found.saw(replace(OTHERS, seconds=30.0), 0)
+    found.saw(edited, 0)
+    assert found.step(12) is Step.TAKE
+    taken(found, 12)
+    assert found.others_count_on_it(12) == 18
+
+
+def test_a_lease_that_has_run_out_is_counted_on_by_nobody() -> None:
+    found = election()
+    found.saw(OTHERS, 0)
+    taken(found, 10)
+    assert found.others_count_on_it(10) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from scheduler_extender.kube.bindable import Bindable, OwnPod
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.leader.fence import Fence
+from scheduler_extender.state.freshness import Watch
+from tests.fakes.apiserver import Request
 from tests.nodes import pod
 from tests.scheduler_extender.leader.replicas import (
     LEASE,
@@ -72,21 +75,69 @@ def test_the_service_names_the_leader(found: World) -> None:
     )
 
 
+def test_a_service_that_is_written_slowly_holds_up_no_renewal(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the Lease would run out although the leader is well."""
+    monkeypatch.setattr("scheduler_extender.leader.address.TIMEOUT", FOREVER)
+    found.fake.delay("/endpointslices", FOREVER)
+    first = leading(found)
+    eventually(lambda: _sent(found, "/endpointslices"), "the slice is asked for")
+    renewed = len(_sent(found, "/leases/"))
+    eventually(lambda: len(_sent(found, "/leases/")) > renewed + 10, "the Lease is renewed")
+    assert found.lease()["spec"]["leaseTransitions"] == 1
+    assert first.leads()
+
+
+def _sent(found: World, part: str) -> list[Request]:
+    return [request for request in found.fake.requests if part in request.path]
+
+
+def _being_bound(
+    found: World, by: Replica, manifest: dict[str, Any]
+) -> tuple[threading.Thread, list[str]]:
+    """A bind whose Binding was sent, and is held up by the fake; its answer comes into the list."""
+    answers: list[str] = []
+    bind = threading.Thread(target=lambda: answers.append(by.bind(manifest)))
+    bind.start()
+    eventually(lambda: _sent(found, "/binding"), "sent")
+    return bind, answers
+
+
 def test_a_pod_that_others_change_meanwhile_is_bound_all_the_same(found: World) -> None:
     """Its version is another one, and the bind is written once more with that."""
     first = leading(found)
     train = found.create(pod(2))
     eventually(lambda: first.passes(train), "the pod passes")
     found.fake.delay("/binding$", FOREVER)
-    answers: list[str] = []
-    bind = threading.Thread(target=lambda: answers.append(first.bind(train)))
-    bind.start()
-    eventually(lambda: [r for r in found.fake.requests if r.path.endswith("/binding")], "sent")
+    bind, answers = _being_bound(found, first, train)
     found.create({**pod(2), "metadata": {**train["metadata"], "labels": {"touched": "yes"}}})
     found.fake.allow()
     bind.join()
     assert answers == [""]
     assert found.node_of(train) == NAME
+
+
+def test_a_pod_that_asks_for_something_else_by_now_is_not_bound_as_it_was_decided(
+    found: World,
+) -> None:
+    """Its constraints are edited while the Binding is under way, and the second try would pass."""
+    first = leading(found)
+    train = found.create(pod(2))
+    eventually(lambda: first.passes(train), "the pod passes")
+    found.fake.delay("/binding$", FOREVER)
+    bind, answers = _being_bound(found, first, train)
+    notes = {"gpu-topology.io/link": "nvlink"}
+    found.create({**pod(2), "metadata": {**train["metadata"], "annotations": notes}})
+    found.fake.allow()
+    bind.join()
+    assert answers == [
+        "the pod was changed while it was being bound: it asked for 2 GPUs, now for 2 GPUs "
+        "link=nvlink; kube-scheduler tries again"
+    ]
+    assert found.node_of(train) is None
+    assert first.cluster.in_flight() == []
+    assert first.bind(train) == "", "it is decided about anew"
 
 
 def test_who_resigns_is_followed_at_once_and_no_pod_is_changed(found: World) -> None:
@@ -126,7 +177,7 @@ def test_a_bind_of_the_former_leader_that_comes_late_fails(
     found.fake.delay("/pods/late/binding$", FOREVER)
     bind = threading.Thread(target=lambda: first.bind(late))
     bind.start()
-    eventually(lambda: [r for r in found.fake.requests if r.path.endswith("/binding")], "sent")
+    eventually(lambda: _sent(found, "/binding"), "sent")
     # All that the first sends from now on fails, but the bind is with the server.
     for what in ("read", "write"):
         monkeypatch.setattr(first.leader._store, what, _gone)
@@ -189,10 +240,7 @@ def test_a_bind_of_a_former_term_fails_though_its_writer_leads_again(
     late, rival = (found.create(pod(4, name=name, uid=name)) for name in ("late", "rival"))
     eventually(lambda: first.passes(late), "the pod passes")
     found.fake.delay("/pods/late/binding$", FOREVER)
-    answers: list[str] = []
-    bind = threading.Thread(target=lambda: answers.append(first.bind(late)))
-    bind.start()
-    eventually(lambda: [r for r in found.fake.requests if r.path.endswith("/binding")], "sent")
+    bind, answers = _being_bound(found, first, late)
     with monkeypatch.context() as cut_off:
         cut_off.setattr(first.leader._store, "write", _gone)
         eventually(second.leads, "the other leads")
@@ -299,3 +347,23 @@ def test_a_lease_that_somebody_deletes_costs_no_promise(found: World) -> None:
     eventually(lambda: found.fake.items(LEASE.rpartition("/")[0]), "it is there again")
     assert found.lease()["spec"]["leaseTransitions"] > 1, "in a later term"
     eventually(lambda: first.leads() != second.leads(), "one of them leads")
+
+
+def test_a_blind_leader_leaves_the_lease_to_a_replica_that_sees(
+    found: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_extender.leader.election.OFFERED_AFTER", 0.5)
+    first, second = leading(found), found.replica("bb")
+    seen = second.cluster.watches
+    for replica in (first, second):
+        replica.cluster.watches = lambda: [Watch("pods", None)]
+    eventually(lambda: found.lease()["metadata"].get("annotations"), "the Lease is offered")
+    assert found.lease()["metadata"]["annotations"] == {"gpu-topology.io/offered": "true"}
+    looks = len(_sent(found, "/leases/"))
+    eventually(lambda: len(_sent(found, "/leases/")) > looks + 10, "both look at it")
+    assert first.leads(), "nobody sees, so nobody takes it"
+    second.cluster.watches = seen
+    eventually(second.leads, "the other leads")
+    eventually(lambda: not first.leads(), "the first leads no more")
+    assert found.lease()["spec"]["leaseTransitions"] == 2
+    assert not found.lease()["metadata"].get("annotations")

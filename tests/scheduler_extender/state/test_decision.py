@@ -30,6 +30,8 @@ from topology.core.placement import (
 )
 from topology.core.report import Allocation, Condition, Health, MissingGpu, Report
 from topology.core.requests import Constraints, Policy, gpu_request
+from topology.machines import machine
+from topology.machines.mig import cut
 
 NVLINK = Constraints(link=LinkKind.NVLINK)
 REQUESTS = {
@@ -140,8 +142,22 @@ ROWS = {
         NOT_READY.reason,
     ),
     "its plugin shares GPUs and gets over a lost one": (losing("time-slicing"), "", "", ""),
-    "split by MIG": (
+    "MIG instances that its record does not name": (
         node(replace(switched(), resources=(GpuResource("nvidia.com/gpu", "mig"),))),
+        "",
+        "",
+        UNUSABLE.reason,
+    ),
+    "MIG instances": (
+        node(cut(switched(), ["1g.5gb"] * 7, strategy="single")),
+        "",
+        "",
+        "MIG instances have no links to each other: link=nvlink",
+    ),
+    "all of its GPUs in MIG mode, handed out as if they were whole": (
+        node(
+            replace(cut(switched(), ["1g.5gb"] * 7, strategy="single"), resources=(GpuResource(),))
+        ),
         "",
         "",
         SPLIT.reason,
@@ -205,3 +221,17 @@ def test_the_undecided() -> None:
     assert undecided(GOOD, REQUESTS["required"]).rejection is UNDECIDED
     assert undecided(GOOD, REQUESTS["plain"]).rejection is None
     assert undecided(promised(switched()), REQUESTS["plain"]).rejection is IN_PROGRESS
+
+
+def test_four_pairs_that_come_at_one_time_are_all_promised() -> None:
+    """Two run that no report shows yet, one is on its way: an ordinary moment of a busy node."""
+    topology = machine("hgx-h100-8").topology("hgx")
+    pair = REQUESTS["required"]
+    facts = node(topology)
+    for number in range(3):
+        came = PodRecord(PodUid(f"p{number}"), "d", f"p{number}", topology.name, pair)
+        came = replace(came, promised=NVLINK, survives_endings=True)
+        if number < 2:
+            came = replace(came, phase="Running", admitted=True)
+        facts = with_pod(facts, came)
+    assert decide(facts, pair, Settings()).rejection is None

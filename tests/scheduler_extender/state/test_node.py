@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -198,6 +199,18 @@ def test_reserving_and_releasing_is_no_change() -> None:
     facts = with_record(EMPTY, NODE, report(1), "")
     again = without_bind_in_flight(with_bind_in_flight(facts, record("a")), PodUid("a"))
     assert again.key(GPU) == facts.key(GPU)
+
+
+def test_the_quick_way_to_change_fields_changes_them_and_no_others() -> None:
+    given = {f.name: getattr(EMPTY, f.name) for f in fields(EMPTY) if f.init}
+    for name in given:
+        marked: Any = {name: object()}
+        changed = EMPTY.changed(**marked)
+        assert {n: getattr(changed, n) for n in given} == given | marked
+    EMPTY.prepare()
+    assert EMPTY.changed(stale=True).key("nvidia.com/gpu") != EMPTY.key("nvidia.com/gpu")
+    with pytest.raises(KeyError):
+        EMPTY.changed(unheard_of=1)
 
 
 def test_asking_changes_nothing() -> None:

@@ -17,8 +17,8 @@ from scheduler_extender.explain import answers
 from scheduler_extender.state import board, cluster, lookup, node, transitions
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings, decide
-from scheduler_extender.state.enquiry import enquire, remembered
-from scheduler_extender.state.lookup import NotRememberedError
+from scheduler_extender.state.enquiry import enquire, enquire_at_once
+from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.transitions import (
@@ -83,8 +83,8 @@ def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
         try:
             with found.locked_if_free():
                 facts = found.facts(NAME)
-                ((_, decision),) = remembered(found, request, [NAME]).each()
-        except NotRememberedError:
+                ((_, decision),) = enquire_at_once(found, request, [NAME]).each()
+        except NotAtOnceError:
             return  # the writer has the lock, or the answer is forgotten: both are right
         assert decision is not None
         assert decision == decide(facts, request, Settings())

@@ -19,7 +19,8 @@ from scheduler_extender.state import cluster as clusters
 from scheduler_extender.state import decision as decisions
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import UNDECIDED
-from scheduler_extender.state.lookup import Size
+from scheduler_extender.state.lookup import NotAtOnceError, Size
+from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched
@@ -87,6 +88,28 @@ def test_one_node_does_not_fail_the_answer_for_the_others(
     assert ask(cluster, 2, NVLINK) == required, "the same question has the same answer"
 
 
+def test_the_event_loop_leaves_a_fault_to_a_thread_which_counts_it(
+    cluster: Cluster, broken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_at_once() -> None:
+        asked = msgspec.convert(pod(2, NVLINK, uid="next"), Pod)
+        with cluster.locked(), pytest.raises(NotAtOnceError):
+            verbs.filter_nodes(cluster, asked, NAMES, at_once=True)
+
+    ask_at_once()
+    assert broken, "it was tried"
+    assert cluster.faults.count == 0
+    ask(cluster, 2, NVLINK)
+    assert cluster.faults.count == 1
+
+    monkeypatch.setattr(NodeFacts, "key", lambda *_: 1 // 0)
+    cluster.put_report(NodeName("c"), Report("boot", 2, allocatable=frozenset()))
+    ask_at_once()
+    assert cluster.faults.count == 1
+    ask(cluster, 2, NVLINK)
+    assert cluster.faults.count > 1
+
+
 def test_a_fault_is_counted_and_logged(cluster: Cluster, broken: list[str]) -> None:
     metrics = Metrics()
     metrics.watch(cluster)
@@ -136,9 +159,9 @@ def test_a_score_that_cannot_be_worked_out_is_neutral(
 
     monkeypatch.setattr(scoring, "prospect", prospect)
     asked = msgspec.convert(pod(2, {}, uid="next"), Pod)
-    scores = {str(row["Host"]): row["Score"] for row in verbs.prioritize(cluster, asked, NAMES)}
+    scores = {row.host: row.score for row in verbs.prioritize(cluster, asked, NAMES)}
     assert scores["b"] == 5
-    assert max(scores.values()) == 10  # type: ignore[type-var]
+    assert max(scores.values()) == 10
 
 
 def test_a_report_that_cannot_be_verified_is_taken_in(

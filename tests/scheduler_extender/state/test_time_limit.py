@@ -109,7 +109,7 @@ def test_nodes_that_nobody_knows_are_told_apart(cluster: Cluster) -> None:
 def test_scores_that_were_not_worked_out_are_neutral(cluster: Cluster, clock: Clock) -> None:
     single = asked(1, {})
     verbs.filter_nodes(cluster, single, NAMES)
-    some = {str(row["Host"]): row["Score"] for row in verbs.prioritize(cluster, single, NAMES, 3.5)}
+    some = {row.host: row.score for row in verbs.prioritize(cluster, single, NAMES, 3.5)}
     assert list(some) == NAMES
     assert some["n9"] == 5
     began = clock.now

@@ -70,6 +70,30 @@ def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running)
     assert bound.filter(rival, "switched")["NodeNames"] == []
 
 
+@pytest.mark.parametrize("edited", ["pix", "no such link"])
+def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
+    kube: Kube, bound: Running, edited: str
+) -> None:
+    """As while its bind waits for its turn."""
+    train = kube.create(pod(2, NVLINK))
+    kube.sees(train)
+    asked = 0
+
+    def late() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 2:  # right before the write
+            kube.sees(pod(2, {"link": edited}))
+        return False
+
+    args = BindingArgs("train", "default", "uid-1", "switched")
+    with pytest.raises(BindError, match="the pod was changed while it was being bound"):
+        verbs.bind(kube.cluster, kube.binder, args, lambda: "now", late)
+    assert asked == 2
+    assert kube.bindings() == 0
+    assert kube.cluster.in_flight() == []
+
+
 def test_a_pod_whose_bind_may_be_written_yet_is_bound_nowhere_else(
     kube: Kube, bound: Running
 ) -> None:

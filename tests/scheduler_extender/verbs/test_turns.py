@@ -6,10 +6,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+import pytest
+
 from scheduler_extender import verbs
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.limits import BIND_THREADS
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals, Settings, refusing
 from scheduler_extender.state.pods import PodRecord
@@ -18,16 +22,21 @@ from scheduler_extender.verbs import BindError, Binding, Turns
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE, MOST_WAITING
 from scheduler_extender.wire import BindingArgs
-from tests.nodes import switched
+from tests.nodes import bridged, switched
 from tests.scheduler_extender.serving import Clock
 from tests.waiting import FOREVER, PATIENCE, eventually
-from topology.core.devices import NodeName, PodUid
-from topology.core.placement.rejections import BUSY
-from topology.core.report import Report
-from topology.core.requests import gpu_request
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.graph import AllocatorFacts
+from topology.core.links import LinkKind
+from topology.core.placement.rejections import BUSY, IN_PROGRESS
+from topology.core.report import Allocation, Report
+from topology.core.requests import Constraints, GpuRequest, gpu_request
 
 NODE, OTHER = NodeName("switched"), NodeName("other")
 ERROR = "UnexpectedAdmissionError"
+SINGLE = gpu_request(1)
+PAIR = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+FULL = (None, frozenset[DeviceId]())
 
 
 class Crowd:
@@ -55,9 +64,9 @@ class Crowd:
         self.cluster.put_pod(bound)
         self.written.put(bound)
 
-    def bind(self, uid: str, node: NodeName = NODE) -> str:
+    def bind(self, uid: str, node: NodeName = NODE, request: GpuRequest = SINGLE) -> str:
         """The error of a bind; empty where it was written."""
-        pod = PodRecord(PodUid(uid), "default", uid, None, gpu_request(1))
+        pod = PodRecord(PodUid(uid), "default", uid, None, request)
         self.cluster.put_pod(pod)
         args = BindingArgs(uid, "default", uid, node)
         try:
@@ -83,6 +92,14 @@ class Crowd:
         if refused:
             bound = replace(bound, phase="Failed", refusal=Refusal(ERROR))
         self.cluster.put_pod(replace(bound, admitted=not refused))
+
+    def show(self, pod: PodRecord, *got: int) -> None:
+        """A report shows which GPUs of the node a pod has got."""
+        topology = self.cluster.facts(NODE).topology
+        assert topology is not None
+        ids = tuple(DeviceId(topology.gpus[p].uuid) for p in got)
+        shown = Allocation(pod.uid, "default", pod.name, "main", "nvidia.com/gpu", ids)
+        self.cluster.put_report(NODE, Report("boot", 3, allocations=(shown,)))
 
     def flying(self, node: NodeName = NODE) -> int:
         """Binds that are reserved and not written."""
@@ -169,3 +186,188 @@ def test_no_more_wait_than_threads_can_be_spared() -> None:
         for _ in range(count):
             crowd.answer(refused=False)
         assert {bind.result(PATIENCE) for bind in binds} == {""}
+
+
+# Placements on their way: of three GPUs two are bridged, and a pair was promised its bridge. A
+# single pod that the kubelet takes first could have one of the two.
+
+
+@contextmanager
+def beside_a_pair(gpus: int = 3) -> Iterator[tuple[Crowd, PodRecord]]:
+    crowd = Crowd()
+    topology = replace(bridged(gpus), name=NODE, allocator=AllocatorFacts("best-effort"))
+    crowd.cluster.put_record(topology, Report("boot", 2))
+    yield crowd, PodRecord(PodUid("pair"), "default", "pair", NODE, PAIR, promised=PAIR.constraints)
+
+
+def test_a_bind_waits_for_the_placement_on_its_way() -> None:
+    with beside_a_pair() as (crowd, pair):
+        crowd.cluster.put_pod(pair)
+        asked = threading.Event()
+        crowd.late = lambda: asked.set() or False  # type: ignore[func-returns-value]
+        with crowd.bound((1, NODE)) as (bind,):
+            assert asked.wait(PATIENCE)
+            eventually(lambda: bool(crowd.turns._listening))
+            assert crowd.flying() == 0, "nothing is reserved for who waits"
+            assert not bind.done()
+            crowd.show(pair, 0, 1)
+            assert bind.result(PATIENCE) == ""
+    assert crowd.binds == 1
+    assert not crowd.turns._listening
+
+
+def test_a_bind_waits_while_its_own_promise_is_open() -> None:
+    """A single pod on its way may get a GPU of the bridged two, or the third."""
+    with beside_a_pair() as (crowd, _):
+        single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
+        crowd.cluster.put_pod(single)
+        asked = threading.Event()
+        crowd.late = lambda: asked.set() or False  # type: ignore[func-returns-value]
+        with ThreadPoolExecutor(1) as threads:
+            bind = threads.submit(crowd.bind, "pair", request=PAIR)
+            try:
+                assert asked.wait(PATIENCE)
+                eventually(lambda: bool(crowd.turns._listening))
+                assert crowd.flying() == 0, "nothing is reserved for who waits"
+                assert not bind.done()
+                crowd.show(single, 2)
+                assert bind.result(PATIENCE) == ""
+            finally:
+                crowd.late = lambda: True
+    assert crowd.binds == 1
+
+
+@pytest.mark.parametrize("got", [0, 1])
+def test_a_bind_whose_promise_nobody_can_open_again_is_refused(got: int) -> None:
+    with beside_a_pair() as (crowd, _):
+        single = PodRecord(PodUid("single"), "default", "single", NODE, SINGLE)
+        crowd.cluster.put_pod(single)
+        crowd.show(single, got)
+        assert "link=nvlink" in crowd.bind("pair", request=PAIR)
+    assert crowd.binds == crowd.flying() == 0
+
+
+def test_it_is_shown_who_waits_and_who_was_given_up() -> None:
+    with beside_a_pair() as (crowd, pair):
+        metrics = Metrics()
+        metrics.tell_turns(crowd.turns)
+
+        def shown(name: str, **labels: str) -> float | None:
+            metrics.look(0.0)
+            return metrics.registry.get_sample_value(f"gpu_topology_binds_{name}", labels)
+
+        def look_while_it_waits() -> bool:
+            if crowd.turns._listening:
+                assert (shown("waiting", awaits="report"), shown("waiting", awaits="turn")) == (
+                    1.0,
+                    0.0,
+                )
+                return True
+            return False
+
+        crowd.cluster.put_pod(pair)
+        crowd.late = look_while_it_waits
+        assert crowd.bind("single") == IN_PROGRESS.reason
+        assert (shown("waiting", awaits="report"), shown("late_for_report_total")) == (0.0, 1.0)
+        assert shown("late_for_turn_total") == 0.0
+
+
+def test_a_bind_waits_for_a_placement_until_it_is_late() -> None:
+    with beside_a_pair() as (crowd, pair):
+        crowd.cluster.put_pod(pair)
+        crowd.late = iter([False, False, True]).__next__
+        assert crowd.bind("single") == IN_PROGRESS.reason
+    assert crowd.binds == crowd.flying() == 0
+    assert not crowd.turns._listening
+
+
+def test_a_bind_that_has_its_turn_waits_for_a_placement_too() -> None:
+    with beside_a_pair() as (crowd, pair):
+
+        def comes_meanwhile() -> bool:
+            """After the reservation, and before the bind is looked at again."""
+            if crowd.flying() == 1 and crowd.cluster.pod(pair.uid) is None:
+                crowd.cluster.put_pod(pair)
+            elif crowd.turns._listening and crowd.cluster.pod(pair.uid) is not None:
+                crowd.cluster.drop_pod(pair.uid)  # and its kubelet has nothing of it
+            return False
+
+        crowd.late = comes_meanwhile
+        assert crowd.bind("single") == ""
+    assert crowd.binds == 1
+
+
+def test_a_bind_that_has_its_turn_does_not_wait_for_one_that_waits_for_a_turn() -> None:
+    """They would wait for each other: both turns are taken, and the pair is the third."""
+    with beside_a_pair(gpus=5) as (crowd, pair), ThreadPoolExecutor(2) as threads:
+        other = PodRecord(PodUid("other"), "default", "other", NODE, gpu_request(1))
+        assert crowd.cluster.reserve(NODE, other)
+        assert crowd.turns.wait(other, crowd.late)
+        third: list[Future[bool]] = []
+
+        def comes_meanwhile() -> bool:
+            if crowd.flying() == 2 and crowd.turns._given[-1].uid == "single" and not third:
+                assert crowd.cluster.reserve(NODE, pair)
+                third.append(threads.submit(crowd.turns.wait, pair, lambda: over.is_set()))
+                eventually(lambda: bool(crowd.turns._waiting))
+            return over.is_set()
+
+        crowd.late, over = comes_meanwhile, threading.Event()
+        try:
+            assert threads.submit(crowd.bind, "single").result(PATIENCE) == IN_PROGRESS.reason
+            assert third[0].result(PATIENCE)
+        finally:
+            over.set()
+    assert crowd.binds == 0
+
+
+def test_so_many_binds_listen_for_news_at_one_time_and_no_more() -> None:
+    with beside_a_pair() as (crowd, pair):
+        crowd.cluster.put_pod(pair)
+        with ExitStack() as others:
+            for _ in range(MOST_WAITING):
+                assert others.enter_context(crowd.turns.news_of(OTHER)) is not None
+            assert crowd.bind("single") == IN_PROGRESS.reason
+        assert not crowd.turns._listening
+
+
+def test_whoever_listens_hears_of_every_change_while_others_come_and_go() -> None:
+    crowd, over = Crowd(), threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            with crowd.turns.news_of(NODE):
+                pass
+
+    others = [threading.Thread(target=come_and_go) for _ in range(2)]
+    with crowd.turns.news_of(NODE) as news:
+        assert news is not None
+        for other in others:
+            other.start()
+        try:
+            for number in range(3, 3000):
+                news.clear()
+                crowd.cluster.put_report(NODE, Report("boot", number, allocatable=FULL[number % 2]))
+                assert news.is_set()
+        finally:
+            over.set()
+            for other in others:
+                other.join()
+
+
+def test_some_threads_are_left_for_binds_that_wait_for_nothing() -> None:
+    assert BIND_THREADS - 2 * MOST_WAITING >= MOST_WAITING, "for a turn, and for news of a node"
+
+
+def test_a_fault_before_the_write_leaves_nothing_reserved() -> None:
+    crowd = Crowd()
+    pod = PodRecord(PodUid("p"), "default", "p", None, gpu_request(1))
+    crowd.cluster.put_pod(pod)
+
+    def broken() -> str:
+        raise ZeroDivisionError
+
+    args = BindingArgs("p", "default", "p", NODE)
+    with pytest.raises(ZeroDivisionError):
+        verbs.bind(crowd.cluster, crowd, args, broken, turns=crowd.turns)
+    assert crowd.binds == crowd.flying() == 0

@@ -16,7 +16,7 @@ from tests.nodes import bridged, unreported
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import ALLOCATORS, Call, Outcomes
 from topology.core.availability import Availability, Holder, Unreported
-from topology.core.belief import FreeState, _Releasable, belief, free_states
+from topology.core.belief import FreeState, _State, belief, free_states
 from topology.core.devices import Mask, positions
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
@@ -122,9 +122,10 @@ def test_a_departed_pod_was_there_for_others_and_is_no_more() -> None:
 
 @pytest.mark.parametrize("marks", range(1 << 4))
 def test_what_is_released_leaves_its_own_group(marks: int) -> None:
-    before = _Releasable((1, 2), (4, 8))
-    after = before.without(marks)
-    assert marked(before.pools, marks) + sum(after.pools) == sum(before.pools)
+    before = _State(16, (1, 2), (4, 8), ())
+    after = before.after_release(marks)
+    assert after.free == 16 + marked(before.pools, marks)
+    assert after.free + sum(after.pools) == 16 + sum(before.pools)
     assert set(after.held) == {p for n, p in enumerate(before.held) if not marks >> n & 1}
     assert set(after.departed) == {
         p for n, p in enumerate(before.departed, 2) if not marks >> n & 1
@@ -132,9 +133,10 @@ def test_what_is_released_leaves_its_own_group(marks: int) -> None:
 
 
 def test_each_pool_is_released_alone() -> None:
-    before = _Releasable((1, 2), (4, 8))
-    found = list(before.each())
-    assert found == [(p, before.without(1 << n)) for n, p in enumerate(before.pools)]
+    before = _State(16, (1, 2), (4, 8), ())
+    each = {before.after_release(1 << n) for n in range(4)}
+    assert len(each) == 4
+    assert before.after_endings() == each
 
 
 def test_an_opaque_pod_may_take_any_devices() -> None:

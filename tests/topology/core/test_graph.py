@@ -53,6 +53,11 @@ def node(**changes: object) -> NodeTopology:
             "nics[mlx5_0]: GPU 7",
             id="a NIC near no GPU",
         ),
+        pytest.param(
+            {"nics": (Nic("mlx5_0", ((0, LinkKind.SYS), (0, LinkKind.PIX))),)},
+            "nics[mlx5_0].distances: 0 stands 2 times",
+            id="a GPU at two distances",
+        ),
         pytest.param({"nics": (Nic("a"), Nic("a"))}, "nics.name: a", id="a NIC twice"),
         pytest.param(
             {"resources": (GpuResource(), GpuResource())}, "resources.name", id="a resource twice"

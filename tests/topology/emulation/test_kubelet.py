@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.requests import ContainerRequest, Exclusive, GpuRequest, gpu_request
 from topology.emulation import EmulatedKubelet, Refused
+from topology.machines.mig import cut
 
 ONE, TWO = PodUid("one"), PodUid("two")
 
@@ -148,3 +150,36 @@ def test_static_managers_have_a_say_in_pods_with_whole_cpus(
             seen.add(str(refusal))
         node.end(ONE)
     assert seen == reasons
+
+
+def sliced(**how: Any) -> NodeTopology:
+    found = cut(bridged(), ["2g.10gb", "1g.5gb", "1g.5gb"], **how)
+    return replace(found, allocator=AllocatorFacts("distributed"))
+
+
+def test_mig_instances_are_given_out_each_once_and_in_any_order() -> None:
+    seen = set()
+    for seed in range(40):
+        node = EmulatedKubelet(sliced(), random.Random(seed), "nvidia.com/mig-1g.5gb")
+        admit(node, ONE, 2)
+        admit(node, TWO, 6)
+        held = *node.held_ids(ONE), *node.held_ids(TWO)
+        assert len(set(held)) == 8
+        assert all(device.startswith("MIG-") for device in held)
+        seen.add(len(node.held(ONE)))
+    assert seen == {1, 2}  # of one GPU and of two
+
+
+def test_a_sick_gpus_instances_are_not_given_out() -> None:
+    node = EmulatedKubelet(sliced(), random.Random(7), "nvidia.com/mig-1g.5gb")
+    node.sicken([0, 1, 2])
+    admit(node, ONE, 2)
+    assert node.held(ONE) == (3,)
+    with pytest.raises(Refused):
+        admit(node, TWO, 1)
+
+
+def test_time_sliced_instances_are_given_out_from_those_used_least() -> None:
+    node = EmulatedKubelet(sliced(replicas=2), random.Random(7), "nvidia.com/mig-1g.5gb")
+    admit(node, ONE, 8)
+    assert len({device.partition("::")[0] for device in node.held_ids(ONE)}) == 8

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,12 @@ class Picture:
         self.calls: list[str] = []
         self.fail_on: set[str] = set()
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
+        found = dict(map(self._decode, objects))  # where the list breaks off nothing is replaced
         self.calls.append("replace")
         if "replace" in self.fail_on:
             raise ValueError("replace")
-        self.objects = dict(map(self._decode, objects))
+        self.objects = found
 
     def apply(self, obj: msgspec.Raw) -> None:
         name, version = self._decode(obj)
@@ -97,6 +99,10 @@ class Halving(random.Random):
 
     def uniform(self, a: float, b: float) -> float:
         return (a + b) / 2
+
+
+class Page(bytearray):
+    """An answer that tells whether somebody still has it."""
 
 
 class Rig:
@@ -234,6 +240,24 @@ class TestList:
         assert rig.sink.calls == []
         rig.server.allow()
         eventually(lambda: rig.reflector.synced)
+
+    def test_a_page_is_let_go_before_the_next_comes(self, rig: Rig) -> None:
+        for name in "abcdefg":
+            rig.put(name)
+        get, pages, most = rig.api.get, list[weakref.ref[Page]](), 0
+
+        def counted(path: str, query: Query = (), *, timeout: float) -> bytes:
+            nonlocal most
+            page = Page(get(path, query, timeout=timeout))
+            pages.append(weakref.ref(page))
+            most = max(most, sum(known() is not None for known in pages))
+            return page  # type: ignore[return-value]
+
+        rig.api.get = counted  # type: ignore[method-assign]
+        rig.synced(page_limit=1)
+        assert len(pages) == 7
+        assert most == 1
+        assert rig.in_step()
 
     def test_half_a_list_leaves_the_picture_old(self, rig: Rig) -> None:
         """The server answers, and yet we know less and less of what it knows."""

@@ -640,6 +640,28 @@ class TestWhoTheGpusAre:
         modes = [gpu.mig_mode for gpu in found.topology.gpus]
         assert modes == ["disabled", "disabled", "disabled", "enabled"]
         assert "GPU3: MIG is enabled" in str(found.findings)
+        (part,) = found.topology.gpus[3].mig_instances
+        assert (part.uuid, part.profile, part.memory) == ("MIG-11", "3g.20gb", 20 * 973 * MIB)
+        assert [r.name for r in found.topology.resources] == [
+            "nvidia.com/gpu",
+            "nvidia.com/mig-3g.20gb",
+        ]
+        assert "strategy mixed" in str(found.findings)
+
+    def test_mig_listed_twice_is_one(self) -> None:
+        slice_ = "  MIG 3g.20gb     Device  0: (UUID: MIG-11)\n"
+        found = parse_topo(self.LIST + slice_ + slice_ + FOUR, NODE)
+        assert len(found.topology.gpus[3].mig_instances) == 1
+
+    def test_mig_of_an_unknown_profile_is_cut_and_no_more(self) -> None:
+        found = parse_topo(self.LIST + "  MIG huge  Device  0: (UUID: MIG-1)\n" + FOUR, NODE)
+        gpu = found.topology.gpus[3]
+        assert (gpu.mig_mode, gpu.mig_instances) == ("enabled", ())
+
+    def test_more_mig_instances_than_a_record_holds(self) -> None:
+        text = "".join(f"  MIG 1g.5gb Device {i}: (UUID: MIG-{i})\n" for i in range(17))
+        with pytest.raises(SourceError, match="more than 16 MIG instances of one GPU"):
+            parse_topo(self.LIST + text + FOUR, NODE)
 
     def test_list_of_some(self) -> None:
         found = parse_topo("GPU 0: NVIDIA A30 (UUID: GPU-0a)\n" + FOUR, NODE)

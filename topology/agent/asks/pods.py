@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import msgspec
@@ -130,7 +130,7 @@ class NodePods:
         with self._lock:
             return self._deletions, self._version
 
-    def replace(self, objects: Sequence[msgspec.Raw], resource_version: str) -> None:
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
         seen = set()
         for raw in objects:

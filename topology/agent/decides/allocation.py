@@ -20,6 +20,7 @@ from topology.core.graph import (
     AllocatorFacts,
     plugin_version,
 )
+from topology.core.mig import MIG, MIG_IDS
 
 DEFAULT_RESOURCE = GpuResource()
 SHARING_LABEL = "nvidia.com/gpu.sharing-strategy"
@@ -166,10 +167,11 @@ def resources_of(
     for name, ids in sorted(allocatable.items()):
         if not ids:
             continue
-        if any(i.startswith("MIG-") for i in ids):
-            found.append(GpuResource(name, "mig"))
-            continue
         shared = Counter(base_uuid(i) for i in ids if "::" in i)
+        if any(i.startswith(MIG_IDS) for i in ids):
+            replicas, told = (max(shared.values()), refuses_several) if shared else (1, None)
+            found.append(GpuResource(name, MIG, replicas, told))
+            continue
         if shared:
             strategy = "mps" if labels.get(SHARING_LABEL) == "mps" else "time-slicing"
             replicas = max(shared.values())
@@ -225,10 +227,16 @@ def allocator_of(
 
 
 def _policy(resources: Sequence[GpuResource], plugin: Plugin | None) -> str | None:
-    """What the plugin does: ``best-effort`` with whole GPUs alone, else as it was told."""
+    """What the plugin does: ``best-effort`` with whole GPUs alone, else as it was told.
+
+    MIG instances that are not shared do not matter: it has no preference among them.
+    """
     if plugin is None:
         return None
-    kinds = {r.strategy == "none" for r in resources}
+    choosing = [r for r in resources if r.strategy != MIG or r.replicas > 1]
+    if not choosing:
+        return "distributed"
+    kinds = {r.strategy == "none" for r in choosing}
     if kinds == {True}:
         return "best-effort"
     if len(kinds) > 1:

@@ -18,7 +18,7 @@ from topology.agent.decides.holdings import allocations
 from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
 from topology.agent.decides.observed import Processors, Unseen
 from topology.agent.decides.surroundings import Surroundings
-from topology.core.devices import DeviceId, GpuResource, GpuUuid, PodUid
+from topology.core.devices import DeviceId, Gpu, GpuResource, GpuUuid, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.numa import Holding
 from topology.core.report import (
@@ -185,17 +185,35 @@ def _with_choosers(
     allocator: AllocatorFacts,
 ) -> NodeTopology:
     """The hardware with what kubelet and plugin make of it."""
-    named = facts.topology_nodes
+    named = _named_nodes(hardware, facts.topology_nodes)
     allocator = replace(
         allocator,
         numa_distances=hardware.allocator.numa_distances,
         sees_topology=allocator.topology_manager_policy == "none"
-        or all(gpu.uuid in named for gpu in hardware.gpus),
+        or all(gpu.uuid in named for gpu in hardware.gpus if not _serves_nothing(gpu)),
     )
     gpus = tuple(
         replace(g, topology_nodes=named.get(g.uuid, g.topology_nodes)) for g in hardware.gpus
     )
     return replace(hardware, gpus=gpus, resources=resources, allocator=allocator)
+
+
+def _named_nodes(
+    hardware: NodeTopology, named: Mapping[GpuUuid, tuple[int, ...]]
+) -> Mapping[GpuUuid, tuple[int, ...]]:
+    """The NUMA nodes that the plugin names to the kubelet, by GPU; those of MIG instances are their
+    GPU's."""
+    found = dict(named)
+    for gpu in hardware.gpus:
+        for part in gpu.mig_instances:
+            if part.uuid in named:
+                found[gpu.uuid] = named[GpuUuid(part.uuid)]
+    return found
+
+
+def _serves_nothing(gpu: Gpu) -> bool:
+    """Whether it is in MIG mode and has no instances."""
+    return gpu.mig_mode == "enabled" and not gpu.mig_instances
 
 
 def _allocator(

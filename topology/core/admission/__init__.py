@@ -21,7 +21,13 @@ and ``memorymanager`` have the hints of these, ``others`` what they say to one p
 rule by which hints are combined. ``walk`` goes through the containers, and ``ways`` answers.
 """
 
-from topology.core.admission.kubelet import UNKNOWN_FACTS, Kubelet, kubelet_of
+from topology.core.admission.kubelet import (
+    UNKNOWN_FACTS,
+    Kubelet,
+    kubelet_of,
+    opaque,
+    widened,
+)
 from topology.core.admission.others import AFFINITY, MANAGERS, SILENT, Others, others_on
 from topology.core.admission.topologymanager import TOO_MANY_NODES
 from topology.core.admission.walk import TOO_FEW
@@ -48,5 +54,7 @@ __all__ = [
     "admissions",
     "container_sets",
     "kubelet_of",
+    "opaque",
     "others_on",
+    "widened",
 ]

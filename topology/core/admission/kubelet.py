@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from topology.core.allocators import ANY, Allocator, allocator
 from topology.core.allocators.best_effort import BEST_EFFORT, MAX_GPUS
 from topology.core.allocators.outage import Outage, outage
-from topology.core.devices import GpuResource
+from topology.core.devices import GpuResource, Mask, positions
 from topology.core.graph import AllocatorFacts, NodeTopology, Shape, placed_gpus, plugin_version
 from topology.core.hashing import hashed_once
+from topology.core.mig import MIG, shape_of
 from topology.core.pools import width_for
+from topology.core.remembering import remembered
 from topology.core.report import MissingGpu
 
 UNKNOWN_FACTS = AllocatorFacts()
@@ -21,7 +23,8 @@ UNKNOWN_FACTS = AllocatorFacts()
 class Kubelet:
     """How one node hands out one resource: equal nodes are equal keys.
 
-    ``replicas`` is how many devices the plugin advertises for one GPU. ``refuses_several`` says
+    ``replicas`` is how many devices the plugin advertises for one GPU, or for one MIG instance
+    where the shape is of such. ``refuses_several`` says
     whether the plugin refuses a container more than one device; None where that is not known.
     ``outage`` takes the policy's place while GPUs do not answer the driver.
     """
@@ -45,7 +48,7 @@ class Kubelet:
         cares = policy != "best-effort" or bool(placed_gpus(self.shape))
         aligns = policy != "none" and (cares or not self.facts.sees_topology)
         derived = {
-            "width": width_for(self.replicas),
+            "width": width_for(self.replicas * max(self.shape.instances, default=1)),
             "aligns": aligns,
             "monotone": self.allocator.monotone and not aligns,
             "whole_best_effort": self.allocator is BEST_EFFORT
@@ -55,6 +58,17 @@ class Kubelet:
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def shared(self) -> bool:
+        """Whether a position may stand for several devices: shares of a GPU, MIG instances."""
+        return self.replicas > 1 or self.shape.of_mig
+
+    def devices_on(self, mask: Mask) -> int:
+        """How many devices these positions have, free or not."""
+        each = self.shape.instances
+        count = sum(each[p] for p in positions(mask)) if each else mask.bit_count()
+        return count * self.replicas
 
     @property
     def may_refuse(self) -> bool:
@@ -81,6 +95,25 @@ class Kubelet:
         return allocator(self.facts.policy)
 
 
+@remembered
+def opaque(kubelet: Kubelet) -> Kubelet:
+    """The same node with nothing known of how it chooses."""
+    return replace(kubelet, facts=UNKNOWN_FACTS)
+
+
+@remembered
+def widened(kubelet: Kubelet) -> Kubelet | None:
+    """The same node as if any devices might come, where that hides no refusal; else None.
+
+    Of MIG instances every free one may come, but for the Topology Manager. Under its policy
+    ``best-effort`` it refuses nobody, and can only narrow the choice. What holds for every choice
+    is told at once, and what the hints come to need not be followed.
+    """
+    if kubelet.shape.of_mig and kubelet.aligns and not kubelet.may_refuse:
+        return opaque(kubelet)
+    return None
+
+
 REFUSES_SEVERAL_SINCE = (0, 20)
 """From this version of the plugin on, refusing more than one MPS share is an option, on unless it
 is turned off; before, all such requests are refused."""
@@ -90,18 +123,31 @@ def kubelet_of(
     topology: NodeTopology, served: GpuResource, missing: tuple[MissingGpu, ...] = ()
 ) -> Kubelet:
     """How a node hands out one of its resources while the ``missing`` GPUs do not answer."""
-    version = plugin_version(topology.allocator.plugin_version)
-    return Kubelet(
-        topology.shape,
-        topology.allocator,
-        served.replicas,
-        _refuses_several(topology, served),
-        outage(topology, missing, version) if served.strategy == "none" else None,
-    )
+    failing = None
+    if missing and served.strategy == "none":
+        failing = outage(topology, missing, plugin_version(topology.allocator.plugin_version))
+    several, facts = _refuses_several(topology, served), topology.allocator
+    if served.strategy == MIG and served.replicas == 1 and facts.policy != ANY.name:
+        # Each instance is a group of its own to the plugin, and all groups are alike: any may come.
+        facts = replace(facts, policy=ANY.name)
+    shape = shape_of(topology, served)
+    return _interned(shape, facts, served.replicas, several, failing)
+
+
+@remembered
+def _interned(
+    shape: Shape,
+    facts: AllocatorFacts,
+    replicas: int,
+    refuses_several: bool | None,
+    failing: Outage | None,
+) -> Kubelet:
+    """One object for equal kubelets, so that a look-up by kubelet is quick."""
+    return Kubelet(shape, facts, replicas, refuses_several, failing)
 
 
 def _refuses_several(topology: NodeTopology, served: GpuResource) -> bool | None:
-    if served.strategy not in ("mps", "time-slicing"):
+    if served.strategy == "none" or (served.strategy == MIG and served.replicas == 1):
         return False
     version = plugin_version(topology.allocator.plugin_version)
     if served.strategy == "mps" and version is not None and version < REFUSES_SEVERAL_SINCE:

@@ -75,7 +75,6 @@ SILENT = Others()
 """Nobody else cares."""
 
 
-@remembered
 def others_on(
     kubelet: Kubelet,
     room: Room | None,
@@ -85,6 +84,19 @@ def others_on(
     exclusive: Exclusive = Exclusive.NOTHING,
 ) -> Others:
     """What the other managers say to a pod with these containers, given the ``room`` they have."""
+    if only_gpu_plugin and not exclusive:  # as most pods are
+        return SILENT
+    return _others_on(kubelet, room, counts, only_gpu_plugin, exclusive)
+
+
+@remembered
+def _others_on(
+    kubelet: Kubelet,
+    room: Room | None,
+    counts: Counts,
+    only_gpu_plugin: bool,
+    exclusive: Exclusive,
+) -> Others:
     facts = kubelet.facts
     cpus = exclusive.cpus and facts.cpu_manager_policy != "none"
     memory = exclusive.memory and facts.memory_manager_policy != "None"

@@ -131,7 +131,7 @@ def device_hints(kubelet: Kubelet, free: Pool, reusable: Pool, count: int) -> Pr
             for number, mask in chosen:
                 there |= mask
                 numbers |= 1 << number
-            if there.bit_count() * kubelet.replicas >= count:
+            if kubelet.devices_on(there) >= count:
                 fewest = min(fewest, n)
             if not reused & ~there and total(only(free, there, width), width) + kept >= count:
                 found.append(numbers)

@@ -18,7 +18,7 @@ from topology.core.admission.topologymanager import TOO_MANY_NODES, too_many_nod
 from topology.core.admission.walk import TOO_FEW, Asked, Stage, Walk, asked_by
 from topology.core.allocators import Call
 from topology.core.allocators.outcomes import every_set
-from topology.core.budget import ASKED_STEPS, SPENT, most_sets
+from topology.core.budget import ASKED_STEPS, MAX_SETS_OF_MIG, SPENT, most_sets
 from topology.core.graph import plugin_version
 from topology.core.pools import Pool, choices, choices_count, marked, total
 from topology.core.remembering import remembered
@@ -87,14 +87,12 @@ def admissions(
         return Admissions((), hazards=(SEVERAL,))
     if others.refused:
         return Admissions((), hazards=others.hazards)
-    walk = Walk(kubelet, others, releasing)
-    found = _admissions(walk, kubelet, free, counts, others, releasing)
+    found = _admissions(kubelet, free, counts, others, releasing)
     more = (SEVERAL,) * several + others.hazards
     return replace(found, hazards=tuple(sorted({*found.hazards, *more}))) if more else found
 
 
 def _admissions(
-    walk: Walk,
     kubelet: Kubelet,
     free: Pool,
     counts: Counts,
@@ -108,13 +106,14 @@ def _admissions(
         return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
     if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
         return _one_container(kubelet, free, counts[0][1])
+    walk = Walk(kubelet, others, releasing)
     return _walked(walk, kubelet, free, asked_by(counts, others), releasing)
 
 
 def _any_devices(kubelet: Kubelet, free: Pool, counts: Counts) -> Admissions:
     """Under ``any`` the stages change nothing: whatever is shown and held may be any devices."""
     width = kubelet.width
-    most = most_sets(kubelet.shape.size, width)
+    most = MAX_SETS_OF_MIG if kubelet.shape.of_mig else most_sets(kubelet.shape.size, width)
     shown = sum(n for role, n in counts if role is not Role.INIT)
     held = device_count(counts)
     if held > total(free, width):

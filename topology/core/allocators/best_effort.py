@@ -110,6 +110,13 @@ def _hazards_of_large(call: Call) -> tuple[str, ...]:
 @remembered
 def _outcomes(call: Call) -> Outcomes:
     shape, available, size = call.shape, call.available, call.size
+    if shape.size <= SMALL_GPUS and not call.required:
+        return of_every_pool(shape, size)[available] or Outcomes(())
+    return _of_one_pool(call)
+
+
+def _of_one_pool(call: Call) -> Outcomes:
+    shape, available, size = call.shape, call.available, call.size
     if size == 1:
         # Every GPU alone scores nothing: the first in an order that nobody controls.
         return every_choice(call, exact=True)
@@ -119,8 +126,6 @@ def _outcomes(call: Call) -> Outcomes:
         blank = available.bit_count() % size
         return every_choice(call, exact=False, hazards=(PADDED,) if blank else ())
     if not call.required:
-        if shape.size <= SMALL_GPUS:
-            return _of_small(shape, size)[available] or Outcomes(())
         found = answers(shape, np.array([available], dtype=np.int32), size)
         listed = tuple(np.sort(found.sets[0][found.chosen[0]]).tolist())
         return Outcomes(listed, found.exact, found.hazards)
@@ -197,17 +202,30 @@ def answers_of(shape: Shape, pools: Ints, size: int) -> Iterator[Answers]:
 
 
 @remembered
-def _of_small(shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
-    """The outcomes of every mask of a small machine without unequal links: all at once is cheap."""
+def of_every_pool(shape: Shape, size: int) -> tuple[Outcomes | None, ...]:
+    """By mask: the outcomes of every pool of a machine of at most :data:`SMALL_GPUS` GPUs.
+
+    None for a pool that has fewer GPUs than are asked for. All pools at once cost little more than
+    one.
+    """
     found: list[Outcomes | None] = [None] * (1 << shape.size)
     for masks in masks_by_count(shape.size)[size:]:
-        known = answers(shape, masks, size)
-        for mask, sets, chosen, padded in zip(
-            masks.tolist(), known.sets, known.chosen, known.padded, strict=True
+        odd = np.zeros(len(masks), dtype=np.bool_)
+        if size > 1:
+            odd = unequal(shape, masks) | uneven(shape, masks)
+        for mask in masks[odd].tolist():
+            found[mask] = _of_one_pool(Call(shape, mask, size))
+        if odd.all():
+            continue
+        known = answers(shape, masks[~odd], size)
+        rows = np.where(known.chosen, known.sets, np.int32(1 << shape.size))
+        rows.sort(axis=1)  # what may come first
+        counts = known.chosen.sum(axis=1)
+        for mask, row, count, padded in zip(
+            masks[~odd].tolist(), rows.tolist(), counts.tolist(), known.padded, strict=True
         ):
-            hazards = (PADDED,) * bool(padded)
-            listed = tuple(np.sort(sets[chosen]).tolist())
-            found[mask] = Outcomes(listed, known.exact, hazards)
+            hazards = (PADDED,) if padded else ()
+            found[mask] = Outcomes(tuple(row[:count]), known.exact, hazards)
     return tuple(found)
 
 

@@ -2,11 +2,13 @@
 
 To read it from the bottom: ``constraints`` compiles what a pod asks for one kind of machine;
 ``outlook`` gathers everything that a node may hand out to the pod and judges it; ``rejections``
-names why a node is refused; ``verdict`` puts these together; ``outstanding`` asks the same of
-promises that were given to pods which no report has shown yet.
+names why a node is refused; ``memory`` adds up what pods use of GPUs that they share; ``verdict``
+puts these together; ``outstanding`` asks the same of promises that were given to pods which no
+report has shown yet.
 """
 
 from topology.core.placement.constraints import satisfies
+from topology.core.placement.memory import GpuMemory, short_of_memory, used_memory
 from topology.core.placement.outstanding import endangers, keeps, predicted
 from topology.core.placement.rejections import (
     BUSY,
@@ -39,6 +41,7 @@ __all__ = [
     "UNASKED",
     "UNUSABLE",
     "Assessment",
+    "GpuMemory",
     "Rejection",
     "Verdict",
     "assess",
@@ -47,4 +50,6 @@ __all__ = [
     "predicted",
     "satisfies",
     "sets_spoken_of",
+    "short_of_memory",
+    "used_memory",
 ]

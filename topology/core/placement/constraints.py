@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topology.core.devices import Mask, positions
 from topology.core.graph import Shape, numa_nodes, wide_rows
@@ -42,7 +43,12 @@ _PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class CompiledConstraints:
-    """Constraints compiled for a shape: a set satisfies them if it passes every part."""
+    """Constraints compiled for a shape: a set satisfies them if it passes every part.
+
+    ``one_gpu`` are the GPUs, each as its positions, if all devices have to be on one of them,
+    ``apart`` if no two may be on one. ``whole`` is how many devices each GPU has, where the pod
+    wants all of them; else 0.
+    """
 
     allowed: Mask
     numa: tuple[Mask, ...] | None
@@ -50,35 +56,48 @@ class CompiledConstraints:
     pattern: Pattern
     wide: Rows | None
     over_pairs: bool
-    judged: dict[tuple[Mask, int], bool] | None
-    """On a small shape the answers of :meth:`passes`: there are few sets, asked again and again."""
+    one_gpu: tuple[Mask, ...] | None
+    apart: tuple[Mask, ...] | None
+    whole: int
+    known: dict[int, frozenset[Mask]] | None
+    """On a small shape what :meth:`good_sets` has found: there are few sets, asked again and again.
+    None on others."""
 
     @property
     def shared_bytes(self) -> int:
         """About how many bytes it takes."""
-        return 1000 if self.judged is None else 30_000
+        return 1000 if self.known is None else 30_000
 
     def passes(self, mask: Mask, count: int) -> bool:
         """Whether a set of GPUs that holds ``count`` devices satisfies the constraints."""
-        if self.judged is None:
-            return self._passes(mask, count)
-        found = self.judged.get((mask, count))
-        if found is None:
-            found = self.judged[mask, count] = self._passes(mask, count)
-        return found
-
-    def _passes(self, mask: Mask, count: int) -> bool:
-        if mask & ~self.allowed:
+        if self.known is not None:
+            return mask in self.good_sets(count)
+        if mask & ~self.allowed or (self.whole and mask.bit_count() * self.whole != count):
             return False
         if count == 1:
             return True
         if self.over_pairs and mask.bit_count() < count:
             return False  # two shares of one GPU are no pair
-        if self.numa is not None and not any(mask & ~node == 0 for node in self.numa):
-            return False
+        for groups in (self.numa, self.one_gpu):
+            if groups is not None and not any(mask & ~group == 0 for group in groups):
+                return False
+        if self.apart is not None:
+            parts = mask.bit_count() if self.whole else count
+            if sum(mask & gpu != 0 for gpu in self.apart) < parts:
+                return False
         if self.linked is not None and not _PATTERNS[self.pattern](self.linked, mask):
             return False
         return self.wide is None or has_ring(self.wide, mask)
+
+    def good_sets(self, count: int) -> frozenset[Mask]:
+        """On a small shape, every set of GPUs that passes if it holds ``count`` devices."""
+        assert self.known is not None  # noqa: S101 (callers looked)
+        found = self.known.get(count)
+        if found is None:
+            masks = np.arange(self.allowed + 1, dtype=np.uint64)
+            found = frozenset(masks[self.passing(masks, count)[0]].tolist())
+            self.known[count] = found
+        return found
 
     def passing(self, masks: Masks, count: int) -> tuple[Flags, bool]:
         """:meth:`passes` of each mask, and whether all answers are sure.
@@ -86,12 +105,18 @@ class CompiledConstraints:
         Where a search for a ring was given up a set does not pass, and the answer is not sure.
         """
         good = masks & np.uint64(~self.allowed & _ALL) == 0
+        if self.whole:  # no GPU has more devices than that, so so few GPUs have given all of theirs
+            good &= np.bitwise_count(masks) * self.whole == count
         if count == 1:
             return good, True
         if self.over_pairs:
             good &= np.bitwise_count(masks) >= count
-        if self.numa is not None:
-            good &= inside(self.numa, masks)
+        for groups in (self.numa, self.one_gpu):
+            if groups is not None:
+                good &= inside(groups, masks)
+        if self.apart is not None:
+            parts = np.bitwise_count(masks) if self.whole else count
+            good &= touched(self.apart, masks) >= parts
         sure = True
         if self.linked is not None and self.pattern is Pattern.PAIRWISE:
             good[good] = are_cliques(self.linked, masks[good])
@@ -114,15 +139,39 @@ def inside(nodes: tuple[Mask, ...], masks: Masks) -> Flags:
     return found
 
 
-def satisfies(shape: Shape, constraints: Constraints, mask: Mask, *, sick: Mask = 0) -> bool:
-    """Whether the GPUs of ``mask`` meet every constraint. A sick GPU meets none."""
-    return compiled(shape, constraints, sick).passes(mask, mask.bit_count())
+def touched(groups: tuple[Mask, ...], masks: Masks) -> NDArray[np.int64]:
+    """For each mask, in how many of the groups it has something."""
+    found = np.zeros(len(masks), dtype=np.int64)
+    for group in groups:
+        found += masks & np.uint64(group) != 0
+    return found
+
+
+def satisfies(
+    shape: Shape,
+    constraints: Constraints,
+    mask: Mask,
+    *,
+    count: int | None = None,
+    sick: Mask = 0,
+    replicas: int = 1,
+) -> bool:
+    """Whether the GPUs of ``mask`` meet every constraint. A sick GPU meets none.
+
+    ``count`` is how many devices they are, where several of them may be at one position, and
+    ``replicas`` how many shares of each GPU there are.
+    """
+    return compiled(shape, constraints, sick, replicas).passes(mask, count or mask.bit_count())
 
 
 @remembered
-def compiled(shape: Shape, constraints: Constraints, sick: Mask) -> CompiledConstraints:
-    """The constraints compiled for a shape of which some GPUs are sick."""
-    allowed = shape.all_gpus & ~sick
+def compiled(
+    shape: Shape, constraints: Constraints, sick: Mask, replicas: int = 1
+) -> CompiledConstraints:
+    """The constraints compiled for a shape of which some GPUs are sick, where each GPU or MIG
+    instance is served as so many replicas."""
+    # Of a GPU in MIG mode nobody knows what part the pod would get.
+    allowed = shape.all_gpus & ~sick & ~shape.in_mig_mode
     for p in positions(allowed):
         if not _gpu_meets(shape, p, constraints):
             allowed &= ~(1 << p)
@@ -138,16 +187,28 @@ def compiled(shape: Shape, constraints: Constraints, sick: Mask) -> CompiledCons
     wide = None
     if constraints.min_bandwidth is not None:
         wide = wide_rows(shape, constraints.min_bandwidth)
-    judged: dict[tuple[Mask, int], bool] | None = {} if shape.size <= SMALL else None
+    whole = replicas if constraints.exclusive_gpus and replicas > 1 else 0
+    known: dict[int, frozenset[Mask]] | None = {} if shape.size <= SMALL else None
     return CompiledConstraints(
-        allowed, numa, linked, constraints.pattern, wide, constraints.over_pairs, judged
+        allowed,
+        numa,
+        linked,
+        constraints.pattern,
+        wide,
+        # Two instances of one GPU are two devices on one NUMA node. Who gets all shares of each
+        # GPU has whole ones, and these are the pairs.
+        not whole and (constraints.over_links if shape.of_mig else constraints.over_pairs),
+        shape.by_gpu if constraints.same_gpu else None,
+        shape.by_gpu if constraints.spread_gpus else None,
+        whole,
+        known,
     )
 
 
 def _gpu_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
     return (
         model_meets(shape, p, constraints)
-        and (constraints.min_gpu_memory is None or shape.memory[p] >= constraints.min_gpu_memory)
+        and shape.memory[p] >= constraints.least_memory
         and (constraints.nic is None or shape.nic[p] >= constraints.nic)
     )
 

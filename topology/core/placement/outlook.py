@@ -19,6 +19,7 @@ from topology.core.budget import LARGE, SPENT, most_sets, outlook_steps
 from topology.core.devices import Mask
 from topology.core.patterns import is_clique, subset_masks
 from topology.core.placement.constraints import CompiledConstraints
+from topology.core.placement.instances import passing_share
 from topology.core.pools import Pool, gpu_masks, gpus, total
 from topology.core.remembering import remembered
 from topology.core.requests import Counts, Exclusive, Role
@@ -81,7 +82,9 @@ def outlook(
     )
     only_plugin = kubelet.whole_best_effort and not others.hazards
     if one and counts[0][0] is not Role.INIT and only_plugin:
-        found = _all_at_once(kubelet, believed.free_states, count)
+        small = kubelet.shape.size <= best_effort.SMALL_GPUS
+        at_once = _looked_up if small else _all_at_once
+        found = at_once(kubelet, believed.free_states, count)
     else:
         found = _one_by_one(kubelet, believed.free_states, counts, others)
     exact = found.exact and found.sets is not None
@@ -131,8 +134,31 @@ def _one_by_one(
     return _Found(listed, tuple(sorted(hazards)), exact, steps)
 
 
+def _looked_up(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) -> _Found:
+    """The same for one container under ``best-effort`` on a small machine, of which every pool's
+    outcomes are known."""
+    known = best_effort.of_every_pool(kubelet.shape, count)
+    hazards: set[str] = set()
+    sets: set[Pool] = set()
+    exact = True
+    for state in believed:
+        found = known[state.free]
+        if found is None:
+            hazards.add(TOO_FEW)
+            continue
+        sets.update(found.sets or ())  # so few are always listed
+        hazards.update(found.hazards)
+        exact &= found.exact
+    return _Found(tuple(sorted(sets)), tuple(sorted(hazards)), exact, _steps_at_once(len(believed)))
+
+
+def _steps_at_once(believed: int) -> int:
+    """What it counts as to ask about so many free states together."""
+    return 20 + believed // 8
+
+
 def _all_at_once(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) -> _Found:
-    """The same for one container under ``best-effort``, where pools are asked about together."""
+    """The same on a larger machine, where the pools are asked about together."""
     shape = kubelet.shape
     pools = np.array([state.free for state in believed], dtype=np.int32)
     hazards: set[str] = set()
@@ -160,7 +186,7 @@ def _all_at_once(kubelet: Kubelet, believed: tuple[FreeState, ...], count: int) 
             hazards.update(found.hazards)
             exact &= found.exact
     listed = tuple(np.flatnonzero(came).tolist())
-    return _Found(listed, tuple(sorted(hazards)), exact, 20 + len(believed) // 8)
+    return _Found(listed, tuple(sorted(hazards)), exact, _steps_at_once(len(believed)))
 
 
 def spent(hazards: tuple[str, ...]) -> tuple[str, ...]:
@@ -182,19 +208,26 @@ class Judgement(NamedTuple):
 
 def judged(kubelet: Kubelet, found: Outlook, constraints: CompiledConstraints) -> Judgement:
     """How far an outlook meets the constraints."""
+    if kubelet.shape.of_mig and kubelet.monotone and found.sets != () and found.count:
+        # Any of the free instances may come, whether or not all choices are listed.
+        some = passing_share(kubelet.shape, constraints, found.free, found.count, kubelet.width)
+        return Judgement(some[0] and not found.hazards, *some[1:])
     if found.sets is None:
         return _judged_unlisted(kubelet, found, constraints)
     count, width = found.count, kubelet.width
     listed = len(found.sets)
     if not listed:
         return Judgement(False, False, 0.0)
-    if listed <= FEW and kubelet.shape.size <= LARGE:  # quicker one by one, and rings are sure
+    sure = True
+    if constraints.known is not None:
+        good = constraints.good_sets(count)
+        masks = found.sets if width == 1 else [gpus(s, width) for s in found.sets]
+        passed = sum(map(good.__contains__, masks))
+    elif listed <= FEW and kubelet.shape.size <= LARGE:  # quicker one by one, and rings are sure
         passed = sum(constraints.passes(gpus(s, width), count) for s in found.sets)
-        sure = True
     else:
-        masks = gpu_masks(found.sets, kubelet.shape.size, width)
-        good, sure = constraints.passing(masks, count)
-        passed = int(good.sum())
+        flags, sure = constraints.passing(gpu_masks(found.sets, kubelet.shape.size, width), count)
+        passed = int(flags.sum())
     every = 0 < passed == listed and not found.hazards
     return Judgement(every, passed > 0 or not sure, passed / listed, sure)
 
@@ -208,6 +241,8 @@ def _judged_unlisted(
     where a pair may fall on one). Some are taken to pass if enough GPUs are allowed.
     """
     count, width = found.count, kubelet.width
+    if constraints.one_gpu is not None or constraints.apart is not None or constraints.whole:
+        return Judgement(False, True, 0.5)  # not followed
     free = gpus(found.free, width)
     parts = [rows for rows in (constraints.linked, constraints.wide) if rows is not None]
     every = (

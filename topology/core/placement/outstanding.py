@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topology.core.admission import Kubelet
+from topology.core.admission import Kubelet, opaque, widened
 from topology.core.availability import Availability, Unreported, unreported_order
-from topology.core.belief import opaque
 from topology.core.budget import CHECK_STEPS
 from topology.core.placement.constraints import compiled
 from topology.core.placement.outlook import judged, outlook
@@ -55,9 +54,14 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> bool:
 def _keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[bool, int]:
     """:func:`keeps`, and the steps that it took."""
     endings = pod.survives_endings
+    wide = None if pod.exclusive else widened(kubelet)
+    if wide is not None:
+        kept, steps = _keeps(wide, now, pod)
+        if kept:
+            return True, steps
     key = _with_departed_alive(now).outcome_key(endings=endings, exclusive=pod.exclusive)
     found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings)
-    constraints = compiled(kubelet.shape, pod.promised, now.sick)
+    constraints = compiled(kubelet.shape, pod.promised, now.sick, kubelet.replicas)
     return judged(kubelet, found, constraints).every, found.steps
 
 

@@ -14,7 +14,7 @@ from topology.core.allocators.outage import MISSING
 from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
-from topology.core.placement.rejections import BUSY, Rejection
+from topology.core.placement.rejections import BUSY, Rejection, unit_of
 from topology.core.requests import Exclusive, GpuRequest, memory_text
 from topology.core.room import emptied
 
@@ -94,7 +94,8 @@ def _affinity_words(
 
 def _to_align(kubelet: Kubelet, now: Availability, request: GpuRequest) -> str:
     most = max(n for _, n in request.counts)
-    words = ["1 GPU" if most == 1 else f"{most} GPUs"]
+    unit = unit_of(kubelet.shape)
+    words = [f"1 {unit}" if most == 1 else f"{most} {unit}s"]
     asked = [demand for demand in request.exclusive.demands if demand.devices]
     cpus = max((demand.cpus for demand in asked), default=0)
     memory = max((dict(demand.memory).get("memory", 0) for demand in asked), default=0)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb
 
+from topology.core.admission import Kubelet
 from topology.core.budget import most_sets
+from topology.core.devices import positions
 from topology.core.graph import Shape
 from topology.core.patterns import subset_masks
 from topology.core.placement.constraints import compiled, model_meets
+from topology.core.placement.instances import passing_share
+from topology.core.pools import pack
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, GpuRequest, memory_text
 
@@ -27,6 +32,7 @@ class Rejection:
 NOT_SERVED = Rejection("node does not serve the GPU resource asked for", resolvable=False)
 TOO_FEW = Rejection("node has fewer GPUs than asked for", resolvable=False)
 BUSY = Rejection("not enough free GPUs", resolvable=True)
+TOO_FEW_WHOLE = Rejection("too few GPUs that are not split by MIG", resolvable=False)
 SPLIT = Rejection("GPUs are split by MIG, which carries no topology", resolvable=False)
 IN_PROGRESS = Rejection("another GPU placement on the node is in progress", resolvable=True)
 NO_REPORT = Rejection("no topology report", resolvable=False)
@@ -40,43 +46,90 @@ DRA_ONLY = Rejection("GPUs are advertised through DRA only", resolvable=False)
 UNUSABLE = Rejection("topology record unusable", resolvable=False)
 
 
-def hardware_rejection(shape: Shape, request: GpuRequest, shared: bool) -> Rejection | None:
+def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | None:
     """Why no set of this hardware could ever do, naming the key that rules it out.
 
-    Where GPUs are ``shared``, keys that do not speak about pairs can be met by one GPU.
+    Where GPUs are shared, keys that do not speak about pairs can be met by one GPU.
     """
-    wanted = request.constraints
-    count = 1 if shared and not wanted.over_pairs else request.count
-    return _ruled_out(shape, wanted, count)
+    wanted, count = request.constraints, request.count
+    if wanted.exclusive_gpus and count % kubelet.replicas:
+        each = f"{unit_of(kubelet.shape)}s have {kubelet.replicas} shares"
+        return Rejection(f"sharing=exclusive: {each}, the pod has to ask for all of each", False)
+    if kubelet.shape.of_mig:
+        return _instances_ruled_out(kubelet, wanted, count)
+    if wanted.same_gpu and count > kubelet.replicas:
+        words = "GPUs are not shared" if kubelet.replicas == 1 else "GPUs have fewer shares"
+        return Rejection(f"{words}: no {set_of(count)} is on one GPU (same-gpu)", False)
+    if wanted.exclusive_gpus:  # it gets whole GPUs, and the rest is asked of these
+        count //= kubelet.replicas
+    elif kubelet.replicas > 1 and not wanted.over_pairs:
+        count = 1
+    return _ruled_out(kubelet.shape, wanted, count)
 
 
-def set_of(count: int, which: str = "") -> str:
-    """A set of GPUs in words.
+def set_of(count: int, which: str = "", unit: str = "GPU") -> str:
+    """A set of GPUs in words, or of other units.
 
-    >>> set_of(1), set_of(2, "free ")
-    ('GPU', 'set of 2 free GPUs')
+    >>> set_of(1), set_of(2, "free "), set_of(2, unit="MIG instance")
+    ('GPU', 'set of 2 free GPUs', 'set of 2 MIG instances')
     """
-    return f"{which}GPU" if count == 1 else f"set of {count} {which}GPUs"
+    return f"{which}{unit}" if count == 1 else f"set of {count} {which}{unit}s"
+
+
+def unit_of(shape: Shape) -> str:
+    """What a pod gets here."""
+    return "MIG instance" if shape.of_mig else "GPU"
+
+
+@remembered
+def _instances_ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection | None:
+    """The same for MIG instances, which are counted."""
+    shape, unit = kubelet.shape, unit_of(kubelet.shape)
+    if wanted.over_links and count > 1:
+        return Rejection(f"MIG instances have no links to each other: {wanted.text}", False)
+
+    def devices(position_meets: Callable[[int], bool]) -> int:
+        there = (p for p in range(shape.size) if position_meets(p))
+        return kubelet.devices_on(sum(1 << p for p in there))
+
+    if devices(lambda p: model_meets(shape, p, wanted)) < count:
+        return Rejection(f"GPU model is not {wanted.models_text}", resolvable=False)
+    least, near = wanted.least_memory, wanted.nic
+    if devices(lambda p: shape.memory[p] >= least) < count:
+        return Rejection(f"{unit} memory is under {memory_text(least)}", resolvable=False)
+    if near is not None and devices(lambda p: shape.nic[p] >= near) < count:
+        words = f"too few {unit}s have an RDMA NIC as near as {near.name.lower()}"
+        return Rejection(words, resolvable=False)
+    everything = (kubelet.devices_on(1 << p) for p in range(shape.size))
+    pool, test = pack(everything, kubelet.width), compiled(shape, wanted, 0)
+    if passing_share(shape, test, pool, count, kubelet.width)[1]:
+        return None
+    return Rejection(f"the hardware has no {set_of(count, unit=unit)} with {wanted.text}", False)
 
 
 @remembered
 def _ruled_out(shape: Shape, wanted: Constraints, count: int) -> Rejection | None:
-    if any(shape.mig):
-        return SPLIT
-    everything = range(shape.size)
+    everything = positions(shape.all_gpus & ~shape.in_mig_mode)
+    if len(everything) < count:
+        if not shape.in_mig_mode:  # of shared GPUs there are fewer than of their shares
+            return TOO_FEW
+        return TOO_FEW_WHOLE if everything else SPLIT
     if sum(model_meets(shape, p, wanted) for p in everything) < count:
         return Rejection(f"GPU model is not {wanted.models_text}", resolvable=False)
-    least = wanted.min_gpu_memory
-    if least is not None and sum(shape.memory[p] >= least for p in everything) < count:
+    least = wanted.least_memory
+    if sum(shape.memory[p] >= least for p in everything) < count:
         return Rejection(f"GPU memory is under {memory_text(least)}", resolvable=False)
     if wanted.nic is not None and sum(k >= wanted.nic for k in shape.nic) < count:
         words = f"too few GPUs have an RDMA NIC as near as {wanted.nic.name.lower()}"
         return Rejection(words, resolvable=False)
     test = compiled(shape, wanted, 0)
+    words = f"the hardware has no {set_of(count)} with {wanted.text}"
+    if test.known is not None:
+        some = any(found.bit_count() == count for found in test.good_sets(count))
+        return None if some else Rejection(words, resolvable=False)
     if comb(test.allowed.bit_count(), count) > most_sets(shape.size, 1):
         return None  # not ruled out; trying them all would hold everybody up
     good, sure = test.passing(subset_masks(test.allowed, count), count)
     if sure and not good.any():
-        words = f"the hardware has no {set_of(count)} with {wanted.text}"
         return Rejection(words, resolvable=False)
     return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet
+from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, widened
 from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN
 from topology.core.placement.constraints import compiled
+from topology.core.placement.memory import has_room, short_of_memory
 from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
 from topology.core.placement.refusals import certain_refusal
 from topology.core.placement.rejections import (
@@ -21,6 +22,7 @@ from topology.core.placement.rejections import (
     Rejection,
     hardware_rejection,
     set_of,
+    unit_of,
 )
 from topology.core.remembering import remembered
 from topology.core.requests import GpuRequest
@@ -55,7 +57,8 @@ class Assessment:
     constraints; ``exact`` is false where some of them may be impossible. ``fits`` says whether
     enough devices are left at all. ``rejection`` is why a required pod is refused here; None where
     the verdict holds. ``hazards`` names the refusals that the node may answer with, and ``refusal``
-    says why its kubelet surely refuses the pod; None where it may admit it.
+    says why its kubelet surely refuses the pod; None where it may admit it. ``memory`` is why no
+    such pod may come, whatever it requires: the memory of a shared GPU could be exceeded.
     """
 
     verdict: Verdict
@@ -66,6 +69,7 @@ class Assessment:
     hazards: tuple[str, ...] = ()
     exact: bool = True
     refusal: Rejection | None = None
+    memory: Rejection | None = None
 
 
 @remembered
@@ -73,7 +77,26 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     """The verdict of a node in this state for this request.
 
     Pure, and remembered by its arguments: a request over thousands of nodes costs one evaluation
-    per distinct state. Each question is asked only where those before it are answered:
+    per distinct state. Where GPUs are shared it also looks whether their memory is enough for
+    whoever may come there (:mod:`.memory`), plain pods included.
+    """
+    found = _assess(kubelet, now, request)
+    if not found.fits:
+        return found
+    memory = short_of_memory(kubelet, now, request)
+    if memory is None:
+        return found
+    if not (found.verdict.holds or request.plain):
+        return replace(found, memory=memory)
+    verdict = Verdict.POSSIBLE if has_room(kubelet, now, request) else Verdict.IMPOSSIBLE
+    rejection = None if request.plain else memory
+    return replace(found, verdict=verdict, rejection=rejection, memory=memory)
+
+
+def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
+    """The verdict without memory that is shared.
+
+    Each question is asked only where those before it are answered:
 
     1. Has the hardware devices enough, and can it meet the constraints at all? If not: never.
     2. Are enough devices left? If not: impossible.
@@ -81,12 +104,17 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
     4. And if running pods may end? If all still pass: guaranteed, else expected.
     """
     shape = kubelet.shape
-    if request.effective_count > shape.size * kubelet.replicas:
+    if request.effective_count > kubelet.devices_on(shape.all_gpus):
         return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW)
     fits = request.effective_count <= now.devices_left
+    wide = None if request.exclusive or not fits else widened(kubelet)
+    if wide is not None:
+        at_once = assess(wide, now, request)
+        if at_once.verdict is Verdict.GUARANTEED:
+            return replace(at_once, exact=False)
     if request.plain:
         return _assess_plain(kubelet, now, request, fits)
-    hardware = hardware_rejection(shape, request, kubelet.replicas > 1)
+    hardware = hardware_rejection(kubelet, request)
     if hardware is not None:
         never = Assessment(Verdict.NEVER, fits=fits, rejection=hardware)
         if request.required or not fits:
@@ -96,7 +124,7 @@ def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessme
         return replace(never, hazards=found.hazards, refusal=refusal)
     if not fits:
         return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
-    constraints = compiled(shape, request.constraints, now.sick)
+    constraints = compiled(shape, request.constraints, now.sick, kubelet.replicas)
     found = _outlook_of(kubelet, now, request, endings=False)
     judgement = judged(kubelet, found, constraints)
     if not judgement.every:
@@ -173,7 +201,9 @@ def _rejection(
     if found.hazards and (judgement.share == 1 or not found.sets):
         return Rejection("not guaranteed: the node's kubelet may refuse the pod", True)
     if not judgement.some:
-        found_none = f"no {set_of(request.count, 'free ')} with {request.constraints.text}"
-        return Rejection(found_none, True)
-    words = f"not guaranteed: the node may hand out GPUs without {request.constraints.text}"
+        shared = kubelet.replicas > 1 and not kubelet.shape.of_mig
+        some = set_of(request.count, "free ", "share" if shared else unit_of(kubelet.shape))
+        return Rejection(f"no {some} with {request.constraints.text}", True)
+    units = f"{unit_of(kubelet.shape)}s"
+    words = f"not guaranteed: the node may hand out {units} without {request.constraints.text}"
     return Rejection(words, True)

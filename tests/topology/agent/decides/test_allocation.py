@@ -17,6 +17,7 @@ from topology.agent.decides.allocation import (
 from topology.core.devices import DeviceId, GpuResource
 
 WHOLE = (GpuResource(),)
+MIG = GpuResource("nvidia.com/mig-1g.10gb", "mig")
 SHARED = (GpuResource(strategy="time-slicing", replicas=4),)
 NVIDIA = Plugin("v0.20.0", {})
 KNOWN = KubeletFacts("none", "container", "none", "None", False, False, False)
@@ -49,6 +50,12 @@ def ids(*names: str) -> frozenset[DeviceId]:
             {},
             (GpuResource(), GpuResource("nvidia.com/mig-1g.10gb", "mig")),
             id="mixed MIG",
+        ),
+        pytest.param(
+            {"nvidia.com/gpu": ids("MIG-1::0", "MIG-1::1", "MIG-1::2", "MIG-2::0")},
+            {},
+            (GpuResource(strategy="mig", replicas=3),),
+            id="MIG instances that are time-sliced",
         ),
     ],
 )
@@ -102,6 +109,11 @@ def test_other_plugins_are_not(image: str) -> None:
                      id="shared, told by a file"),
         pytest.param((*WHOLE, GpuResource("nvidia.com/gpu.shared", "mps", 2)), NVIDIA, "any",
                      id="two allocators on one node"),
+        pytest.param((*WHOLE, MIG), NVIDIA, "best-effort", id="whole GPUs beside MIG instances"),
+        pytest.param((MIG,), Plugin("v0.20.0", {"CONFIG_FILE": "/config.yaml"}), "distributed",
+                     id="MIG instances, among which it has no preference"),
+        pytest.param((replace(MIG, replicas=2),), NVIDIA, "distributed",
+                     id="MIG instances that are time-sliced"),
     ],
 )  # fmt: skip
 def test_the_plugins_policy(

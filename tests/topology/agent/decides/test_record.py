@@ -26,6 +26,7 @@ from topology.core.devices import DeviceId, GpuUuid, PodUid
 from topology.core.numa import Holding, NumaFacts, NumaNode, cpu_set
 from topology.core.report import Condition, Health, MissingGpu
 from topology.machines import machine
+from topology.machines.mig import cut
 
 NOON, LATER = "2026-01-01T12:00:00Z", "2026-01-01T13:00:00Z"
 TOPOLOGY = machine("dgx1-v100").topology("n")
@@ -280,3 +281,27 @@ def test_cpus_that_nobody_can_see_are_unseen() -> None:
     assert hidden in picture.unseen
     assert said(picture, "Complete").message == str(hidden)
     assert picture.report.holdings == OWN
+
+
+CUT = cut(TOPOLOGY, ["1g.5gb", "1g.5gb"], gpus=[0])
+"""As if a V100 could be cut."""
+
+
+def test_the_numa_nodes_of_instances_are_their_gpus() -> None:
+    """The plugin names NUMA nodes for what it serves: instances, and not the GPU they are on."""
+    parts = [DeviceId(part.uuid) for part in CUT.gpus[0].mig_instances]
+    named = {GpuUuid(device): (1,) for device in parts} | dict.fromkeys(UUIDS[1:], (0,))
+    aligning = replace(
+        AROUND, kubelet=replace(AROUND.kubelet, topology_manager_policy="restricted")
+    )
+    allocatable = {GPU: frozenset(IDS[1:]), "nvidia.com/mig-1g.5gb": frozenset(parts)}
+    picture = composed(
+        hardware=replace(SEEN, topology=CUT),
+        surroundings=aligning,
+        allocatable=allocatable,
+        topology_nodes=named,
+    )
+    assert picture.topology is not None
+    assert picture.topology.gpus[0].topology_nodes == (1,)
+    assert picture.topology.allocator.sees_topology
+    assert picture.report.allocatable == frozenset((*IDS[1:], *parts))

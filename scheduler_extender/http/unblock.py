@@ -1,0 +1,106 @@
+"""What ``/v1/unblock`` answers: whom to evict so that a waiting pod gets a guaranteed place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from scheduler_extender.limits import UNBLOCK_SECONDS
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import decide
+from scheduler_extender.state.enquiry import OutOfTimeError
+from scheduler_extender.state.groupenquiry import Member, as_member, gather
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.unblocking import Joining, search
+from scheduler_extender.unblocking.victims import guarantees
+from topology.core.placement import Verdict
+from topology.core.requests import GpuRequest
+
+NO_BUDGETS = "the PodDisruptionBudgets are not known (yet): nothing is planned without them"
+BLIND = "the extender's view of the cluster is out of date"
+
+
+def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any] | None:
+    """The answer; None where the pod is unknown."""
+    with cluster.locked():  # the pod and the nodes at one moment
+        pod, seen = cluster.pod_named(namespace, name), cluster.cluster_facts()
+        budgets = cluster.budgets
+    if pod is None:
+        return None
+    found: dict[str, Any] = {"pod": f"{namespace}/{name}", "uid": pod.uid, "node": pod.node}
+    found |= {"takes": None, "plan": None, "whole": True, "reserved": None}
+    if pod.node is not None:
+        return {**found, "text": [f"{namespace}/{name} is on {pod.node}"]}
+    if seen.blind:
+        return {**found, "text": [BLIND]}
+    kept = _kept(cluster, pod)
+    if kept is not None:
+        state = "there" if kept["holds"] else "not there any more"
+        text = f"a place on {kept['node']} is kept until {kept['until']}; it is {state}"
+        return {**found, "reserved": kept, "text": [text]}
+    if budgets is None:
+        return {**found, "text": [NO_BUDGETS]}
+    until = cluster.clock() + UNBLOCK_SECONDS
+    late = partial(_late, cluster, until)
+    member = _member(cluster, pod)
+    advice = search(
+        seen.nodes,
+        pod,
+        budgets,
+        cluster.settings,
+        late,
+        request=None if member is None else member.request,
+        group=partial(_joining, cluster, member, late),
+    )
+    plan = advice.plan.as_json() if advice.plan is not None else None
+    return {
+        **found,
+        "takes": advice.takes,
+        "plan": plan,
+        "whole": advice.whole,
+        "text": advice.lines(pod),
+    }
+
+
+def _late(cluster: Cluster, until: float) -> bool:
+    return cluster.clock() > until
+
+
+def _member(cluster: Cluster, pod: PodRecord) -> Member | None:
+    """The pod as a member of its group; None where it is in none."""
+    if pod.membership is None or not isinstance(pod.request, GpuRequest):
+        return None
+    return as_member(cluster, pod.uid, pod.membership, pod.request)
+
+
+def _joining(
+    cluster: Cluster, member: Member | None, late: Callable[[], bool], facts: NodeFacts
+) -> Joining:
+    """What the pod's group says about a node with these facts."""
+    if member is None or not member.bound_to_domain:
+        return Joining()
+    found = gather(cluster, member, [facts.name], late=late, instead={facts.name: facts})
+    if found.late:
+        raise OutOfTimeError
+    return Joining(found.domains[0], found.rejections.get(facts.name))
+
+
+def _kept(cluster: Cluster, pod: PodRecord) -> dict[str, Any] | None:
+    """The place that is kept for a pod, and whether it is there once its victims have let go."""
+    node, kept = cluster.reserved_for(pod.uid), pod.reserved
+    if node is None or kept is None or not isinstance(pod.request, GpuRequest):
+        return None
+    facts = cluster.facts(node)
+    without = facts.without(kept.victims | facts.ending | {pod.uid})
+    settings = replace(cluster.settings, require=Verdict.GUARANTEED)
+    decision = decide(without, pod.request, settings)
+    return {
+        "node": node,
+        "until": datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "victims": sorted(kept.victims),
+        "holds": guarantees(decision, pod.request),
+    }

@@ -1,0 +1,84 @@
+"""PodDisruptionBudgets from the API server into the cluster.
+
+Nobody waits for them: as long as their list has not come, nothing is planned that evicts pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import structlog
+
+from scheduler_extender.state.budgets import Budget
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.selecting import LabelSelector
+from scheduler_extender.wire import ObjectMeta
+
+log = structlog.get_logger(__name__)
+
+BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class _Status(msgspec.Struct, rename="camel", frozen=True):
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, str] | None = None
+
+
+class _PodDisruptionBudget(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+_decode = msgspec.json.Decoder(_PodDisruptionBudget).decode
+
+
+class BudgetSink:
+    """PodDisruptionBudgets into the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[tuple[str, str], Budget] = {}
+
+    def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
+        """Take a complete list. Where one of it cannot be read none is known."""
+        try:
+            self._known = dict(_read(raw) for raw in objects)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            log.warning("a PodDisruptionBudget cannot be read", problem=str(error))
+            self._cluster.budgets = None
+        else:
+            self._tell()
+
+    def apply(self, obj: msgspec.Raw) -> None:
+        """Take a budget that is new or changed."""
+        where, found = _read(obj)
+        self._known[where] = found
+        self._tell()
+
+    def delete(self, obj: msgspec.Raw) -> None:
+        """Take a deletion."""
+        gone = _decode(obj).metadata
+        self._known.pop((gone.namespace, gone.name), None)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._cluster.budgets = tuple(self._known[where] for where in sorted(self._known))
+
+
+def _read(obj: msgspec.Raw) -> tuple[tuple[str, str], Budget]:
+    """A budget by its namespace and name."""
+    found = _decode(obj)
+    where = (found.metadata.namespace, found.metadata.name)
+    selector = found.spec.selector
+    return where, Budget(
+        *where,
+        None if selector is None else selector.read(),
+        found.status.disruptions_allowed,
+        frozenset(found.status.disrupted_pods or ()),
+    )

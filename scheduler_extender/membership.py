@@ -1,0 +1,204 @@
+"""Which group a pod belongs to, and where the group may go; or why that cannot be read.
+
+A *group* is pods of one namespace that belong together. Our annotation ``group`` names it; without
+it the group is the one that people have made already, the first of :data:`SOURCES` that the pod
+names. ``group-size`` says how many members it has, ``group-domain`` what they must share: their
+pods then go to nodes of one *domain*.
+
+A *gang* is a group whose scheduler decides about all members before it binds the first: it is named
+by ``spec.schedulingGroup`` or by the label of the coscheduling plugin. Our annotations alone make
+no gang, for the stock scheduler binds such pods one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler_extender.quantities import BadValueError, cut, shortened
+from scheduler_extender.wire import Pod
+
+GROUP = "gpu-topology.io/group"
+SIZE = "gpu-topology.io/group-size"
+DOMAIN = "gpu-topology.io/group-domain"
+GROUP_KEYS = ("group", "group-size", "group-domain")
+"""The annotations that are read here, without their prefix."""
+
+NODE = "node"
+NVLINK_DOMAIN = "nvlink-domain"
+CLIQUE_LABEL = "nvidia.com/gpu.clique"
+"""NVIDIA's GPU feature discovery writes ``clusterUUID.cliqueId`` there."""
+
+MAX_SIZE = 4096
+"""Members of a group."""
+
+_name = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?", re.ASCII).fullmatch
+_label_key = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
+    re.ASCII,
+).fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where other programs write a pod's group: a label; and the annotation that tells its size,
+    empty where none does. ``gang`` says that its scheduler decides about all members at once."""
+
+    name: str
+    label: str
+    size: str = ""
+    gang: bool = False
+
+
+JOB_LABEL = "batch.kubernetes.io/job-name"
+SCHEDULING_GROUP = "podgroup"
+"""In place of a source's name: ``spec.schedulingGroup`` of kube-scheduler."""
+
+SOURCES = (
+    Source("coscheduling", "scheduling.x-k8s.io/pod-group", gang=True),
+    Source("kueue", "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"),
+    Source(
+        "leaderworkerset",
+        "leaderworkerset.sigs.k8s.io/group-key",
+        "leaderworkerset.sigs.k8s.io/size",
+    ),
+    Source("jobset", "jobset.sigs.k8s.io/jobset-name"),
+    Source("job", JOB_LABEL),
+)
+"""In this order, after ``spec.schedulingGroup``: the larger whole stands before its parts."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Group:
+    """A group by namespace and name; a name that another program gave has its source before a
+    slash."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a pod says of its group.
+
+    ``domain`` is what the members must share: :data:`NODE`, :data:`NVLINK_DOMAIN` or the key of a
+    node label; None where they may go anywhere. ``size`` is how many members there are, None where
+    nobody says it. ``siblings_counted`` says that every pod of the gang is one of them.
+    """
+
+    group: Group
+    size: int | None = None
+    domain: str | None = None
+    gang: bool = False
+    siblings_counted: bool = False
+
+    @property
+    def text(self) -> str:
+        """What it asks, in words.
+
+        >>> Membership(Group("team-a", "train"), 18, NVLINK_DOMAIN).text
+        'group-size=18 group-domain=nvlink-domain'
+        """
+        said = {"group-size": self.size, "group-domain": self.domain}
+        return " ".join(f"{key}={value}" for key, value in said.items() if value is not None)
+
+
+def membership_of(pod: Pod) -> Membership | None:
+    """The pod's membership; None for a pod without annotations of ours for it that is in no gang.
+
+    Raises :class:`BadValueError` with the reason where it cannot be read.
+    """
+    ours = pod.metadata.annotations or {}
+    labels = pod.metadata.labels or {}
+    scheduled = pod.spec.scheduling_group
+    if (
+        not any(key in ours for key in (GROUP, SIZE, DOMAIN))
+        and scheduled is None
+        and SOURCES[0].label not in labels
+    ):
+        return None
+    theirs, source, gang = _theirs(pod, labels)
+    named = _read(ours, GROUP, _group_name)
+    domain = _read(ours, DOMAIN, _domain)
+    size = _read(ours, SIZE, _size)
+    if size is None and source is not None and source.size in ours:
+        size = _read(ours, source.size, _size)
+    name = named or theirs
+    wanted = next((key for key in (DOMAIN, SIZE, GROUP) if key in ours), None)
+    if name is None:
+        raise BadValueError(f"annotation {wanted}: the pod is in no group, {GROUP} names one")
+    if domain is not None and size is None:
+        raise BadValueError(f"annotation {DOMAIN}: the group's size is not known, {SIZE} tells it")
+    if domain is None and wanted is not None and not gang:
+        raise BadValueError(f"annotation {wanted}: {DOMAIN} is missing: what the group shares")
+    counted = size is not None and (named is None or theirs == f"{_kind(source)}/{named}")
+    found = Group(pod.metadata.namespace, name)
+    return Membership(found, size, domain, gang, gang and counted)
+
+
+def _theirs(pod: Pod, labels: dict[str, str]) -> tuple[str | None, Source | None, bool]:
+    """The group that another program gave: its name with the source, the source (None for
+    ``spec.schedulingGroup``), and whether it is a gang."""
+    scheduled = pod.spec.scheduling_group
+    if scheduled is not None and scheduled.pod_group_name:
+        return f"{SCHEDULING_GROUP}/{scheduled.pod_group_name}", None, True
+    for source in SOURCES:
+        if labels.get(source.label):
+            return f"{source.name}/{labels[source.label]}", source, source.gang
+    return None, None, False
+
+
+def _kind(source: Source | None) -> str:
+    return SCHEDULING_GROUP if source is None else source.name
+
+
+def _read(ours: dict[str, str], key: str, read: Any) -> Any:
+    if key not in ours:
+        return None
+    try:
+        return read(ours[key].strip())
+    except BadValueError as error:
+        raise BadValueError(f"annotation {cut(key)}={shortened(ours[key])}: {error}") from None
+
+
+def _group_name(text: str) -> str:
+    if not _name(text):
+        raise BadValueError("allowed are letters, digits, '-', '_' and '.', at most 253")
+    return text
+
+
+def _size(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 2 <= int(text) <= MAX_SIZE:
+        raise BadValueError(f"allowed are whole numbers from 2 to {MAX_SIZE}")
+    return int(text)
+
+
+def _domain(text: str) -> str:
+    if not _label_key(text):
+        raise BadValueError(f"allowed are {NODE}, {NVLINK_DOMAIN} and keys of node labels")
+    return text
+
+
+def render_membership(found: Membership) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
+    """Annotations, labels and fields of a spec that :func:`membership_of` reads as this."""
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    spec: dict[str, Any] = {}
+    kind, slash, name = found.group.name.partition("/")
+    label = next((source.label for source in SOURCES if source.name == kind), None)
+    if not slash:
+        annotations[GROUP] = kind
+        if found.gang:
+            # Which gang it is in stood in the pod, and is not kept: one of the same name will do.
+            other = kind if found.siblings_counted else f"{kind}.gang"
+            spec["schedulingGroup"] = {"podGroupName": other}
+    elif label is None:
+        spec["schedulingGroup"] = {"podGroupName": name}
+    else:
+        labels[label] = name
+    if found.size is not None:
+        annotations[SIZE] = str(found.size)
+    if found.domain is not None:
+        annotations[DOMAIN] = found.domain
+    return annotations, labels, spec

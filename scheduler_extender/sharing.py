@@ -1,0 +1,83 @@
+"""Shared GPUs, told to people: who is on which with whom, and how much memory that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler_extender.state.ledger import Ledger
+from scheduler_extender.state.node import NodeFacts
+from topology.core.devices import MIB, GpuResource, PodUid
+from topology.core.mig import served_devices
+from topology.core.placement import used_memory
+from topology.core.pools import count
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGpu:
+    """One shared GPU, by its driver index, or one shared MIG instance of it.
+
+    ``shares`` is how many it has, ``free`` how many of them no report shows as held. ``pods`` are
+    those that a report shows on it, ``used`` the bytes of its ``memory`` that they use by what they
+    say, or by their shares. ``profile`` is that of a MIG instance, and empty for a GPU.
+    """
+
+    gpu: int
+    resource: str
+    profile: str
+    shares: int
+    free: int
+    memory: int
+    used: int
+    pods: list[str]
+
+
+def shared_gpus(facts: NodeFacts, served: GpuResource) -> list[SharedGpu]:
+    """The GPUs that a node shares among pods as one resource; none where it shares none."""
+    topology = facts.topology
+    found = facts.ledger(served.name) if topology is not None and served.replicas > 1 else None
+    if topology is None or not isinstance(found, Ledger):
+        return []
+    devices, width = served_devices(topology, served), found.availability.width
+    profiles = {part.uuid: part.profile for gpu in topology.gpus for part in gpu.mig_instances}
+    of = {at: profiles.get(uuid, "") for uuid, at in devices.position_of.items()}
+    names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in facts.all_pods}
+    kubelet = facts.kubelet(served.name)
+    return [
+        SharedGpu(
+            devices.indices_of[p],
+            served.name,
+            of[p],
+            there,
+            count(found.availability.free, p, width),
+            memory.memory,
+            memory.used,
+            _on(found, p, width, names),
+        )
+        for p, (there, memory) in enumerate(
+            zip(devices.counts, used_memory(kubelet, found.availability), strict=True)
+        )
+    ]
+
+
+def _on(found: Ledger, position: int, width: int, names: dict[PodUid, str]) -> list[str]:
+    """The pods that a report shows on a GPU, each by its name, or by its UID alone."""
+    pods = (uid for uid, pool in found.shown.items() if count(pool, position, width))
+    return sorted(names.get(uid, uid) for uid in pods)
+
+
+def memory_in_use(rows: Iterable[SharedGpu]) -> str:
+    """In a line: the GPUs that are in use, and how much of their memory.
+
+    >>> pods = ["a/b", "a/c"]
+    >>> memory_in_use([SharedGpu(0, "nvidia.com/gpu", "", 4, 2, 48 * MIB, 30 * MIB, pods)])
+    'GPU 0: 30 of 48 MiB used by 2 pods'
+    """
+    used = [
+        f"GPU {row.gpu}{f' ({row.profile})' if row.profile else ''}: "
+        f"{row.used // MIB} of {row.memory // MIB} MiB used by {len(row.pods)} "
+        f"pod{'s' if len(row.pods) != 1 else ''}"
+        for row in rows
+        if row.pods
+    ]
+    return ", ".join(used)

@@ -1,0 +1,165 @@
+"""The groups of pods and the domains of nodes, under the cluster's lock.
+
+What is remembered of places is kept beside the answers (:mod:`.lookup`): by state, and for whole
+domains until one of their nodes changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from scheduler_extender.membership import NODE, Membership
+from scheduler_extender.state.answers import PlaceCount, State
+from scheduler_extender.state.board import Board
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.domains import Domains, domain_of, same_domains
+from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.groups import (
+    GroupLook,
+    Groups,
+    GroupStanding,
+    WaitingGroup,
+    members_domain,
+)
+from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
+from scheduler_extender.state.node import NodeFacts
+from topology.core.devices import NodeName, PodUid
+
+NO_LABELS: Mapping[str, str] = {}
+
+
+class GroupBoard(Board):
+    """A board that knows groups, too."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        settings: Settings = Settings(),
+        watches: Callable[[], Iterable[Watch]] = tuple,
+    ) -> None:
+        super().__init__(clock, settings, watches)
+        self._domains = Domains()
+        self._groups = Groups()
+
+    def put_labels(self, name: NodeName, labels: Mapping[str, str]) -> None:
+        """Take a known node's labels, where no Node object tells them."""
+        with self._lock:
+            if name in self._nodes:
+                self._put(self._nodes[name].changed(labels=labels), changed=False)
+
+    def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
+        """A group without one of its pods, and the other groups that places are kept for, at this
+        moment."""
+        with self._lock:
+            domains = dict(self._domains.of(membership.domain or NODE, self._nodes))
+            waiting = []
+            for other in self._groups.waiting(membership.group):
+                kind = other.says[1] if other.says is not None else None
+                if kind is None:
+                    continue
+                at = members_domain(other, self._domains.of(kind, self._nodes))
+                if at is not None:
+                    nodes = self._domains.within(kind, (at,), self._nodes)[at]
+                    waiting.append(WaitingGroup(other, tuple(nodes)))
+            standing = self._groups.standing(membership.group, but)
+            groups = self._groups
+            return GroupLook(standing, domains, tuple(waiting), groups.starts, groups.changes)
+
+    def standing(self, membership: Membership, but: PodUid | None = None) -> GroupStanding:
+        """A group without one of its pods."""
+        with self._lock:
+            return self._groups.standing(membership.group, but)
+
+    @property
+    def group_starts(self) -> int:
+        """How often a group has begun to live somewhere; see :class:`.groups.Groups`."""
+        with self._lock:
+            return self._groups.starts
+
+    @property
+    def group_changes(self) -> int:
+        """How often members of groups have changed; see :class:`.groups.Groups`."""
+        with self._lock:
+            return self._groups.changes
+
+    def total_places(
+        self,
+        question: PlaceCount,
+        kind: str,
+        domains: Collection[str],
+        *,
+        at_once: bool = False,
+        late: Callable[[], bool] = lambda: False,
+    ) -> tuple[dict[str, int], dict[State, NodeFacts]]:
+        """The places in each of these domains, as far as they are remembered, and the states that
+        are missing, each with the facts of one node. Cordoned nodes have none."""
+        resource = question.request.resource
+        with self._lock:
+            known = self._lookup.totals(question, kind)
+            totals = {domain: known[domain] for domain in domains if domain in known}
+            left = [domain for domain in domains if domain not in totals]
+            nodes = self._domains.within(kind, left, self._nodes) if left else {}
+            open_ = {
+                domain: [name for name in names if not self._nodes[name].cordoned]
+                for domain, names in nodes.items()
+            }
+        if not left:
+            return totals, {}
+        everybody = [name for names in open_.values() for name in names]
+        if not at_once:
+            self._find_states(resource, everybody, set(), late)
+        with self._lock:
+            if at_once and self._lookup.unknown(resource, everybody, self._nodes):
+                raise NotAtOnceError
+            look = self._lookup.look_at_places(question, everybody, self._nodes)
+            for domain, names in open_.items():
+                states = [look.states[name] for name in names]
+                totals[domain] = sum(look.known.get(s, 0) for s in states if s is not None)
+                if look.missing.keys().isdisjoint(states) and None not in states:
+                    self._lookup.remember_total(question, kind, domain, totals[domain])
+        return totals, look.missing
+
+    def not_cordoned(self, names: Iterable[NodeName]) -> list[NodeName]:
+        """The nodes to which the scheduler may send pods."""
+        with self._lock:
+            return [name for name in names if not self._facts(name).cordoned]
+
+    def look_at_places(
+        self,
+        question: PlaceCount,
+        names: Sequence[NodeName],
+        *,
+        at_once: bool = False,
+        late: Callable[[], bool] = lambda: False,
+    ) -> PlaceLook:
+        """The remembered places on some nodes, and what is missing; see :meth:`look`."""
+        resource = question.request.resource
+        if not at_once:
+            self._find_states(resource, names, set(), late)
+        with self._lock:
+            if at_once and self._lookup.unknown(resource, names, self._nodes):
+                raise NotAtOnceError
+            return self._lookup.look_at_places(question, names, self._nodes)
+
+    def remember_places(self, question: PlaceCount, state: State, places: int) -> None:
+        """Remember the places in a state, as long as some node is in it."""
+        with self._lock:
+            self._lookup.remember_places(question, state, places)
+
+    def _replaced(self, before: NodeFacts | None, after: NodeFacts, *, changed: bool) -> None:
+        now = after if after.known else None
+        self._domains.changed(before, now, after.name)
+        if changed or before is None or not _counts_the_same(before, after):
+            self._forget_totals(before, after)
+
+    def _forget_totals(self, before: NodeFacts | None, after: NodeFacts) -> None:
+        """A node has other places now, or is in other domains."""
+        for kind in self._lookup.totalled:
+            for facts in (before, after):
+                domain = domain_of(facts, kind) if facts is not None else None
+                if domain is not None:
+                    self._lookup.forget_total(kind, domain)
+
+
+def _counts_the_same(before: NodeFacts, after: NodeFacts) -> bool:
+    return before.cordoned == after.cordoned and same_domains(before, after)

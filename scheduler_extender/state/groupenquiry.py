@@ -1,0 +1,346 @@
+"""Asks where a member of a group may go, among the nodes that would take it by themselves.
+
+1. A group that has started goes to the domain in which most of its members live.
+2. A group that has not may start in each domain that has a place for every member. The places on a
+   node are those that it surely gives one after the other (:func:`.decision.places`).
+3. For other groups that have started and still wait for members, places are *kept*: on certain
+   nodes of their domain, as if these members were bound there. They are kept group by group, the
+   first to start first, on the nodes with most places, so that all groups see the same ones.
+4. A gang that has not started goes to one domain, the best: its scheduler asks about all members
+   before it binds the first, and nobody tells us where the others went.
+
+The best domain is the one with the fewest places left over, and among equals the first by name: so
+racks that are in use fill up, and whole ones stay whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+from scheduler_extender.limits import AT_ONCE_KEPT
+from scheduler_extender.membership import Membership, membership_of
+from scheduler_extender.state.answers import PlaceCount
+from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arrivals
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import places
+from scheduler_extender.state.enquiry import ROUNDS, OutOfTimeError, in_time
+from scheduler_extender.state.groups import (
+    ANOTHER_CHOSEN,
+    DISAGREE,
+    ELSEWHERE,
+    KEPT,
+    NO_DOMAIN,
+    NO_LONGER,
+    SPLIT,
+    TOO_SMALL,
+    GroupLook,
+    WaitingGroup,
+    by_domain,
+    members_domain,
+)
+from scheduler_extender.state.lookup import NotAtOnceError
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.wire import Pod
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Rejection
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
+
+COUNTED_SIBLINGS = 8
+"""Siblings that are counted one by one. More, or an unknown number, count as all that a node has
+room for: then the answers do not change with every member that is bound."""
+ALL_SIBLINGS = 1024
+TRIES = 3
+"""How often a group is asked while members come and go; the last time with the lock held."""
+
+Kept = Mapping[NodeName, tuple[Arrivals, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod that belongs to a group, and what it asks; its siblings are among it."""
+
+    uid: PodUid
+    membership: Membership
+    request: GpuRequest
+
+    @property
+    def bound_to_domain(self) -> bool:
+        """Whether it may go nowhere but to its group's domain."""
+        return self.membership.domain is not None and self.request.policy is Policy.REQUIRED
+
+
+@dataclass(slots=True)
+class Gathering:
+    """What a member's group says about nodes that would take it by themselves.
+
+    ``alike`` has the nodes by what is said of them; None of those to which it may go. ``domains``
+    has the domain of each node in the order asked, and ``best`` is the best one that can hold the
+    group. ``late`` says that something was not worked out, and ``starts`` is the look's (see
+    :class:`.groups.Groups`).
+    """
+
+    alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
+    domains: list[str | None] = field(default_factory=list)
+    best: str | None = None
+    late: bool = False
+    starts: int = 0
+
+    @property
+    def refuses(self) -> bool:
+        """Whether there are nodes that it must not go to."""
+        return any(why is not None and names for why, names in self.alike.items())
+
+    @property
+    def rejections(self) -> dict[str, Rejection]:
+        """The nodes that it must not go to, and why."""
+        refused = ((why, names) for why, names in self.alike.items() if why is not None)
+        return {name: why for why, names in refused for name in names}
+
+
+def member_of(cluster: Cluster, pod: Pod, request: GpuRequest) -> Member | None:
+    """The pod as a member of its group; None where it is in none. O(1) for a pod without one."""
+    membership = membership_of(pod)
+    if membership is None:
+        return None
+    return as_member(cluster, PodUid(pod.metadata.uid), membership, request)
+
+
+def as_member(cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:
+    """A pod of a group with the siblings that may come before it now."""
+    if membership.gang:
+        request = replace(request, siblings=_siblings(cluster, uid, membership))
+    return Member(uid, membership, request)
+
+
+def _siblings(cluster: Cluster, uid: PodUid, membership: Membership) -> int:
+    if membership.size is None or not membership.siblings_counted:
+        return ALL_SIBLINGS
+    left = membership.size - cluster.standing(membership, uid).have_come - 1
+    return max(0, left) if left <= COUNTED_SIBLINGS else ALL_SIBLINGS
+
+
+def gather(
+    cluster: Cluster,
+    member: Member,
+    passing: Sequence[str],
+    *,
+    late: Callable[[], bool] = lambda: False,
+    at_once: bool = False,
+    instead: Mapping[NodeName, NodeFacts] | None = None,
+) -> Gathering:
+    """What the group says about the nodes that are ``passing`` by themselves.
+
+    ``instead`` has facts that some nodes are to be counted with, in place of their own. A place
+    that is kept for a member of the group is a place of the group. Members of a gang are bound at
+    the same time, and each takes a place that another has counted. So a refusal counts only if
+    no member has come or gone meanwhile; the last try is made with the cluster's lock held.
+    """
+    for attempt in range(TRIES):
+        held: AbstractContextManager[None] = nullcontext()
+        if attempt == TRIES - 1:
+            held = cluster.locked()
+        with held:
+            look = cluster.look_at_group(member.membership, member.uid)
+            counted = {**_with_own_places(cluster, member), **(instead or {})}
+            if counted and at_once:
+                raise NotAtOnceError
+            gatherer = _Gatherer(cluster, member, look, late, at_once, counted)
+            found = gatherer.through(passing)
+            if found.late or not found.refuses or look.changes == cluster.group_changes:
+                break
+    return found
+
+
+def _with_own_places(cluster: Cluster, member: Member) -> dict[NodeName, NodeFacts]:
+    """The nodes on which places are kept for members of the group, as they are without them."""
+    found = {}
+    for pod in cluster.pods_with_places():
+        ours = pod.membership is not None and pod.membership.group == member.membership.group
+        node = cluster.reserved_for(pod.uid) if ours else None
+        if node is not None:
+            found[node] = cluster.facts(node).without(frozenset({pod.uid}))
+    return found
+
+
+class _Gatherer:
+    """One call of :func:`gather`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        member: Member,
+        look: GroupLook,
+        late: Callable[[], bool],
+        at_once: bool,
+        instead: Mapping[NodeName, NodeFacts],
+    ) -> None:
+        self._cluster = cluster
+        self._member = member
+        self._look = look
+        self._late = late
+        self._at_once = at_once
+        self._instead = instead
+        self._found = Gathering(starts=look.starts)
+        self._nothing_left: set[NodeName] = set()
+
+    def through(self, passing: Sequence[str]) -> Gathering:
+        """What is done for each of thousands of nodes is a look-up by its domain."""
+        membership, found = self._member.membership, self._found
+        standing = self._look.standing
+        if not standing.agrees_with(membership):
+            found.alike, found.domains = {DISAGREE: list(passing)}, [None] * len(passing)
+            return found
+        domains = list(map(self._look.domain_of, passing))
+        at = members_domain(standing, self._look.domains)
+        several = len(by_domain(standing, self._look.domains)) > 1
+        offered = {domain for domain in domains if domain is not None}
+        said: dict[str | None, Rejection | None] = {
+            **dict.fromkeys(offered, SPLIT if several else ELSEWHERE),
+            None: NO_DOMAIN,
+        }
+        kept = self._kept(offered if at is None else offered & {at})
+        if found.late:
+            found.domains = domains  # nothing is known of any node
+            return found
+        ranked = self._ranked(offered if at is None else offered & {at}, kept, said, at)
+        put = {domain: found.alike.setdefault(why, []).append for domain, why in said.items()}
+        for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
+            note(name)
+        full = self._nothing_left.intersection(kept, found.alike.get(None, ()))
+        if full:
+            found.alike[None] = [name for name in found.alike[None] if name not in full]
+            found.alike[KEPT] = [name for name in passing if name in full]
+        found.domains, found.best = domains, ranked[0] if ranked else None
+        return found
+
+    def _ranked(
+        self,
+        candidates: Collection[str],
+        kept: Kept,
+        said: dict[str | None, Rejection | None],
+        at: str | None,
+    ) -> list[str]:
+        """The candidates that can hold the members to come, the best first; what is ``said`` of
+        each."""
+        membership = self._member.membership
+        needed = max(1, (membership.size or 1) - self._look.standing.have_come)
+        left = {domain: n - needed for domain, n in self._totals(candidates, kept).items()}
+        able = sorted((d for d in left if left[d] >= 0), key=lambda d: (left[d], d))
+        said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
+        said |= dict.fromkeys(able, ANOTHER_CHOSEN if membership.gang else None)
+        if able:
+            said[able[0]] = None
+        return able
+
+    def _totals(self, candidates: Collection[str], kept: Kept) -> dict[str, int]:
+        """The places in each domain, beside those that are kept for others."""
+        membership, domains = self._member.membership, self._look.domains
+        question = PlaceCount(self._member.request, min(membership.size or 1, MOST_PLACES))
+        totals = self._remembered_totals(question, membership.domain or "", candidates)
+        apart = {n for n in (*kept, *self._instead) if domains.get(n) in totals}
+        before = self._remembered(question, self._cluster.not_cordoned(apart))
+        after = self._count(question, sorted(apart), kept)
+        for name in apart:
+            totals[domains[name]] += after[name] - before.get(name, 0)
+        self._nothing_left = {name for name in apart if not after[name]}
+        return totals
+
+    def _remembered_totals(
+        self, question: PlaceCount, kind: str, candidates: Collection[str]
+    ) -> dict[str, int]:
+        """The places in each domain by itself, worked out where they are not remembered."""
+        cluster = self._cluster
+        for attempt in range(ROUNDS):
+            totals, missing = cluster.total_places(
+                question, kind, candidates, at_once=self._at_once, late=self._late
+            )
+            if not missing or self._found.late or attempt == ROUNDS - 1:
+                break
+            if self._at_once:
+                raise NotAtOnceError
+            for state, facts in missing.items():
+                count = self._places(facts, question)
+                if not self._found.late:
+                    cluster.remember_places(question, state, count)
+        return totals
+
+    def _kept(self, candidates: Collection[str]) -> Kept:
+        """The places that are kept for other groups in these domains.
+
+        Anybody may start groups that never end, over all nodes: that takes time.
+        """
+        kept: dict[NodeName, tuple[Arrivals, ...]] = {}
+        of = self._look.domains
+        looked_at = 0
+        for other in self._look.waiting:
+            looked_at += len(other.nodes)
+            if self._at_once and looked_at > AT_ONCE_KEPT:
+                raise NotAtOnceError
+            if self._late():
+                self._found.late = True
+                break
+            if any(of.get(name) in candidates for name in other.nodes):
+                self._keep(other, kept)
+        return kept
+
+    def _keep(self, other: WaitingGroup, kept: dict[NodeName, tuple[Arrivals, ...]]) -> None:
+        """Keep places for the members of a group that are to come."""
+        standing = other.standing
+        request, to_come = standing.request, standing.to_come
+        assert request is not None  # noqa: S101 (else it would not be waiting)
+        counts = self._count(PlaceCount(request, min(to_come, MOST_PLACES)), other.nodes, kept)
+        promised = request.constraints if request.required else NO_CONSTRAINTS
+        for name in sorted(other.nodes, key=lambda name: (-counts[name], name)):
+            count = min(counts[name], to_come)
+            if not count:
+                return
+            kept[name] = (*kept.get(name, ()), Arrivals(request, count, promised))
+            to_come -= count
+
+    def _count(
+        self, question: PlaceCount, names: Sequence[NodeName], kept: Kept
+    ) -> dict[NodeName, int]:
+        """The places on each of the nodes, beside those that are kept there."""
+        by_kept: dict[tuple[Arrivals, ...], list[NodeName]] = {}
+        found: dict[NodeName, int] = {}
+        for name in names:
+            if name in self._instead:
+                facts = with_arrivals(self._instead[name], kept.get(name, ()))
+                found[name] = self._places(facts, question)
+            else:
+                by_kept.setdefault(kept.get(name, ()), []).append(name)
+        for arrivals, some in by_kept.items():
+            found |= self._remembered(replace(question, kept=arrivals), some)
+        return found
+
+    def _remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
+        cluster = self._cluster
+        look = cluster.look_at_places(question, names, at_once=self._at_once, late=self._late)
+        if look.missing and self._at_once:
+            raise NotAtOnceError
+        for state, facts in look.missing.items():
+            count = self._places(with_arrivals(facts, question.kept), question)
+            if not self._found.late:
+                cluster.remember_places(question, state, count)
+                look.known[state] = count
+        known = look.known
+        return {
+            name: known.get(state, 0) if state is not None else 0
+            for name, state in look.states.items()
+        }
+
+    def _places(self, facts: NodeFacts, question: PlaceCount) -> int:
+        """The places on one node; none once the time is up, and where counting fails."""
+        if self._found.late or self._late():
+            self._found.late = True
+            return 0
+        try:
+            with in_time(self._late):
+                return places(facts, question.request, self._cluster.settings, question.most)
+        except OutOfTimeError:
+            self._found.late = True
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._cluster.faults.note(facts.name, error)
+        return 0

@@ -1,0 +1,78 @@
+"""The annotation with which a place is kept for a waiting pod (:data:`.annotations.KEPT_PLACE`).
+
+Its value is JSON, as ``gpu-topology unblock --evict`` writes it::
+
+    {"uid": "5f…", "node": "train-01", "until": "2026-11-22T12:05:00Z", "victims": ["7a…"]}
+
+It names the pod's own UID, so one in a template counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from scheduler_extender.annotations import KEPT_PLACE
+from scheduler_extender.wire import Pod
+from topology.core.devices import NodeName, PodUid
+
+MAX_SECONDS = 3600.0
+"""A place is kept for an hour at most, counted from when the annotation is seen."""
+MAX_VICTIMS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A place on a node, kept until a time in seconds since 1970.
+
+    ``victims`` are the pods that are evicted for it: the place is there once they have let go.
+    """
+
+    node: NodeName
+    until: float
+    victims: frozenset[PodUid] = frozenset()
+
+    @property
+    def until_text(self) -> str:
+        """The time of day at which it ends, to the minute; the same text every time.
+
+        >>> Reserved(NodeName("n"), 43500.0).until_text
+        '12:05 UTC'
+        """
+        return datetime.fromtimestamp(self.until, UTC).strftime("%H:%M UTC")
+
+
+class _Written(msgspec.Struct):
+    uid: str
+    node: str
+    until: datetime
+    victims: list[str] = []
+
+
+_read = msgspec.json.Decoder(_Written).decode
+
+
+def reserved_of(pod: Pod) -> Reserved | None:
+    """The place that is kept for a pod; None where none is, or the value cannot be read."""
+    text = (pod.metadata.annotations or {}).get(KEPT_PLACE)
+    if text is None or pod.spec.node_name:
+        return None
+    try:
+        written = _read(text)
+        until = written.until.timestamp()
+        datetime.fromtimestamp(until, UTC)  # a zone may carry it out of the years that there are
+    except (msgspec.DecodeError, RecursionError, ValueError, OverflowError):
+        return None
+    if written.uid != pod.metadata.uid or not written.node or len(written.victims) > MAX_VICTIMS:
+        return None
+    return Reserved(NodeName(written.node), until, frozenset(map(PodUid, written.victims)))
+
+
+def value_of(uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid]) -> str:
+    """The annotation's value. ``until`` is in seconds since 1970."""
+    when = datetime.fromtimestamp(int(until), UTC)
+    found = _Written(uid, node, when, sorted(victims))
+    return msgspec.json.encode(found).decode()

@@ -1,0 +1,184 @@
+"""Which pods a selector means, and which nodes a pod may be sent to, by Kubernetes' rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from scheduler_extender.wire import PodSpec, Taint, Toleration
+
+UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""The taint of a cordoned node."""
+NAME_FIELD = "metadata.name"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One line of a selector: ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether labels meet it; an operator that nobody knows is met by none."""
+        found = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return found is not None and found in self.values
+            case "NotIn":
+                return found not in self.values
+            case "Exists":
+                return found is not None
+            case "DoesNotExist":
+                return found is None
+            case "Gt" | "Lt":
+                return self._compares(found)
+            case _:
+                return False
+
+    def _compares(self, found: str | None) -> bool:
+        try:
+            value, bound = int(found or ""), int(self.values[0])
+        except (ValueError, IndexError):
+            return False
+        return value > bound if self.operator == "Gt" else value < bound
+
+
+Selector = tuple[Requirement, ...]
+"""Requirements that hold together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """The nodes that a pod may be sent to.
+
+    A node has to meet ``selector``, and one of ``terms`` where there are any; a term is None where
+    it means no node. Its taints have to be tolerated.
+    """
+
+    selector: Selector = ()
+    terms: tuple[Selector | None, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+    def include(
+        self, name: str, labels: Mapping[str, str], taints: tuple[Taint, ...], *, cordoned: bool
+    ) -> bool:
+        """Whether a node with this name, these labels and taints is one of them."""
+        bad = (*taints, UNSCHEDULABLE) if cordoned else taints
+        if any(t.effect in ("NoSchedule", "NoExecute") and not self._tolerates(t) for t in bad):
+            return False
+        if not self.selector and not self.terms:
+            return True
+        known = {**labels, NAME_FIELD: name}
+        if not all(wanted.matches(known) for wanted in self.selector):
+            return False
+        return not self.terms or any(
+            term is not None and all(wanted.matches(known) for wanted in term)
+            for term in self.terms
+        )
+
+    def _tolerates(self, taint: Taint) -> bool:
+        return any(
+            given.effect in ("", taint.effect)
+            and given.key in ("", taint.key)
+            and (given.operator == "Exists" or given.value == taint.value)
+            for given in self.tolerations
+        )
+
+    def written(self) -> dict[str, Any]:
+        """The fields of a pod's spec that :func:`destinations_of` reads as these."""
+        found: dict[str, Any] = {}
+        if self.selector:
+            found["nodeSelector"] = {line.key: line.values[0] for line in self.selector}
+        if self.terms:
+            terms = [{"matchExpressions": [*map(_written, t)]} if t else {} for t in self.terms]
+            node = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+            found["affinity"] = {"nodeAffinity": node}
+        if self.tolerations:
+            found["tolerations"] = [msgspec.to_builtins(given) for given in self.tolerations]
+        return found
+
+
+ANYWHERE = Destinations()
+
+
+class _Expression(msgspec.Struct, frozen=True):
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class _Term(msgspec.Struct, rename="camel", frozen=True):
+    match_expressions: list[_Expression] | None = None
+    match_fields: list[_Expression] | None = None
+
+
+class _Terms(msgspec.Struct, rename="camel", frozen=True):
+    node_selector_terms: list[_Term] | None = None
+
+
+class _NodeAffinity(msgspec.Struct, frozen=True):
+    required: _Terms | None = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=None
+    )
+
+
+class LabelSelector(msgspec.Struct, rename="camel", frozen=True):
+    """A selector of labels, as objects of Kubernetes have it."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[_Expression] | None = None
+
+    def read(self) -> Selector:
+        """The same as a value; empty, it means everything."""
+        labels = sorted((self.match_labels or {}).items())
+        return (
+            *(Requirement(key, "In", (value,)) for key, value in labels),
+            *map(_requirement, self.match_expressions or ()),
+        )
+
+
+def destinations_of(spec: PodSpec) -> Destinations:
+    """The nodes that a pod may be sent to. What cannot be read means no node."""
+    if not spec.node_selector and not spec.affinity:
+        return _tolerating(tuple(spec.tolerations or ()))
+    selector = sorted((spec.node_selector or {}).items())
+    return Destinations(
+        tuple(Requirement(key, "In", (value,)) for key, value in selector),
+        _terms_of((spec.affinity or {}).get("nodeAffinity")),
+        tuple(spec.tolerations or ()),
+    )
+
+
+@lru_cache(maxsize=1024)  # nearly all pods of a cluster tolerate the same
+def _tolerating(tolerations: tuple[Toleration, ...]) -> Destinations:
+    return Destinations(tolerations=tolerations)
+
+
+def _terms_of(affinity: object) -> tuple[Selector | None, ...]:
+    if affinity is None:
+        return ()
+    try:
+        required = msgspec.convert(affinity, _NodeAffinity).required
+    except msgspec.ValidationError:
+        return (None,)
+    if required is None:
+        return ()
+    found: list[Selector | None] = []
+    for term in required.node_selector_terms or ():
+        lines = (*(term.match_expressions or ()), *(term.match_fields or ()))
+        found.append(tuple(map(_requirement, lines)) or None)
+    return tuple(found) or (None,)
+
+
+def _requirement(line: _Expression) -> Requirement:
+    return Requirement(line.key, line.operator, tuple(line.values or ()))
+
+
+def _written(line: Requirement) -> dict[str, Any]:
+    return {"key": line.key, "operator": line.operator, "values": list(line.values)}

@@ -1,0 +1,124 @@
+"""What evictions go by: how important a pod is, who would make it anew, and what it leaves free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+from scheduler_extender.quantities import quantity
+from scheduler_extender.state.selecting import ANYWHERE, Destinations, destinations_of
+from scheduler_extender.wire import Container, OwnerReference, Pod, PodSpec, Resources
+from topology.core.devices import NodeName
+
+Labels = tuple[tuple[str, str], ...]
+"""A pod's labels, ascending."""
+Amounts = tuple[tuple[str, int], ...]
+"""Resources and how much of each, in thousandths, ascending by name."""
+
+_MOST = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A pod as evictions see it.
+
+    ``controller`` is the kind of the object that makes the pod anew when it is gone, as "Job";
+    empty for a bare pod. ``asks`` is what kube-scheduler counts for it, GPUs aside. ``nominated``
+    is the node on which kube-scheduler has evicted others for it. ``destinations`` are the nodes
+    that it may be sent to.
+    """
+
+    priority: int = 0
+    labels: Labels = ()
+    controller: str = ""
+    asks: Amounts = ()
+    nominated: NodeName | None = None
+    destinations: Destinations = ANYWHERE
+
+
+BARE = Standing()
+
+
+def standing_of(pod: Pod, managed: Iterable[str]) -> Standing:
+    """The standing of a pod; ``managed`` are the resources that are not among ``asks``."""
+    nominated = pod.status.nominated_node_name
+    return Standing(
+        pod.spec.priority or 0,
+        tuple(sorted((pod.metadata.labels or {}).items())),
+        controller_of(pod.metadata.owner_references or ()),
+        asks_of(pod, managed),
+        NodeName(nominated) if nominated else None,
+        destinations_of(pod.spec),
+    )
+
+
+def controller_of(owners: Iterable[OwnerReference]) -> str:
+    """The kind of the owner that makes a pod anew; empty where none does.
+
+    A static pod's owner is its Node, which brings it back in the same place.
+    """
+    return next((owner.kind for owner in owners if owner.controller), "")
+
+
+def asks_of(pod: Pod, managed: Iterable[str]) -> Amounts:
+    """What kube-scheduler counts for a pod, without the ``managed`` resources.
+
+    App containers and sidecars run together; an init container runs beside the sidecars that were
+    started before it. What is asked for the pod as a whole takes the place of that.
+    """
+    spec = pod.spec
+    if len(spec.containers or ()) == 1 and not (
+        spec.init_containers or spec.resources or spec.overhead
+    ):
+        found = _requests((spec.containers or [])[0])  # most pods, in half the time
+    else:
+        found = _whole(spec)
+    return tuple(sorted([item for item in found.items() if item[0] not in managed]))
+
+
+def _whole(spec: PodSpec) -> dict[str, int]:
+    """What kube-scheduler counts for any pod."""
+    running: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in spec.init_containers or ():
+        asked = _requests(container)
+        if container.restart_policy == "Always":
+            _add(running, asked)
+        else:
+            for name, amount in asked.items():
+                peak[name] = max(peak.get(name, 0), amount + running.get(name, 0))
+    for container in spec.containers or ():
+        _add(running, _requests(container))
+    found = {name: max(running.get(name, 0), peak.get(name, 0)) for name in {*running, *peak}}
+    found |= _read(spec.resources or Resources())
+    _add(found, _amounts(spec.overhead or {}))
+    return found
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _requests(container: Container) -> dict[str, int]:
+    return _read(container.resources or Resources())
+
+
+def _read(resources: Resources) -> dict[str, int]:
+    return _amounts({**(resources.limits or {}), **(resources.requests or {})})
+
+
+def _amounts(given: Mapping[str, str | int | float]) -> dict[str, int]:
+    """Amounts in thousandths, rounded up; one that cannot be read counts as nothing."""
+    return {name: amount for name, text in given.items() if (amount := _amount(str(text)))}
+
+
+@lru_cache(maxsize=4096)  # a cluster's pods ask for the same few amounts
+def _amount(text: str) -> int:
+    try:
+        amount = ceil(quantity(text) * 1000)
+    except ValueError:
+        return 0
+    return amount if 0 < amount < _MOST else 0

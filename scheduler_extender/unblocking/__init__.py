@@ -1,0 +1,12 @@
+"""Which evictions help: pure functions over the facts of nodes.
+
+- ``victims`` says who may be evicted on one node, and whether a place appears without them;
+- ``replacing`` finds better victims than kube-scheduler's on a node that it has chosen;
+- ``homes`` rehearses where evicted pods would go;
+- ``search`` finds the cheapest plan of the whole cluster, and ``plan`` is what it finds, in words.
+"""
+
+from scheduler_extender.unblocking.plan import Advice, Cost, Plan, Step
+from scheduler_extender.unblocking.search import Joining, search
+
+__all__ = ["Advice", "Cost", "Joining", "Plan", "Step", "search"]

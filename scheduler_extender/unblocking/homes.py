@@ -1,0 +1,165 @@
+"""Where evicted pods would go: a rehearsal over the facts of nodes.
+
+The pod that waits is placed first, then the victims one after the other, the most important first.
+Each is placed on the facts that those before it leave: they count as bound and not yet reported, so
+a place is guaranteed whichever GPUs they get. Nobody else is evicted to make room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.selecting import Destinations
+from scheduler_extender.state.transitions import with_bind_in_flight
+from scheduler_extender.unblocking.victims import TIED, guarantees
+from topology.core.devices import NodeName, PodUid
+from topology.core.remembering import Interruption
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+MAX_VISITS = 2_000
+"""Places that one rehearsal tries."""
+
+Home = NodeName | None
+
+
+def recreated(pod: PodRecord) -> bool:
+    """Whether a controller makes the pod anew, on whichever node has room."""
+    controller = pod.standing.controller
+    return bool(controller) and controller not in TIED and isinstance(pod.request, GpuRequest)
+
+
+class Places:
+    """The guaranteed places of all nodes as they are; nodes that answer alike are asked once."""
+
+    def __init__(self, nodes: Iterable[NodeFacts], settings: Settings) -> None:
+        self._settings = settings
+        self._nodes = tuple(nodes)
+        self._answers: dict[tuple[Hashable, GpuRequest], bool] = {}
+        self._kinds: dict[str, dict[Hashable, list[NodeFacts]]] = {}
+        self._open: dict[tuple[GpuRequest, Destinations], tuple[tuple[NodeFacts, ...], ...]] = {}
+
+    def guaranteed(self, facts: NodeFacts, request: GpuRequest) -> bool:
+        """Whether a node of these facts has a guaranteed place."""
+        if facts.topology is None or facts.problem is not None:
+            return False
+        key = (facts.key(request.resource), request)
+        if key not in self._answers:
+            try:
+                found = guarantees(decide(facts, request, self._settings), request)
+            except Interruption:
+                raise
+            except Exception:  # noqa: BLE001 (a node about which deciding fails has no place)
+                found = False
+            self._answers[key] = found
+        return self._answers[key]
+
+    def open(self, pod: PodRecord, request: GpuRequest) -> tuple[tuple[NodeFacts, ...], ...]:
+        """The nodes that have a guaranteed place for a pod as they are, in groups that answer
+        alike; ``request`` is the pod's."""
+        key = (request, pod.standing.destinations)
+        if key not in self._open:
+            groups = (
+                tuple(facts for facts in nodes if facts.is_open_to(pod))
+                for nodes in self._kinds_over(request.resource)
+                if self.guaranteed(nodes[0], request)
+            )
+            self._open[key] = tuple(group for group in groups if group)
+        return self._open[key]
+
+    def _kinds_over(self, resource: str) -> Iterable[list[NodeFacts]]:
+        if resource not in self._kinds:
+            kinds: dict[Hashable, list[NodeFacts]] = {}
+            for facts in self._nodes:
+                if facts.topology is not None and facts.problem is None:
+                    kinds.setdefault(facts.key(resource), []).append(facts)
+            self._kinds[resource] = kinds
+        return self._kinds[resource].values()
+
+
+@dataclass(slots=True)
+class _Best:
+    lost: int
+    homes: tuple[Home, ...] | None = None
+    visits: int = 0
+
+
+def rehearse(
+    places: Places,
+    target: NodeFacts,
+    waiting: PodRecord,
+    victims: Sequence[PodRecord],
+    most_lost: int,
+) -> tuple[Home, ...] | None:
+    """A home for each victim, None for a lost one; with as few lost as can be.
+
+    ``target`` is the node without the victims. None where more than ``most_lost`` would be lost, or
+    one that may not be (:func:`may_be_lost`). O(:data:`MAX_VISITS`) evaluations.
+    """
+    best = _Best(most_lost + 1)
+    world = {target.name: placed(target, waiting)}
+    _try(places, world, waiting, tuple(victims), (), best)
+    return best.homes
+
+
+def placed(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
+    """The facts with a pod that is bound and not reported. It is a new pod, whoever made it."""
+    anew = replace(
+        pod,
+        uid=PodUid(f"{pod.uid}, anew"),
+        node=facts.name,
+        phase="Pending",
+        promised=NO_CONSTRAINTS,
+        survives_endings=False,
+        admitted=False,
+        refusal=None,
+        reserved=None,
+    )
+    return with_bind_in_flight(facts, anew)
+
+
+def may_be_lost(victim: PodRecord, waiting: PodRecord) -> bool:
+    """Whether a pod may be evicted that would have no place then: one of lower priority."""
+    return victim.standing.priority < waiting.standing.priority
+
+
+def _try(
+    places: Places,
+    world: dict[NodeName, NodeFacts],
+    waiting: PodRecord,
+    left: tuple[PodRecord, ...],
+    homes: tuple[Home, ...],
+    best: _Best,
+) -> None:
+    """Try every home of the first of those ``left``; ``world`` has the nodes that have changed."""
+    lost = homes.count(None)
+    if lost >= best.lost or best.visits >= MAX_VISITS:
+        return
+    if not left:
+        best.lost, best.homes = lost, homes
+        return
+    pod, rest = left[0], left[1:]
+    request = pod.request
+    if recreated(pod) and isinstance(request, GpuRequest):
+        for facts in _offers(places, world, pod, request):
+            best.visits += 1
+            beside = {**world, facts.name: placed(facts, pod)}
+            _try(places, beside, waiting, rest, (*homes, facts.name), best)
+    if may_be_lost(pod, waiting):
+        _try(places, world, waiting, rest, (*homes, None), best)
+
+
+def _offers(
+    places: Places, world: dict[NodeName, NodeFacts], pod: PodRecord, request: GpuRequest
+) -> Iterable[NodeFacts]:
+    """The nodes that have a guaranteed place now; of those that answer alike one."""
+    for group in places.open(pod, request):
+        first = next((facts for facts in group if facts.name not in world), None)
+        if first is not None:
+            yield first
+    for facts in list(world.values()):
+        if facts.is_open_to(pod) and places.guaranteed(facts, request):
+            yield facts

@@ -1,0 +1,110 @@
+"""A plan: whom to evict so that a guaranteed place appears, as a value and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from scheduler_extender.state.pods import PodRecord
+from topology.core.devices import NodeName
+from topology.core.requests import GpuRequest
+
+
+class Cost(NamedTuple):
+    """What a plan costs; the cheapest is the smallest.
+
+    Pods that are lost, pods that move, the sum of the priorities of all of them, and the devices
+    that they hold.
+    """
+
+    lost: int = 0
+    moved: int = 0
+    priorities: int = 0
+    devices: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One eviction. ``home`` is a node with a guaranteed place for the pod that its controller
+    makes anew; None where the pod is lost, and ``why`` says why."""
+
+    pod: PodRecord
+    home: NodeName | None = None
+    why: str = ""
+
+    def text(self) -> str:
+        """The step in words."""
+        pod, asks = self.pod, ""
+        if isinstance(pod.request, GpuRequest):
+            asks = f", {pod.request.text}"
+        who = f"{pod.namespace}/{pod.name} (priority {pod.standing.priority}{asks})"
+        if self.home is None:
+            return f"{who} is lost: {self.why}"
+        return f"{who} moves: its {pod.standing.controller} makes it anew, {self.home} has a place"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The evictions after which ``node`` has a guaranteed place for the waiting pod.
+
+    ``ending`` are pods that are on their way out already, whose devices the place needs, too.
+    """
+
+    node: NodeName
+    steps: tuple[Step, ...]
+    cost: Cost
+    ending: tuple[PodRecord, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as the admin port and the command give it."""
+        return {
+            "node": self.node,
+            "cost": self.cost._asdict(),
+            "steps": [
+                {
+                    "namespace": step.pod.namespace,
+                    "pod": step.pod.name,
+                    "uid": step.pod.uid,
+                    "priority": step.pod.standing.priority,
+                    "controller": step.pod.standing.controller,
+                    "home": step.home,
+                    "why": step.why,
+                }
+                for step in self.steps
+            ],
+            "waitsFor": [f"{pod.namespace}/{pod.name}" for pod in self.ending],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What the search advises: a plan, or why there is none.
+
+    ``takes`` is a node that takes the pod as it is. ``whole`` is false where the search was ended
+    before everything had been looked at: a cheaper plan may exist.
+    """
+
+    plan: Plan | None = None
+    reason: str = ""
+    takes: NodeName | None = None
+    whole: bool = True
+
+    def lines(self, pod: PodRecord) -> list[str]:
+        """The advice in words."""
+        name = f"{pod.namespace}/{pod.name}"
+        if self.takes is not None:
+            return [f"nobody has to be evicted: {self.takes} has a guaranteed place for {name} now"]
+        if self.plan is None:
+            return [f"nobody is worth evicting for {name}: {self.reason}"]
+        found = self.plan
+        if not found.steps:
+            ending = ", ".join(f"{p.namespace}/{p.name}" for p in found.ending)
+            lines = [f"nobody has to be evicted: {found.node} has a place once {ending} let go"]
+        else:
+            count = len(found.steps)
+            pods = "1 pod" if count == 1 else f"{count} pods"
+            lines = [f"evict {pods} on {found.node}: then {name} has a guaranteed place there"]
+            lines += [f"  {step.text()}" for step in found.steps]
+        if not self.whole:
+            lines.append("not every set of pods was looked at: a cheaper plan may exist")
+        return lines

@@ -1,0 +1,109 @@
+"""Better victims than kube-scheduler's, on a node that it has chosen.
+
+Its dry run counts devices and knows no links. Where the pod would get no promise once its victims
+are gone, others are looked for whose GPUs complete the set: as few as possible, of those the ones
+of the lowest priority, and none that violates a budget if others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations, islice
+
+from scheduler_extender.state.budgets import Budgets, violations
+from scheduler_extender.state.enquiry import OutOfTimeError
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.standing import Amounts
+from scheduler_extender.unblocking.victims import (
+    Late,
+    Reckoning,
+    candidates,
+    frees_enough,
+    importance,
+)
+from topology.core.devices import PodUid
+from topology.core.requests import GpuRequest
+
+MAX_SETS = 5_000
+"""Sets of so many victims that are looked at on one node, the least important first; of 8 pods
+there are 70 at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptor:
+    """The pod that asks for evictions.
+
+    ``asks`` is what it asks for besides devices, ``particular`` that it minds other pods of the
+    node (anti-affinity, host ports, spread): then all of kube-scheduler's victims have to go.
+    """
+
+    uid: PodUid
+    request: GpuRequest
+    priority: int
+    asks: Amounts = ()
+    particular: bool = False
+
+
+def replaced(
+    facts: NodeFacts,
+    pod: Preemptor,
+    chosen: Sequence[PodRecord],
+    budgets: Budgets,
+    passes: Callable[[tuple[PodRecord, ...]], bool],
+    late: Late = lambda: False,
+) -> tuple[PodRecord, ...] | None:
+    """The victims to evict in place of those ``chosen``, the most important first; None where none
+    would do. ``passes`` says whether the pod passes once some have let go.
+
+    Raises :class:`.OutOfTimeError` once it is ``late``.
+    """
+    able = [
+        each
+        for each in candidates(facts, pod.request.resource)
+        if each.standing.priority < pod.priority
+    ]
+    needed = {each.uid for each in chosen} if pod.particular else set()
+    if not needed <= {each.uid for each in able}:
+        return None
+    budgets = tuple(budget for budget in budgets if any(map(budget.selects, able)))
+    reckoning = Reckoning(facts, pod.request, pod.uid, able)
+    if not reckoning.usable:
+        return None
+    for forbidden in (False, True) if budgets else (False,):
+        for size in range(1, len(able) + 1):
+            if late():
+                raise OutOfTimeError
+            sets = [
+                found
+                for found in _sets(able, size)
+                if needed <= {each.uid for each in found}
+                and (violations(found, budgets) > 0) is forbidden
+                and reckoning.worth_trying(found)
+                and frees_enough(found, chosen, pod.asks)
+            ]
+            sets.sort(key=lambda found: _cost(found, budgets))
+            best = next((found for found in sets if passes(found)), None)
+            if best is not None:
+                return best
+    return None
+
+
+def _sets(pods: Sequence[PodRecord], size: int) -> Iterator[tuple[PodRecord, ...]]:
+    """Sets of so many pods, each by importance; the least important ones first."""
+    upwards = list(reversed(pods))
+    for found in islice(combinations(upwards, size), MAX_SETS):
+        yield tuple(reversed(found))
+
+
+def _cost(victims: tuple[PodRecord, ...], budgets: Budgets) -> tuple[object, ...]:
+    """Sorts sets of one size: fewer violated budgets, a lower highest priority, a lower sum."""
+    priorities = [pod.standing.priority for pod in victims]
+    order = tuple(chain.from_iterable(importance(pod) for pod in victims))
+    return (violations(victims, budgets), max(priorities), sum(priorities), _later_first(order))
+
+
+def _later_first(order: tuple[object, ...]) -> tuple[object, ...]:
+    """Who has run for the shortest time goes first: less work is lost."""
+    return tuple(-part if isinstance(part, float) else part for part in order)

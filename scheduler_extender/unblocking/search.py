@@ -1,0 +1,325 @@
+"""The cheapest plan of the whole cluster that makes a guaranteed place appear for a pod.
+
+Candidates are sets of pods of one node: the place appears on that node. Smaller sets come first.
+Of each size every set of every node is looked at that could do, those first that could be the
+cheapest; a set is worked out only if it can still be cheaper than the best plan so far. Nodes that
+differ in nothing but their names count once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.budgets import Budgets, refused
+from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.enquiry import OutOfTimeError, in_time
+from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.unblocking.homes import (
+    Home,
+    Places,
+    may_be_lost,
+    recreated,
+    rehearse,
+)
+from scheduler_extender.unblocking.plan import Advice, Cost, Plan, Step
+from scheduler_extender.unblocking.victims import (
+    TIED,
+    Late,
+    Reckoning,
+    after,
+    candidates,
+    devices_of,
+)
+from topology.core.placement import Rejection, Verdict
+from topology.core.requests import GpuRequest
+
+MAX_VICTIMS = 8
+"""Pods that one plan evicts."""
+MAX_SETS = 200_000
+"""Sets of pods that are looked at, over all nodes; a size for which there would be more is left."""
+
+BARE = "no controller makes it anew"
+HOMELESS = "no node has a guaranteed place for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What the waiting pod's group says about a node: the node's domain, and why the pod may not go
+    there; None where it may."""
+
+    domain: str | None = None
+    rejection: Rejection | None = None
+
+
+Group = Callable[[NodeFacts], Joining]
+"""The group of the waiting pod, asked about a node as it would be."""
+
+
+def search(
+    nodes: Iterable[NodeFacts],
+    pod: PodRecord,
+    budgets: Budgets,
+    settings: Settings = Settings(),
+    late: Late = lambda: False,
+    *,
+    request: GpuRequest | None = None,
+    group: Group = lambda facts: Joining(),
+) -> Advice:
+    """The cheapest plan for a waiting pod, or why there is none.
+
+    A place where its ``group`` does not let it go is none. ``request`` is what a member of a gang
+    asks for with its siblings; the pod's own if left out.
+
+    A pod moves only if its priority is not above the waiting pod's, and is lost only if it is
+    below. Nobody is evicted whose eviction a budget forbids now. Once it is ``late`` the best plan
+    so far is the answer.
+    """
+    if isinstance(pod.request, Malformed):
+        return Advice(reason=pod.request.reason)
+    settings = replace(settings, require=Verdict.GUARANTEED)
+    ordered = sorted(nodes, key=lambda facts: facts.name)
+    found = _Search(ordered, pod, request or pod.request, budgets, settings, late, group)
+    whole = True
+    try:
+        with in_time(late):
+            whole = found.run()
+    except OutOfTimeError:
+        whole = False
+    return found.advice(whole=whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """A node on which a place could appear, with the pods that may be evicted there."""
+
+    facts: NodeFacts
+    pods: tuple[PodRecord, ...]
+    reckoning: Reckoning
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Pods of one node, and the least that evicting them costs."""
+
+    site: _Site
+    victims: tuple[PodRecord, ...]
+    least: Cost
+
+
+class _Search:
+    def __init__(
+        self,
+        nodes: Sequence[NodeFacts],
+        pod: PodRecord,
+        request: GpuRequest,
+        budgets: Budgets,
+        settings: Settings,
+        late: Late,
+        group: Group,
+    ) -> None:
+        self._nodes = nodes
+        self._group = group
+        self._late = late
+        self._pod = pod
+        self._request = request
+        self._budgets = budgets
+        self._settings = settings
+        self._places = Places(nodes, settings)
+        self._takes: NodeFacts | None = None
+        self._best: Plan | None = None
+        self._could = False
+        self._looked_at = 0
+
+    def run(self) -> bool:
+        """Look for the cheapest plan; whether all sets were looked at."""
+        for facts in self._nodes:
+            self._in_time()
+            without = self._without_asking(facts)
+            if (
+                facts.is_open_to(self._pod)
+                and self._places.guaranteed(without, self._request)
+                and self._group(without).rejection is None
+            ):
+                self._takes = facts
+                return True
+        sites = list(self._sites())
+        for size in range(MAX_VICTIMS + 1):
+            if self._best is not None and self._best.cost < Cost(0, size):
+                return True
+            found = self._candidates(sites, size)
+            if found is None:
+                return False
+            found.sort(key=lambda candidate: candidate.least)
+            for candidate in found:
+                if self._best is not None and candidate.least >= self._best.cost:
+                    break
+                self._in_time()
+                self._work_out(candidate)
+        return all(len(site.pods) <= MAX_VICTIMS for site in sites)
+
+    def advice(self, *, whole: bool) -> Advice:
+        """What has been found so far."""
+        if self._takes is not None:
+            return Advice(takes=self._takes.name)
+        if self._best is not None:
+            return Advice(self._best, whole=whole)
+        if not whole:
+            why = "no plan was found among the sets of pods that were looked at, and there are more"
+        elif not self._could:
+            why = "no node that it may go to has GPUs that can ever keep what it asks for"
+        else:
+            why = (
+                f"no {MAX_VICTIMS} pods or fewer of one node make a guaranteed place that have "
+                "places elsewhere, or a lower priority, and no budget against it"
+            )
+        return Advice(reason=why, whole=whole)
+
+    def _sites(self) -> Iterator[_Site]:
+        """The nodes on which a place could appear, one of each kind."""
+        seen: set[Hashable] = set()
+        for facts in self._nodes:
+            if facts.topology is None or facts.problem is not None:
+                continue
+            if not facts.is_open_to(self._pod):
+                continue
+            try:
+                decision = decide(self._without_asking(facts), self._request, self._settings)
+            except OutOfTimeError:
+                raise
+            except Exception:  # noqa: BLE001, S112 (it is told when a pod asks the node itself)
+                continue
+            if decision.rejection is not None and not decision.rejection.resolvable:
+                continue
+            joining = self._group(self._without_asking(facts))
+            if joining.rejection is not None and not joining.rejection.resolvable:
+                continue
+            self._could = True
+            pods = tuple(p for p in candidates(facts, self._request.resource) if self._may(p))
+            kind = (joining.domain, self._kind(facts, pods))
+            if kind not in seen:
+                seen.add(kind)
+                reckoning = Reckoning(facts, self._request, self._pod.uid, pods)
+                if reckoning.usable:
+                    yield _Site(facts, pods, reckoning)
+
+    def _in_time(self) -> None:
+        if self._late():
+            raise OutOfTimeError
+
+    def _without_asking(self, facts: NodeFacts) -> NodeFacts:
+        """The facts without the pod, where it counts on them."""
+        asking = self._pod.uid
+        counts = asking in facts.in_flight or facts.keeps_place_for(asking)
+        return facts.without(frozenset({asking})) if counts else facts
+
+    def _may(self, victim: PodRecord) -> bool:
+        """Whether a pod may be evicted at all, as a move or as a loss."""
+        if victim.uid == self._pod.uid or victim.standing.controller in TIED:
+            return False
+        ours = self._pod.membership
+        if ours is not None and victim.membership and victim.membership.group == ours.group:
+            return False  # the group would lack it
+        moves = victim.standing.priority <= self._pod.standing.priority and recreated(victim)
+        allowed = refused((victim,), self._budgets) is None
+        return allowed and (moves or may_be_lost(victim, self._pod))
+
+    def _kind(self, facts: NodeFacts, pods: tuple[PodRecord, ...]) -> Hashable:
+        """Equal for nodes on which the same evictions cost the same."""
+        resource = self._request.resource
+        found = facts.ledger(resource)
+        shown = {} if isinstance(found, Unusable) else found.shown
+        each = [
+            (
+                pod.request,
+                pod.standing.priority,
+                recreated(pod),
+                facts.is_open_to(pod),
+                shown.get(pod.uid),
+                pod.phase,
+                tuple(i for i, budget in enumerate(self._budgets) if budget.selects(pod)),
+            )
+            for pod in pods
+        ]
+        ending = sorted(shown.get(uid, 0) for uid in facts.ending)
+        return (facts.key(resource), tuple(each), tuple(ending))
+
+    def _candidates(self, sites: Sequence[_Site], size: int) -> list[_Candidate] | None:
+        """The sets of so many pods that are worth working out; None where they are too many."""
+        found = []
+        for site in sites:
+            self._in_time()
+            for victims in combinations(site.pods, size):
+                self._looked_at += 1
+                if self._looked_at > MAX_SETS:
+                    return None
+                if site.reckoning.worth_trying(victims):
+                    least = self._least(site, victims)
+                    if least is not None:
+                        found.append(_Candidate(site, victims, least))
+        return found
+
+    def _least(self, site: _Site, victims: tuple[PodRecord, ...]) -> Cost | None:
+        """The least that these evictions cost; None where one may not be lost, and would be.
+
+        Who has no place on any node as it is can only go back to this one, if there is room.
+        """
+        room = site.reckoning.devices_after(victims) - self._request.effective_count
+        lost = 0
+        homeless = []
+        for pod in victims:
+            no_room = devices_of(pod) > room and not self._elsewhere(pod)
+            if no_room or not recreated(pod):
+                if not may_be_lost(pod, self._pod):
+                    return None
+                lost += 1
+            elif not self._elsewhere(pod):
+                homeless.append(devices_of(pod))
+        for devices in sorted(homeless):
+            room -= devices
+            lost += room < 0
+        return self._cost(victims, lost)
+
+    def _elsewhere(self, pod: PodRecord) -> bool:
+        return isinstance(pod.request, GpuRequest) and bool(self._places.open(pod, pod.request))
+
+    def _cost(self, victims: Sequence[PodRecord], lost: int) -> Cost:
+        return Cost(
+            lost,
+            len(victims) - lost,
+            sum(pod.standing.priority for pod in victims),
+            sum(map(devices_of, victims)),
+        )
+
+    def _work_out(self, candidate: _Candidate) -> None:
+        """Keep the plan of a candidate if it is one, and cheaper than the best so far."""
+        facts, victims = candidate.site.facts, candidate.victims
+        if refused(victims, self._budgets) is not None:
+            return
+        without = after(facts, victims, self._pod.uid)
+        if not self._places.guaranteed(without, self._request):
+            return
+        if self._group(without).rejection is not None:
+            return
+        most = len(victims)
+        if self._best is not None:
+            best = self._best.cost
+            while most >= 0 and self._cost(victims, most) >= best:
+                most -= 1
+        if most < 0:
+            return
+        homes = rehearse(self._places, without, self._pod, victims, most)
+        if homes is not None:
+            self._best = self._plan(facts, victims, homes)
+
+    def _plan(self, facts: NodeFacts, victims: Sequence[PodRecord], homes: Sequence[Home]) -> Plan:
+        steps = tuple(
+            Step(pod, home, "" if home is not None else HOMELESS if recreated(pod) else BARE)
+            for pod, home in zip(victims, homes, strict=True)
+        )
+        ending = [p for p in facts.all_pods if p.uid in facts.ending]
+        cost = self._cost(victims, sum(home is None for home in homes))
+        return Plan(facts.name, steps, cost, tuple(ending))

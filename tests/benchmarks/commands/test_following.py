@@ -1,0 +1,24 @@
+"""``python -m benchmarks following`` over a small cluster: what it prints was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from benchmarks.figures.speed import Following
+
+
+def test_a_small_cluster_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "following.json"
+    size = ["--nodes", "20", "--pods", "100", "--reports", "20", "--seconds", "0.2"]
+    done = CliRunner().invoke(app, ["following", *size, "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "20 reports in 0.2 s" in done.output
+    found = Following.model_validate_json(file.read_text())
+    assert 0 < found.ready_s < 300
+    assert found.ready_cpu_s > 0
+    assert 20 < found.ready_mib <= found.peak_mib < 1_000
+    assert [row.state for row in found.rows] == ["quiet", "burst"]
+    assert all(0 < row.p50_ms <= row.p99_ms for row in found.rows)

@@ -1,0 +1,233 @@
+"""Evictions that help, on a real API server and scheduler: kube-scheduler's own, and ours."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_extender.cli import main
+from tests.commands import asked
+from tests.e2e.cluster import PODS, ROOT, RealCluster
+from topology.core.devices import DeviceId, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Allocation, Report
+from topology.machines import machine
+
+pytestmark = pytest.mark.e2e
+NVLINK = {"link": "nvlink"}
+QUIET = 4.0
+DGX = machine("dgx1-v100").topology("dgx")
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+@pytest.fixture(scope="module")
+def real(
+    control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealCluster]:
+    """A cluster with a user who may evict pods and change them, and no more."""
+    folder = tmp_path_factory.mktemp("unblock")
+    with RealCluster(folder, control_plane_binaries, {"editor": []}) as cluster:
+        rules = [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]},
+            {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+        ]
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "editor"}}
+        subject = {"kind": "User", "name": "editor", "apiGroup": "rbac.authorization.k8s.io"}
+        reference = {"kind": "ClusterRole", "name": "editor", "apiGroup": subject["apiGroup"]}
+        bound = {"subjects": [subject], "roleRef": reference}
+        rbac = "/apis/rbac.authorization.k8s.io/v1"
+        cluster.create(f"{rbac}/clusterroles", {**role, "kind": "ClusterRole", "rules": rules})
+        kind = {"kind": "ClusterRoleBinding", **bound}
+        cluster.create(f"{rbac}/clusterrolebindings", {**role, **kind})
+        yield cluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _classes(real: RealCluster) -> None:
+    for name, value in (("low", 1), ("middle", 500), ("high", 1000)):
+        body = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+        }
+        real.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+
+
+class Emulated:
+    """A node whose agent reports who holds which GPUs, as the test says."""
+
+    def __init__(self, real: RealCluster, node: NodeTopology) -> None:
+        self.real, self.node = real, node
+        self.held: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self.sequence = 1
+
+    def hold(self, name: str, *gpus: int, **spec: Any) -> None:
+        """A pod that runs here with these GPUs, before the node is published."""
+        spec = {"priorityClassName": "low", **spec}
+        found = self.real.add_pod(name, len(gpus), nodeName=self.node.name, **spec)
+        self.held[name] = (found["metadata"]["uid"], gpus)
+
+    def publish(self) -> None:
+        """Node and record are there from now on."""
+        self.real.add_machine(self.node, self._report())
+
+    def let_go(self, *names: str) -> None:
+        """The kubelet has ended these pods."""
+        for name in names:
+            self.real.remove_pod(name)
+            del self.held[name]
+        self.sequence += 1
+        self.real.put_report(self.node.name, self._report())
+
+    def evicted(self) -> list[str]:
+        """Who is on its way out."""
+        found = {n: self.real.pod(n) for n in self.held}
+        return [n for n, pod in found.items() if pod["metadata"].get("deletionTimestamp")]
+
+    def _report(self) -> Report:
+        held = [
+            Allocation(PodUid(uid), "default", name, "main", "nvidia.com/gpu",
+                       tuple(DeviceId(self.node.gpus[p].uuid) for p in gpus))
+            for name, (uid, gpus) in self.held.items()
+        ]  # fmt: skip
+        return Report("boot", self.sequence, allocations=tuple(held))
+
+
+def linked(node: NodeTopology, gpus: Sequence[int]) -> bool:
+    """Whether each two of these GPUs are joined by NVLink."""
+    links = node.shape.links
+    return all(
+        (link := links[a][b]) is not None and link.nvlinks for a in gpus for b in gpus if a != b
+    )
+
+
+def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set(
+    real: RealCluster,
+) -> None:
+    node = Emulated(real, DGX)
+    for gpu in range(8):
+        # The least important pods, which kube-scheduler would evict, hold GPUs across the halves.
+        important = "middle" if gpu in (1, 2, 3, 5) else "low"
+        node.hold(f"single-{gpu}", gpu, priorityClassName=important)
+    node.publish()
+    assert not linked(DGX, (0, 4, 6, 7))
+    # The sample of docs/unblock.md, as people apply it.
+    real.kubectl("apply", "-f", str(ROOT / "manifests/samples/unblock/urgent-quad.yaml"))
+    real.until(lambda: len(node.evicted()) == 4, "four pods are evicted")
+    victims = node.evicted()
+    assert linked(DGX, [int(name[-1]) for name in victims])
+    node.let_go(*victims)
+    assert real.node_of("urgent-quad") == "dgx"
+    assert node.evicted() == []
+    left = {item["metadata"]["name"] for item in real.api.get(PODS).json()["items"]}
+    assert left == {*node.held, "urgent-quad"}
+
+
+def test_nobody_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -> None:
+    """The pods that hold one half of each pair are as important as the one that asks."""
+    pairs = machine("a100-pcie-4-bridged").topology("important")
+    node = Emulated(real, pairs)
+    for gpu in range(4):
+        node.hold(f"of-{gpu}", gpu, priorityClassName="high" if gpu % 2 else "low")
+    node.publish()
+    calls = real.calls("preempt")
+    only = {"nodeSelector": {"kubernetes.io/hostname": "important"}}
+    real.add_pod("in-vain", 2, NVLINK, priorityClassName="high", **only)
+    real.until(lambda: real.calls("preempt") > calls, "kube-scheduler asks whom to evict")
+    until = time.monotonic() + QUIET
+    while time.monotonic() < until:
+        assert node.evicted() == []
+        time.sleep(0.2)
+    real.remove_pod("in-vain")
+
+
+@pytest.fixture
+def blocked(real: RealCluster) -> Emulated:
+    """Two of four GPUs are free, one of each pair, and a ReplicaSet's pods hold the others."""
+    name = f"pairs-{time.monotonic_ns()}"
+    node = Emulated(real, machine("a100-pcie-4-bridged").topology(name))
+    for gpu in (0, 2):
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True}
+        node.hold(f"{name}-{gpu}", gpu)
+        real.patch(
+            f"{PODS}/{name}-{gpu}",
+            {"metadata": {"labels": {"app": name},
+                          "ownerReferences": [{**owner, "uid": "5f0c8f5e-0000-4000-8000-1"}]}},
+        )  # fmt: skip
+        real.patch(f"{PODS}/{name}-{gpu}/status", {"status": {"phase": "Running"}})
+    node.publish()
+    only = {"nodeSelector": {"kubernetes.io/hostname": name}, "priorityClassName": "middle"}
+    real.add_pod(f"{name}-waits", 2, NVLINK, **only)
+    return node
+
+
+def plan(real: RealCluster, pod: str, *words: str, token: str = "") -> tuple[int, str, str]:
+    """Exit code, output and errors of ``gpu-topology unblock``."""
+    admin = f"https://127.0.0.1:{real.ports[1]}"
+    done = asked(main, "unblock", pod, "--admin", admin, "--admin-ca", real.tls / "ca.crt", *words)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: Emulated) -> None:
+    name = blocked.node.name
+    pod = f"{name}-waits"
+    # kube-scheduler has nobody to evict: the count fits.
+    assert "without" in real.unschedulable(pod) or "no set" in real.unschedulable(pod)
+    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
+    code, text, _ = plan(real, pod)
+    assert f"evict 1 pod on {name}" in text
+    found = json.loads(plan(real, pod, "--output", "json")[1])
+    assert found["plan"]["cost"] == {"lost": 0, "moved": 1, "priorities": 1, "devices": 1}
+    assert blocked.evicted() == [], "a plan evicts nobody"
+
+    kubeconfig = real.control_plane.kubeconfig("admin")
+    code, _, errors = plan(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
+    assert code == 0, errors
+    (victim,) = blocked.evicted()
+    assert victim == found["plan"]["steps"][0]["pod"]
+    # The place is kept: a pod that would break it waits, in words that name who it is for.
+    only = {"nodeSelector": {"kubernetes.io/hostname": name}}
+    real.add_pod(f"{name}-thief", 2, **only)
+    assert f"GPUs are reserved for default/{pod} until" in real.unschedulable(f"{name}-thief")
+    # It survives the end of the extender.
+    real.kill_extender()
+    real.start_extender()
+    blocked.let_go(victim)
+    assert real.node_of(pod) == name
+    # With the pod the reservation is gone: one GPU is left beside it, and is for all.
+    real.remove_pod(f"{name}-thief")
+
+
+def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: Emulated) -> None:
+    """The rights to evict and to change pods are not enough."""
+    name = blocked.node.name
+    pod = f"{name}-waits"
+    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
+    kubeconfig = real.control_plane.kubeconfig("editor")
+    code, _, errors = plan(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
+    assert code == 2
+    assert "nobody was evicted" in errors
+    assert "reserve" in errors
+    assert blocked.evicted() == []
+    assert "gpu-topology.io/reserved" not in real.pod(pod)["metadata"].get("annotations", {})
+
+
+def test_a_budget_is_kept(real: RealCluster, blocked: Emulated) -> None:
+    name = blocked.node.name
+    pod = f"{name}-waits"
+    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}},
+    }
+    real.create(BUDGETS, body)
+    real.until(lambda: plan(real, pod)[0] == 1, "nobody is worth evicting")
+    assert blocked.evicted() == []

@@ -1,0 +1,366 @@
+"""Nodes that share GPUs: memory that was told is kept for its pod, against pods of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.sharing import shared_gpus
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision
+from scheduler_extender.state.enquiry import answer_of
+from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.verification import BROKEN, Surprise
+from scheduler_extender.wire import Pod
+from tests.nodes import GIB, pcie, pod
+from tests.scheduler_extender.serving import Clock
+from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.placement import IN_PROGRESS, Verdict
+from topology.core.report import Allocation, Report
+from topology.core.requests import GpuRequest
+
+GPU, RENAMED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+NAME = NodeName("node")
+
+
+def node(
+    gpus: int = 1,
+    replicas: int = 4,
+    *,
+    policy: str = "distributed",
+    resource: str = GPU,
+    strategy: str = "time-slicing",
+) -> NodeTopology:
+    """GPUs of 40 GiB, each shared by so many."""
+    found = pcie(gpus, "node")
+    return replace(
+        found,
+        gpus=tuple(replace(gpu, memory=Bytes(40 * GIB)) for gpu in found.gpus),
+        resources=(GpuResource(resource, strategy, replicas, refuses_several=False),),
+        allocator=AllocatorFacts(policy, "v0.20.0"),
+    )
+
+
+def manifest(
+    uid: str, count: int = 1, annotations: dict[str, str] | None = None, **more: Any
+) -> dict[str, Any]:
+    resource = more.pop("resource", GPU)
+    found = pod(count, annotations or {}, name=uid, uid=uid, **more)
+    found["spec"]["containers"][0]["resources"] = {"limits": {resource: str(count)}}
+    return found
+
+
+def uses(gib: int, **more: str) -> dict[str, str]:
+    return {"gpu-memory": f"{gib}Gi", **more}
+
+
+class Node:
+    """One node and its pods, as the extender learns of them."""
+
+    def __init__(self, topology: NodeTopology) -> None:
+        self.topology = topology
+        self.cluster = Cluster(Clock())
+        self.held: list[Allocation] = []
+        self.sequence = 1
+        self.report()
+
+    def report(self, allocatable: frozenset[DeviceId] | None = None) -> None:
+        """A report of now."""
+        self.sequence += 1
+        found = Report("boot", self.sequence, allocatable=allocatable, allocations=tuple(self.held))
+        self.cluster.put_record(self.topology, found)
+
+    def bound(self, uid: str, *args: Any, **more: Any) -> None:
+        """A pod is bound, and no report shows it yet."""
+        found = pod_record(msgspec.convert(manifest(uid, *args, node="node", **more), Pod), MANAGED)
+        assert found is not None
+        self.cluster.put_pod(found)
+
+    def holds(self, uid: str, devices: Sequence[str], *args: Any, **more: Any) -> None:
+        """A pod runs with these devices, written as the GPU's number and the share's."""
+        self.bound(uid, len(devices), *args, phase="Running", **more)
+        ids = tuple(DeviceId(f"GPU-{device}") for device in devices)
+        resource = self.topology.resources[0].name
+        self.held.append(Allocation(PodUid(uid), "default", uid, "main", resource, ids))
+        self.report()
+
+    def answer(self, *args: Any, **more: Any) -> Decision:
+        found = pod_record(msgspec.convert(manifest("asks", *args, **more), Pod), MANAGED)
+        assert found is not None
+        assert isinstance(found.request, GpuRequest)
+        return answer_of(self.cluster, self.cluster.facts(NAME), found.request)
+
+    def reason(self, *args: Any, **more: Any) -> str:
+        found = self.answer(*args, **more).rejection
+        return found.reason if found is not None else ""
+
+
+LITTLE = "too little GPU memory is left for"
+
+
+# --- Who is bound by it ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "refused"),
+    [
+        (30, uses(10), False),
+        (30, uses(11), True),
+        (30, {}, False),
+        (31, {}, True),
+        (31, {"policy": "preferred", "link": "nvlink"}, True),
+        (31, {"min-gpu-memory": "10Gi"}, True),
+        (20, uses(21, policy="preferred"), True),
+        (20, uses(20, policy="preferred"), False),
+    ],
+    ids=[
+        "just enough",
+        "one too much",
+        "a part is 10 GiB",
+        "a part too much",
+        "preferred",
+        "required",
+        "preferred and too much",
+        "preferred and enough",
+    ],
+)
+def test_memory_that_was_told_is_kept_free_of_every_pod(
+    told: int, asked: dict[str, str], refused: bool
+) -> None:
+    shared = Node(node())
+    shared.holds("first", ["0::1"], uses(told))
+    found = shared.answer(1, asked)
+    assert (found.rejection is not None) is refused
+    if refused:
+        assert found.rejection is not None
+        assert found.rejection.reason.startswith(LITTLE)
+        assert found.rejection.resolvable
+        assert found.verdict == "impossible"
+
+
+def test_pods_that_say_nothing_are_never_held_up() -> None:
+    shared = Node(node())
+    for i in range(3):
+        shared.holds(f"p{i}", [f"0::{i}"])
+    assert shared.reason(1) == ""
+    shared.bound("last")
+    assert shared.reason(1) == "not enough free GPUs"
+
+
+def test_memory_is_counted_once_for_each_gpu() -> None:
+    shared = Node(node(gpus=2))
+    shared.holds("two-on-one", ["0::0", "0::1"], uses(20))
+    assert [(row.used // GIB, row.pods) for row in rows(shared)] == [
+        (20, ["default/two-on-one"]),
+        (0, []),
+    ]
+
+
+def test_whole_gpus_have_to_have_the_memory_and_no_more() -> None:
+    whole = Node(replace(node(), resources=(GpuResource(),), allocator=AllocatorFacts("any")))
+    assert whole.reason(1, uses(40)) == ""
+    assert whole.reason(1, uses(41)) == "GPU memory is under 41Gi"
+    before = whole.cluster.facts(NAME).key(GPU)
+    whole.holds("first", ["0"], uses(4))
+    held = whole.cluster.facts(NAME).key(GPU)
+    other = Node(whole.topology)
+    other.holds("first", ["0"])
+    assert before != held == other.cluster.facts(NAME).key(GPU)  # nodes share their answers
+
+
+def test_a_gpu_that_could_never_do_is_refused_for_good() -> None:
+    found = Node(node()).answer(1, uses(41))
+    assert found.rejection is not None
+    assert (found.rejection.reason, found.rejection.resolvable) == (
+        "GPU memory is under 41Gi",
+        False,
+    )
+
+
+# --- What may come --------------------------------------------------------------------------------
+
+
+def test_distributed_leaves_a_full_gpu_alone_while_others_have_more_shares() -> None:
+    shared = Node(node(gpus=2))
+    shared.holds("full", ["0::0"], uses(38))
+    assert shared.reason(1, uses(20)) == ""  # GPU 1 has four shares left, GPU 0 three
+    shared.holds("second", ["1::0"])
+    assert shared.reason(1, uses(20)).startswith(LITTLE)  # either may come
+    assert shared.answer(1, uses(20)).verdict == "possible"
+
+
+def test_packed_fills_the_gpu_that_is_used_most() -> None:
+    shared = Node(node(gpus=2, policy="packed"))
+    shared.holds("full", ["0::0"], uses(38))
+    assert shared.reason(1, uses(20)).startswith(LITTLE)
+    assert shared.reason(1, uses(2)) == ""
+
+
+def test_who_ends_may_make_a_full_gpu_come() -> None:
+    """GPU 1 has more shares left, unless the pod of 4 GiB ends; then GPU 0 is as good."""
+    shared = Node(node(gpus=2))
+    shared.holds("big", ["0::0"], uses(30))
+    shared.holds("small", ["0::1"], uses(4))
+    shared.holds("beside", ["1::0"])
+    assert shared.reason(1, uses(15)).startswith(LITTLE)
+    assert shared.reason(1, uses(10)) == ""
+
+
+# --- What no report shows -------------------------------------------------------------------------
+
+
+def test_a_pod_on_its_way_counts_and_the_next_report_may_tell() -> None:
+    shared = Node(node(gpus=2))
+    shared.bound("first", 1, uses(30))
+    assert shared.answer(1, uses(20)).rejection == IN_PROGRESS
+    shared.holds("first", ["0::0"], uses(30))
+    assert shared.reason(1, uses(20)) == ""
+
+
+def test_a_pod_on_its_way_is_kept_from_gpus_that_are_full() -> None:
+    """The pod on its way lands on GPU 1, unless another one takes a share of it first."""
+    shared = Node(node(gpus=2))
+    shared.holds("full", ["0::0"], uses(38))
+    shared.bound("first", 1, uses(20))
+    assert shared.answer(1, uses(1)).rejection == IN_PROGRESS
+
+
+def test_an_ending_pod_uses_its_memory_until_a_report_shows_it_no_more() -> None:
+    shared = Node(node())
+    shared.holds("first", ["0::0"], uses(30))
+    shared.cluster.drop_pod(PodUid("first"), 7)
+    assert shared.reason(1, uses(20)).startswith(LITTLE)
+    shared.held.clear()
+    shared.report()
+    shared.report()
+    assert shared.reason(1, uses(20)) == ""
+
+
+def test_a_pod_that_a_kubelet_does_not_show_after_its_restart_counts() -> None:
+    shared = Node(node())
+    shared.holds("first", ["0::0"], uses(30))
+    shared.held.clear()
+    shared.report()
+    assert shared.reason(1, uses(20)).startswith(LITTLE)
+
+
+def test_what_init_containers_hide_counts() -> None:
+    shared = Node(node(gpus=2))
+    init = [{"name": "first", "resources": {"limits": {GPU: "2"}}}]
+    shared.holds("app", ["0::0"], uses(30), init=init)
+    assert shared.reason(1, uses(20)).startswith(LITTLE)  # it may have a share of GPU 1, too
+
+
+def test_devices_that_are_not_handed_out_count() -> None:
+    shared = Node(node())
+    shared.holds("first", ["0::0"], uses(30))
+    shared.report(frozenset(DeviceId(f"GPU-0::{i}") for i in range(1, 4)))
+    assert shared.reason(1, uses(11)).startswith(LITTLE)
+    assert shared.reason(1, uses(10)) == ""
+
+
+def test_all_is_known_again_after_a_restart() -> None:
+    """Of an extender that knew nothing: from the pods' annotations and the report."""
+    shared = Node(node())
+    shared.holds("first", ["0::0"], uses(30))
+    shared.bound("second", 1, uses(6))
+    fresh = Cluster(Clock())
+    for known in shared.cluster.facts(NAME).all_pods:
+        fresh.put_pod(known)
+    fresh.put_record(shared.topology, shared.cluster.facts(NAME).report or Report())
+    for gib, refused in ((4, False), (5, True)):
+        found = pod_record(msgspec.convert(manifest("asks", 1, uses(gib)), Pod), MANAGED)
+        assert found is not None
+        assert isinstance(found.request, GpuRequest)
+        assert (answer_of(fresh, fresh.facts(NAME), found.request).rejection is not None) is refused
+
+
+def test_evictions_help() -> None:
+    shared = Node(node())
+    shared.holds("first", ["0::0"], uses(30))
+    without = shared.cluster.facts(NAME).without(frozenset({PodUid("first")}))
+    found = pod_record(msgspec.convert(manifest("asks", 1, uses(40)), Pod), MANAGED)
+    assert found is not None
+    assert isinstance(found.request, GpuRequest)
+    assert answer_of(shared.cluster, without, found.request).rejection is None
+
+
+# --- Alone on a GPU -------------------------------------------------------------------------------
+
+ALONE = {"sharing": "exclusive"}
+
+
+@pytest.mark.parametrize(
+    ("count", "reason"),
+    [
+        (4, ""),
+        (8, ""),
+        (2, "sharing=exclusive: GPUs have 4 shares, the pod has to ask for all of each"),
+    ],
+)
+def test_who_wants_to_be_alone_asks_for_every_share(count: int, reason: str) -> None:
+    shared = Node(node(gpus=2, policy="packed"))
+    found = shared.answer(count, ALONE)
+    assert (found.rejection.reason if found.rejection else "") == reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"), [("distributed", Verdict.IMPOSSIBLE), ("packed", Verdict.GUARANTEED)]
+)
+def test_only_packed_gives_all_shares_of_one_gpu(policy: str, verdict: Verdict) -> None:
+    found = Node(node(gpus=2, policy=policy)).answer(4, ALONE)
+    assert found.verdict == verdict.value
+
+
+def test_a_gpu_in_use_is_no_gpu_alone() -> None:
+    shared = Node(node(gpus=2, policy="packed"))
+    shared.holds("other", ["0::0"])
+    assert shared.reason(4, ALONE) == "no set of 4 free shares with sharing=exclusive"
+
+
+def test_links_are_asked_of_the_gpus_that_it_has_alone() -> None:
+    shared = Node(node(gpus=2))
+    assert shared.reason(8, {**ALONE, "link": "node"}) == ""
+    assert shared.reason(8, {"link": "node"}) == "node has fewer GPUs than asked for"
+    assert "link=nvlink" in shared.reason(8, {**ALONE, "link": "nvlink"})
+
+
+def test_a_whole_gpu_is_always_had_alone() -> None:
+    whole = Node(replace(node(gpus=2), resources=(GpuResource(),)))
+    assert whole.reason(1, ALONE) == ""
+    assert whole.reason(2, ALONE) == ""
+
+
+def test_a_pod_that_is_not_alone_is_called_out() -> None:
+    shared, found = Node(node()), list[Surprise]()
+    shared.cluster.on_surprise(found.append)
+    promise = '{"verdict":"guaranteed","node":"node","uid":"alone"}'
+    shared.holds("alone", ["0::0", "0::1"], {**ALONE, "placement": promise})
+    assert [surprise.kind for surprise in found] == [BROKEN]
+
+
+# --- What people see ------------------------------------------------------------------------------
+
+
+def rows(shared: Node) -> list[Any]:
+    return shared_gpus(shared.cluster.facts(NAME), shared.topology.resources[0])
+
+
+@pytest.mark.parametrize("resource", [GPU, RENAMED])
+@pytest.mark.parametrize("strategy", ["time-slicing", "mps"])
+def test_who_shares_with_whom(resource: str, strategy: str) -> None:
+    shared = Node(node(gpus=2, resource=resource, strategy=strategy))
+    shared.holds("one", ["0::0"], uses(25), resource=resource)
+    shared.holds("two", ["0::1", "1::3"], resource=resource)
+    assert [(r.gpu, r.shares, r.free, r.used // GIB, r.pods) for r in rows(shared)] == [
+        (0, 4, 2, 35, ["default/one", "default/two"]),
+        (1, 4, 3, 10, ["default/two"]),
+    ]
+    assert {row.resource for row in rows(shared)} == {resource}
+    assert shared.reason(1, uses(6), resource=resource) == ""

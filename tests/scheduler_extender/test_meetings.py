@@ -1,0 +1,292 @@
+"""Where two parts meet: groups, shared GPUs, MIG, reservations and evictions, two at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import KEPT_PLACE, MANAGED
+from scheduler_extender.explain import answers
+from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.http.unblock import unblocking_of
+from scheduler_extender.limits import AT_ONCE_KEPT
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.lookup import NotAtOnceError
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.reserved import value_of
+from scheduler_extender.state.standing import Standing
+from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
+from tests.nodes import pod
+from tests.scheduler_extender.state import test_mig as mig
+from tests.scheduler_extender.state import test_shared_memory as shared
+from tests.scheduler_extender.verbs.racks import Scheduler, member
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Allocation, Report
+from topology.core.requests import GpuRequest
+
+TODAY, UNTIL = 43_000.0, 43_500.0
+RESERVED = "GPUs are reserved for default/wants until 12:05 UTC"
+NODE = shared.NAME
+
+
+def record(manifest: Mapping[str, Any]) -> PodRecord:
+    """A pod as a watch brings it."""
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    return found
+
+
+def reserve(
+    cluster: Cluster, manifest: dict[str, Any], node: str, victims: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The pod waits, and a place is kept for it."""
+    cluster.today = lambda: TODAY
+    uid = PodUid(manifest["metadata"]["uid"])
+    written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
+    manifest["metadata"].setdefault("annotations", {})[KEPT_PLACE] = written
+    cluster.put_pod(record(manifest))
+    assert cluster.reserved_for(uid) == node
+    return manifest
+
+
+def refused(cluster: Cluster, manifest: Mapping[str, Any], node: str = NODE) -> str:
+    """Why filter refuses a pod on a node; empty where it passes."""
+    found = filter_nodes(cluster, msgspec.convert(manifest, Pod), [node])
+    return {**found.failed, **found.unresolvable}.get(node, found.error)
+
+
+# Reservations on shared GPUs.
+
+
+@pytest.mark.parametrize("newcomer", [shared.uses(30), {}, {"policy": "preferred"}])
+def test_memory_that_is_reserved_is_kept_free(newcomer: dict[str, str]) -> None:
+    there = shared.Node(shared.node(1, 4))
+    wants = reserve(there.cluster, shared.manifest("wants", 1, shared.uses(35)), NODE)
+    assert refused(there.cluster, shared.manifest("other", 1, newcomer)) == RESERVED
+    assert refused(there.cluster, shared.manifest("small", 1, shared.uses(5))) == ""
+    assert refused(there.cluster, wants) == ""
+
+
+def test_memory_that_is_not_there_any_more_holds_up_nobody() -> None:
+    there = shared.Node(shared.node(1, 4))
+    there.bound("first", 1, shared.uses(20))
+    reserve(there.cluster, shared.manifest("wants", 1, shared.uses(35)), NODE)
+    assert refused(there.cluster, shared.manifest("other", 1, shared.uses(15))) == ""
+
+
+def test_who_lacks_memory_anyway_reads_of_memory() -> None:
+    there = shared.Node(shared.node(1, 4))
+    reserve(there.cluster, shared.manifest("wants", 1, shared.uses(5)), NODE)
+    said = refused(there.cluster, shared.manifest("other", 1, shared.uses(41)))
+    assert "41Gi" in said
+
+
+# Reservations of members of groups.
+
+
+def test_a_place_that_is_kept_for_a_member_is_a_place_of_its_group() -> None:
+    scheduler = Scheduler({"a": 2})
+    assert scheduler.bind(member("m0", size=2), "a-00") == ""
+    last = reserve(scheduler.cluster, member("m1", size=2), "a-01")
+    assert scheduler.passing(last) == ["a-01"]
+    assert scheduler.scores(last, ["a-01"])["a-01"] >= 5
+    assert scheduler.bind(last, "a-01") == ""
+
+
+def test_a_group_starts_beside_the_place_of_its_own_member() -> None:
+    scheduler = Scheduler({"a": 2})
+    last = reserve(scheduler.cluster, member("m1", size=2), "a-01")
+    assert scheduler.passing(member("m0", size=2)) == ["a-00"]
+    assert scheduler.bind(member("m0", size=2), "a-00") == ""
+    assert scheduler.bind(last, "a-01") == ""
+
+
+def test_a_place_that_is_kept_for_another_group_is_none() -> None:
+    scheduler = Scheduler({"a": 2})
+    reserve(scheduler.cluster, member("m1", "other", 2), "a-01")
+    assert scheduler.passing(member("m0", size=2)) == []
+
+
+# Explanations of members.
+
+
+def told(cluster: Cluster, name: str) -> dict[str, str]:
+    """What each node says to a pod that is known."""
+    found = cluster.pod_named("default", name)
+    assert found is not None
+    assert isinstance(found.request, GpuRequest)
+    rows = answers(
+        cluster,
+        cluster.cluster_facts(),
+        found.request,
+        asking=found.uid,
+        membership=found.membership,
+    )
+    return {row.node: row.reason for row in rows}
+
+
+def test_the_node_of_a_bound_member_says_what_it_said_before() -> None:
+    scheduler = Scheduler({"a": 2})
+    for name, node in (("m0", "a-00"), ("m1", "a-01")):
+        assert scheduler.bind(member(name, size=2), node) == ""
+    assert told(scheduler.cluster, "m1")["a-01"] == ""
+
+
+def test_explain_agrees_with_filter_about_a_member_with_a_place() -> None:
+    scheduler = Scheduler({"a": 2})
+    assert scheduler.bind(member("m0", size=2), "a-00") == ""
+    reserve(scheduler.cluster, member("m1", size=2), "a-01")
+    assert told(scheduler.cluster, "m1")["a-01"] == ""
+
+
+# Many groups that never end.
+
+
+def started(groups: int, nodes: int) -> Scheduler:
+    """Groups over one zone, each with one of its many members."""
+    scheduler = Scheduler({"a": nodes})
+    for name in scheduler.names:
+        scheduler.cluster.put_labels(NodeName(name), {"zone": "z"})
+    for i in range(groups):
+        manifest = member(f"g{i}", f"g{i}", 100, 1, {"group-domain": "zone"})
+        manifest["spec"]["nodeName"] = scheduler.names[i % nodes]
+        scheduler.cluster.put_pod(record(manifest))
+    return scheduler
+
+
+def test_the_event_loop_leaves_many_groups_to_a_thread() -> None:
+    scheduler = started(AT_ONCE_KEPT // 50 + 1, 50)
+    asked = msgspec.convert(member("x", "x", 2, 1, {"group-domain": "zone"}), Pod)
+    assert filter_nodes(scheduler.cluster, asked, scheduler.names).error == ""
+    with scheduler.cluster.locked(), pytest.raises(NotAtOnceError):
+        filter_nodes(scheduler.cluster, asked, scheduler.names, at_once=True)
+
+
+def test_nobody_passes_before_all_places_that_are_kept_are_known() -> None:
+    scheduler = started(3, 50)
+    asked = msgspec.convert(member("x", "x", 2, 1, {"group-domain": "zone"}), Pod)
+    assert filter_nodes(scheduler.cluster, asked, scheduler.names).node_names == []
+    found = filter_nodes(scheduler.cluster, asked, scheduler.names, 0.0)
+    assert (found.node_names, found.error) == ([], STILL_WORKING)
+
+
+# Evictions for members of groups.
+
+
+def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
+    scheduler = Scheduler({"a": 2, "b": 2})
+    scheduler.cluster.budgets = ()
+    assert scheduler.bind(member("m0", size=2), "a-00") == ""
+    scheduler.cluster.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
+    wants = record(member("m1", size=2))
+    scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
+    found = unblocking_of(scheduler.cluster, "default", "m1")
+    assert found is not None
+    assert found["takes"] is None, "filter refuses rack b: its group is in a"
+    assert found["plan"]["node"] == "a-01"
+    assert [step["pod"] for step in found["plan"]["steps"]] == ["other"]
+
+
+def test_nobody_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:
+    scheduler = Scheduler({"a": 2})
+    scheduler.cluster.budgets = ()
+    for i in range(2):
+        scheduler.cluster.put_pod(record(pod(4, name=f"o{i}", uid=f"o{i}", node=f"a-0{i}")))
+    wants = record(member("m0", size=2))
+    scheduler.cluster.put_pod(replace(wants, standing=Standing(priority=5)))
+    found = unblocking_of(scheduler.cluster, "default", "m0")
+    assert found is not None
+    assert (found["takes"], found["plan"]) == (None, None)
+
+
+def test_preemption_takes_pods_that_end_as_gone_for_the_group_too() -> None:
+    scheduler = Scheduler({"a": 2})
+    scheduler.cluster.budgets = ()
+    assert scheduler.bind(member("m0", size=2), "a-00") == ""
+    held = scheduler.cluster
+    for name, deleting in (("victim", False), ("ends", True)):
+        found = record(pod(2, name=name, uid=name, node="a-01"))
+        held.put_pod(replace(found, deleting=deleting, standing=Standing(priority=-1)))
+    offered: dict[str, MetaVictims | None] = {"a-01": MetaVictims([MetaPod("victim")], 0)}
+    asked = msgspec.convert(member("m1", size=2), Pod)
+    args = PreemptionArgs(asked, meta_victims=offered)
+    assert set(preempt(held, args).meta_victims) == {"a-01"}
+
+
+# Evictions on shared GPUs and on MIG.
+
+
+def holding(topology: NodeTopology, resource: str, held: Mapping[str, Sequence[str]]) -> Cluster:
+    """A node with bare pods of low priority that run on these devices."""
+    found = Cluster(lambda: 0.0, Settings(stale_after=None))
+    found.budgets = ()
+    for uid, devices in held.items():
+        manifest = shared.manifest(uid, len(devices), resource=resource, node=str(topology.name))
+        running = replace(record(manifest), phase="Running", admitted=True)
+        found.put_pod(replace(running, standing=Standing(priority=-1)))
+    allocations = tuple(
+        Allocation(PodUid(uid), "default", uid, "main", resource, tuple(map(DeviceId, devices)))
+        for uid, devices in held.items()
+    )
+    found.put_record(topology, Report("boot", 1, allocations=allocations))
+    return found
+
+
+def plan(cluster: Cluster, manifest: Mapping[str, Any]) -> set[str]:
+    """Who is evicted for a pod of priority 0."""
+    cluster.put_pod(record(manifest))
+    found = unblocking_of(cluster, "default", str(manifest["metadata"]["name"]))
+    assert found is not None
+    return {step["pod"] for step in found["plan"]["steps"]} if found["plan"] else set()
+
+
+def test_shares_are_unblocked_for_who_wants_the_gpu_alone() -> None:
+    topology = shared.node(1, 4)
+    gpu = topology.gpus[0].uuid
+    there = holding(topology, shared.GPU, {"a": [f"{gpu}::0"], "b": [f"{gpu}::1"]})
+    wanted = {"sharing": "exclusive", "same-numa": "true"}
+    assert plan(there, shared.manifest("wants", 4, wanted)) == {"a", "b"}
+
+
+def test_memory_of_shared_gpus_is_unblocked() -> None:
+    topology = shared.node(1, 4)
+    gpu = topology.gpus[0].uuid
+    there = holding(topology, shared.GPU, {"a": [f"{gpu}::0"], "b": [f"{gpu}::1"]})
+    assert len(plan(there, shared.manifest("wants", 1, shared.uses(25)))) == 1
+
+
+def test_mig_instances_are_unblocked() -> None:
+    topology = mig.node()
+    parts = {f"p{g}": mig.ids(topology, g, 0) for g in range(len(topology.gpus))}
+    there = holding(topology, mig.LARGE, parts)
+    wanted = {"gpu-model": "*MIG-2g.12gb", "spread-gpus": "true"}
+    assert len(plan(there, mig.asks(mig.LARGE, 2, wanted, name="wants", uid="wants"))) == 2
+
+
+# Words that somebody else wrote.
+
+
+def test_a_time_beyond_the_years_keeps_no_place() -> None:
+    there = shared.Node(shared.node(1, 4))
+    manifest = shared.manifest("wants", 1, {"min-gpu-memory": "1Gi"})
+    written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'
+    manifest["metadata"]["annotations"][KEPT_PLACE] = written
+    there.cluster.put_pod(record(manifest))
+    assert there.cluster.reserved_for(PodUid("wants")) is None
+    assert b"wants" in b"".join(cluster_file(there.cluster))
+    assert unblocking_of(there.cluster, "default", "wants") is not None
+
+
+def test_a_start_beyond_the_years_is_none() -> None:
+    there = shared.Node(shared.node(1, 4))
+    manifest = pod(1, name="p", uid="p", node="node", phase="Running")
+    manifest["status"]["startTime"] = "9999-12-31T23:59:59-14:00"
+    there.cluster.put_pod(record(manifest))
+    assert b'"p"' in b"".join(cluster_file(there.cluster))

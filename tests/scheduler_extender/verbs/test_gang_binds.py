@@ -1,0 +1,148 @@
+"""Members of a gang are bound at one time, and reports come between.
+
+Its scheduler gives up nothing that it has bound: a member that is refused in the middle leaves a
+gang that is bound in part. So where only a report is missing, the bind waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.membership import Group, Membership
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import SIBLINGS, Settings
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.verbs import BindError, Binding, Turns
+from scheduler_extender.wire import BindingArgs
+from tests.waiting import FOREVER, PATIENCE, eventually
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.report import Allocation, Report
+from topology.core.requests import Constraints, gpu_request
+from topology.machines import machine
+
+NODE = NodeName("dgx")
+PAIR = gpu_request(2, Constraints(link=LinkKind.NVLINK))
+GANG = Membership(Group("default", "podgroup/g"), 4, gang=True, siblings_counted=True)
+
+
+class Plane:
+    """A DGX-1V whose kubelet admits at once and whose agent reports when the test says so."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        self.cluster.put_record(machine("dgx1-v100").topology(NODE), Report("boot", 1))
+        self.turns = Turns(self.cluster, FOREVER)
+        self.given_up = threading.Event()
+        self._got: list[Allocation] = []
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        return self.cluster.pod(uid)
+
+    def write(self, binding: Binding) -> None:
+        """The pod is bound, admitted and runs, and no report has shown it."""
+        found = self.cluster.pod(binding.uid)
+        assert found is not None
+        self.cluster.put_pod(replace(found, node=binding.node, phase="Running", admitted=True))
+
+    def bind(self, name: str, membership: Membership | None = GANG) -> str:
+        """The error of a bind; empty where it was written."""
+        pod = PodRecord(PodUid(name), "default", name, None, PAIR, membership=membership)
+        self.cluster.put_pod(pod)
+        args = BindingArgs(name, "default", name, NODE)
+        late = self.given_up.is_set
+        try:
+            verbs.bind(self.cluster, self, args, lambda: "now", late, self.turns)
+        except BindError as error:
+            return str(error)
+        return ""
+
+    def unreported(self) -> str:
+        """Wait until a pod is bound that no report has shown; its name."""
+        found: list[str] = []
+
+        def bound() -> bool:
+            shown = {each.pod for each in self._got}
+            found[:] = [p.name for p in self.cluster.facts(NODE).pods.values()]
+            found[:] = [name for name in found if name not in shown]
+            return bool(found)
+
+        eventually(bound)
+        return found[0]
+
+    def report(self, name: str, *got: int) -> None:
+        """The agent shows which GPUs a pod has got, beside those of the others."""
+        topology = self.cluster.facts(NODE).topology
+        assert topology is not None
+        ids = tuple(DeviceId(topology.gpus[p].uuid) for p in got)
+        shown = Allocation(PodUid(name), "default", name, "main", "nvidia.com/gpu", ids)
+        self._got.append(shown)
+        sequence = 1 + len(self._got)
+        self.cluster.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
+
+
+@pytest.fixture
+def plane() -> Plane:
+    return Plane()
+
+
+def waits(plane: Plane, bind: Future[str]) -> None:
+    """The bind has been decided once, and neither refused nor written."""
+    eventually(lambda: plane.turns.waiting_for_news == 1 or bind.done())
+    assert not bind.done()
+
+
+def test_a_member_waits_for_the_report_about_a_sibling_that_runs(plane: Plane) -> None:
+    """Any two GPUs could be the sibling's until then, and some of these break up the rest."""
+    assert plane.bind("p0") == ""
+    with ThreadPoolExecutor(1) as threads:
+        bind = threads.submit(plane.bind, "p1")
+        try:
+            waits(plane, bind)
+            plane.report("p0", 6, 7)
+            assert bind.result(PATIENCE) == ""
+        finally:
+            plane.given_up.set()
+
+
+def test_the_whole_gang_is_bound_however_late_the_reports_are(plane: Plane) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        binds = [threads.submit(plane.bind, f"p{i}") for i in range(4)]
+        try:
+            for pair in ((6, 7), (2, 3), (0, 4), (1, 5)):
+                name = plane.unreported()
+                plane.report(name, *pair)
+            assert [bind.result(PATIENCE) for bind in binds] == [""] * 4
+        finally:
+            plane.given_up.set()
+
+
+def test_without_a_report_it_is_refused_once_the_scheduler_has_given_it_up(plane: Plane) -> None:
+    assert plane.bind("p0") == ""
+    with ThreadPoolExecutor(1) as threads:
+        bind = threads.submit(plane.bind, "p1")
+        waits(plane, bind)
+        plane.given_up.set()
+        assert bind.result(PATIENCE) != ""
+
+
+def test_a_pod_of_no_gang_does_not_wait(plane: Plane) -> None:
+    errors = [plane.bind(f"p{i}", None) for i in range(4)]
+    assert errors[0] == ""
+    assert errors[3] != ""
+
+
+def test_what_no_report_will_mend_is_refused_at_once(plane: Plane) -> None:
+    """GPUs 1 to 4 are free and all is reported: nothing is to come."""
+    for name, pair in (("a", (0, 5)), ("b", (6, 7))):
+        topology = plane.cluster.facts(NODE).topology
+        assert topology is not None
+        pod = PodRecord(PodUid(name), "default", name, NODE, gpu_request(2), phase="Running")
+        plane.cluster.put_pod(pod)
+        plane.report(name, *pair)
+    assert plane.bind("p0") == SIBLINGS.reason

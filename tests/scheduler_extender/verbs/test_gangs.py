@@ -1,0 +1,171 @@
+"""A gang's members pass only where every sibling that may come first leaves them what they ask.
+
+Its scheduler asks filter about all members before it binds the first. So each of these tests asks
+about all of them first, lets the scheduler choose as badly as it may, and binds in any order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.decision import SIBLINGS
+from scheduler_extender.state.groups import ANOTHER_CHOSEN
+from scheduler_extender.state.pods import pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import pod
+from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.report import Allocation, Report
+from topology.machines import machine
+
+LABEL = "scheduling.x-k8s.io/pod-group"
+
+
+def gang(name: str, size: int = 0, gpus: int = 2, **annotations: str) -> dict[str, Any]:
+    """A pod of the gang ``g``; ``size`` 0 says nothing of how many there are."""
+    ours = {"link": "nvlink", **annotations, **({"group-size": str(size)} if size else {})}
+    found = pod(gpus, ours, name=name, uid=f"uid-{name}")
+    found["metadata"]["labels"] = {LABEL: "g"}
+    return found
+
+
+def on(kind: str, count: int = 1, free: Iterable[int] | None = None) -> Scheduler:
+    """A cluster of nodes of one kind, whose GPUs are ``free``, or all."""
+    scheduler = Scheduler({})
+    for i in range(count):
+        node = machine(kind).topology(f"{kind}-{i}")
+        taken = set(range(len(node.gpus))) - set(range(len(node.gpus)) if free is None else free)
+        ids = tuple(DeviceId(node.gpus[p].uuid) for p in sorted(taken))
+        uid = PodUid(f"held-{i}")
+        held = Allocation(uid, "default", uid, "main", "nvidia.com/gpu", ids)
+        scheduler.names.append(node.name)
+        scheduler.cluster.put_record(node, Report("boot", 1, allocations=(held,) if ids else ()))
+        if ids:
+            found = pod(len(ids), name=uid, uid=uid, node=node.name, phase="Running")
+            holder = pod_record(msgspec.convert(found, Pod), MANAGED)
+            assert holder is not None
+            scheduler.cluster.put_pod(holder)
+    return scheduler
+
+
+def test_four_pairs_fill_a_machine_on_which_all_gpus_are_linked() -> None:
+    scheduler = on("hgx-h100-8")
+    pods = [gang(f"p{i}", 4) for i in range(4)]
+    for asked in pods:
+        assert scheduler.passing(asked) == scheduler.names
+    for asked in pods:
+        assert scheduler.bind(asked, scheduler.names[0]) == ""
+
+
+def test_a_pod_that_takes_a_whole_node_has_no_sibling_beside_it() -> None:
+    scheduler = on("dgx1-v100", 2)
+    asked = [gang(f"p{i}", 2, 8, shape="connected") for i in range(2)]
+    assert [scheduler.passing(each) for each in asked] == [scheduler.names] * 2
+    assert scheduler.bind(asked[0], "dgx1-v100-0") == ""
+    assert scheduler.bind(asked[1], "dgx1-v100-1") == ""
+
+
+def test_siblings_may_break_up_what_a_cube_mesh_holds() -> None:
+    """GPUs 1 to 4 of a DGX-1V: a pair is promised alone; after another one, two may be left that
+    are not linked. Six GPUs hold a triple, and not always two."""
+    scheduler = on("dgx1-v100", free=(1, 2, 3, 4))
+    assert scheduler.passing(pod(2, {"link": "nvlink"})) == scheduler.names
+    found = scheduler.filter(gang("p0", 2))
+    assert found.failed == dict.fromkeys(scheduler.names, SIBLINGS.reason)
+    scheduler = on("dgx1-v100", free=range(6))
+    assert scheduler.passing(pod(3, {"link": "nvlink"})) == scheduler.names
+    assert scheduler.reasons(gang("t0", 2, 3)) == {SIBLINGS.reason}
+    assert scheduler.bind(gang("t0", 2, 3), scheduler.names[0]) == SIBLINGS.reason
+
+
+@pytest.mark.parametrize("kind", ["dgx1-v100", "a100-pcie-4-bridged", "dgx-a100", "l40s-4"])
+@pytest.mark.parametrize("gpus", [1, 2, 3, 4])
+@pytest.mark.parametrize("constraint", ["link", "same-numa", "none"])
+def test_when_all_members_pass_each_bind_is_done(kind: str, gpus: int, constraint: str) -> None:
+    """Whatever the scheduler chooses among the nodes that passed, by count, and in any order."""
+    keys = {"link": {"link": "nvlink"}, "same-numa": {"same-numa": "true"}, "none": {}}
+    rng = random.Random(f"{kind} {gpus} {constraint}")
+    started = 0
+    for size, taken in itertools.product((2, 3, 4, 0), (0, 1, 2)):
+        scheduler = on(kind, 2)
+        left = dict.fromkeys(scheduler.names, 8 if kind.startswith("dgx") else 4)
+        for i in range(taken):
+            first = pod(1, name=f"first{i}", uid=f"first{i}")
+            node = rng.choice(scheduler.names)
+            if scheduler.bind(first, node) == "":
+                left[node] -= 1
+        pods = [gang(f"p{i}", size, gpus) for i in range(size or 3)]
+        for each in pods:
+            annotations = each["metadata"]["annotations"]
+            del annotations["gpu-topology.io/link"]
+            annotations |= {f"gpu-topology.io/{k}": v for k, v in keys[constraint].items()}
+        chosen = []
+        for each in pods:
+            fits = [n for n in scheduler.passing(each) if left[n] >= gpus]
+            if not fits:
+                break
+            chosen.append((each, rng.choice(fits)))
+            left[chosen[-1][1]] -= gpus
+        if len(chosen) < len(pods):
+            continue  # the scheduler would bind none of them
+        started += 1
+        rng.shuffle(chosen)
+        for each, node in chosen:
+            assert scheduler.bind(each, node) == ""
+    if constraint == "none" or (constraint, kind) == ("link", "dgx-a100"):
+        assert started
+
+
+def test_a_gang_whose_size_nobody_says_counts_all_that_there_is_room_for() -> None:
+    """Six free GPUs take two pairs whichever come first, and not always three."""
+    scheduler = on("dgx1-v100", free=(1, 2, 3, 4, 6, 7))
+    two, any_number = scheduler.passing(gang("p0", 2)), scheduler.passing(gang("p1"))
+    assert (two, any_number) == (scheduler.names, [])
+
+
+def test_siblings_that_are_bound_count_as_what_they_are() -> None:
+    """The last member comes after all others, so nobody may come before it but who is there."""
+    scheduler = on("dgx1-v100", 2, free=range(6))
+    first, last = gang("t0", 2, 3), gang("t1", 2, 3)
+    assert scheduler.passing(last) == []
+    bound = pod_record(msgspec.convert(first, Pod), MANAGED)
+    assert bound is not None
+    scheduler.cluster.put_pod(replace(bound, node=NodeName("dgx1-v100-0")))  # by somebody else
+    assert scheduler.passing(last) == ["dgx1-v100-1"]
+
+
+def test_the_stock_scheduler_binds_one_by_one_and_nobody_comes_first() -> None:
+    scheduler = on("dgx1-v100", free=range(6))
+    asked = member("t0", "g", 2, 3, {"group-domain": "node", "policy": "preferred"})
+    assert scheduler.passing(asked) == scheduler.names
+
+
+def test_a_gang_goes_to_one_rack_though_nobody_is_bound_yet() -> None:
+    scheduler = Scheduler({"a": 18, "b": 18, "half": 9})
+    pods = [member(f"m{i}", "", 18, 4, RACK, {LABEL: "g"}) for i in range(18)]
+    found = [scheduler.filter(each) for each in pods]
+    assert len({tuple(each.node_names or ()) for each in found}) == 1
+    (chosen,) = {name[0] for name in found[0].node_names or ()}
+    assert set(found[0].failed.values()) == {
+        ANOTHER_CHOSEN.reason,
+        "the domain cannot hold the pod's whole group",
+    }
+    for each, node in zip(pods, reversed(rack(chosen)), strict=True):
+        assert scheduler.bind(each, node) == ""
+
+
+def test_a_gang_of_many_small_pods_fits_a_rack_tray_by_tray() -> None:
+    scheduler = Scheduler({"a": 4})
+    pods = [member(f"m{i}", "", 16, 1, RACK, {LABEL: "g"}) for i in range(16)]
+    for each in pods:
+        assert scheduler.passing(each) == rack("a", 4)
+    for i, each in enumerate(pods):
+        assert scheduler.bind(each, rack("a", 4)[i % 4]) == ""

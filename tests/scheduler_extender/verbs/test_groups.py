@@ -1,0 +1,350 @@
+"""Pods of one group share a domain that holds them all."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.groups import (
+    DISAGREE,
+    ELSEWHERE,
+    KEPT,
+    NO_DOMAIN,
+    NO_LONGER,
+    SPLIT,
+    TOO_SMALL,
+)
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
+from scheduler_extender.verbs.binding import STILL_COUNTING
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
+from tests.nodes import pod
+from tests.scheduler_extender.serving import running
+from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
+from topology.core.devices import NodeName, PodUid
+from topology.core.report import Report
+from topology.machines import machine
+
+
+@pytest.fixture
+def scheduler() -> Scheduler:
+    """Two racks of 18 trays, and half a rack."""
+    return Scheduler({"a": 18, "b": 18, "half": 9})
+
+
+def record(manifest: dict[str, object], node: str) -> PodRecord:
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    return replace(found, node=NodeName(node) if node else None)
+
+
+def test_a_bind_that_would_count_places_for_long_is_tried_again() -> None:
+    """What it has counted stays remembered, so that the next try is quick."""
+    scheduler = Scheduler({"a": 2, "b": 2})
+    assert scheduler.bind(member("other", group="other", size=2), "a-00") == ""
+    seconds = iter(range(10_000))
+    scheduler.cluster.clock = lambda: float(next(seconds))
+    assert scheduler.bind(member("m0", size=2), "b-00") == STILL_COUNTING
+    scheduler.cluster.clock = lambda: 0.0
+    assert scheduler.bind(member("m0", size=2), "b-00") == ""
+
+
+def test_the_first_member_may_start_in_each_rack_that_holds_the_group(
+    scheduler: Scheduler,
+) -> None:
+    found = scheduler.filter(member("first"))
+    assert found.node_names == rack("a") + rack("b")
+    assert found.failed == dict.fromkeys(rack("half", 9), TOO_SMALL.reason)
+
+
+def test_the_whole_group_fills_one_rack(scheduler: Scheduler) -> None:
+    nodes = {scheduler.place(member(f"m{i}")) for i in range(18)}
+    assert nodes in (set(rack("a")), set(rack("b")))
+
+
+def test_who_follows_goes_where_the_first_is(scheduler: Scheduler) -> None:
+    assert scheduler.bind(member("first"), "b-03") == ""
+    found = scheduler.filter(member("second"))
+    assert set(found.node_names or ()) == set(rack("b")) - {"b-03"}
+    assert found.unresolvable == dict.fromkeys(rack("a") + rack("half", 9), ELSEWHERE.reason)
+
+
+def test_a_member_that_was_sent_elsewhere_before_the_first_was_bound_is_not_bound_there(
+    scheduler: Scheduler,
+) -> None:
+    first, second = member("first"), member("second")
+    assert "a-00" in scheduler.passing(first)
+    assert "b-00" in scheduler.passing(second)
+    assert scheduler.bind(first, "a-00") == ""
+    assert scheduler.bind(second, "b-00") == ELSEWHERE.reason
+    assert scheduler.node_of(second) is None
+    assert scheduler.bind(second, "a-01") == ""
+
+
+def test_a_group_starts_only_where_others_leave_it_room(scheduler: Scheduler) -> None:
+    """Ten of the eighteen trays of rack a are spoken for, though one is taken only."""
+    scheduler.bind(member("x0", "other", 10), "a-00")
+    assert set(scheduler.passing(member("t0", size=9))) == {*rack("b"), *rack("half", 9)}
+    small = scheduler.filter(member("s0", "small", 8))
+    assert {n for n in small.node_names or () if n.startswith("a")} < set(rack("a"))
+    assert set(small.failed.values()) == {KEPT.reason, "not enough free GPUs"}
+
+
+def test_two_groups_that_race_for_one_rack_do_not_both_start(scheduler: Scheduler) -> None:
+    one, two = member("x0", "one", 10), member("y0", "two", 10)
+    assert "a-00" in scheduler.passing(one)
+    assert "a-01" in scheduler.passing(two)
+    assert scheduler.bind(one, "a-00") == ""
+    assert scheduler.bind(two, "a-01") == TOO_SMALL.reason
+    assert scheduler.bind(two, "b-00") == ""
+
+
+def test_two_groups_share_a_rack_to_the_last_tray(scheduler: Scheduler) -> None:
+    pods = {
+        "x": [member(f"x{i}", "x", 10) for i in range(10)],
+        "y": [member(f"y{i}", "y", 8) for i in range(8)],
+    }
+    assert scheduler.bind(pods["x"][0], "a-00") == ""
+    allowed = [n for n in scheduler.passing(pods["y"][0]) if n.startswith("a")]
+    assert len(allowed) == 8
+    assert scheduler.bind(pods["y"][0], allowed[0]) == ""
+    for i in range(1, 10):
+        for name in ("y", "x"):
+            if i < len(pods[name]):
+                assert scheduler.place(pods[name][i]).startswith("a")
+
+
+def test_a_restart_forgets_nothing(scheduler: Scheduler) -> None:
+    scheduler.bind(member("x0", "other", 10), "a-00")
+    scheduler.bind(member("t0"), "b-00")
+    anew = Scheduler({"a": 18, "b": 18})
+    for name in ("x0", "t0"):
+        known = scheduler.cluster.pod(PodUid(f"uid-{name}"))
+        assert known is not None
+        anew.cluster.put_pod(known)
+    assert set(anew.passing(member("t1"))) == set(rack("b")) - {"b-00"}
+    assert anew.passing(member("u0", "later", 9)) == []
+
+
+def test_a_rack_that_can_no_longer_hold_the_group_takes_no_more_of_it(
+    scheduler: Scheduler,
+) -> None:
+    scheduler.bind(member("first"), "b-00")
+    scheduler.cluster.drop_record(NodeName("b-17"))
+    assert scheduler.reasons(member("second")) == {
+        NO_LONGER.reason,
+        ELSEWHERE.reason,
+        "not enough free GPUs",
+        "no topology report",
+    }
+    assert scheduler.passing(member("second")) == []
+    # Its members are on their way out: then it is as if they had never started.
+    first = record(member("first"), "b-00")
+    scheduler.cluster.put_pod(replace(first, deleting=True))
+    assert scheduler.passing(member("second")) == rack("a")
+
+
+def test_members_that_have_succeeded_have_come(scheduler: Scheduler) -> None:
+    for i in range(17):
+        done = record(member(f"m{i}"), rack("a")[i])
+        scheduler.cluster.put_pod(replace(done, phase="Succeeded"))
+    assert "half-00" in scheduler.passing(member("last"))
+
+
+def test_members_that_differ_are_told(scheduler: Scheduler) -> None:
+    scheduler.bind(member("first"), "b-00")
+    assert scheduler.reasons(member("second", size=17)) >= {DISAGREE.reason}
+    assert scheduler.passing(member("second", size=17)) == []
+    assert scheduler.bind(member("second", size=17), "b-01") == DISAGREE.reason
+    preferred = member("third", size=17, annotations={**RACK, "policy": "preferred"})
+    assert set(scheduler.scores(preferred, scheduler.passing(preferred)).values()) <= set(range(11))
+
+
+def test_the_same_name_in_another_namespace_is_another_group(scheduler: Scheduler) -> None:
+    scheduler.bind(member("first"), "b-00")
+    foreign = member("foreign")
+    foreign["metadata"]["namespace"] = "team-b"
+    assert scheduler.passing(foreign) == rack("a")
+
+
+def test_of_two_domains_the_larger_part_decides(scheduler: Scheduler) -> None:
+    """Somebody else has bound them; among equals the first domain by name counts."""
+    for i, node in enumerate(("a-00", "b-00", "b-01")):
+        scheduler.cluster.put_pod(record(member(f"m{i}", size=5), node))
+    found = scheduler.filter(member("next", size=5))
+    assert {name[0] for name in found.node_names or ()} == {"b"}
+    assert found.unresolvable == dict.fromkeys([*rack("a")[1:], *rack("half", 9)], SPLIT.reason)
+
+
+def test_a_node_without_a_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> None:
+    scheduler.cluster.put_record(machine("dgx-b200").topology("alone"), Report())
+    found = scheduler.filter(member("first"), [*scheduler.names, "alone"])
+    assert found.unresolvable == {"alone": NO_DOMAIN.reason}
+
+
+def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Scheduler) -> None:
+    hgx = [f"hgx-{i}" for i in range(3)]
+    for i, name in enumerate(hgx):
+        scheduler.cluster.put_record(machine("dgx-b200").topology(name), Report())
+        labels = {"nvidia.com/gpu.clique": f"c.{min(i, 1)}"}
+        scheduler.cluster.put_node(NodeName(name), advertises=True, labels=labels)
+    pair = member("first", size=2, gpus=8)
+    found = scheduler.filter(pair, hgx)
+    assert found.node_names == ["hgx-1", "hgx-2"]
+    assert found.failed == {"hgx-0": TOO_SMALL.reason}
+
+
+def test_any_node_label_names_a_domain(scheduler: Scheduler) -> None:
+    for i, name in enumerate(scheduler.names):
+        labels = {"example.com/block": f"block-{i % 5}"} if i < 40 else {}
+        scheduler.cluster.put_node(NodeName(name), advertises=True, labels=labels)
+    asked = member("first", size=8, annotations={"group-domain": "example.com/block"})
+    assert scheduler.bind(asked, "a-02") == ""
+    asked = member("second", size=8, annotations={"group-domain": "example.com/block"})
+    expected = {n for i, n in enumerate(scheduler.names) if i < 40 and i % 5 == 2} - {"a-02"}
+    assert set(scheduler.passing(asked)) == expected
+
+
+def test_a_label_that_no_node_has_is_no_domain(scheduler: Scheduler) -> None:
+    asked = member("first", annotations={"group-domain": "example.com/nothing"})
+    assert scheduler.reasons(asked) == {NO_DOMAIN.reason}
+
+
+def test_the_label_of_a_node_may_change(scheduler: Scheduler) -> None:
+    asked = member("first", size=2, annotations={"group-domain": "rack"})
+    assert scheduler.passing(asked) == []
+    for name in ("a-00", "b-00"):
+        labels = {"rack": "r1"}
+        scheduler.cluster.put_node(NodeName(name), advertises=True, labels=labels)
+    assert scheduler.passing(asked) == ["a-00", "b-00"]
+    scheduler.cluster.put_node(NodeName("b-00"), advertises=True, labels={"rack": "r2"})
+    assert scheduler.passing(asked) == []
+
+
+def test_a_cordoned_node_has_no_place_for_members_to_come(scheduler: Scheduler) -> None:
+    asked = member("first")
+    scheduler.cluster.put_node(NodeName("b-17"), advertises=True, cordoned=True)
+    found = scheduler.filter(asked, [n for n in scheduler.names if n != "b-17"])
+    assert found.node_names == rack("a")
+
+
+def test_a_group_on_one_node(scheduler: Scheduler) -> None:
+    one_node = {"group-domain": "node"}
+    assert scheduler.passing(member("p0", size=3, gpus=2, annotations=one_node)) == []
+    assert scheduler.bind(member("q0", "q", 2, 2, one_node), "b-00") == ""
+    assert scheduler.passing(member("q1", "q", 2, 2, one_node)) == ["b-00"]
+    other = scheduler.passing(member("r0", "r", 2, 2, one_node))
+    assert set(other) == set(scheduler.names) - {"b-00"}
+
+
+def test_a_preferred_domain_refuses_nobody_and_scores_best(scheduler: Scheduler) -> None:
+    preferred = {**RACK, "policy": "preferred"}
+    scheduler.bind(member("first", annotations=preferred), "b-00")
+    asked = member("second", annotations=preferred)
+    passing = scheduler.passing(asked)
+    assert set(passing) == set(scheduler.names) - {"b-00"}
+    scores = scheduler.scores(asked, passing)
+    best = {name for name, score in scores.items() if score == max(scores.values())}
+    assert best == set(rack("b")) - {"b-00"}
+
+
+def test_racks_fill_up_before_a_whole_one_is_begun(scheduler: Scheduler) -> None:
+    for i in range(6):
+        scheduler.bind(member(f"x{i}", "other", 6), f"b-{i:02}")
+    scores = scheduler.scores(member("first", size=9), scheduler.names)
+    best = {name for name, score in scores.items() if score == max(scores.values())}
+    assert best == set(rack("half", 9))
+    taken = {f"b-{i:02}" for i in range(6)}
+    scores = scheduler.scores(member("first", size=12), scheduler.names)
+    best = {name for name, score in scores.items() if score == max(scores.values())}
+    assert best == set(rack("b")) - taken
+
+
+def test_plain_members_share_a_domain_too(scheduler: Scheduler) -> None:
+    plain = {**RACK, "link": ""}
+    scheduler.bind(member("first", annotations=plain), "b-00")
+    asked = member("second", annotations=plain)
+    assert set(scheduler.passing(asked)) == set(rack("b")) - {"b-00"}
+    found = scheduler.filter(asked, [*rack("b"), "never-heard-of"])
+    assert found.unresolvable == {"never-heard-of": NO_DOMAIN.reason}
+
+
+def test_a_pod_without_a_group_goes_anywhere(scheduler: Scheduler) -> None:
+    scheduler.bind(member("x0", "other", 18), "a-00")
+    assert set(scheduler.passing(pod(4, {"link": "nvlink"}))) == set(scheduler.names) - {"a-00"}
+
+
+def test_where_there_is_no_time_the_answer_is_an_error(scheduler: Scheduler) -> None:
+    asked = msgspec.convert(member("first"), Pod)
+    found = filter_nodes(scheduler.cluster, asked, scheduler.names, seconds=0)
+    assert found.error == STILL_WORKING
+    assert "a-00" in (filter_nodes(scheduler.cluster, asked, scheduler.names).node_names or ())
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, {"scheduling.x-k8s.io/pod-group": "g"}], ids=["group", "gang"]
+)
+def test_members_that_are_bound_at_the_same_time_do_not_refuse_each_other(
+    scheduler: Scheduler, labels: dict[str, str]
+) -> None:
+    """A bind sees the places that others have taken since it asked how many had come."""
+    pods = [member(f"m{i}", "" if labels else "train", labels=labels) for i in range(18)]
+    assert all(scheduler.passing(each) for each in pods)
+    switches = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(18) as pool:
+            assert set(pool.map(scheduler.bind, pods, rack("b"))) == {""}
+    finally:
+        sys.setswitchinterval(switches)
+
+
+def test_explain_says_where_the_group_is() -> None:
+    trays = [machine("gb200-tray").topology(name, group="a") for name in rack("a", 3)]
+    with running(*trays) as service:
+        first, second = member("first", size=3), member("second", size=3)
+        assert service.filter(first, *rack("a", 3))["NodeNames"] == rack("a", 3)
+        assert service.bind(first, "a-01") == ""
+        service.cluster.put_pod(record(second, ""))
+        found = service.admin.get("/v1/explain/default/second").json()
+        (domain,) = found["group"].pop("domains")
+        assert domain == f"{trays[0].fabric.cluster_uuid}.1" if trays[0].fabric else ""
+        assert found["group"] == {
+            "name": "train",
+            "gang": False,
+            "size": 3,
+            "domain": "nvlink-domain",
+            "come": 1,
+            "nodes": {"a-01": 1},
+        }
+        assert {row["node"]: row["reason"] for row in found["nodes"]} == {
+            "a-00": "",
+            "a-01": "not enough free GPUs",
+            "a-02": "",
+        }
+        service.cluster.drop_record(NodeName("a-02"))
+        found = service.admin.get("/v1/explain/default/second").json()
+        assert {row["node"]: row["reason"] for row in found["nodes"]} == {
+            "a-00": NO_LONGER.reason,
+            "a-01": "not enough free GPUs",
+        }
+
+
+def full(scheduler: Scheduler, names: list[str]) -> None:
+    for name in names:
+        holder = pod(4, name=f"held-{name}", uid=f"held-{name}")
+        scheduler.cluster.put_pod(record(holder, name))
+
+
+def test_an_eviction_helps_only_where_the_whole_group_then_fits(scheduler: Scheduler) -> None:
+    """One held tray of rack a, two of rack b; each eviction frees one."""
+    full(scheduler, ["a-00", "b-00", "b-01", *rack("half", 9)])
+    asked = msgspec.convert(member("first"), Pod)
+    victims = {name: MetaVictims([MetaPod(f"held-{name}")]) for name in ("a-00", "b-00", "half-00")}
+    found = preempt(scheduler.cluster, PreemptionArgs(asked, meta_victims={**victims}))
+    assert found.meta_victims.keys() == {"a-00"}

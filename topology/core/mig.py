@@ -1,0 +1,163 @@
+"""The devices of one resource by position, where MIG instances may stand in the place of GPUs.
+
+NVIDIA's plugin serves MIG instances under one of two strategies: ``single`` serves all of them as
+``nvidia.com/gpu``, for then all are alike, ``mixed`` serves those of each profile as a resource of
+its own (``nvidia.com/mig-1g.10gb``), beside whole GPUs. Everything else in the core works with
+positions, and pools that count the devices at each. So a resource of MIG instances gets a shape of
+its own: a position is *equal instances of one GPU* (one profile, one memory), with the GPU's NUMA
+nodes and NICs, and no position has a link to any other, for instances have none. Equal instances
+are interchangeable, so 16 GPUs with seven instances each are 16 positions and not 112.
+
+Instances that are time-sliced have a position each: the plugin chooses among the replicas of one
+instance by how many of that instance are out.
+
+Sources: k8s-device-plugin 0.17 to 0.19 (``internal/rm/device_map.go``, ``internal/lm/resource.go``
+for the product's name), read and run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from topology.core.devices import Gpu, GpuResource, Mask, MigInstance, positions
+from topology.core.graph import MAX_GPUS, NodeTopology, Shape, shared_shape
+from topology.core.links import canonical_product
+
+MIG = "mig"
+"""The strategy of a resource of MIG instances."""
+MIG_IDS = "MIG-"
+"""What the device id of an instance begins with."""
+MIG_RESOURCE = "/mig-"
+"""In the name of a resource of the mixed strategy, before the profile."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ServedDevices:
+    """The devices that a node serves as one resource, by position.
+
+    ``position_of`` takes a device id without its replica number. ``counts`` are the devices at each
+    position, ``gpu_of`` its GPU as a position of ``NodeTopology.gpus``, ``indices_of`` the same by
+    the driver's number. ``problem`` says why this cannot be worked with; empty where it can.
+    """
+
+    shape: Shape
+    position_of: Mapping[str, int]
+    counts: tuple[int, ...]
+    gpu_of: tuple[int, ...]
+    indices_of: tuple[int, ...]
+    problem: str = ""
+
+    def indices(self, mask: Mask) -> tuple[int, ...]:
+        """The driver indices of the GPUs at these positions, ascending, each once."""
+        return tuple(sorted({self.indices_of[p] for p in positions(mask)}))
+
+    def on(self, gpus: Mask) -> Mask:
+        """The positions that lie on some of the node's GPUs."""
+        return sum(1 << p for p, gpu in enumerate(self.gpu_of) if gpus >> gpu & 1)
+
+
+def shape_of(topology: NodeTopology, served: GpuResource) -> Shape:
+    """The shape that one resource of a node is served from: the node's own, unless of MIG."""
+    return served_devices(topology, served).shape if served.strategy == MIG else topology.shape
+
+
+def served_devices(topology: NodeTopology, served: GpuResource) -> ServedDevices:
+    """The devices of one resource of a node; worked out once for each node and resource."""
+    found = topology.views.get(served)
+    if found is None:
+        kind = _instances if served.strategy == MIG else _gpus
+        found = kind(topology, served)
+        topology.views[served] = found
+    return found
+
+
+def instance_ids(topology: NodeTopology) -> frozenset[str]:
+    """The device ids of all MIG instances of a node."""
+    return frozenset(part.uuid for gpu in topology.gpus for part in gpu.mig_instances)
+
+
+def profile_named(resource: str) -> str:
+    """The profile that a resource of the mixed strategy is named after, as the plugin writes it:
+    with a dot for each plus. Empty for any other name.
+
+    >>> profile_named("nvidia.com/mig-1g.10gb.me"), profile_named("nvidia.com/gpu")
+    ('1g.10gb.me', '')
+    """
+    return resource.partition(MIG_RESOURCE)[2].removesuffix(".shared")
+
+
+def product_of(gpu: Gpu, part: MigInstance) -> str:
+    """The product as NVIDIA's labels name an instance.
+
+    >>> from topology.machines import machine
+    >>> a100 = machine("dgx-a100").topology("n").gpus[0]
+    >>> product_of(a100, MigInstance("MIG-1", "1g.5gb", a100.memory))
+    'a100-sxm4-40gb-mig-1g.5gb'
+    """
+    return canonical_product(f"{gpu.product}-MIG-{part.profile}")
+
+
+def _gpus(topology: NodeTopology, served: GpuResource) -> ServedDevices:
+    everything = tuple(range(len(topology.gpus)))
+    return ServedDevices(
+        topology.shape,
+        cast("Mapping[str, int]", topology.position_of_uuid),
+        (served.replicas,) * len(everything),
+        everything,
+        tuple(gpu.index for gpu in topology.gpus),
+    )
+
+
+@dataclass(slots=True)
+class _Place:
+    """A position to be: equal instances of the GPU at position ``gpu``."""
+
+    gpu: int
+    part: MigInstance
+    ids: list[str]
+
+
+def _instances(topology: NodeTopology, served: GpuResource) -> ServedDevices:
+    places = list(_places(topology, served))
+    problem = ""
+    if len(places) > MAX_GPUS:
+        problem = (
+            f"resources: {served.name} has {len(places)} MIG instances that are time-sliced, at "
+            f"most {MAX_GPUS} can be followed"
+        )
+        places = places[:MAX_GPUS]
+    whole, gpus = topology.shape, [place.gpu for place in places]
+    shape = Shape(
+        products=tuple(product_of(topology.gpus[p.gpu], p.part) for p in places),
+        memory=tuple(p.part.memory for p in places),
+        numa=tuple(whole.numa[g] for g in gpus),
+        mig=(False,) * len(places),
+        nic=tuple(whole.nic[g] for g in gpus),
+        links=((None,) * len(places),) * len(places),
+        topology_nodes=tuple(whole.topology_nodes[g] for g in gpus),
+        instances=tuple(len(p.ids) for p in places),
+        parents=tuple(gpus),
+    )
+    return ServedDevices(
+        shared_shape(shape),
+        {uuid: position for position, place in enumerate(places) for uuid in place.ids},
+        tuple(len(place.ids) * served.replicas for place in places),
+        tuple(gpus),
+        tuple(topology.gpus[g].index for g in gpus),
+        problem,
+    )
+
+
+def _places(topology: NodeTopology, served: GpuResource) -> Iterator[_Place]:
+    """By ascending GPU, and on each in the driver's order."""
+    profile = profile_named(served.name)
+    for position, gpu in enumerate(topology.gpus):
+        alike: dict[object, _Place] = {}
+        for part in gpu.mig_instances:
+            if profile and part.profile.replace("+", ".") != profile:
+                continue
+            kind = part.uuid if served.replicas > 1 else (part.profile, part.memory)
+            alike.setdefault(kind, _Place(position, part, [])).ids.append(part.uuid)
+        yield from alike.values()

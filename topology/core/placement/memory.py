@@ -1,0 +1,249 @@
+"""Memory of shared GPUs: may the pods on one GPU come to use more than it has?
+
+A pod may say how much memory it will use on each GPU that it gets (``gpu-memory``); one that says
+nothing uses its shares' part. The device plugin counts shares and knows no memory, so nothing but
+this rule keeps the sum below what a GPU has. It holds for every pod, plain ones too: a plain pod
+may land beside one that was told that its memory is there.
+
+Outcomes speak of counts, not of who holds what. So the question is put GPU by GPU: let any of its
+holders end, and let every pod that is on its way here come if it can. What a pod may get on a GPU
+follows from the allocator:
+
+``distributed``
+    takes a share of the GPU with the most shares left, again and again. A GPU with ``left`` shares
+    has its turn only once all others have no more than that. That takes as many picks as the
+    others have shares above ``left``. Pods on their way may do some of these picks; pods that end
+    only make it more.
+``packed`` and all others
+    may take any share that is free: pods that end decide which GPU has the fewest left.
+
+That is an upper bound, so what it allows is sound: no order of endings and admissions leads to a
+sum above a GPU's memory. ``tests/property/test_memory.py`` plays them all on small nodes.
+
+Amounts are bytes times the replicas of a GPU, so that a share's part is a whole number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from topology.core.admission import Kubelet
+from topology.core.allocators.greedy import DISTRIBUTED
+from topology.core.availability import Availability, Holder, Unreported
+from topology.core.devices import Bytes, Mask
+from topology.core.placement.rejections import IN_PROGRESS, Rejection
+from topology.core.pools import Pool, count, gpus
+from topology.core.remembering import interruptible
+from topology.core.requests import GpuRequest, memory_text
+
+Amount = int
+"""Bytes times replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """The memory of one GPU, in bytes: what its holders use by what they say, and what there is."""
+
+    used: Bytes
+    memory: Bytes
+
+
+def used_memory(kubelet: Kubelet, now: Availability) -> tuple[GpuMemory, ...]:
+    """What the pods on each GPU use, by position: those that a report shows."""
+    replicas = kubelet.replicas
+    return tuple(
+        GpuMemory(
+            Bytes(-(-sum(found.amount for found in tenants) // replicas)),
+            kubelet.shape.memory[p],
+        )
+        for p, tenants in enumerate(_tenants(kubelet, now))
+    )
+
+
+def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Rejection | None:
+    """Why the pod may not come: on some GPU more memory could be used than there is.
+
+    None where that cannot be. Where it could only be for pods that no report shows yet, the next
+    report may tell: then the placement waits.
+    """
+    declared = request.constraints.gpu_memory
+    if kubelet.replicas == 1 or not (declared or now.declares):
+        return None  # all parts together are no more than the whole
+    newcomer = Unreported(request.counts, memory=declared or 0)
+    if not _blamed(kubelet, now, newcomer):
+        return None
+    started = tuple(pod for pod in now.unreported if pod.started)
+    reported = replace(now, unreported=started)
+    if len(started) < len(now.unreported) and not _blamed(kubelet, reported, newcomer):
+        return IN_PROGRESS
+    some = memory_text(declared) if declared else "the pod's shares"
+    return Rejection(f"too little GPU memory is left for {some} on a GPU that may come", True)
+
+
+def has_room(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
+    """Whether some GPU with a free share has memory for the pod, as the last report shows it."""
+    declared = request.constraints.gpu_memory
+    replicas, memory = kubelet.replicas, kubelet.shape.memory
+    return any(
+        count(now.free, p, kubelet.width)
+        and sum(found.amount for found in tenants)
+        + (declared * replicas if declared else memory[p])
+        <= memory[p] * replicas
+        for p, tenants in enumerate(_tenants(kubelet, now))
+    )
+
+
+def _blamed(kubelet: Kubelet, now: Availability, newcomer: Unreported) -> Mask:
+    """The GPUs whose memory may be exceeded because of the newcomer.
+
+    Those where it may land, and those where others may land only if it comes first.
+    """
+    with_it = replace(now, unreported=(*now.unreported, newcomer))
+    over, reached = _exceeded(kubelet, with_it)
+    if over & ~reached:
+        over &= reached | ~_exceeded(kubelet, now)[0]
+    return over
+
+
+@dataclass(frozen=True, slots=True)
+class _Tenant:
+    """A pod on one GPU: how many devices it has there, and the memory that it uses there."""
+
+    devices: int
+    amount: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class _Incoming:
+    """A pod on its way here: its ``devices``, and its ``memory`` on each GPU in bytes (0: its
+    shares' part).
+
+    ``others`` are devices that may be taken before it is admitted. One that comes ``anywhere`` is
+    not followed. ``on`` are GPUs on which its memory is counted already.
+    """
+
+    devices: int
+    memory: int
+    others: int
+    anywhere: bool
+    on: Mask = 0
+
+    def most(self, above: Sequence[int], own: int, left: int) -> int:
+        """How many devices it may get on a GPU that has ``left``.
+
+        ``above[n]`` are the free devices of all GPUs above ``n`` on each; this one has ``own``.
+        """
+        if self.anywhere:
+            return min(self.devices, left)
+        got = 0
+        while got < min(self.devices, left):
+            level = left - got
+            picks_before = above[level] - max(0, own - level) - self.others
+            if picks_before > self.devices - got - 1:
+                break
+            got += 1
+        return got
+
+
+def _exceeded(kubelet: Kubelet, now: Availability) -> tuple[Mask, Mask]:
+    """The GPUs whose memory may be exceeded, and those that the last unreported pod may reach."""
+    width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
+    free = [count(now.free, p, width) for p in range(kubelet.shape.size)]
+    above = [sum(max(0, n - level) for n in free) for level in range(replicas + 1)]
+    incoming = _incoming(kubelet, now)
+    hiding = [holder for holder in (*now.running, *now.releasing) if holder.hidden]
+    over = reached = 0
+    for p, tenants in enumerate(_tenants(kubelet, now)):
+        interruptible()
+        used = sum(found.amount for found in tenants)
+        for released, less in _least_released(tenants).items():
+            left = min(free[p] + released, replicas)
+            parts: list[Amount] = []
+            lands = False
+            for n, pod in enumerate(incoming, 1):
+                got = pod.most(above, free[p], left)
+                if got and n == len(incoming):
+                    reached |= 1 << p
+                lands |= got > 0
+                if not pod.memory:
+                    parts += [memory[p]] * got
+                elif got and not pod.on >> p & 1:
+                    parts.append(pod.memory * replicas)
+            parts += _hidden(hiding, p, left, memory[p], kubelet)
+            parts.sort(reverse=True)  # no more pods than devices are left
+            if lands and used - less + sum(parts[:left]) > memory[p] * replicas:
+                over |= 1 << p
+    return over, reached
+
+
+def _incoming(kubelet: Kubelet, now: Availability) -> list[_Incoming]:
+    """The unreported pods, in order; departed ones only come before others."""
+    followed = kubelet.allocator is DISTRIBUTED and not kubelet.aligns
+    everybody = sum(pod.held for pod in now.unreported) + now.hidden
+    return [
+        _Incoming(
+            pod.held,
+            pod.memory,
+            everybody - pod.held,
+            anywhere=not followed or pod.opaque,
+            on=gpus(pod.shown, kubelet.width),
+        )
+        for pod in now.unreported
+        if not pod.departed
+    ]
+
+
+def _hidden(
+    hiding: Iterable[Holder], p: int, left: int, memory: Bytes, kubelet: Kubelet
+) -> Iterator[Amount]:
+    """What pods may use on a GPU by devices that no report shows, part by part."""
+    for holder in hiding:
+        if not holder.memory:
+            yield from [memory] * min(holder.hidden, left)
+        elif not count(holder.shown + holder.kept, p, kubelet.width):
+            yield holder.memory * kubelet.replicas
+
+
+def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
+    """Who is on each GPU, by position; any of them may end.
+
+    Devices that the kubelet does not hand out now count as their shares' part, whoever has them.
+    """
+    width, replicas, memory = kubelet.width, kubelet.replicas, kubelet.shape.memory
+    holders = [*now.running, *now.releasing]
+    holders += [Holder(pod.shown, 0, pod.memory) for pod in now.unreported if pod.shown]
+    found: list[list[_Tenant]] = [[] for _ in memory]
+    kept = [0] * len(memory)
+    for holder in holders:
+        for p, devices in _fields(holder.shown, width):
+            amount = holder.memory * replicas if holder.memory else devices * memory[p]
+            found[p].append(_Tenant(devices, amount))
+        for p, devices in _fields(holder.kept, width):
+            kept[p] += devices
+            if not count(holder.shown, p, width):
+                found[p].append(_Tenant(0, holder.memory * replicas))
+    for p, devices in _fields(now.withheld, width):
+        found[p] += [_Tenant(1, memory[p])] * (devices - kept[p])
+    return found
+
+
+def _fields(pool: Pool, width: int) -> Iterator[tuple[int, int]]:
+    """The positions of which a pool has devices, each with how many."""
+    field = (1 << width) - 1
+    while pool:
+        p = ((pool & -pool).bit_length() - 1) // width
+        devices = pool >> p * width & field
+        yield p, devices
+        pool -= devices << p * width
+
+
+def _least_released(tenants: Iterable[_Tenant]) -> dict[int, Amount]:
+    """The least memory that comes free with exactly so many devices, if some of them end."""
+    found = {0: 0}
+    for tenant in tenants:
+        for devices, amount in list(found.items()):
+            after, more = devices + tenant.devices, amount + tenant.amount
+            if more < found.get(after, more + 1):
+                found[after] = more
+    return found
