@@ -152,7 +152,7 @@ class ReplicatedCluster(RealCluster):
         self._as_scheduler.load_cert_chain(self.tls / "scheduler.crt", self.tls / "scheduler.key")
         backend = lambda: self.endpoint.port  # noqa: E731
         self.service = ServicePort(self._network, backend, served, self._as_scheduler)
-        self.ports = (self.service.port, self.ports[1])
+        self.asked_port = self.service.port
         for name in ("extender-a", "extender-b"):
             self.replicas.append(self.add_replica(name))
         self._follower_api = ApiServer.from_kubeconfig(self.control_plane.kubeconfig())
