@@ -114,7 +114,7 @@ def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
             STOCK_PICTURE,
             play.stock_kubelets,
             theirs,
-            f"stock kube-scheduler: {there} of {pods} pods placed, {wrong} on GPUs that will not do",
+            f"stock kube-scheduler: {there} of {pods} pods placed, {wrong} on unfit GPUs",
         ),
     )
     for name, kubelets, standings, title in drawings:
