@@ -16,6 +16,8 @@ from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.terminal import show
+from scheduler_extender.why.nearest import View
+from scheduler_extender.why.rows import rows_of
 from topology.core.placement import Verdict
 
 
@@ -48,7 +50,7 @@ def check(
     feed(known, cluster_file(cluster))
     asked = pod_file(pod)
     told = answers(known, known.cluster_facts(), asked.request, membership=asked.membership)
-    rows = checktable.check(asked.request, told)
+    rows = rows_of(asked.request, told, View(0.0))
     group = asked.membership.text if asked.membership is not None else ""
     asks = f"{asked.request.text} {group}".strip()
     if as_json:
