@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -50,6 +51,7 @@ def _path(given: Path | None) -> str | None:
 def _namespace(path: str, context: str | None) -> str:
     from kubernetes import config
 
-    contexts, current = config.list_kube_config_contexts(path)
+    listed: Callable[[str], Any] = config.list_kube_config_contexts
+    contexts, current = listed(path)
     chosen = next((c for c in contexts if c["name"] == context), current)
     return str((chosen or {}).get("context", {}).get("namespace") or "default")

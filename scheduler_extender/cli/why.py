@@ -109,7 +109,8 @@ def why(
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     if admin is not None:
         url = AdminPort(admin.rstrip("/"), admin_ca, token or token_of(kubeconfig, context))
-        found, notes = _from_extender(url, namespace or "default", pod), []
+        found = _from_extender(url, namespace or "default", pod)
+        notes: list[str] = []
     elif cluster is not None:
         found, notes = _from_file(cluster, namespace or "default", pod, weakest)
     else:

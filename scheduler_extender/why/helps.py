@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 from scheduler_extender.explain import counts_on
 from scheduler_extender.state.board import ClusterFacts
@@ -11,9 +12,10 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import decide
 from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
 from scheduler_extender.state.groupenquiry import as_member, gather
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.why.nearest import View
+from scheduler_extender.state.ledger import Ledger
+from scheduler_extender.state.node import NodeFacts, resource_of
+from scheduler_extender.state.pods import PodName, PodRecord
+from scheduler_extender.why.nearest import View, pods_on
 from scheduler_extender.why.phrases import listed
 from scheduler_extender.why.relaxing import Relaxed, relaxations
 from scheduler_extender.why.rows import Row
@@ -69,44 +71,86 @@ def helps_of(
     found: list[Help] = []
     try:
         with in_time(late):
-            found += _ends(cluster, request, rows, view)
-            found += _relaxed(cluster, seen, pod, request, late)
+            tried = chain(
+                _ends(cluster, pod, request, rows, view, late),
+                _relaxed(cluster, seen, pod, request, late),
+            )
+            found.extend(tried)
     except OutOfTimeError:
         return found, False
     return found, True
 
 
-def _ends(cluster: Cluster, request: GpuRequest, rows: Sequence[Row], view: View) -> list[Help]:
+def _ends(
+    cluster: Cluster,
+    pod: PodRecord,
+    request: GpuRequest,
+    rows: Sequence[Row],
+    view: View,
+    late: Callable[[], bool],
+) -> Iterator[Help]:
+    """Pods whose end would do, of the nearest nodes. A member of a group waits for its group, too:
+    nothing is said of it."""
+    if pod.membership is not None and (pod.membership.gang or pod.membership.domain):
+        return
     near = [row for row in rows if row.miss is not None and row.answer.kind in BY_AN_END]
     near.sort(key=lambda row: row.miss.distance if row.miss else (0, 0))
-    found: list[Help] = []
+    found = 0
     for row in near[:MOST_NODES]:
-        if len(found) < SHOWN_ENDS:
-            found += _ends_on(cluster, row.answer.facts, request, view)[:1]
-    return found
+        ends = next(_ends_on(cluster, row.answer.facts, request, view, late), None)
+        if ends is not None:
+            found += 1
+            yield ends
+        if found == SHOWN_ENDS:
+            return
 
 
-def _ends_on(cluster: Cluster, facts: NodeFacts, request: GpuRequest, view: View) -> list[Help]:
+def _ends_on(
+    cluster: Cluster,
+    facts: NodeFacts,
+    request: GpuRequest,
+    view: View,
+    late: Callable[[], bool],
+) -> Iterator[Help]:
     """The pods of one node whose end alone would do; else all that hold the node together."""
-    here = [p for p in facts.alive.values() if _holds(p, request)][:MOST_PODS]
-    found = []
-    for pod in here:
-        if _takes(cluster, facts, request, frozenset({pod.uid})):
-            name = view.name(pod.namespace, pod.name)
+    named = {
+        uid: view.name(*pod) for uid, pod in islice(_holders(facts, request).items(), MOST_PODS)
+    }
+    alone = False
+    for uid, name in named.items():
+        _check(late)
+        if _takes(cluster, facts, request, frozenset({uid})):
+            alone = True
             words = f"{name} on {facts.name} ends: the node takes the pod then"
-            found.append(Help("end", words, 1, facts.name, (name,)))
-    if found or len(here) < 2:
-        return found
-    fewest = _fewest(cluster, facts, request, [p.uid for p in here])
-    if fewest is None:
-        return []
-    names = tuple(view.name(p.namespace, p.name) for p in here if p.uid in fewest)
-    words = f"{listed(names)} on {facts.name} end: the node takes the pod then"
-    return [Help("end", words, 1, facts.name, names)]
+            yield Help("end", words, 1, facts.name, (name,))
+    if alone or len(named) < 2:
+        return
+    fewest = _fewest(cluster, facts, request, list(named), late)
+    if fewest is not None:
+        names = tuple(name for uid, name in named.items() if uid in fewest)
+        words = f"{listed(names)} on {facts.name} end: the node takes the pod then"
+        yield Help("end", words, 1, facts.name, names)
+
+
+def _check(late: Callable[[], bool]) -> None:
+    if late():
+        raise OutOfTimeError
+
+
+def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
+    """The pods that hold some of the resource here, or will."""
+    found = facts.ledger(request.resource) if facts.topology is not None else None
+    shown = set(found.shown) if isinstance(found, Ledger) else set()
+    here = {pod.uid for pod in facts.alive.values() if resource_of(pod) == request.resource}
+    return {uid: pod for uid, pod in pods_on(facts).items() if uid in here | shown}
 
 
 def _fewest(
-    cluster: Cluster, facts: NodeFacts, request: GpuRequest, uids: Sequence[PodUid]
+    cluster: Cluster,
+    facts: NodeFacts,
+    request: GpuRequest,
+    uids: Sequence[PodUid],
+    late: Callable[[], bool],
 ) -> frozenset[PodUid] | None:
     """Pods without whom the node takes the pod, none of whom could stay; None where all together
     do not help."""
@@ -114,6 +158,7 @@ def _fewest(
     if not _takes(cluster, facts, request, gone):
         return None
     for uid in uids:
+        _check(late)
         if _takes(cluster, facts, request, gone - {uid}):
             gone -= {uid}
     return gone
@@ -125,29 +170,24 @@ def _takes(
     return decide(facts.without(gone), request, cluster.settings).rejection is None
 
 
-def _holds(pod: PodRecord, request: GpuRequest) -> bool:
-    return isinstance(pod.request, GpuRequest) and pod.request.resource == request.resource
-
-
 def _relaxed(
     cluster: Cluster,
     seen: ClusterFacts,
     pod: PodRecord,
     request: GpuRequest,
     late: Callable[[], bool],
-) -> list[Help]:
+) -> Iterator[Help]:
     """For each key the least change after which some node takes the pod."""
     nodes = [facts.topology for facts in seen.nodes if facts.topology is not None]
-    found = []
     for _, values in relaxations(request, nodes):
         for relaxed in values:
+            _check(late)
             passing = _passing(cluster, seen, pod, relaxed, late)
             if passing:
                 nodes_text = f"{passing:,} node{'s' if passing != 1 else ''}"
                 words = f"{relaxed.words}: {nodes_text} would take it now"
-                found.append(Help("relax", words, passing, key=relaxed.key, value=relaxed.value))
+                yield Help("relax", words, passing, key=relaxed.key, value=relaxed.value)
                 break
-    return found
 
 
 def _passing(

@@ -12,7 +12,7 @@ import numpy as np
 from scheduler_extender.explain import Answer
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodName, PodRecord
 from scheduler_extender.why.phrases import duration, gpus_text, listed
 from topology.core.admission import Kubelet
 from topology.core.devices import Mask, PodUid, positions
@@ -229,25 +229,23 @@ class _Node:
         return sum(1 << p for p, index in enumerate(self.devices.indices_of) if index in wanted)
 
     def _name(self, uid: PodUid) -> str:
-        pod = self._pods().get(uid)
-        if pod is not None:
-            return self.view.name(*pod)
-        return "a pod that is gone"
-
-    def _pods(self) -> Mapping[PodUid, tuple[str, str]]:
-        """Every pod of the node by UID, those too that only the report names."""
-        report = self.facts.report
-        told = {
-            (a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")): (a.namespace, a.pod)
-            for a in (report.allocations if report is not None else ())
-        }
-        return told | {pod.uid: (pod.namespace, pod.name) for pod in self.facts.all_pods}
+        pod = pods_on(self.facts).get(uid)
+        return "a pod that is gone" if pod is None else self.view.name(*pod)
 
     def _seconds(self, uid: PodUid) -> float | None:
         pod = next((pod for pod in self.facts.all_pods if pod.uid == uid), None)
         if pod is None or pod.started is None:
             return None
         return max(0.0, self.view.today - pod.started)
+
+
+def pods_on(facts: NodeFacts) -> Mapping[PodUid, PodName]:
+    """Every pod of the node by UID, those too that only its report names."""
+    told = {
+        (a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")): (a.namespace, a.pod)
+        for a in (facts.report.allocations if facts.report is not None else ())
+    }
+    return told | {pod.uid: (pod.namespace, pod.name) for pod in facts.all_pods}
 
 
 @lru_cache(maxsize=256)
