@@ -115,13 +115,14 @@ def why(
         found, notes = _from_file(cluster, namespace or "default", pod, weakest)
     else:
         found, notes = _from_api_server(kubeconfig, context, namespace, pod, weakest)
+    found["notes"] = [*found.get("notes", ()), *notes]
     if as_json:
-        typer.echo(json.dumps({**found, "notes": notes}, indent=2))
+        typer.echo(json.dumps(found, indent=2))
     else:
         plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found['pod']}"
-        whytext.show(console, found, notes, plan)
-    waits_in_vain = not found.get("placed") and not found.get("takes")
-    raise typer.Exit(1 if waits_in_vain else 0)
+        whytext.show(console, found, plan)
+    goes_nowhere = not found.get("placed") and not found.get("takes")
+    raise typer.Exit(1 if goes_nowhere else 0)
 
 
 def _from_extender(port: AdminPort, namespace: str, pod: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 SHOWN_HELPS = 8
 
 
-def show(console: Console, found: Mapping[str, Any], notes: Sequence[str], unblock: str) -> None:
+def show(console: Console, found: Mapping[str, Any], unblock: str) -> None:
     """Print an answer as ``/v1/explain`` has it. ``unblock`` is the command that plans evictions,
     empty where that cannot be asked."""
     console.print(Text(found["pod"], "bold"), soft_wrap=False)
@@ -29,7 +29,7 @@ def show(console: Console, found: Mapping[str, Any], notes: Sequence[str], unblo
         [f"{each['node']}: {each['words']}" for each in found.get("nearest", ())],
     )
     _section(console, "what would help", list(_helps(found, unblock)))
-    _section(console, "beware", list(notes))
+    _section(console, "good to know", list(found.get("notes", ())))
 
 
 def _helps(found: Mapping[str, Any], unblock: str) -> Iterator[str]:

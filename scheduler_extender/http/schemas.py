@@ -211,7 +211,8 @@ class Explanation(_Answer):
 
     ``refusals`` counts the nodes that do not take the pod by ``kind``, ``doubts`` those that take
     it and promise nothing, ``takes`` all that take it. ``unblocks`` says that evictions may help,
-    and ``whole`` is false where there was no time to try all that might.
+    and ``whole`` is false where there was no time to try all that might. ``closed`` counts those of
+    ``takes`` to which kube-scheduler will not send the pod, by selectors, taints or a cordon.
     """
 
     pod: str
@@ -221,6 +222,8 @@ class Explanation(_Answer):
     asks: str = ""
     request: str = ""
     takes: int = 0
+    closed: int = 0
+    notes: list[str] = []
     refusals: dict[str, int] = {}
     doubts: dict[str, int] = {}
     nearest: list[NearMiss] = []

@@ -36,7 +36,7 @@ class Reader(Protocol):
         ...
 
 
-class _ListMeta(msgspec.Struct, rename="camel"):
+class _ListMeta(msgspec.Struct, rename="camel", frozen=True):
     resource_version: str = ""
     continue_: str = msgspec.field(name="continue", default="")
 

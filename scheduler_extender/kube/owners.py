@@ -84,7 +84,7 @@ class _Owner(msgspec.Struct, rename="camel"):
     controller: bool | None = None
 
 
-class _Meta(msgspec.Struct, rename="camel"):
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
     name: str = ""
     uid: str = ""
     owner_references: list[_Owner] | None = None

@@ -6,7 +6,7 @@ It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -36,7 +36,9 @@ class Explanation:
     request in a few words, ``request`` in a sentence. ``refusals`` counts the nodes by the reason
     for which they do not take the pod, ``doubts`` by why those that take it promise nothing;
     ``takes`` counts those that take it. ``nearest`` names the nodes that come nearest, the nearest
-    first. ``whole`` is false where there was no time to try all that may help.
+    first. ``whole`` is false where there was no time to try all that may help. ``closed`` counts the
+    nodes among ``takes`` to which kube-scheduler will not send the pod, by its selector or affinity,
+    or the node's taints or cordon. ``notes`` say what else the reader has to know.
     """
 
     pod: str
@@ -45,6 +47,7 @@ class Explanation:
     request: str = ""
     reason: str = ""
     takes: int = 0
+    closed: int = 0
     refusals: dict[Reason, int] = field(default_factory=dict)
     doubts: dict[Reason, int] = field(default_factory=dict)
     rows: Sequence[Row] = ()
@@ -53,6 +56,7 @@ class Explanation:
     placed: Placed | None = None
     whole: bool = True
     unblocks: bool = False
+    notes: Sequence[str] = ()
 
     @property
     def headline(self) -> str:
@@ -71,19 +75,23 @@ class Explanation:
         promised = self.takes - sum(self.doubts.values())
         if self.doubts:
             taken += f" ({promised:,} with a promise)"
+        if self.closed:
+            some = f"{self.closed:,} of them" if self.closed < self.takes else "all of them"
+            taken += f", {some} closed to it by its selector, or by taints or cordon"
         return f"{taken}; {refused}" if refused else taken
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract of ``/v1/explain`` and of ``why --output json``."""
         found: dict[str, Any] = {"pod": self.pod, "node": self.node}
         if self.reason:
-            return {**found, "headline": self.headline, "reason": self.reason}
+            return {**found, "headline": self.headline, "reason": self.reason, "notes": []}
         return {
             **found,
             "headline": self.headline,
             "asks": self.asks,
             "request": self.request,
             "takes": self.takes,
+            "closed": self.closed,
             "refusals": {kind.value: n for kind, n in self.refusals.items()},
             "doubts": {kind.value: n for kind, n in self.doubts.items()},
             "nearest": [
@@ -94,6 +102,7 @@ class Explanation:
             "helps": [{**asdict(each), "pods": list(each.pods)} for each in self.helps],
             "whole": self.whole,
             "unblocks": self.unblocks,
+            "notes": list(self.notes),
             "placed": asdict(self.placed) if self.placed is not None else None,
             "nodes": [row.as_json(MOST_SETS) for row in self.rows],
         }
@@ -122,6 +131,7 @@ def explanation_of(
     placed = _placed(seen, pod, written)
     refusals = Counter(a.kind for a in told if not a.passes and a.kind is not None)
     doubts = Counter(a.kind for a in told if a.passes and a.kind is not None)
+    closed = sum(answer.passes and not answer.facts.is_open_to(pod) for answer in told)
     helps: list[Help] = []
     whole = True
     waits = placed is None and not any(row.answer.passes for row in rows)
@@ -133,6 +143,7 @@ def explanation_of(
         asks=asked_text(pod),
         request=request_text(request),
         takes=sum(answer.passes for answer in told),
+        closed=closed,
         refusals=dict(refusals),
         doubts=dict(doubts),
         rows=rows,
@@ -141,6 +152,7 @@ def explanation_of(
         placed=placed,
         whole=whole,
         unblocks=waits and any(answer.resolvable for answer in told),
+        notes=tuple(_notes(seen, pod, open_nodes=not waits and placed is None)),
     )
 
 
@@ -150,6 +162,20 @@ def asked_text(pod: PodRecord) -> str:
         return ""
     group = pod.membership.text if pod.membership is not None else ""
     return f"{pod.request.text} {group}".strip()
+
+
+def _notes(seen: ClusterFacts, pod: PodRecord, *, open_nodes: bool) -> Iterator[str]:
+    if pod.deleting:
+        yield "the pod is being deleted"
+    if pod.refusal is not None:
+        yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
+    if any(pod.uid in facts.in_flight for facts in seen.nodes):
+        yield "the extender is binding the pod now"
+    elif open_nodes and pod.unschedulable:
+        yield (
+            "kube-scheduler has found no node for it, though: CPU, memory or another of its own "
+            "rules is missing, or it has not looked again yet (kubectl describe pod)"
+        )
 
 
 def _placed(seen: ClusterFacts, pod: PodRecord, written: Written | None) -> Placed | None:

@@ -31,6 +31,27 @@ class Written(msgspec.Struct, frozen=True):
     sets_omitted: int = msgspec.field(name="setsOmitted", default=0)
 
 
+def bound_text(placement: str, request: GpuRequest | None) -> str:
+    """What a placement annotation tells, for an Event: node, promise, possible GPUs.
+
+    >>> from topology.core.requests import gpu_request
+    >>> bound_text('{"verdict":"guaranteed","node":"n","sets":[[0,1]]}', gpu_request(2))
+    'on n; possible GPUs: 0,1'
+    """
+    try:
+        found = msgspec.json.decode(placement, type=Written)
+    except (msgspec.DecodeError, RecursionError):
+        return "bound"
+    promise = ""
+    if request is not None and not request.plain:
+        sure = request.required and found.verdict in ("guaranteed", "expected")
+        promise = f", {request.text} {'is' if sure else 'is wished for, the verdict is'} "
+        promise += found.verdict
+    sets = f"; possible GPUs: {sets_text(found.sets)}" if found.sets else ""
+    more = f" and {found.sets_omitted} more sets" if found.sets_omitted else ""
+    return f"on {found.node}{promise}{sets}{more}"
+
+
 def written_on(pod: Pod) -> Written | None:
     """The pod's placement annotation; None where there is none, or it is not of this very pod."""
     text = (pod.metadata.annotations or {}).get(PLACEMENT, "")

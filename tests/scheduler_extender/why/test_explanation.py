@@ -14,6 +14,7 @@ from scheduler_extender.why.helps import Help
 from scheduler_extender.why.nearest import HIDDEN, View
 from scheduler_extender.why.placed import Written, placed_on
 from scheduler_extender.why.relaxing import relaxations
+from scheduler_extender.wire import Taint
 from tests.nodes import bridged, pcie, switched
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology.core.devices import MIB, Bytes, DeviceId, GpuResource, NodeName, PodUid
@@ -269,3 +270,18 @@ def test_shares_and_instances_are_called_so() -> None:
         cluster_of({node: {}}), waiting("p", gpu_request(2, resource="nvidia.com/mig-3g.20gb"))
     ).rows
     assert row.answer.reason == "node has fewer MIG instances than asked for"
+
+
+def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
+    cluster = cluster_of({switched(2, "open"): {}, switched(2, "tainted"): {}})
+    cluster.put_node(NodeName("open"), advertises=True)
+    cluster.put_node(NodeName("tainted"), advertises=True, taints=(Taint("gpu", "", "NoSchedule"),))
+    pod = waiting("pair", gpu_request(2, NVLINKED))
+    found = explained(cluster, pod)
+    assert (found.takes, found.closed) == (2, 1)
+    assert found.headline == (
+        "2 of 2 nodes would take it, 1 of them closed to it by its selector, or by taints or cordon"
+    )
+    (note,) = found.notes
+    assert "kube-scheduler has found no node for it" in note
+    assert not explained(cluster, replace(pod, called_unschedulable=False)).notes
