@@ -35,10 +35,10 @@ class Explanation:
     ``reason`` is why its annotations cannot be read; then there is nothing else. ``asks`` is the
     request in a few words, ``request`` in a sentence. ``refusals`` counts the nodes by the reason
     for which they do not take the pod, ``doubts`` by why those that take it promise nothing;
-    ``takes`` counts those that take it. ``nearest`` names the nodes that come nearest, the nearest
-    first. ``whole`` is false where there was no time to try all that may help. ``closed`` counts the
-    nodes among ``takes`` to which kube-scheduler will not send the pod, by its selector or affinity,
-    or the node's taints or cordon. ``notes`` say what else the reader has to know.
+    ``takes`` counts those that take it, and ``closed`` those of them to which kube-scheduler will
+    not send the pod, by its selector or affinity, or by the node's taints or cordon. ``nearest``
+    are the nodes that come nearest, the nearest first. ``whole`` is false where there was no time
+    to try all that may help. ``notes`` say what else the reader has to know.
     """
 
     pod: str

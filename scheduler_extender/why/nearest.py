@@ -150,7 +150,7 @@ class _Node:
         holders = self._holders(missing)
         called, linked = list(self.devices.indices(free)), self._linked
         if not missing:
-            words = f"{gpus_text(called)} would do and {_are(called)} free"
+            words = f"{gpus_text(called)} would do and {_seem(called)} free"
             tail = self._not_sure()
             return Miss(wants, wants, f"{words}, {tail}", called, called, holders)
         some = f" ({', '.join(map(str, called))})" if called else ""
@@ -171,8 +171,7 @@ class _Node:
         unseen = [pod for pod in self.facts.alive.values() if self._hides(pod)]
         if unseen:
             names = [self.view.name(pod.namespace, pod.name) for pod in unseen]
-            have = "has" if len(names) == 1 else "have"
-            return f"but no report shows which GPUs {listed(names)} {have}"
+            return f"but no report shows which GPUs are those of {listed(names)}"
         return "but the node may hand out others"
 
     def _hides(self, pod: PodRecord) -> bool:
@@ -255,6 +254,10 @@ def _good_sets(shape: Shape, wanted: Constraints, size: int) -> Masks | None:
         return None
     masks = subset_masks(test.allowed, size)
     return masks[test.passing(masks, size)[0]]
+
+
+def _seem(indices: list[int]) -> str:
+    return "seems" if len(indices) == 1 else "seem"
 
 
 def _are(indices: list[int]) -> str:

@@ -45,8 +45,7 @@ def bound_text(placement: str, request: GpuRequest | None) -> str:
     promise = ""
     if request is not None and not request.plain:
         sure = request.required and found.verdict in ("guaranteed", "expected")
-        promise = f", {request.text} {'is' if sure else 'is wished for, the verdict is'} "
-        promise += found.verdict
+        promise = f"; {found.verdict if sure else 'not promised'}: {request.text}"
     sets = f"; possible GPUs: {sets_text(found.sets)}" if found.sets else ""
     more = f" and {found.sets_omitted} more sets" if found.sets_omitted else ""
     return f"on {found.node}{promise}{sets}{more}"

@@ -100,7 +100,7 @@ def test_placed_pods_are_told_their_promise_and_sets() -> None:
     writer.round()
     placed, waits = api.written
     assert (placed["reason"], placed["type"]) == (PLACED, "Normal")
-    assert placed["message"] == "on n, 2 GPUs link=nvlink is guaranteed; possible GPUs: 0,1 | 2,3"
+    assert placed["message"] == "on n; guaranteed: 2 GPUs link=nvlink; possible GPUs: 0,1 | 2,3"
     assert placed["involvedObject"]["uid"] == "u"
     assert (waits["reason"], waits["type"]) == (WAITS, "Warning")
     assert "host" not in waits["source"]
@@ -131,7 +131,7 @@ def test_only_a_bind_that_was_written_is_told(kube: Kube, tmp_path: Path) -> Non
             source.binder.write(replace(right, name="other", uid=PodUid("old")))
         source.binder.write(right)
         eventually(lambda: events(kube.fake))
-    words = "on n, 2 GPUs link=nvlink is guaranteed; possible GPUs: 0,1 | 2,3"
+    words = "on n; guaranteed: 2 GPUs link=nvlink; possible GPUs: 0,1 | 2,3"
     assert events(kube.fake) == {("p", PLACED): words}
 
 

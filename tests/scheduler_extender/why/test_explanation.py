@@ -102,12 +102,12 @@ def test_a_free_set_that_may_not_come_says_why() -> None:
     cluster.put_pod(unseen)
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
     assert near(found)["node"] == (
-        "GPUs 0,1 would do and are free, but team/unseen may get them first: no report shows that "
+        "GPUs 0,1 would do and seem free, but team/unseen may get them first: no report shows that "
         "pod yet"
     )
     cluster.put_pod(replace(unseen, phase="Running"))
     found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
-    assert "no report shows which GPUs team/unseen has" in near(found)["node"]
+    assert "no report shows which GPUs are those of team/unseen" in near(found)["node"]
 
 
 def test_the_largest_linked_set_is_named_where_none_is_large_enough() -> None:
