@@ -138,12 +138,14 @@ def _from_file(
     path: Path, namespace: str, pod: str, require: Verdict
 ) -> tuple[dict[str, Any], list[str]]:
     known = Cluster(time.monotonic, Settings(require, None, all_pods_known=False))
-    feed(known, cluster_file(path))
+    content = cluster_file(path)
+    feed(known, content)
     where, _, name = pod.removeprefix("pod/").rpartition("/")
     record = known.pod_named(where or namespace, name)
     if record is None:
         raise BadInputError(f"{path}: no pod {where or namespace}/{name} with GPUs in it")
-    return _explained(known, _Asked(record), View(time.time())), []
+    asked = _Asked(record, content.written.get(record.uid))
+    return _explained(known, asked, View(time.time())), []
 
 
 def _explained(cluster: Cluster, asked: _Asked, view: View) -> dict[str, Any]:

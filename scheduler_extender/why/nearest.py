@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduler_extender.explain import Answer
 from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodName, PodRecord
 from scheduler_extender.why.phrases import duration, gpus_text, listed
 from topology.core.admission import Kubelet
@@ -149,6 +149,8 @@ class _Node:
         free, missing = best & usable, best & ~usable
         holders = self._holders(missing)
         called, linked = list(self.devices.indices(free)), self._linked
+        if not missing and now.devices_left < wants:
+            return self.counted()  # it only seems free: nobody sees which GPUs some pods have
         if not missing:
             words = f"{gpus_text(called)} would do and {_seem(called)} free"
             tail = self._not_sure()
@@ -168,17 +170,19 @@ class _Node:
         if unreported:
             names = [self._name(uid) for uid in unreported]
             return f"but {listed(names)} may get them first: no report shows that pod yet"
-        unseen = [pod for pod in self.facts.alive.values() if self._hides(pod)]
-        if unseen:
-            names = [self.view.name(pod.namespace, pod.name) for pod in unseen]
+        names = [self._told(pod) for pod in self._unseen()]
+        if names:
             return f"but no report shows which GPUs are those of {listed(names)}"
         return "but the node may hand out others"
 
-    def _hides(self, pod: PodRecord) -> bool:
-        """Whether a pod holds devices of which nobody sees which ones."""
-        asked = pod.request
-        ours = isinstance(asked, GpuRequest) and asked.resource == self.request.resource
-        return ours and pod.uid not in self.found.shown
+    def _unseen(self) -> list[PodRecord]:
+        """The pods that hold devices, or will, of which nobody sees which ones."""
+        resource, shown = self.request.resource, self.found.shown
+        pods = (*self.facts.alive.values(), *self.facts.in_flight.values())
+        return [pod for pod in pods if resource_of(pod) == resource and pod.uid not in shown]
+
+    def _told(self, pod: PodRecord) -> str:
+        return self.view.name(pod.namespace, pod.name)
 
     def _why(self, position: int) -> str:
         """Why a GPU that no pod is seen to hold does not count as free."""
@@ -205,8 +209,10 @@ class _Node:
         unit = device_unit(self._kubelet)
         holders = self._holders(self._kubelet.shape.all_gpus)
         words = f"{left} of {wants} {unit}s {'is' if left == 1 else 'are'} free"
-        if holders and left < wants:
-            words += f"; others are held by {listed([_holder(h) for h in holders])}"
+        if left < wants:
+            names = [_holder(h) for h in holders]
+            names += [self._told(pod) for pod in self._unseen()]
+            words += f"; others are held by {listed(names)}" if names else ""
         elif left >= wants:
             words += f", {self._not_sure()}"
         return Miss(wants, left, words, [], [], holders)

@@ -53,7 +53,9 @@ def bound_text(placement: str, request: GpuRequest | None) -> str:
 
 def written_on(pod: Pod) -> Written | None:
     """The pod's placement annotation; None where there is none, or it is not of this very pod."""
-    text = (pod.metadata.annotations or {}).get(PLACEMENT, "")
+    text = (pod.metadata.annotations or {}).get(PLACEMENT)
+    if text is None:
+        return None
     try:
         found = msgspec.json.decode(text, type=Written)
     except (msgspec.DecodeError, RecursionError):

@@ -78,7 +78,7 @@ def _plain(spec: dict[str, Any]) -> dict[str, Any]:
     return {**spec, "containers": [{"name": "main", "image": "example/work", "resources": limits}]}
 
 
-def _report(sequence: int, *held: tuple[dict[str, Any], int]) -> Report:
+def _report(sequence: int, *held: tuple[dict[str, Any], *tuple[int, ...]]) -> Report:
     return Report(
         "boot",
         sequence,
@@ -89,9 +89,9 @@ def _report(sequence: int, *held: tuple[dict[str, Any], int]) -> Report:
                 pod["metadata"]["name"],
                 "main",
                 "nvidia.com/gpu",
-                (DeviceId(PAIRS.gpus[gpu].uuid),),
+                tuple(DeviceId(PAIRS.gpus[gpu].uuid) for gpu in gpus),
             )
-            for pod, gpu in held
+            for pod, *gpus in held
         ),
     )
 
@@ -132,7 +132,7 @@ def test_a_waiting_pod_is_told_why_and_then_where_it_went(real: RealCluster) -> 
         "on train-07; guaranteed: 2 GPUs link=nvlink; possible GPUs: 0,1 | 2,3"
     )
     train = real.pod("train")
-    real.put_report(PAIRS.name, _report(3, (theirs, 2), (train, 0), (train, 1)))
+    real.put_report(PAIRS.name, _report(3, (theirs, 2), (train, 0, 1)))
     done = why(real, "pod/train", "-o", "json")
     assert done.returncode == 0, done.stderr
     placed = json.loads(done.stdout)["placed"]
