@@ -141,8 +141,8 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
                     allocatable |= dict.fromkeys(group.names, group.has)
             elif kind == "Pod":
                 pod = _pod(item, where)
-                record = pod_record(pod, MANAGED, trusted=True)
-                pods += [] if record is None else [record]
+                known = pod_record(pod, MANAGED, trusted=True)
+                pods += [] if known is None else [known]
                 placement = written_on(pod)
                 if placement is not None:
                     written[PodUid(pod.metadata.uid)] = placement

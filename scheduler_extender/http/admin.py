@@ -117,17 +117,30 @@ def _add_nodes(app: FastAPI, cluster: Cluster) -> None:
 
 
 def _add_explain(app: FastAPI, cluster: Cluster) -> None:
+    explaining = threading.Lock()
+
     @app.get(
         "/v1/explain/{namespace}/{pod}",
         response_model=None,
         responses=_answers(Explanation),
     )
     def explain(namespace: str, pod: str) -> dict[str, Any]:
-        """What every node would answer to a pod now."""
+        """What every node would answer to a pod now, and what would help where none takes it."""
+        if not explaining.acquire(timeout=UNBLOCK_SECONDS):
+            raise HTTPException(503, "other pods are being explained: ask again")
+        try:
+            found = explained(namespace, pod)
+        finally:
+            explaining.release()
+        if found is None:
+            raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
+        return found
+
+    def explained(namespace: str, pod: str) -> dict[str, Any] | None:
         with cluster.locked():  # the pod and the nodes at one moment
             record, seen = cluster.pod_named(namespace, pod), cluster.cluster_facts()
         if record is None:
-            raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
+            return None
         until = cluster.clock() + EXPLAIN_SECONDS
         told = explanation_of(
             cluster, seen, record, View(cluster.today()), late=lambda: cluster.clock() > until

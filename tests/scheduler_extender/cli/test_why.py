@@ -161,11 +161,11 @@ def test_a_deployment_is_asked_for_its_pods(cluster: Cluster, word: str) -> None
     )
 
 
-TEMPLATE = {
+TEMPLATE: dict[str, Any] = {
     "metadata": {"annotations": {"gpu-topology.io/link": "nvlink"}},
     "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 2}}}]},
 }
-JOBS = {
+JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "job": ("/apis/batch/v1", "jobs", {"template": TEMPLATE}),
     "cronjob": (
         "/apis/batch/v1",
