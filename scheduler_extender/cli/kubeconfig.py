@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.why.nearest import View
+from topology.core.placement import Verdict
 
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
@@ -36,6 +42,35 @@ def api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer,
     except ApiFailure as error:
         hint = "" if found else "; outside a cluster give --kubeconfig FILE"
         raise BadInputError(f"{error}{hint}") from error
+
+
+@contextmanager
+def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiServer, str]]:
+    """The same, closed in the end; what the API server refuses is bad input, too."""
+    from topology.kubeapi.apiserver import ApiFailure
+
+    api, namespace = api_server(kubeconfig, context)
+    try:
+        yield api, namespace
+    except ApiFailure as error:
+        raise BadInputError(
+            f"{error} (needed are the rights to get and list pods and gputopologies; --admin URL "
+            "of why asks the extender instead)"
+        ) from error
+    finally:
+        api.close()
+
+
+def looked_at(
+    kubeconfig: Path | None, context: str | None, namespace: str | None, require: Verdict
+) -> tuple[Cluster, View, list[str]]:
+    """The cluster at this moment, who looks at it, and what they may not see. Raises
+    :class:`BadInputError`."""
+    from scheduler_extender.kube.onelook import one_look
+
+    with asking(kubeconfig, context) as (api, usual):
+        seen = one_look(api, namespace or usual, Settings(require), time.monotonic)
+    return seen.cluster, View(time.time(), seen.namespaces), seen.notes
 
 
 def _path(given: Path | None) -> str | None:

@@ -27,7 +27,7 @@ from scheduler_extender.cli.adminport import (
 )
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, console, one_of
-from scheduler_extender.cli.kubeconfig import KubeconfigOption, api_server
+from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
 from scheduler_extender.cli.node import token_of
 from scheduler_extender.files.clusterfile import feed, read_pod
 from scheduler_extender.files.podfile import notes_on, pods_made_by
@@ -130,6 +130,10 @@ def _from_extender(port: AdminPort, namespace: str, pod: str) -> dict[str, Any]:
     at = f"/v1/explain/{quote(where or namespace, safe='')}/{quote(name, safe='')}"
     found = port.get(at)
     if found is None:
+        from scheduler_extender.kube.owners import kind_named
+
+        if where and kind_named(where) is not None:
+            raise BadInputError(f"--admin: the extender explains pods: give one of {pod}")
         raise BadInputError(f"the extender knows of no pod {where or namespace}/{name} with GPUs")
     return found
 
@@ -169,20 +173,11 @@ def _from_api_server(
     require: Verdict,
 ) -> tuple[dict[str, Any], list[str]]:
     from scheduler_extender.kube.onelook import one_look
-    from topology.kubeapi.apiserver import ApiFailure
 
-    api, usual = api_server(kubeconfig, context)
-    try:
+    with asking(kubeconfig, context) as (api, usual):
         where = namespace or usual
         asked = _asked_for(api, where, pod)
         seen = one_look(api, where, Settings(require), time.monotonic)
-    except ApiFailure as error:
-        raise BadInputError(
-            f"{error} (needed are the rights to get and list pods and gputopologies; --admin URL "
-            "asks the extender instead)"
-        ) from error
-    finally:
-        api.close()
     known = seen.cluster.pod(asked.record.uid)
     if known is not None and asked.record.node == known.node:
         asked = _Asked(known, asked.written, asked.notes, asked.beside)
@@ -268,4 +263,12 @@ def _record(manifest: Mapping[str, Any], name: str, notes: list[str]) -> _Asked:
     if record is None:
         told = f" ({'; '.join(notes)})" if notes else ""
         raise BadInputError(f"pod {name} asks for no GPUs{told}")
+    gates = [str(gate.get("name")) for gate in pod.spec.scheduling_gates or () if _is_map(gate)]
+    if gates and record.node is None:
+        told = ", ".join(gates[:5])
+        notes = [f"the pod has scheduling gates, so kube-scheduler leaves it alone: {told}", *notes]
     return _Asked(record, written_on(pod), notes)
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, Mapping)

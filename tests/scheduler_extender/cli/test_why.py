@@ -309,3 +309,45 @@ def test_it_is_tried_without_a_cluster() -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert "default/serve-0a on train-00 ends" in done.stdout
     assert "unblock" not in done.stdout, "there is no extender to ask"
+
+
+def test_check_asks_the_same_cluster(cluster: Cluster) -> None:
+    cluster.node(PAIRS, serve=("team-b", 0), notebook=("team-b", 2))
+    sample = "manifests/samples/pair-nvlink.yaml"
+    words = ("check", sample, "--kubeconfig", cluster.kubeconfig)
+    done = asked(main, *words)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "0 of 1 nodes would take it" in done.stdout
+    cluster.fake.refuse(403, None, path="^/api/v1/pods")
+    (row,) = json.loads(asked(main, *words, "-n", "team-a", "--output=json").stdout)["nodes"]
+    assert row["kind"] == "scattered"
+    assert "a pod of another namespace" in row["miss"]["words"]
+
+
+def test_gates_are_why_a_pod_waits_too(cluster: Cluster) -> None:
+    cluster.node(switched(2, "node"))
+    manifest = pod(2, NVLINK, name="train", uid="train")
+    manifest["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    cluster.pod(manifest)
+    done = cluster.why("train")
+    assert done.returncode == 0
+    assert "has scheduling gates, so kube-scheduler leaves it alone: kueue.x-k8s.io" in done.stdout
+
+
+def test_a_kubeconfig_is_found_as_kubectl_finds_it(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.node(switched(2, "node"))
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"), "of-the-context")
+    config = json.loads(cluster.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = "of-the-context"
+    usual = tmp_path / "home" / ".kube" / "config"
+    usual.parent.mkdir(parents=True)
+    usual.write_text(json.dumps(config))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert why("train").stdout.startswith("of-the-context/train\n")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert why("train").returncode == 2
+    monkeypatch.setenv("KUBECONFIG", str(usual))
+    assert why("train").stdout.startswith("of-the-context/train\n")
