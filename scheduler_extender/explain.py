@@ -21,7 +21,7 @@ from topology.core.availability import Availability
 from topology.core.devices import Bytes, GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, ServedDevices, served_devices
-from topology.core.placement import Assessment, Verdict
+from topology.core.placement import NOT_SERVED, Assessment, Reason, Rejection, Verdict
 from topology.core.pools import count, gpus
 from topology.core.requests import Constraints, GpuRequest, Policy
 
@@ -35,7 +35,7 @@ class Answer:
 
     ``facts`` are what it was worked out on, and ``state`` is equal for nodes of one request that
     answer alike. ``score`` is None where there is none to be had, as on a node that refuses.
-    ``note`` says why a node that takes the pod promises it nothing; empty elsewhere. ``lacks``
+    ``doubt`` is why a node that takes the pod promises it nothing; None elsewhere. ``lacks``
     names the fields of the node's record without which the pod's exclusive CPUs and memory count
     for nothing here.
     ``outcomes`` is the assessment of what the node may hand out to the pod: that of the decision,
@@ -47,7 +47,7 @@ class Answer:
     state: State | None
     decision: Decision
     score: int | None
-    note: str
+    doubt: Rejection | None
     outcomes: Assessment | None
     lacks: tuple[str, ...] = ()
 
@@ -60,6 +60,22 @@ class Answer:
     def reason(self) -> str:
         """Why the node refuses the pod; empty where it passes."""
         return self.decision.rejection.reason if self.decision.rejection else ""
+
+    @property
+    def note(self) -> str:
+        """Why a node that takes the pod promises it nothing; empty elsewhere."""
+        return self.doubt.reason if self.doubt else ""
+
+    @property
+    def kind(self) -> Reason | None:
+        """The reason of a refusal, or of a doubt, without its details; None where it promises."""
+        why = self.decision.rejection or self.doubt
+        return why.kind if why is not None else None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict's word; ``unknown`` where there is no usable record."""
+        return "never" if self.kind is Reason.NOT_SERVED else self.decision.verdict
 
     @property
     def passes(self) -> bool:
@@ -79,7 +95,7 @@ class Answer:
     @property
     def promises(self) -> bool:
         """Whether all that the pod asks for is promised."""
-        return self.passes and not self.note
+        return self.passes and self.doubt is None
 
 
 def answers(
@@ -102,7 +118,7 @@ def answers(
     rows = _each_for_itself(cluster, seen, member.request, asking)
     if not member.bound_to_domain:
         return rows
-    on = {facts.name for facts in seen.nodes if _counts(asking, facts)}
+    on = {facts.name for facts in seen.nodes if counts_on(asking, facts)}
     without = {row.node: row.facts for row in rows if row.node in on}
     passing = [row.node for row in rows if row.passes]
     refused = gather(cluster, member, passing, instead=without).rejections
@@ -111,7 +127,7 @@ def answers(
             row,
             decision=Decision(refused[row.node], row.decision.assessment),
             score=None,
-            note="",
+            doubt=None,
         )
         if row.node in refused
         else row
@@ -131,7 +147,7 @@ def _each_for_itself(
     for facts, state, scored, (_, decision), (_, told) in zip(
         seen.nodes, asked.states, scores(request, asked), asked.each(), stern.each(), strict=True
     ):
-        if asking is not None and _counts(asking, facts):
+        if asking is not None and counts_on(asking, facts):
             rows.append(_without(cluster, seen, facts, asking, request, strict))
             continue
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
@@ -141,6 +157,7 @@ def _each_for_itself(
             outcomes = handed_out[state]
         else:
             outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision)
+        decision = _as_served(decision, told)
         score = None if decision.rejection else scored
         rows.append(
             Answer(
@@ -148,7 +165,7 @@ def _each_for_itself(
                 state,
                 decision,
                 score,
-                _note(decision, told),
+                _doubt(decision, told),
                 outcomes,
                 lacks(facts, request),
             )
@@ -156,7 +173,7 @@ def _each_for_itself(
     return rows
 
 
-def _counts(asking: PodUid | None, facts: NodeFacts) -> bool:
+def counts_on(asking: PodUid | None, facts: NodeFacts) -> bool:
     """Whether the pod that is asking counts on a node already."""
     if asking is None:
         return False
@@ -177,9 +194,10 @@ def _without(
     (_, decision), *_ = enquire_at(cluster, alone, request).each()
     (_, told), *_ = enquire_at(cluster, alone, strict).each()
     assert decision is not None and told is not None  # noqa: S101, PT018 (both have been asked)
+    decision = _as_served(decision, told)
     outcomes = _outcomes(cluster, before, request, decision)
     return Answer(
-        before, None, decision, None, _note(decision, told), outcomes, lacks(before, request)
+        before, None, decision, None, _doubt(decision, told), outcomes, lacks(before, request)
     )
 
 
@@ -208,8 +226,16 @@ def lacks(facts: NodeFacts, request: GpuRequest) -> tuple[str, ...]:
     return tuple(field for field, there in has.items() if not there)
 
 
-def _note(decision: Decision, strict: Decision) -> str:
-    return strict.rejection.reason if strict.rejection and not decision.rejection else ""
+def _doubt(decision: Decision, strict: Decision) -> Rejection | None:
+    return None if decision.rejection else strict.rejection
+
+
+def _as_served(decision: Decision, strict: Decision) -> Decision:
+    """The decision as kube-scheduler comes to it: by its count a node takes no pod over a resource
+    that the node does not serve, so filter need not refuse a plain one."""
+    if decision.rejection is None and strict.rejection == NOT_SERVED:
+        return Decision(NOT_SERVED)
+    return decision
 
 
 def _outcomes(
@@ -243,7 +269,8 @@ def summary(request: GpuRequest, rows: Sequence[Answer]) -> str:
     if passing == promised or not passing:
         return text
     if request.plain:
-        return f"{text}; on {passing - promised} of them nothing is promised about the GPUs"
+        left = passing - promised
+        return f"{text}; on {left} of them nothing is promised about the {request.unit}s"
     return (
         f"{text}: {promised} promise what it asks for, {passing - promised} do not "
         "(policy preferred refuses no node for that, it scores them lower)"

@@ -53,6 +53,10 @@ UNBLOCK_SECONDS = 4.0
 """For how long ``/v1/unblock`` may look for the cheapest plan; one is looked for at a time. The
 best one so far is the answer then."""
 
+EXPLAIN_SECONDS = 2.0
+"""For how long ``/v1/explain`` may try out what would help a pod that waits. The nodes' own answers
+come before that."""
+
 BIND_STARTS_WITHIN = 3.5
 """Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout
 (10 s), of which the write may take 4 s and the look-up after it 2 s."""

@@ -1,8 +1,9 @@
-"""``gpu-topology check``: what every node of a described cluster would answer to a pod."""
+"""``gpu-topology check``: what every node of a cluster would answer to a pod."""
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +11,16 @@ import typer
 from rich.text import Text
 
 from scheduler_extender.cli import checktable
+from scheduler_extender.cli.adminport import ContextOption
 from scheduler_extender.cli.inputs import cluster_file, console, one_of, pod_file
+from scheduler_extender.cli.kubeconfig import KubeconfigOption, looked_at
 from scheduler_extender.explain import answers, summary
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.terminal import show
+from scheduler_extender.why.nearest import View
+from scheduler_extender.why.rows import rows_of
 from topology.core.placement import Verdict
 
 
@@ -25,8 +30,12 @@ def check(
         typer.Argument(metavar="POD", hidden=True),  # the text below tells of it
     ],
     cluster: Annotated[
-        Path, typer.Option(metavar="FILE", help="Cluster file that describes the nodes.")
-    ],
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Cluster file that describes the nodes. Without it the API server is asked.",
+        ),
+    ] = None,
     output: Annotated[str, typer.Option(metavar="FORM", help="table or json.")] = "table",
     require: Annotated[
         str,
@@ -36,6 +45,18 @@ def check(
             "guaranteed or expected.",
         ),
     ] = "expected",
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Whose pods are listed where you may not list those of all namespaces. Without "
+            "it: the one of the context.",
+        ),
+    ] = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
 ) -> None:
     """Say for every node whether it would take a pod, and why not.
 
@@ -44,11 +65,17 @@ def check(
     """
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     as_json = one_of("--output", output, {"json": True}, False, "table")
-    known = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
-    feed(known, cluster_file(cluster))
     asked = pod_file(pod)
+    if cluster is not None:
+        known = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
+        feed(known, cluster_file(cluster))
+        view = View(time.time())
+    else:
+        known, view, notes = looked_at(kubeconfig, context, namespace, weakest)
+        for note in notes:
+            typer.echo(f"note: {note}", err=True)
     told = answers(known, known.cluster_facts(), asked.request, membership=asked.membership)
-    rows = checktable.check(asked.request, told)
+    rows = rows_of(asked.request, told, view)
     group = asked.membership.text if asked.membership is not None else ""
     asks = f"{asked.request.text} {group}".strip()
     if as_json:

@@ -22,6 +22,7 @@ from scheduler_extender.cli.importing import import_
 from scheduler_extender.cli.machines import machines
 from scheduler_extender.cli.node import node
 from scheduler_extender.cli.unblock import unblock
+from scheduler_extender.cli.why import why
 
 app = typer.Typer(
     name="gpu-topology",
@@ -41,6 +42,7 @@ app.command()(check)
 app.command()(machines)
 app.command()(node)
 app.command()(unblock)
+app.command()(why)
 app.command()(demo)
 
 
@@ -56,6 +58,7 @@ plugin = typer.Typer(
 plugin.command()(check)
 plugin.command()(node)
 plugin.command()(unblock)
+plugin.command()(why)
 
 
 def main() -> NoReturn:

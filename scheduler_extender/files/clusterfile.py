@@ -23,9 +23,10 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.quantities import quantity
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.why.placed import Written, written_on
 from scheduler_extender.wire import Node, Pod
 from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
-from topology.core.devices import GpuResource, NodeName
+from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology, TopologyError
 from topology.core.report import Report
 from topology.machines import Machine, UnknownMachine, machine
@@ -52,13 +53,14 @@ class Allocatable:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What a cluster file describes; ``allocatable`` and ``labels`` are by node, where the file
-    says them."""
+    """What a cluster file describes; ``allocatable`` and ``labels`` are by node, ``written`` (the
+    placement annotation) is by pod, where the file says them."""
 
     records: tuple[Record, ...]
     pods: tuple[PodRecord, ...]
     allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)
     labels: Mapping[NodeName, Mapping[str, str]] = field(default_factory=dict)
+    written: Mapping[PodUid, Written] = field(default_factory=dict)
 
 
 class _Mig(BaseModel):
@@ -118,6 +120,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     pods: list[PodRecord] = []
     allocatable: dict[NodeName, Allocatable] = {}
     labels: dict[NodeName, Mapping[str, str]] = {}
+    written: dict[PodUid, Written] = {}
     grouped = 0
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
@@ -137,7 +140,12 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
                 if group.has is not None:
                     allocatable |= dict.fromkeys(group.names, group.has)
             elif kind == "Pod":
-                pods += _pod(item, where)
+                pod = _pod(item, where)
+                known = pod_record(pod, MANAGED, trusted=True)
+                pods += [] if known is None else [known]
+                placement = written_on(pod)
+                if placement is not None:
+                    written[PodUid(pod.metadata.uid)] = placement
             elif kind == "Node":
                 node = _node(item, where)
                 allocatable |= _allocatable_of(node, where)
@@ -156,7 +164,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         seen.add(record.topology.name)
     if not records:
         raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
-    return ClusterFile(tuple(records), tuple(pods), allocatable, labels)
+    return ClusterFile(tuple(records), tuple(pods), allocatable, labels, written)
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
@@ -278,7 +286,7 @@ def _allocatable(amounts: Mapping[str, str | int], where: str) -> Allocatable:
     return Allocatable(int(found["cpu"] * 1000), int(found["memory"]), int(found["pods"]))
 
 
-def _pod(item: Mapping[str, Any], where: str) -> list[PodRecord]:
+def _pod(item: Mapping[str, Any], where: str) -> Pod:
     try:
         pod = read_pod(item)
     except ValueError as error:
@@ -289,8 +297,7 @@ def _pod(item: Mapping[str, Any], where: str) -> list[PodRecord]:
             pod.metadata, uid=f"{pod.metadata.namespace}/{pod.metadata.name}"
         )
         pod = msgspec.structs.replace(pod, metadata=metadata)
-    record = pod_record(pod, MANAGED, trusted=True)
-    return [] if record is None else [record]
+    return pod
 
 
 def read_pod(item: object) -> Pod:

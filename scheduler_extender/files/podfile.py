@@ -24,6 +24,8 @@ from topology.yamltext import YamlTextError, documents
 LIKE_OURS = 0.75
 """How much a prefix must resemble ours to be taken for a slip of the pen, 0 to 1."""
 MAX_NOTES = 10
+MAX_DEPTH = 12
+"""How deep in an object pod templates are looked for."""
 
 
 class PodFileError(ValueError):
@@ -66,7 +68,7 @@ def read(text: str) -> Asked:
     unreadable = _unreadable(pod)
     if unreadable:
         raise PodFileError(unreadable)
-    notes = tuple(_notes(makers[0], manifest, outside))[:MAX_NOTES]
+    notes = (*_left_out(makers[0]), *notes_on(_kind_of(makers[0]), manifest, outside))[:MAX_NOTES]
     request = parse(pod)
     if isinstance(request, Malformed):
         raise PodFileError(request.reason)
@@ -98,24 +100,65 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _pod_of(item: object) -> tuple[dict[str, Any], list[object]] | None:
-    """The pod that an object is or makes, and the metadata around it; None where it makes none."""
+    """The pod that an object is or makes, and the metadata around it; None where it makes none.
+
+    Of several templates it is the first that asks for GPUs.
+    """
+    made = pods_made_by(item)
+    asking = (found for found in made if asks_for_gpus(found[0]))
+    return next(asking, made[0] if made else None)
+
+
+def pods_made_by(item: object) -> list[tuple[dict[str, Any], list[object]]]:
+    """The pods that an object is or makes, each with the metadata around it that is not the pod's.
+
+    A template is whatever has containers under ``template.spec``, wherever in the object's spec it
+    stands: Deployments, Jobs, JobSets, PyTorchJobs and others that nobody has listed.
+    """
     top = _mapping(item)
     if top.get("kind") == "Pod":
-        return top, []
-    spec, outside = _mapping(top.get("spec")), [top.get("metadata")]
-    job = _mapping(spec.get("jobTemplate"))
-    if job:
-        spec, outside = _mapping(job.get("spec")), [*outside, job.get("metadata")]
-    template = top.get("template") if top.get("kind") == "PodTemplate" else spec.get("template")
-    if not isinstance(template, dict):
-        return None
-    name = _mapping(top.get("metadata")).get("name", "pod")
+        return [(top, [])]
+    at = top if top.get("kind") == "PodTemplate" else top.get("spec")
+    outside = [top.get("metadata")]
+    job = top.get("kind") in ("Job", "CronJob")
+    name = str(_mapping(top.get("metadata")).get("name", "pod"))
+    return [
+        (_made(template, name, job=job), around) for template, around in _templates(at, outside)
+    ]
+
+
+def _templates(
+    at: object, outside: list[object], depth: int = 0
+) -> Iterator[tuple[dict[str, Any], list[object]]]:
+    """The pod templates below a part of an object, with the metadata around each."""
+    if depth > MAX_DEPTH:
+        return
+    if isinstance(at, list):
+        for part in at:
+            yield from _templates(part, outside, depth + 1)
+    for key, part in _mapping(at).items():
+        inner = _mapping(part)
+        if _is_template(key, inner):
+            yield inner, outside
+        elif isinstance(part, (dict, list)) and key not in ("volumeClaimTemplates", "status"):
+            around = [*outside, inner["metadata"]] if "metadata" in inner else outside
+            yield from _templates(part, around, depth + 1)
+
+
+def _is_template(key: object, part: dict[str, Any]) -> bool:
+    named = isinstance(key, str) and key.lower().endswith("template")
+    return named and (
+        isinstance(_mapping(part.get("spec")).get("containers"), list)
+        or (key == "template" and set(part) <= {"metadata", "spec"} and "spec" not in part)
+    )
+
+
+def _made(template: dict[str, Any], name: str, *, job: bool) -> dict[str, Any]:
     inner = template.get("metadata")
     metadata = {"name": name, **inner} if isinstance(inner, dict) else {"name": name}
-    if top.get("kind") in ("Job", "CronJob"):  # as its controller does
-        metadata["labels"] = {JOB_LABEL: str(name), **_mapping(metadata.get("labels"))}
-    pod = {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
-    return pod, outside
+    if job:  # as its controller does
+        metadata["labels"] = {JOB_LABEL: name, **_mapping(metadata.get("labels"))}
+    return {"kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}
 
 
 def _named(item: object) -> str:
@@ -133,8 +176,27 @@ def _no_pod(items: list[object]) -> str:
     return f"kind: allowed are Pod and what has a pod template, not {kind}"
 
 
-def _notes(item: object, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
-    kind = shortened(_mapping(item).get("kind")).strip("'")
+def _left_out(item: object) -> Iterator[str]:
+    """Whether the object makes pods that ask for something else than the one that is read."""
+    asked = [parse(read_pod(pod)) for pod, _ in pods_made_by(item) if asks_for_gpus(pod)]
+    others = [request for request in asked[1:] if request != asked[0]]
+    if others:
+        told = ", ".join(r.text for r in others if isinstance(r, GpuRequest))
+        yield f"{_kind_of(item)} makes other pods, too, that are not looked at here: {told}"
+
+
+def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod of a file seems to ask for GPUs."""
+    return "nvidia.com/" in str(pod.get("spec"))
+
+
+def _kind_of(item: object) -> str:
+    return shortened(_mapping(item).get("kind")).strip("'")
+
+
+def notes_on(kind: str, pod: Mapping[str, Any], outside: list[object]) -> Iterator[str]:
+    """What was written in the wrong place: on the ``kind`` of object that makes the pod
+    (``outside`` is its metadata), as a label, or under a key that is nearly ours."""
     for metadata in outside:
         for key in _keys(metadata, "annotations"):
             if key.startswith(PREFIX) or _meant(key):

@@ -22,7 +22,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from scheduler_extender import wire
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import Answer, Room, answers, instances, room
+from scheduler_extender.explain import Room, instances, room
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.endpoint import BodyError, error_line, read
 from scheduler_extender.http.health import add_errors, add_health
@@ -36,13 +36,15 @@ from scheduler_extender.http.schemas import (
 )
 from scheduler_extender.http.service import Service
 from scheduler_extender.http.unblock import unblocking_of
-from scheduler_extender.limits import MAX_REPORT_BODY, UNBLOCK_SECONDS
+from scheduler_extender.limits import EXPLAIN_SECONDS, MAX_REPORT_BODY, UNBLOCK_SECONDS
 from scheduler_extender.membership import Membership
 from scheduler_extender.sharing import shared_gpus
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals
 from scheduler_extender.state.groups import by_domain
 from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.why.explanation import explanation_of
+from scheduler_extender.why.nearest import View
 from topology import codec
 from topology.core.devices import NodeName, PodUid
 from topology.core.mig import served_devices
@@ -115,26 +117,38 @@ def _add_nodes(app: FastAPI, cluster: Cluster) -> None:
 
 
 def _add_explain(app: FastAPI, cluster: Cluster) -> None:
+    explaining = threading.Lock()
+
     @app.get(
         "/v1/explain/{namespace}/{pod}",
         response_model=None,
         responses=_answers(Explanation),
     )
     def explain(namespace: str, pod: str) -> dict[str, Any]:
-        """What every node would answer to a pod now."""
+        """What every node would answer to a pod now, and what would help where none takes it."""
+        if not explaining.acquire(timeout=UNBLOCK_SECONDS):
+            raise HTTPException(503, "other pods are being explained: ask again")
+        try:
+            found = explained(namespace, pod)
+        finally:
+            explaining.release()
+        if found is None:
+            raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
+        return found
+
+    def explained(namespace: str, pod: str) -> dict[str, Any] | None:
         with cluster.locked():  # the pod and the nodes at one moment
             record, seen = cluster.pod_named(namespace, pod), cluster.cluster_facts()
         if record is None:
-            raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
-        found: dict[str, Any] = {"pod": f"{namespace}/{pod}", "node": record.node}
-        if isinstance(record.request, Malformed):
-            return {**found, "reason": record.request.reason}
-        rows = answers(
-            cluster, seen, record.request, asking=record.uid, membership=record.membership
+            return None
+        until = cluster.clock() + EXPLAIN_SECONDS
+        told = explanation_of(
+            cluster, seen, record, View(cluster.today()), late=lambda: cluster.clock() > until
         )
+        found = told.as_json()
         if record.membership is not None:
             found["group"] = _group(cluster, record.membership)
-        return {**found, "asks": record.request.text, "nodes": [_row(row) for row in rows]}
+        return found
 
 
 def _add_unblock(app: FastAPI, cluster: Cluster) -> None:
@@ -224,19 +238,6 @@ def _take_report(cluster: Cluster, body: wire.Body) -> Response:
         problem = error_line(f"node: {args.node} is not in the cluster file")
         return Response(problem, 404, media_type="application/json")
     return Response(status_code=204)
-
-
-def _row(row: Answer) -> dict[str, Any]:
-    return {
-        "node": row.node,
-        "verdict": row.decision.verdict,
-        "score": row.score,
-        "reason": row.reason,
-        "note": row.note,
-        "lacks": list(row.lacks),
-        "hazards": row.hazards,
-        "resolvable": row.resolvable,
-    }
 
 
 def _node_brief(cluster: Cluster, facts: NodeFacts) -> dict[str, Any]:

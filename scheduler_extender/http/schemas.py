@@ -108,12 +108,49 @@ class NodeWhole(NodeInBrief):
     record: dict[str, Any] = {}
 
 
+class ContainerSets(_Answer):
+    """The GPU sets that one container may get, as driver indices."""
+
+    name: str
+    outcomes: list[list[int]]
+
+
+class Holding(_Answer):
+    """A pod that holds some of a node's nearest set: which GPUs, how many devices, and for how many
+    seconds, where that is known."""
+
+    pod: str
+    gpus: list[int]
+    devices: Annotated[int, Field(ge=0)]
+    seconds: float | None
+
+
+class Miss(_Answer):
+    """How near a node comes that does not promise what the pod asks for: the set of GPUs that is
+    nearest, those of it that are free, and who holds the others. ``have`` of ``wants`` are free."""
+
+    wants: Annotated[int, Field(ge=0)]
+    have: Annotated[int, Field(ge=0)]
+    words: str
+    gpus: list[int]
+    free: list[int]
+    holders: list[Holding]
+
+
 class NodeAnswer(_Answer):
     """What one node answers to a pod. ``score`` is null on a node that does not take it,
-    ``resolvable`` (an eviction may help) on one that does."""
+    ``resolvable`` (an eviction may help) on one that does. ``kind`` is the reason without its
+    details, null where the node promises what is asked for. ``outcomes`` are the GPU sets that the
+    pod may get, 16 at most, and ``setsOmitted`` counts the others."""
 
     node: str
     verdict: str | None
+    outcomes: list[list[int]] = []
+    sets_omitted: int = 0
+    containers: list[ContainerSets] = []
+    kind: str | None = None
+    miss: Miss | None = None
+    shared_gpus: list[SharedGpu] = []
     score: int | None
     reason: str
     note: str
@@ -135,14 +172,65 @@ class GroupInBrief(_Answer):
     domains: dict[str, int]
 
 
+class NearMiss(_Answer):
+    """A node that comes near, and what it lacks."""
+
+    node: str
+    words: str
+
+
+class Help(_Answer):
+    """What would help: the pods ``pods`` of ``node`` end ("end"), or the annotation ``key`` says
+    ``value``, or is left out where that is null ("relax"). ``nodes`` would take the pod then."""
+
+    kind: Literal["end", "relax"]
+    words: str
+    nodes: int
+    node: str | None
+    pods: list[str]
+    key: str | None
+    value: str | None
+
+
+class Placed(_Answer):
+    """A pod on its node: the verdict it was bound with (empty where nothing was promised), the GPU
+    sets that it could get, those that it got by the last report, and whether they keep the
+    promise."""
+
+    node: str
+    verdict: str
+    sets: list[list[int]]
+    got: list[int] | None
+    keeps: bool | None
+    words: list[str]
+
+
 class Explanation(_Answer):
-    """What every node answers to a pod; ``reason`` alone where the pod's annotations cannot be
-    read."""
+    """What every node answers to a pod, and what follows; ``reason`` alone where the pod's
+    annotations cannot be read.
+
+    ``refusals`` counts the nodes that do not take the pod by ``kind``, ``doubts`` those that take
+    it and promise nothing, ``takes`` all that take it. ``unblocks`` says that evictions may help,
+    and ``whole`` is false where there was no time to try all that might. ``closed`` counts those of
+    ``takes`` to which kube-scheduler will not send the pod, by selectors, taints or a cordon.
+    """
 
     pod: str
     node: str | None
+    headline: str
     reason: str = ""
     asks: str = ""
+    request: str = ""
+    takes: int = 0
+    closed: int = 0
+    notes: list[str] = []
+    refusals: dict[str, int] = {}
+    doubts: dict[str, int] = {}
+    nearest: list[NearMiss] = []
+    helps: list[Help] = []
+    whole: bool = True
+    unblocks: bool = False
+    placed: Placed | None = None
     group: GroupInBrief | None = None
     nodes: list[NodeAnswer] = []
 

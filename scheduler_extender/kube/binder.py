@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from uuid import uuid4
@@ -78,13 +79,21 @@ class _PodApi(Protocol):
 class KubeBinder:
     """Writes one Binding a pod: nodeName, UID as precondition, placement annotation, at once.
 
-    With a ``fence`` the pod's version is a precondition, too.
+    With a ``fence`` the pod's version is a precondition, too. ``placed`` hears of each bind that
+    was surely written, and must not wait for anything.
     """
 
-    def __init__(self, api: _PodApi, cluster: Cluster, fence: Fence | None = None) -> None:
+    def __init__(
+        self,
+        api: _PodApi,
+        cluster: Cluster,
+        fence: Fence | None = None,
+        placed: Callable[[Binding], None] = lambda _: None,
+    ) -> None:
         self._api = api
         self._cluster = cluster
         self._fence = fence
+        self._placed = placed
 
     def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
         """The pod as the API server has it; None if it is gone or another one bears its name."""
@@ -147,6 +156,10 @@ class KubeBinder:
         Without a fence the Binding names no version, so only a change that our watch has shown is
         noticed.
         """
+        self._write(binding)
+        self._placed(binding)
+
+    def _write(self, binding: Binding) -> None:
         if self._fence is None:
             self._check_request(binding)
             self._create(binding)

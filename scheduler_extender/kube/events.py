@@ -1,4 +1,4 @@
-"""Events on pods whose GPUs were not what was foreseen, and on nodes that refuse pods.
+"""Events on pods (placed, waiting, not as foreseen), and on nodes that refuse pods.
 
 A user can cause some of them at will, and the API server may be slow: they are written in a thread
 of their own, a few a second, and what happens to one pod or node again and again becomes one Event
@@ -18,8 +18,12 @@ import msgspec
 import structlog
 
 from scheduler_extender.ratelimit import RateLimit
+from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import Surprise
+from scheduler_extender.verbs import Binding
+from scheduler_extender.why.placed import bound_text
+from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure
 from topology.kubeapi.paths import path
 
@@ -27,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 REASON = "GPUPlacementNotForeseen"
 REFUSED = "GPUPodRefused"
+PLACED = "GPUPlacement"
+WAITS = "GPUPlacementWaits"
 NODES_NAMESPACE = "default"
 """Where Events about objects without a namespace are written, as the kubelet does."""
 COMPONENT = "gpu-topology"
@@ -49,6 +55,7 @@ class _Notice:
     node: str
     reason: str
     message: str
+    type: str = "Warning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +69,8 @@ class _Waiting:
 
 
 class EventWriter:
-    """Writes an Event for each pod and kind of surprise, and for each node and reason of refusals,
-    in a thread of its own.
+    """Writes an Event for each pod and kind of surprise, for each node and reason of refusals, and
+    for each pod that is placed or waits, in a thread of its own.
 
     What cannot be written is counted in :attr:`dropped` and let go; the counters and the log have
     it too. ``now`` gives the time that Events bear, ``clock`` seconds for the rate.
@@ -77,6 +84,7 @@ class EventWriter:
         api: _EventApi,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
+        name: str = "events",
     ) -> None:
         self._api = api
         self._now = now
@@ -85,9 +93,9 @@ class EventWriter:
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.dropped = 0
-        """Surprises and refusals that no Event tells."""
+        """What no Event tells of all that was noted."""
 
     def note(self, surprise: Surprise) -> None:
         """Take a surprise; never waits."""
@@ -96,6 +104,19 @@ class EventWriter:
     def note_refusal(self, refusal: NodeRefusal) -> None:
         """Take a refusal; never waits."""
         self._take((refusal.node, refusal.refusal.reason), _of_refusal(refusal))
+
+    def note_placed(self, binding: Binding) -> None:
+        """Take a bind that was written; never waits."""
+        pod = _about_pod(binding.namespace, binding.name, binding.uid)
+        request = binding.request if isinstance(binding.request, GpuRequest) else None
+        words = bound_text(binding.placement, request)
+        notice = _Notice(pod, binding.namespace, binding.node, PLACED, words, "Normal")
+        self._take((binding.uid, PLACED), notice)
+
+    def note_waiting(self, pod: PodRecord, words: str) -> None:
+        """Take why a pod waits; never waits itself."""
+        about = _about_pod(pod.namespace, pod.name, pod.uid)
+        self._take((pod.uid, WAITS), _Notice(about, pod.namespace, "", WAITS, words))
 
     def _take(self, key: tuple[str, str], notice: _Notice) -> None:
         now = self._stamp()
@@ -151,15 +172,15 @@ class EventWriter:
 
 def _of_surprise(surprise: Surprise) -> _Notice:
     pod = surprise.pod
-    about = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": pod.uid,
-    }
+    about = _about_pod(pod.namespace, pod.name, pod.uid)
     words = f"{surprise.message} ({surprise.kind})"
     return _Notice(about, pod.namespace, surprise.node, REASON, words)
+
+
+def _about_pod(namespace: str, name: str, uid: str) -> dict[str, str]:
+    """A pod as Events name it."""
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace}
+    return {**about, "name": name, "uid": uid}
 
 
 def _of_refusal(refusal: NodeRefusal) -> _Notice:
@@ -181,10 +202,10 @@ def _event(waiting: _Waiting) -> dict[str, Any]:
             "namespace": notice.namespace,
         },
         "involvedObject": notice.about,
-        "type": "Warning",
+        "type": notice.type,
         "reason": notice.reason,
         "message": notice.message,
-        "source": {"component": COMPONENT, "host": notice.node},
+        "source": {"component": COMPONENT} | ({"host": notice.node} if notice.node else {}),
         "reportingComponent": COMPONENT,
         "firstTimestamp": waiting.first,
         "lastTimestamp": waiting.last,

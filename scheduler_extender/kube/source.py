@@ -20,6 +20,7 @@ from scheduler_extender.kube.budgets import BUDGETS_PATH, BudgetSink
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
+from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state import freshness
 from scheduler_extender.state.cluster import Cluster
@@ -76,7 +77,10 @@ class KubeSource:
         self._clock = clock
         bindable = replica.bindable if replica is not None else None
         self._leads = replica.leads if replica is not None else _always
-        self.binder = KubeBinder(api, cluster, replica)
+        # What is usual must not crowd out what is not: it has a limit of its own.
+        self._news = EventWriter(api, name="news")
+        self.binder = KubeBinder(api, cluster, replica, self._news.note_placed)
+        self._waiting = WaitingPods(cluster, self._news.note_waiting)
         self.waker = Waker(cluster, api)
         self._settler = Settler(cluster, self.binder, clock=clock)
         self._events = EventWriter(api)
@@ -104,6 +108,7 @@ class KubeSource:
                 ("lookout", self._look_out),
                 ("settler", self._settler.round),
                 ("waker", self._wake),
+                ("waiting", self._tell_why),
             )
         ]
 
@@ -114,7 +119,7 @@ class KubeSource:
 
     def tell(self, follow: Callable[[str, str, Callable[[], int]], None]) -> None:
         """Hand over the numbers that the threads count, by metric, to whoever shows them."""
-        waker, events = self.waker, self._events
+        waker = self.waker
         follow(
             "wakes", "Waiting pods woken, since a changed node may take them", lambda: waker.woken
         )
@@ -123,7 +128,7 @@ class KubeSource:
             "Times that an unschedulable pod's request could not be worked out",
             lambda: waker.failed,
         )
-        follow("events_dropped", "Events not written: too many, or refused", lambda: events.dropped)
+        follow("events_dropped", "Events not written: too many, or refused", self._dropped)
 
     def watches(self) -> list[Watch]:
         """How fresh each watch is."""
@@ -151,6 +156,7 @@ class KubeSource:
         for thread in self._threads:
             thread.start()
         self._events.start()
+        self._news.start()
 
     def stop(self) -> None:
         """Stop all threads and close all connections."""
@@ -159,6 +165,7 @@ class KubeSource:
         for reflector in (*self.reflectors, self._budgets):
             reflector.stop()
         self._events.stop()
+        self._news.stop()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(5)
@@ -185,6 +192,14 @@ class KubeSource:
         """One replica wakes pods; the others take note of what has changed."""
         if self._leads():
             self.waker.round(now)
+
+    def _tell_why(self, now: float) -> None:
+        """One replica tells why pods wait, once it knows the whole cluster."""
+        if self._leads() and self.unready() is None and not self._cluster.blind():
+            self._waiting.round(now)
+
+    def _dropped(self) -> int:
+        return self._events.dropped + self._news.dropped
 
     def _run(self, work: Callable[[float], None]) -> None:
         while not self._stopping.wait(self.ROUND * random.uniform(0.8, 1.2)):  # noqa: S311

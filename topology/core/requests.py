@@ -286,12 +286,25 @@ class GpuRequest:
         return replace(self, siblings=0) if self.siblings else self
 
     @property
+    def unit(self) -> str:
+        """What it asks for some of, as far as the resource's name tells.
+
+        >>> gpu_request(2, resource="nvidia.com/mig-1g.10gb").unit
+        'MIG instance'
+        >>> gpu_request(2, resource="nvidia.com/gpu.shared").unit
+        'GPU share'
+        """
+        found = "MIG instance" if "/mig-" in self.resource else "GPU"
+        return f"{found} share" if self.resource.endswith(".shared") else found
+
+    @property
     def text(self) -> str:
         """One line for people: ``2 GPUs link=nvlink (preferred)``."""
-        _, of_mig, profile = self.resource.partition("/mig-")
+        _, _, profile = self.resource.partition("/mig-")
         plural = "s" if self.count != 1 else ""
-        unit = f"MIG instance{plural} {profile}" if of_mig else f"GPU{plural}"
-        words = [f"{self.count} {unit}"]
+        words = [f"{self.count} {self.unit}{plural}"]
+        if profile:
+            words.append(profile.removesuffix(".shared"))
         if not self.plain:
             words.append(self.constraints.text)
             if self.policy is Policy.PREFERRED:

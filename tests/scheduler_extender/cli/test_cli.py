@@ -420,6 +420,26 @@ def test_plain_http_outside_loopback_is_said_loudly() -> None:
         assert httpx.get(admin, timeout=PATIENCE).status_code == 503  # nobody judges tokens here
 
 
+def test_check_calls_things_by_their_name(tmp_path: Path) -> None:
+    """What no node serves no node takes; shares and MIG instances are no GPUs."""
+    pod = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "m"}]}}
+    path = tmp_path / "pod.yaml"
+
+    def said(resource: str, count: int, cluster: Path) -> Done:
+        limits = {"limits": {resource: count}}
+        pod["spec"] = {"containers": [{"name": "m", "resources": limits}]}
+        path.write_text(yaml.safe_dump(pod))
+        return run("check", path, "--cluster", cluster)
+
+    unserved = said("nvidia.com/mig-7g.80gb", 1, CLUSTER)
+    assert unserved.returncode == 1
+    assert "0 of 8 nodes would take it" in unserved.stdout
+    assert "node does not serve the GPU resource asked for" in unserved.stdout
+    assert "never" in unserved.stdout
+    shared = said("nvidia.com/gpu", 1000, ROOT / "examples" / "clusters" / "shared.yaml")
+    assert "node has fewer GPU shares than asked for" in shared.stdout
+
+
 MIG_CLUSTER = ROOT / "examples" / "clusters" / "mig.yaml"
 SLICES = ROOT / "manifests" / "samples" / "mig-slices.yaml"
 

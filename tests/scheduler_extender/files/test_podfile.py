@@ -9,6 +9,7 @@ import yaml
 
 from scheduler_extender.files.podfile import PodFileError, read
 
+OURS = {"gpu-topology.io/gpu-model": "B200*"}
 PAIR = Path(__file__).parents[3] / "manifests" / "samples" / "pair-nvlink.yaml"
 
 
@@ -29,6 +30,53 @@ def test_the_template_is_used_of_what_makes_pods(kind: str) -> None:
     assert asked.notes == ()
 
 
+PAIR_TEMPLATE = {key: yaml.safe_load(PAIR.read_text())[key] for key in ("metadata", "spec")}
+QUAD_TEMPLATE = {
+    "spec": {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": 4}}}]}
+}
+CPU_TEMPLATE = {"spec": {"containers": [{"name": "driver"}]}}
+REPLICAS = {
+    "JobSet": {
+        "replicatedJobs": [{"name": "w", "template": {"spec": {"template": PAIR_TEMPLATE}}}]
+    },
+    "PyTorchJob": {"pytorchReplicaSpecs": {"Master": {"template": PAIR_TEMPLATE}}},
+    "LeaderWorkerSet": {"leaderWorkerTemplate": {"workerTemplate": PAIR_TEMPLATE, "size": 2}},
+    "RayCluster": {
+        "headGroupSpec": {"template": CPU_TEMPLATE},
+        "workerGroupSpecs": [{"template": PAIR_TEMPLATE}],
+    },
+    "SomethingNew": {"stages": [{"workers": {"podTemplate": PAIR_TEMPLATE}}]},
+}
+
+
+@pytest.mark.parametrize("kind", REPLICAS)
+def test_templates_are_found_wherever_they_stand(kind: str) -> None:
+    made = {"kind": kind, "metadata": {"name": "train"}, "spec": REPLICAS[kind]}
+    asked = read(yaml.safe_dump(made))
+    assert asked.request.text == "2 GPUs link=nvlink"
+    assert asked.notes == ()
+    wrong = {**made, "metadata": {"name": "train", "annotations": OURS}}
+    (note,) = read(yaml.safe_dump(wrong)).notes
+    assert f"stands on the {kind} and counts for nothing" in note
+
+
+def test_pods_of_another_kind_that_are_left_out_are_told() -> None:
+    replicas = {"Master": {"template": PAIR_TEMPLATE}, "Worker": {"template": QUAD_TEMPLATE}}
+    made = {"kind": "PyTorchJob", "metadata": {"name": "t"}, "spec": {"replicaSpecs": replicas}}
+    asked = read(yaml.safe_dump(made))
+    assert asked.request.text == "2 GPUs link=nvlink"
+    (note,) = asked.notes
+    assert note == "PyTorchJob makes other pods, too, that are not looked at here: 4 GPUs"
+
+
+def test_an_object_that_is_nested_without_end_is_none() -> None:
+    deep: dict[str, object] = {"template": PAIR_TEMPLATE}
+    for _ in range(30):
+        deep = {"more": deep}
+    with pytest.raises(PodFileError, match="allowed are Pod and what has a pod template"):
+        read(yaml.safe_dump({"kind": "Deep", "metadata": {"name": "d"}, "spec": deep}))
+
+
 def test_the_pod_is_found_among_other_objects() -> None:
     service = {"kind": "Service", "metadata": {"name": "train"}}
     text = yaml.safe_dump_all([service, None, _deployment()])
@@ -39,9 +87,6 @@ def test_the_pod_is_found_among_other_objects() -> None:
     said = "one Pod is needed, there are 2: Deployment train, Job train"
     with pytest.raises(PodFileError, match=said):
         read(both)
-
-
-OURS = {"gpu-topology.io/gpu-model": "B200*"}
 
 
 @pytest.mark.parametrize(

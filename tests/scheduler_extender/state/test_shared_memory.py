@@ -150,7 +150,7 @@ def test_pods_that_say_nothing_are_never_held_up() -> None:
         shared.holds(f"p{i}", [f"0::{i}"])
     assert shared.reason(1) == ""
     shared.bound("last")
-    assert shared.reason(1) == "not enough free GPUs"
+    assert shared.reason(1) == "not enough free GPU shares"
 
 
 def test_memory_is_counted_once_for_each_gpu() -> None:

@@ -1,0 +1,92 @@
+"""Which cluster a command asks, found as kubectl finds it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.why.nearest import View
+from topology.core.placement import Verdict
+
+if TYPE_CHECKING:
+    from topology.kubeapi.apiserver import ApiServer
+
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Without it: $KUBECONFIG, then ~/.kube/config, then the cluster in which the command "
+        "runs.",
+    ),
+]
+
+
+def api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer, str]:
+    """The API server, and the namespace that the context names. Raises :class:`BadInputError`."""
+    from topology.kubeapi.apiserver import ApiFailure, ApiServer
+
+    found = _path(kubeconfig)
+    try:
+        if found is None:
+            return ApiServer.in_cluster(), "default"
+        return ApiServer.from_kubeconfig(found, context), _namespace(found, context)
+    except ApiFailure as error:
+        hint = "" if found else "; outside a cluster give --kubeconfig FILE"
+        raise BadInputError(f"{error}{hint}") from error
+
+
+@contextmanager
+def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiServer, str]]:
+    """The same, closed in the end; what the API server refuses is bad input, too."""
+    from topology.kubeapi.apiserver import ApiFailure
+
+    api, namespace = api_server(kubeconfig, context)
+    try:
+        yield api, namespace
+    except ApiFailure as error:
+        raise BadInputError(
+            f"{error} (needed are the rights to get and list pods and gputopologies; --admin URL "
+            "of why asks the extender instead)"
+        ) from error
+    finally:
+        api.close()
+
+
+def looked_at(
+    kubeconfig: Path | None, context: str | None, namespace: str | None, require: Verdict
+) -> tuple[Cluster, View, list[str]]:
+    """The cluster at this moment, who looks at it, and what they may not see. Raises
+    :class:`BadInputError`."""
+    from scheduler_extender.kube.onelook import one_look
+
+    with asking(kubeconfig, context) as (api, usual):
+        seen = one_look(api, namespace or usual, Settings(require), time.monotonic)
+    return seen.cluster, View(time.time(), seen.namespaces), seen.notes
+
+
+def _path(given: Path | None) -> str | None:
+    if given is not None:
+        return str(given)
+    named = os.environ.get("KUBECONFIG", "")
+    if named:
+        return named  # of several files the first that says something counts, as with kubectl
+    usual = Path.home() / ".kube" / "config"
+    return str(usual) if usual.is_file() else None
+
+
+def _namespace(path: str, context: str | None) -> str:
+    from kubernetes import config
+
+    listed: Callable[[str], Any] = config.list_kube_config_contexts
+    contexts, current = listed(path)
+    chosen = next((c for c in contexts if c["name"] == context), current)
+    return str((chosen or {}).get("context", {}).get("namespace") or "default")

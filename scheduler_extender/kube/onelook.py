@@ -1,0 +1,119 @@
+"""The cluster as the API server tells it at one moment, with the caller's own rights.
+
+The same sinks take the objects in as when they are watched, so the answers are the extender's. What
+the caller may not read is left out, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import msgspec
+
+from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from topology.kubeapi.apiserver import ApiError, NotFoundError, Query
+from topology.kubeapi.paths import path
+
+RECORDS_PATH = "/apis/gpu-topology.io/v1alpha1/gputopologies"
+PODS_PATH = "/api/v1/pods"
+NODES_PATH = "/api/v1/nodes"
+PAGE = 500
+RECORDS_PAGE = 100
+TIMEOUT = 30.0
+"""Seconds for one page."""
+FORBIDDEN = (401, 403)
+
+
+class Reader(Protocol):
+    """What is asked of an API server here."""
+
+    def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
+        """An object or a list. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
+        ...
+
+
+class _ListMeta(msgspec.Struct, rename="camel", frozen=True):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster, as far as it could be read.
+
+    ``namespaces`` are those whose pods could be listed; None for all. ``notes`` say what the caller
+    may not read, and what that leaves out.
+    """
+
+    cluster: Cluster
+    namespaces: frozenset[str] | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[], float]) -> Seen:
+    """Read nodes, pods and records once.
+
+    Where the pods of all namespaces may not be listed those of ``namespace`` are, and whatever else
+    a report shows counts as running. Raises :class:`~topology.kubeapi.apiserver.ApiFailure` where
+    not even these, or the records, may be read.
+    """
+    notes: list[str] = []
+    try:
+        pods, version = listed(api, PODS_PATH, PAGE)
+        namespaces = None
+    except ApiError as error:
+        if error.status not in FORBIDDEN:
+            raise
+        pods, version = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)
+        namespaces = frozenset({namespace})
+        notes.append(
+            f"you may list the pods of the namespace {namespace} only: pods of other namespaces "
+            "that no report shows yet are not counted"
+        )
+    cluster = Cluster(clock, replace(settings, all_pods_known=namespaces is None))
+    try:
+        NodeSink(cluster).replace(*listed(api, NODES_PATH, PAGE))
+    except ApiError as error:
+        if error.status not in FORBIDDEN:
+            raise
+        notes.append(
+            "you may not list nodes: nodes without a topology record are not known to this answer"
+        )
+    PodSink(cluster).replace(pods, version)
+    try:
+        RecordSink(cluster).replace(*listed(api, RECORDS_PATH, RECORDS_PAGE))
+    except NotFoundError:
+        notes.append("the cluster has no GPUTopology records: is gpu-topology installed?")
+    return Seen(cluster, namespaces, notes)
+
+
+def listed(api: Reader, where: str, page: int) -> tuple[list[msgspec.Raw], str]:
+    """All objects of a collection, page by page, and the list's resourceVersion."""
+    found: list[msgspec.Raw] = []
+    version = ""
+    for part in _pages(api, where, page):
+        found += part.items or []
+        version = part.metadata.resource_version
+    return found, version
+
+
+def _pages(api: Reader, where: str, page: int) -> Iterator[_Page]:
+    following = ""
+    while True:
+        query = [("limit", str(page))]
+        if following:
+            query.append(("continue", following))
+        part = msgspec.json.decode(api.get(where, query, timeout=TIMEOUT), type=_Page)
+        yield part
+        following = part.metadata.continue_
+        if not following:
+            return

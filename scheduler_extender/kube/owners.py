@@ -1,0 +1,150 @@
+"""Workloads and their pods at the API server: who has made a pod, and which pods somebody made.
+
+A workload is any object with a template of pods in it: Deployments and Jobs, and those of others,
+such as JobSets and PyTorchJobs. Its pods name it as their owner, or something between, as a
+ReplicaSet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from scheduler_extender.kube.onelook import PAGE, TIMEOUT, Reader, listed
+from topology.kubeapi.apiserver import ApiError
+from topology.kubeapi.paths import path
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of workload: how people call it, and where the API server has it.
+
+    ``between`` are the collections whose objects stand between it and its pods.
+    """
+
+    name: str
+    collection: str
+    plural: str
+    short: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
+
+
+_APPS, _BATCH, _KUBEFLOW = "/apis/apps/v1", "/apis/batch/v1", "/apis/kubeflow.org/v1"
+_REPLICA_SETS = f"{_APPS}:replicasets"
+_STATEFUL_SETS = f"{_APPS}:statefulsets"
+_JOBS = f"{_BATCH}:jobs"
+_RAY = "/apis/ray.io/v1"
+
+KINDS = (
+    Kind("Deployment", _APPS, "deployments", ("deploy",), (_REPLICA_SETS,)),
+    Kind("ReplicaSet", _APPS, "replicasets", ("rs",)),
+    Kind("StatefulSet", _APPS, "statefulsets", ("sts",)),
+    Kind("DaemonSet", _APPS, "daemonsets", ("ds",)),
+    Kind("ReplicationController", "/api/v1", "replicationcontrollers", ("rc",)),
+    Kind("Job", _BATCH, "jobs"),
+    Kind("CronJob", _BATCH, "cronjobs", ("cj",), (_JOBS,)),
+    Kind("JobSet", "/apis/jobset.x-k8s.io/v1alpha2", "jobsets", (), (_JOBS,)),
+    Kind(
+        "LeaderWorkerSet",
+        "/apis/leaderworkerset.x-k8s.io/v1",
+        "leaderworkersets",
+        ("lws",),
+        (_STATEFUL_SETS,),
+    ),
+    Kind("PyTorchJob", _KUBEFLOW, "pytorchjobs"),
+    Kind("TFJob", _KUBEFLOW, "tfjobs"),
+    Kind("MPIJob", _KUBEFLOW, "mpijobs"),
+    Kind("XGBoostJob", _KUBEFLOW, "xgboostjobs"),
+    Kind("PaddleJob", _KUBEFLOW, "paddlejobs"),
+    Kind("JAXJob", _KUBEFLOW, "jaxjobs"),
+    Kind(
+        "TrainJob",
+        "/apis/trainer.kubeflow.org/v1alpha1",
+        "trainjobs",
+        (),
+        ("/apis/jobset.x-k8s.io/v1alpha2:jobsets", _JOBS),
+    ),
+    Kind("RayCluster", _RAY, "rayclusters"),
+    Kind("RayJob", _RAY, "rayjobs", (), (f"{_RAY}:rayclusters", _JOBS)),
+)
+POD_WORDS = ("pod", "pods", "po")
+MOST_OWNERS = 4
+"""Owners above a pod that are looked at."""
+
+
+class _Owner(msgspec.Struct, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+
+
+class _Meta(msgspec.Struct, rename="camel", frozen=True):
+    name: str = ""
+    uid: str = ""
+    owner_references: list[_Owner] | None = None
+
+
+class _Owned(msgspec.Struct):
+    metadata: _Meta = _Meta()
+
+
+def kind_named(word: str) -> Kind | None:
+    """The kind that people mean by a word: its name, its plural or a short form, in any case."""
+    word = word.lower().partition(".")[0]
+    for kind in KINDS:
+        if word in (kind.name.lower(), kind.plural, *kind.short):
+            return kind
+    return None
+
+
+def workload(api: Reader, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
+    """One object of a kind. Raises :class:`~topology.kubeapi.apiserver.ApiFailure`."""
+    where = path(f"{kind.collection}/namespaces", namespace, kind.plural, name)
+    found: dict[str, Any] = msgspec.json.decode(
+        api.get(where, timeout=TIMEOUT), type=dict[str, Any]
+    )
+    return {"kind": kind.name, **found}
+
+
+def pods_of(api: Reader, kind: Kind, namespace: str, made: dict[str, Any]) -> list[str]:
+    """The names of the pods that a workload has made, itself or by others."""
+    owners = {str((made.get("metadata") or {}).get("uid", ""))}
+    for between in kind.between:
+        root, _, plural = between.partition(":")
+        with suppress(ApiError):  # it may be forbidden, or not be installed
+            found = listed(api, path(f"{root}/namespaces", namespace, plural), PAGE)[0]
+            owners |= {owned.metadata.uid for owned in _owned_by(found, owners)}
+    pods = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)[0]
+    return sorted(pod.metadata.name for pod in _owned_by(pods, owners))
+
+
+def _owned_by(objects: Iterable[msgspec.Raw], owners: set[str]) -> Iterator[_Owned]:
+    for raw in objects:
+        found = msgspec.json.decode(raw, type=_Owned)
+        if any(owner.uid in owners for owner in found.metadata.owner_references or ()):
+            yield found
+
+
+def owners_of(api: Reader, namespace: str, pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """The objects above a pod, its controller first; those that may be read and are of
+    :data:`KINDS`."""
+    found: list[dict[str, Any]] = []
+    below = pod
+    while len(found) < MOST_OWNERS:
+        meta = msgspec.convert(below.get("metadata") or {}, _Meta)
+        owner = next((o for o in meta.owner_references or () if o.controller), None)
+        kind = None if owner is None else kind_named(owner.kind)
+        if owner is None or kind is None:
+            break
+        try:
+            below = workload(api, kind, namespace, owner.name)
+        except ApiError:
+            break
+        found.append(below)
+    return found

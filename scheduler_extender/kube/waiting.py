@@ -1,0 +1,104 @@
+"""Tells why pods wait: one short text for each, written as an Event when it has news.
+
+kube-scheduler's own Event names every node's reason and changes with each of them. This one counts
+nodes by reason. It is told when a pod is first seen to wait and when the reasons change, and, where
+only the counts change, rarely. A round does a bounded amount of work however many pods wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.enquiry import enquire
+from scheduler_extender.state.groupenquiry import as_member
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.why.phrases import TOLD, sentence
+from topology.core.devices import PodUid
+from topology.core.placement import NO_REPORT, Reason
+
+EVERY = 5.0
+"""Seconds between two rounds that look at anything."""
+AGAIN = 60.0
+"""Seconds after which a pod is looked at again, told or not."""
+RARELY = 900.0
+"""Seconds after which a text is told again of which only the counts have changed."""
+AT_ONCE = 20
+"""Pods that are looked at in one round; who was looked at longest ago comes first."""
+SECONDS = 0.1
+"""For how long the nodes' answers to one pod may be worked out; most are remembered, since
+kube-scheduler has just asked for them."""
+MORE = "kubectl gpu-topology why says more"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """When a pod was looked at, what it was told last, and when."""
+
+    looked: float
+    text: str = ""
+    reasons: frozenset[tuple[str, str]] = frozenset()
+    at: float = float("-inf")
+
+
+class WaitingPods:
+    """See the module. :meth:`round` is called by one thread; ``tell`` never waits."""
+
+    def __init__(self, cluster: Cluster, tell: Callable[[PodRecord, str], None]) -> None:
+        self._cluster = cluster
+        self._tell = tell
+        self._told: dict[PodUid, _Told] = {}
+        self._next = float("-inf")
+
+    def round(self, now: float) -> None:
+        """Look at the pods whose turn it is. ``now`` in seconds."""
+        if now < self._next:
+            return
+        self._next = now + EVERY
+        waiting = {pod.uid: pod for pod in self._cluster.unschedulable_pods()}
+        self._told = {uid: told for uid, told in self._told.items() if uid in waiting}
+        due = [uid for uid in waiting if self._looked(uid) <= now - AGAIN]
+        for uid in sorted(due, key=self._looked)[:AT_ONCE]:
+            self._look(waiting[uid], now)
+
+    def _looked(self, uid: PodUid) -> float:
+        told = self._told.get(uid)
+        return float("-inf") if told is None else told.looked
+
+    def _look(self, pod: PodRecord, now: float) -> None:
+        before = self._told.get(pod.uid, _Told(now))
+        counts = self._counts(pod)
+        reasons = frozenset(TOLD[kind] for kind in counts)
+        text = f"no node takes it: {sentence(counts.items())} ({MORE})" if counts else ""
+        news = reasons != before.reasons or (text != before.text and now - before.at >= RARELY)
+        if text and news:
+            self._tell(pod, text)
+            self._told[pod.uid] = _Told(now, text, reasons, now)
+        else:
+            self._told[pod.uid] = _Told(now, before.text, before.reasons, before.at)
+
+    def _counts(self, pod: PodRecord) -> dict[Reason, int]:
+        """The nodes by the reason for which they refuse the pod.
+
+        Empty where that is not why it waits: some node would take it, or its annotations cannot be
+        read, which kube-scheduler's Event says as it is.
+        """
+        if isinstance(pod.request, Malformed):
+            return {}
+        request = pod.request
+        if pod.membership is not None:
+            request = as_member(self._cluster, pod.uid, pod.membership, request).request
+        names = self._cluster.names()
+        found: Counter[Reason] = Counter()
+        for _, decision in enquire(self._cluster, request, names, seconds=SECONDS).each():
+            rejection = NO_REPORT if decision is None else decision.rejection
+            if rejection is not None:
+                found[rejection.kind] += 1
+            elif pod.membership is not None and pod.membership.domain is not None:
+                found[Reason.GROUP] += 1
+            else:
+                return {}
+        return dict(found)

@@ -1,0 +1,198 @@
+"""Why a pod waits, or what became of it: the whole answer, as data and as words.
+
+It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.explain import answers
+from scheduler_extender.state.board import ClusterFacts
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.why.helps import Help, helps_of
+from scheduler_extender.why.nearest import View
+from scheduler_extender.why.phrases import request_text, sentence
+from scheduler_extender.why.placed import Placed, Written, placed_on
+from scheduler_extender.why.rows import Row, rows_of
+from topology.core.placement import Reason
+from topology.core.requests import GpuRequest
+
+MOST_SETS = 16
+"""Sets of one node in an answer over many."""
+NEAREST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is told of a pod.
+
+    ``reason`` is why its annotations cannot be read; then there is nothing else. ``asks`` is the
+    request in a few words, ``request`` in a sentence. ``refusals`` counts the nodes by the reason
+    for which they do not take the pod, ``doubts`` by why those that take it promise nothing;
+    ``takes`` counts those that take it, and ``closed`` those of them to which kube-scheduler will
+    not send the pod, by its selector or affinity, or by the node's taints or cordon. ``nearest``
+    are the nodes that come nearest, the nearest first. ``whole`` is false where there was no time
+    to try all that may help. ``notes`` say what else the reader has to know.
+    """
+
+    pod: str
+    node: str | None
+    asks: str = ""
+    request: str = ""
+    reason: str = ""
+    takes: int = 0
+    closed: int = 0
+    refusals: dict[Reason, int] = field(default_factory=dict)
+    doubts: dict[Reason, int] = field(default_factory=dict)
+    rows: Sequence[Row] = ()
+    nearest: Sequence[Row] = ()
+    helps: Sequence[Help] = ()
+    placed: Placed | None = None
+    whole: bool = True
+    unblocks: bool = False
+    notes: Sequence[str] = ()
+
+    @property
+    def headline(self) -> str:
+        """Where it stands, in one line."""
+        if self.reason:
+            return f"no node takes it: {self.reason}"
+        if self.placed is not None:
+            return self.placed.words[0]
+        if not self.rows:
+            return "no node is known"
+        nodes = len(self.rows)
+        refused = sentence(self.refusals.items())
+        if not self.takes:
+            return f"no node takes it: {refused}"
+        taken = f"{self.takes:,} of {nodes:,} node{'s' if nodes != 1 else ''} would take it"
+        promised = self.takes - sum(self.doubts.values())
+        if self.doubts:
+            taken += f" ({promised:,} with a promise)"
+        if self.closed:
+            some = f"{self.closed:,} of them" if self.closed < self.takes else "all of them"
+            taken += f", {some} closed to it by its selector, or by taints or cordon"
+        return f"{taken}; {refused}" if refused else taken
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON contract of ``/v1/explain`` and of ``why --output json``."""
+        found: dict[str, Any] = {"pod": self.pod, "node": self.node}
+        if self.reason:
+            return {**found, "headline": self.headline, "reason": self.reason, "notes": []}
+        return {
+            **found,
+            "headline": self.headline,
+            "asks": self.asks,
+            "request": self.request,
+            "takes": self.takes,
+            "closed": self.closed,
+            "refusals": {kind.value: n for kind, n in self.refusals.items()},
+            "doubts": {kind.value: n for kind, n in self.doubts.items()},
+            "nearest": [
+                {"node": row.answer.node, "words": row.miss.words}
+                for row in self.nearest
+                if row.miss is not None
+            ],
+            "helps": [{**asdict(each), "pods": list(each.pods)} for each in self.helps],
+            "whole": self.whole,
+            "unblocks": self.unblocks,
+            "notes": list(self.notes),
+            "placed": asdict(self.placed) if self.placed is not None else None,
+            "nodes": [row.as_json(MOST_SETS) for row in self.rows],
+        }
+
+
+def explanation_of(
+    cluster: Cluster,
+    seen: ClusterFacts,
+    pod: PodRecord,
+    view: View,
+    *,
+    written: Written | None = None,
+    late: Callable[[], bool] = lambda: False,
+) -> Explanation:
+    """The whole answer about a pod at the moment of ``seen``.
+
+    ``written`` is its placement annotation, where the caller has it. ``late`` bounds what is tried
+    out beyond the nodes' own answers.
+    """
+    name = f"{pod.namespace}/{pod.name}"
+    request = pod.request
+    if isinstance(request, Malformed):
+        return Explanation(name, pod.node, reason=request.reason)
+    told = answers(cluster, seen, request, asking=pod.uid, membership=pod.membership)
+    rows = rows_of(request, told, view)
+    placed = _placed(seen, pod, written)
+    refusals = Counter(a.kind for a in told if not a.passes and a.kind is not None)
+    doubts = Counter(a.kind for a in told if a.passes and a.kind is not None)
+    closed = sum(answer.passes and not answer.facts.is_open_to(pod) for answer in told)
+    helps: list[Help] = []
+    whole = True
+    waits = placed is None and not any(row.answer.passes for row in rows)
+    if waits:
+        helps, whole = helps_of(cluster, seen, pod, request, rows, view, late)
+    return Explanation(
+        pod=name,
+        node=pod.node,
+        asks=asked_text(pod),
+        request=request_text(request),
+        takes=sum(answer.passes for answer in told),
+        closed=closed,
+        refusals=dict(refusals),
+        doubts=dict(doubts),
+        rows=rows,
+        nearest=_nearest(rows) if placed is None else (),
+        helps=helps,
+        placed=placed,
+        whole=whole,
+        unblocks=waits and any(answer.resolvable for answer in told),
+        notes=tuple(_notes(seen, pod, open_nodes=not waits and placed is None)),
+    )
+
+
+def asked_text(pod: PodRecord) -> str:
+    """The request and the group in a few words."""
+    if not isinstance(pod.request, GpuRequest):
+        return ""
+    group = pod.membership.text if pod.membership is not None else ""
+    return f"{pod.request.text} {group}".strip()
+
+
+def _notes(seen: ClusterFacts, pod: PodRecord, *, open_nodes: bool) -> Iterator[str]:
+    if pod.deleting:
+        yield "the pod is being deleted"
+    if pod.refusal is not None:
+        yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
+    if any(pod.uid in facts.in_flight for facts in seen.nodes):
+        yield "the extender is binding the pod now"
+    elif open_nodes and pod.unschedulable:
+        yield (
+            "kube-scheduler has found no node for it, though: CPU, memory or another of its own "
+            "rules is missing, or it has not looked again yet (kubectl describe pod)"
+        )
+
+
+def _placed(seen: ClusterFacts, pod: PodRecord, written: Written | None) -> Placed | None:
+    if pod.node is None:
+        return None
+    facts = next((facts for facts in seen.nodes if facts.name == pod.node), None)
+    return placed_on(facts, pod, written) if facts is not None else None
+
+
+def _nearest(rows: Sequence[Row]) -> list[Row]:
+    """The nodes that come nearest, of those that do not take the pod; no two for the same words."""
+    near = [row for row in rows if row.miss is not None and not row.answer.passes]
+    near.sort(
+        key=lambda row: (
+            row.answer.kind is Reason.LINKS,
+            row.miss.distance if row.miss is not None else (0, 0),
+            row.answer.node,
+        )
+    )
+    return near[:NEAREST]

@@ -1,0 +1,220 @@
+"""What would help a pod that waits: tried out, one change at a time, on what is known now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+from scheduler_extender.explain import counts_on
+from scheduler_extender.state.board import ClusterFacts
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import decide
+from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
+from scheduler_extender.state.groupenquiry import as_member, gather
+from scheduler_extender.state.ledger import Ledger
+from scheduler_extender.state.node import NodeFacts, resource_of
+from scheduler_extender.state.pods import PodName, PodRecord
+from scheduler_extender.why.nearest import View, pods_on
+from scheduler_extender.why.phrases import listed
+from scheduler_extender.why.relaxing import Relaxed, relaxations
+from scheduler_extender.why.rows import Row
+from topology.core.devices import PodUid
+from topology.core.placement import Reason
+from topology.core.requests import GpuRequest
+
+MOST_NODES = 16
+"""Nodes on which the ends of pods are tried, the nearest first."""
+MOST_PODS = 64
+"""Pods of one node whose end is tried."""
+SHOWN_ENDS = 3
+BY_AN_END = frozenset(
+    {
+        Reason.BUSY,
+        Reason.SCATTERED,
+        Reason.NOT_GUARANTEED,
+        Reason.MEMORY_IN_USE,
+        Reason.IN_PROGRESS,
+        Reason.KUBELET,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """One thing that would help.
+
+    ``kind`` is "end" (``pods`` of ``node`` end) or "relax" (the annotation ``key`` says ``value``,
+    or is left out where that is None; for the key "count" the pod asks for fewer devices).
+    ``nodes`` is how many nodes would take the pod then.
+    """
+
+    kind: str
+    words: str
+    nodes: int
+    node: str | None = None
+    pods: tuple[str, ...] = ()
+    key: str | None = None
+    value: str | None = None
+
+
+def helps_of(
+    cluster: Cluster,
+    seen: ClusterFacts,
+    pod: PodRecord,
+    request: GpuRequest,
+    rows: Sequence[Row],
+    view: View,
+    late: Callable[[], bool],
+) -> tuple[list[Help], bool]:
+    """What would help, and whether all of it was tried in time."""
+    found: list[Help] = []
+    try:
+        with in_time(late):
+            tried = chain(
+                _ends(cluster, pod, request, rows, view, late),
+                _relaxed(cluster, seen, pod, request, late),
+            )
+            found.extend(tried)
+    except OutOfTimeError:
+        return found, False
+    return found, True
+
+
+def _ends(
+    cluster: Cluster,
+    pod: PodRecord,
+    request: GpuRequest,
+    rows: Sequence[Row],
+    view: View,
+    late: Callable[[], bool],
+) -> Iterator[Help]:
+    """Pods whose end would do, of the nearest nodes. A member of a group waits for its group, too:
+    nothing is said of it."""
+    if pod.membership is not None and (pod.membership.gang or pod.membership.domain):
+        return
+    near = [row for row in rows if row.miss is not None and row.answer.kind in BY_AN_END]
+    near.sort(key=lambda row: row.miss.distance if row.miss else (0, 0))
+    found = 0
+    for row in near[:MOST_NODES]:
+        ends = next(_ends_on(cluster, row.answer.facts, request, view, late), None)
+        if ends is not None:
+            found += 1
+            yield ends
+        if found == SHOWN_ENDS:
+            return
+
+
+def _ends_on(
+    cluster: Cluster,
+    facts: NodeFacts,
+    request: GpuRequest,
+    view: View,
+    late: Callable[[], bool],
+) -> Iterator[Help]:
+    """The pods of one node whose end alone would do; else all that hold the node together."""
+    named = {
+        uid: view.name(*pod) for uid, pod in islice(_holders(facts, request).items(), MOST_PODS)
+    }
+    alone = False
+    for uid, name in named.items():
+        _check(late)
+        if _takes(cluster, facts, request, frozenset({uid})):
+            alone = True
+            words = f"{name} on {facts.name} ends: the node takes the pod then"
+            yield Help("end", words, 1, facts.name, (name,))
+    if alone or len(named) < 2:
+        return
+    fewest = _fewest(cluster, facts, request, list(named), late)
+    if fewest is not None:
+        names = tuple(name for uid, name in named.items() if uid in fewest)
+        words = f"{listed(names)} on {facts.name} end: the node takes the pod then"
+        yield Help("end", words, 1, facts.name, names)
+
+
+def _check(late: Callable[[], bool]) -> None:
+    if late():
+        raise OutOfTimeError
+
+
+def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
+    """The pods that hold some of the resource here, or will."""
+    found = facts.ledger(request.resource) if facts.topology is not None else None
+    shown = set(found.shown) if isinstance(found, Ledger) else set()
+    here = {pod.uid for pod in facts.alive.values() if resource_of(pod) == request.resource}
+    return {uid: pod for uid, pod in pods_on(facts).items() if uid in here | shown}
+
+
+def _fewest(
+    cluster: Cluster,
+    facts: NodeFacts,
+    request: GpuRequest,
+    uids: Sequence[PodUid],
+    late: Callable[[], bool],
+) -> frozenset[PodUid] | None:
+    """Pods without whom the node takes the pod, none of whom could stay; None where all together
+    do not help."""
+    gone = frozenset(uids)
+    if not _takes(cluster, facts, request, gone):
+        return None
+    for uid in uids:
+        _check(late)
+        if _takes(cluster, facts, request, gone - {uid}):
+            gone -= {uid}
+    return gone
+
+
+def _takes(
+    cluster: Cluster, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]
+) -> bool:
+    return decide(facts.without(gone), request, cluster.settings).rejection is None
+
+
+def _relaxed(
+    cluster: Cluster,
+    seen: ClusterFacts,
+    pod: PodRecord,
+    request: GpuRequest,
+    late: Callable[[], bool],
+) -> Iterator[Help]:
+    """For each key the least change after which some node takes the pod."""
+    nodes = [facts.topology for facts in seen.nodes if facts.topology is not None]
+    for _, values in relaxations(request, nodes):
+        for relaxed in values:
+            _check(late)
+            passing = _passing(cluster, seen, pod, relaxed, late)
+            if passing:
+                nodes_text = f"{passing:,} node{'s' if passing != 1 else ''}"
+                words = f"{relaxed.words}: {nodes_text} would take it now"
+                yield Help("relax", words, passing, key=relaxed.key, value=relaxed.value)
+                break
+
+
+def _passing(
+    cluster: Cluster,
+    seen: ClusterFacts,
+    pod: PodRecord,
+    relaxed: Relaxed,
+    late: Callable[[], bool],
+) -> int:
+    """How many nodes would take the pod if it asked for this."""
+    gone = frozenset({pod.uid})
+    nodes = tuple(f.without(gone) if counts_on(pod.uid, f) else f for f in seen.nodes)
+    member = None
+    request = relaxed.request
+    if pod.membership is not None:
+        member = as_member(cluster, pod.uid, pod.membership, request)
+        request = member.request
+    answered = enquire_at(cluster, replace(seen, nodes=nodes), request)
+    passing = [
+        facts
+        for facts, (_, decision) in zip(nodes, answered.each(), strict=True)
+        if decision is not None
+        and decision.rejection is None
+        and (facts.topology is None or facts.topology.resource(request.resource) is not None)
+    ]
+    if member is None or not member.bound_to_domain:
+        return len(passing)
+    own = {facts.name: facts for facts in passing if counts_on(pod.uid, cluster.facts(facts.name))}
+    gathered = gather(cluster, member, [f.name for f in passing], late=late, instead=own)
+    return 0 if gathered.late else len(gathered.alike.get(None, ()))

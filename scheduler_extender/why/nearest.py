@@ -1,0 +1,275 @@
+"""What a node lacks that takes a pod not: the set of GPUs that comes nearest, and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+
+from scheduler_extender.explain import Answer
+from scheduler_extender.state.ledger import Ledger
+from scheduler_extender.state.node import NodeFacts, resource_of
+from scheduler_extender.state.pods import PodName, PodRecord
+from scheduler_extender.why.phrases import duration, gpus_text, listed
+from topology.core.admission import Kubelet
+from topology.core.devices import Mask, PodUid, positions
+from topology.core.graph import Shape
+from topology.core.mig import ServedDevices, served_devices
+from topology.core.patterns import Masks, subset_masks
+from topology.core.placement import Reason, device_unit
+from topology.core.placement.constraints import compiled
+from topology.core.pools import gpus, total
+from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
+
+MOST_SETS = 20_000
+"""Sets of GPUs that are looked at on one node; of more only counts are told."""
+HIDDEN = "a pod of another namespace"
+NEAR = frozenset(
+    {
+        Reason.BUSY,
+        Reason.SCATTERED,
+        Reason.NOT_GUARANTEED,
+        Reason.MEMORY_IN_USE,
+        Reason.IN_PROGRESS,
+        Reason.RESERVED,
+        Reason.LINKS,
+    }
+)
+"""Reasons for which it is worth saying what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Who looks, and when.
+
+    ``today`` is the time in seconds since 1970. ``namespaces`` are those whose pods the caller may
+    see; None for all.
+    """
+
+    today: float
+    namespaces: frozenset[str] | None = None
+
+    def name(self, namespace: str, name: str) -> str:
+        """A pod's name as the caller may see it."""
+        hidden = self.namespaces is not None and namespace not in self.namespaces
+        return HIDDEN if hidden else f"{namespace}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A pod that holds some of the GPUs of the nearest set.
+
+    ``gpus`` are driver indices, ``devices`` how many devices it has of the resource; ``seconds`` is
+    for how long the pod has been admitted, None where nobody says it.
+    """
+
+    pod: str
+    gpus: list[int]
+    devices: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """How near a node comes to what a pod asks for.
+
+    ``gpus`` is the set that comes nearest, by driver indices, ``free`` those of it that nobody is
+    seen to hold; both are empty where sets are only counted. ``have`` of the ``wants`` devices are
+    free. ``words`` says it in a line.
+    """
+
+    wants: int
+    have: int
+    words: str
+    gpus: list[int]
+    free: list[int]
+    holders: list[Holding]
+
+    @property
+    def distance(self) -> tuple[int, int]:
+        """What misses are ordered by: fewer missing devices first, then fewer pods."""
+        return (self.wants - self.have, len(self.holders))
+
+
+def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:
+    """What the node lacks; None where no set of its GPUs is near, or nothing is known of it."""
+    facts = row.facts
+    if row.kind not in NEAR or facts.topology is None or facts.report is None:
+        return None
+    served = facts.topology.resource(request.resource)
+    found = facts.ledger(request.resource) if served is not None else None
+    if served is None or not isinstance(found, Ledger):
+        return None
+    node = _Node(facts, request, found, served_devices(facts.topology, served), view)
+    if row.kind is Reason.LINKS:
+        return node.largest()
+    return node.nearest() or node.counted()
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """One node, while its nearest set is looked for."""
+
+    facts: NodeFacts
+    request: GpuRequest
+    found: Ledger
+    devices: ServedDevices
+    view: View
+
+    @property
+    def _kubelet(self) -> Kubelet:
+        return self.facts.kubelet(self.request.resource)
+
+    @property
+    def _linked(self) -> str:
+        """What a set is called that meets the constraints."""
+        constraints = self.request.constraints
+        if constraints.over_links:
+            return "linked "
+        return "" if constraints == NO_CONSTRAINTS else "fitting "
+
+    def _good(self, size: int) -> Masks | None:
+        """The sets of so many GPUs that meet the constraints; None where they cannot be listed."""
+        kubelet = self._kubelet
+        if kubelet.width != 1:
+            return None
+        return _good_sets(kubelet.shape, self.request.constraints, size)
+
+    def nearest(self) -> Miss | None:
+        """The fitting set of which most GPUs are free; the lowest of several."""
+        now, wants = self.found.availability, self.request.count
+        good = self._good(wants)
+        if good is None or not len(good):
+            return None
+        usable = now.free & ~now.sick
+        best: Mask = int(good[np.argmax(np.bitwise_count(good & np.uint64(usable)))])
+        free, missing = best & usable, best & ~usable
+        holders = self._holders(missing)
+        called, linked = list(self.devices.indices(free)), self._linked
+        if not missing and now.devices_left < wants:
+            return self.counted()  # it only seems free: nobody sees which GPUs some pods have
+        if not missing:
+            words = f"{gpus_text(called)} would do and {_seem(called)} free"
+            tail = self._not_sure()
+            return Miss(wants, wants, f"{words}, {tail}", called, called, holders)
+        some = f" ({', '.join(map(str, called))})" if called else ""
+        words = f"{len(called)} of {wants} {linked}GPUs {_are(called)} free{some}"
+        told = [f"{gpus_text(h.gpus)} {_are(h.gpus)} held by {_holder(h)}" for h in holders]
+        rest = missing
+        for holder in holders:
+            rest &= ~self._mask(holder.gpus)
+        told += [f"GPU {self.devices.indices(1 << p)[0]} {self._why(p)}" for p in positions(rest)]
+        everything = list(self.devices.indices(best))
+        return Miss(wants, len(called), f"{words}; {listed(told)}", everything, called, holders)
+
+    def _not_sure(self) -> str:
+        unreported = [uid for uid, pod in self.found.unreported.items() if not pod.departed]
+        if unreported:
+            names = [self._name(uid) for uid in unreported]
+            return f"but {listed(names)} may get them first: no report shows that pod yet"
+        names = [self._told(pod) for pod in self._unseen()]
+        if names:
+            return f"but no report shows which GPUs are those of {listed(names)}"
+        return "but the node may hand out others"
+
+    def _unseen(self) -> list[PodRecord]:
+        """The pods that hold devices, or will, of which nobody sees which ones."""
+        resource, shown = self.request.resource, self.found.shown
+        pods = (*self.facts.alive.values(), *self.facts.in_flight.values())
+        return [pod for pod in pods if resource_of(pod) == resource and pod.uid not in shown]
+
+    def _told(self, pod: PodRecord) -> str:
+        return self.view.name(pod.namespace, pod.name)
+
+    def _why(self, position: int) -> str:
+        """Why a GPU that no pod is seen to hold does not count as free."""
+        now = self.found.availability
+        return "is sick" if now.sick >> position & 1 else "is not handed out by the kubelet"
+
+    def largest(self) -> Miss | None:
+        """The largest set that the constraints allow, where none of the size asked for is."""
+        wants = self.request.count
+        for size in range(wants - 1, 1, -1):
+            good = self._good(size)
+            if good is None:
+                return None
+            if len(good):
+                indices = list(self.devices.indices(int(good[0])))
+                words = f"no more than {size} of its GPUs are linked so, as {gpus_text(indices)}"
+                return Miss(wants, 0, words, indices, [], [])
+        return None
+
+    def counted(self) -> Miss:
+        """How many devices are left, where sets are not listed."""
+        now, wants = self.found.availability, self.request.effective_count
+        left = max(0, min(wants, now.devices_left))
+        unit = device_unit(self._kubelet)
+        holders = self._holders(self._kubelet.shape.all_gpus)
+        words = f"{left} of {wants} {unit}s {'is' if left == 1 else 'are'} free"
+        if left < wants:
+            names = [_holder(h) for h in holders]
+            names += [self._told(pod) for pod in self._unseen()]
+            words += f"; others are held by {listed(names)}" if names else ""
+        elif left >= wants:
+            words += f", {self._not_sure()}"
+        return Miss(wants, left, words, [], [], holders)
+
+    def _holders(self, mask: Mask) -> list[Holding]:
+        """The pods that a report shows on some of these GPUs; who has most of them comes first."""
+        now = self.found.availability
+        rows = []
+        for uid, pool in self.found.shown.items():
+            on = gpus(pool, now.width) & mask
+            if on:
+                indices = sorted(set(self.devices.indices(on)))
+                count = total(pool, now.width)
+                rows.append(Holding(self._name(uid), indices, count, self._seconds(uid)))
+        return sorted(rows, key=lambda h: (-len(h.gpus), h.pod, h.gpus))
+
+    def _mask(self, indices: list[int]) -> Mask:
+        wanted = set(indices)
+        return sum(1 << p for p, index in enumerate(self.devices.indices_of) if index in wanted)
+
+    def _name(self, uid: PodUid) -> str:
+        pod = pods_on(self.facts).get(uid)
+        return "a pod that is gone" if pod is None else self.view.name(*pod)
+
+    def _seconds(self, uid: PodUid) -> float | None:
+        pod = next((pod for pod in self.facts.all_pods if pod.uid == uid), None)
+        if pod is None or pod.started is None:
+            return None
+        return max(0.0, self.view.today - pod.started)
+
+
+def pods_on(facts: NodeFacts) -> Mapping[PodUid, PodName]:
+    """Every pod of the node by UID, those too that only its report names."""
+    told = {
+        (a.pod_uid or PodUid(f"{a.namespace}/{a.pod}")): (a.namespace, a.pod)
+        for a in (facts.report.allocations if facts.report is not None else ())
+    }
+    return told | {pod.uid: (pod.namespace, pod.name) for pod in facts.all_pods}
+
+
+@lru_cache(maxsize=256)
+def _good_sets(shape: Shape, wanted: Constraints, size: int) -> Masks | None:
+    test = compiled(shape, wanted, 0)
+    if comb(test.allowed.bit_count(), size) > MOST_SETS:
+        return None
+    masks = subset_masks(test.allowed, size)
+    return masks[test.passing(masks, size)[0]]
+
+
+def _seem(indices: list[int]) -> str:
+    return "seems" if len(indices) == 1 else "seem"
+
+
+def _are(indices: list[int]) -> str:
+    return "is" if len(indices) == 1 else "are"
+
+
+def _holder(holding: Holding) -> str:
+    since = "" if holding.seconds is None else f" for {duration(holding.seconds)}"
+    return f"{holding.pod}{since}"

@@ -1,0 +1,156 @@
+"""The words of ``why``: requests, reasons and durations as people say them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scheduler_extender.wording import set_text
+from topology.core.links import LinkKind
+from topology.core.placement import Reason
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, memory_text
+
+TOLD: dict[Reason, tuple[str, str]] = {
+    Reason.LINKS: ("lacks links", "lack links"),
+    Reason.HARDWARE: ("has no such GPUs", "have no such GPUs"),
+    Reason.MODEL: ("has another GPU model", "have another GPU model"),
+    Reason.MEMORY: ("has too little memory on each GPU", "have too little memory on each GPU"),
+    Reason.NIC: ("has no NIC near enough", "have no NIC near enough"),
+    Reason.TOO_FEW: ("is too small", "are too small"),
+    Reason.NOT_SERVED: ("does not serve the resource", "do not serve the resource"),
+    Reason.SPLIT: ("is split by MIG", "are split by MIG"),
+    Reason.SHARES: ("shares GPUs in another way", "share GPUs in another way"),
+    Reason.DRA_ONLY: ("serves GPUs by DRA only", "serve GPUs by DRA only"),
+    Reason.NO_REPORT: ("waits for a report", "wait for a report"),
+    Reason.STALE: ("waits for a report", "wait for a report"),
+    Reason.NOT_READY: ("waits for a report", "wait for a report"),
+    Reason.UNUSABLE: ("has an unusable record", "have an unusable record"),
+    Reason.BUSY: ("is busy", "are busy"),
+    Reason.SCATTERED: ("has only unsuitable GPUs free", "have only unsuitable GPUs free"),
+    Reason.NOT_GUARANTEED: ("cannot promise the right GPUs", "cannot promise the right GPUs"),
+    Reason.MEMORY_IN_USE: ("has too little GPU memory left", "have too little GPU memory left"),
+    Reason.IN_PROGRESS: ("is placing another pod", "are placing other pods"),
+    Reason.RESERVED: ("is kept for another pod", "are kept for another pod"),
+    Reason.KUBELET: ("has a kubelet that may refuse it", "have kubelets that may refuse it"),
+    Reason.REFUSING: ("is refusing such pods", "are refusing such pods"),
+    Reason.GROUP: ("does not suit the pod's group", "do not suit the pod's group"),
+    Reason.UNDECIDED: ("could not be worked out", "could not be worked out"),
+    Reason.OUT_OF_DATE: ("may have changed unseen", "may have changed unseen"),
+    Reason.OTHER: ("refuses it", "refuse it"),
+}
+"""What is said of one node and of several, by the reason."""
+
+
+def counted(kind: Reason, nodes: int) -> str:
+    """How many nodes refuse for a reason.
+
+    >>> counted(Reason.LINKS, 12), counted(Reason.BUSY, 1)
+    ('12 nodes lack links', '1 node is busy')
+    """
+    one, several = TOLD[kind]
+    return f"{nodes:,} node{'s' if nodes != 1 else ''} {one if nodes == 1 else several}"
+
+
+def merged(counts: Iterable[tuple[Reason, int]]) -> list[tuple[tuple[str, str], int]]:
+    """Counts by what is said of the nodes: several reasons may be one to people. Most nodes come
+    first."""
+    found: dict[tuple[str, str], int] = {}
+    for kind, nodes in counts:
+        found[TOLD[kind]] = found.get(TOLD[kind], 0) + nodes
+    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+
+
+def sentence(counts: Iterable[tuple[Reason, int]]) -> str:
+    """The counts in one line; the word "node" stands once. Empty for no nodes.
+
+    >>> sentence([(Reason.LINKS, 12), (Reason.BUSY, 2), (Reason.STALE, 3)])
+    '12 nodes lack links, 3 wait for a report, 2 are busy'
+    """
+    parts: list[str] = []
+    for (one, several), nodes in merged(counts):
+        noun = "" if parts else " nodes" if nodes != 1 else " node"
+        parts.append(f"{nodes:,}{noun} {one if nodes == 1 else several}")
+    return ", ".join(parts)
+
+
+def request_text(request: GpuRequest) -> str:
+    """What a pod asks for as a sentence, with the annotations that ask for it.
+
+    >>> from topology.core.requests import gpu_request
+    >>> request_text(gpu_request(2, Constraints(link=LinkKind.NVLINK)))
+    '2 GPUs: every two joined by NVLink (link=nvlink)'
+    """
+    unit = f"{request.unit}{'s' if request.count != 1 else ''}"
+    profile = request.resource.partition("/mig-")[2].removesuffix(".shared")
+    asked = " ".join(filter(None, (f"{request.count}", unit, profile)))
+    words = list(_constraints(request.constraints))
+    if not words:
+        return f"{asked}, whichever they are"
+    preferred = " – preferred, not required" if request.policy is Policy.PREFERRED else ""
+    return f"{asked}: {'; '.join(words)}{preferred}"
+
+
+def _constraints(wanted: Constraints) -> Iterable[str]:
+    joined = {
+        Pattern.PAIRWISE: "every two joined",
+        Pattern.RING: "joined to a ring",
+        Pattern.CONNECTED: "all joined, over others too,",
+    }[wanted.pattern]
+    if wanted.link is LinkKind.NVLINK:
+        yield f"{joined} by NVLink (link=nvlink)"
+    elif wanted.link is not None:
+        yield f"{joined} as near as {wanted.link.name} (link={wanted.link.name.lower()})"
+    if wanted.min_nvlinks is not None:
+        yield f"{joined} by {wanted.min_nvlinks} NVLinks or more (min-nvlinks={wanted.min_nvlinks})"
+    if wanted.min_bandwidth is not None:
+        yield (
+            f"a ring of {wanted.min_bandwidth:g} GB/s or more "
+            f"(min-bandwidth={wanted.min_bandwidth:g})"
+        )
+    if wanted.min_gpu_memory is not None:
+        yield f"{memory_text(wanted.min_gpu_memory)} of memory each (min-gpu-memory)"
+    if wanted.models:
+        yield f"of the model {wanted.models_text} (gpu-model)"
+    if wanted.same_numa:
+        yield "on one NUMA node (same-numa)"
+    if wanted.nic is not None:
+        yield f"an RDMA NIC as near as {wanted.nic.name} (nic={wanted.nic.name.lower()})"
+    if wanted.same_gpu:
+        yield "all on one GPU (same-gpu)"
+    if wanted.spread_gpus:
+        yield "no two on one GPU (spread-gpus)"
+    if wanted.gpu_memory is not None:
+        yield f"{memory_text(wanted.gpu_memory)} used on each GPU (gpu-memory)"
+    if wanted.exclusive_gpus:
+        yield "nobody else on its GPUs (sharing=exclusive)"
+
+
+def duration(seconds: float) -> str:
+    """A time span in its largest whole unit.
+
+    >>> [duration(s) for s in (12, 90, 3 * 3600 + 240, 200_000)]
+    ['12 s', '1 min', '3 h', '2 d']
+    """
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def gpus_text(indices: Sequence[int]) -> str:
+    """GPUs by their indices.
+
+    >>> gpus_text([5]), gpus_text([4, 5, 6])
+    ('GPU 5', 'GPUs 4-6')
+    """
+    return f"GPU{'s' if len(indices) != 1 else ''} {set_text(indices)}"
+
+
+def listed(words: Sequence[str], most: int = 3) -> str:
+    """Some words in one; of many the first ones.
+
+    >>> listed(["a", "b"]), listed(["a", "b", "c", "d", "e"])
+    ('a and b', 'a, b, c and 2 more')
+    """
+    if len(words) > most:
+        return f"{', '.join(words[:most])} and {len(words) - most} more"
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,0 +1,148 @@
+"""A pod that is on a node: its promise, the GPUs that it got, and whether they keep the promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from scheduler_extender.annotations import PLACEMENT
+from scheduler_extender.state.ledger import Ledger
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.why.phrases import gpus_text
+from scheduler_extender.wire import Pod
+from scheduler_extender.wording import sets_text
+from topology.core.devices import PodUid
+from topology.core.mig import served_devices
+from topology.core.placement import satisfies
+from topology.core.pools import gpus
+from topology.core.requests import GpuRequest
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The placement annotation, as bind has written it. ``sets`` are driver indices."""
+
+    verdict: str
+    node: str = ""
+    uid: str = ""
+    sets: list[list[int]] = []
+    time: str = ""
+    sets_omitted: int = msgspec.field(name="setsOmitted", default=0)
+
+
+def bound_text(placement: str, request: GpuRequest | None) -> str:
+    """What a placement annotation tells, for an Event: node, promise, possible GPUs.
+
+    >>> from topology.core.requests import gpu_request
+    >>> bound_text('{"verdict":"guaranteed","node":"n","sets":[[0,1]]}', gpu_request(2))
+    'on n; possible GPUs: 0,1'
+    """
+    try:
+        found = msgspec.json.decode(placement, type=Written)
+    except (msgspec.DecodeError, RecursionError):
+        return "bound"
+    promise = ""
+    if request is not None and not request.plain:
+        sure = request.required and found.verdict in ("guaranteed", "expected")
+        promise = f"; {found.verdict if sure else 'not promised'}: {request.text}"
+    sets = f"; possible GPUs: {sets_text(found.sets)}" if found.sets else ""
+    more = f" and {found.sets_omitted} more sets" if found.sets_omitted else ""
+    return f"on {found.node}{promise}{sets}{more}"
+
+
+def written_on(pod: Pod) -> Written | None:
+    """The pod's placement annotation; None where there is none, or it is not of this very pod."""
+    text = (pod.metadata.annotations or {}).get(PLACEMENT)
+    if text is None:
+        return None
+    try:
+        found = msgspec.json.decode(text, type=Written)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return found if found.uid == pod.metadata.uid else None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod on its node.
+
+    ``verdict`` is the promise that it was bound with, empty where nothing was promised; ``sets``
+    are the GPUs that it could get by that, where they are known. ``got`` are those that a report
+    shows, by driver index; None where no report shows any yet. ``keeps`` says whether they meet
+    what the pod asks for, None where that is not known or nothing is asked for.
+    """
+
+    node: str
+    verdict: str
+    sets: list[list[int]]
+    got: list[int] | None
+    keeps: bool | None
+    words: list[str]
+
+
+def placed_on(facts: NodeFacts, pod: PodRecord, written: Written | None) -> Placed:
+    """What is known of a pod on its node."""
+    request = pod.request
+    verdict = written.verdict if written is not None else ""
+    if not verdict and pod.promised.text:
+        verdict = "guaranteed" if pod.survives_endings else "expected"
+    sets = list(written.sets) if written is not None else []
+    got, keeps = None, None
+    if isinstance(request, GpuRequest) and facts.topology is not None:
+        got, keeps = _got(facts, pod.uid, request)
+    words = [f"on {facts.name}, {_promise(verdict, request)}"]
+    if sets:
+        more = f" and {written.sets_omitted} more" if written and written.sets_omitted else ""
+        words.append(f"possible GPUs when it was bound: {sets_text(sets)}{more}")
+    if got is None:
+        words.append("no report shows yet which GPUs it got")
+    else:
+        outside = bool(sets) and not (written and written.sets_omitted) and got not in sets
+        words.append(f"it got {gpus_text(got)}{_kept(keeps, request)}")
+        if outside:
+            words.append("these are not among the GPUs that were foreseen")
+    return Placed(facts.name, verdict, sets, got, keeps, words)
+
+
+def _promise(verdict: str, request: object) -> str:
+    required = isinstance(request, GpuRequest) and request.required
+    if verdict in ("guaranteed", "expected") and required:
+        return f"what it asks for was {verdict} when it was bound"
+    if not verdict:
+        return "bound by somebody else: nothing was promised"
+    return f"nothing was promised when it was bound (the verdict was {verdict})"
+
+
+def _kept(keeps: bool | None, request: object) -> str:
+    if keeps is None or not isinstance(request, GpuRequest):
+        return ""
+    return ": they are what it asks for" if keeps else f": they lack {request.constraints.text}"
+
+
+def _got(
+    facts: NodeFacts, uid: PodUid, request: GpuRequest
+) -> tuple[list[int] | None, bool | None]:
+    topology = facts.topology
+    served = topology.resource(request.resource) if topology is not None else None
+    if topology is None or served is None or facts.report is None:
+        return None, None
+    found = facts.ledger(request.resource)
+    if not isinstance(found, Ledger) or uid not in found.shown:
+        return None, None
+    width = found.availability.width
+    mask = gpus(found.shown[uid], width)
+    devices, kubelet = served_devices(topology, served), facts.kubelet(request.resource)
+    got = list(devices.indices(mask))
+    if uid in found.unreported:
+        return None, None  # some of its containers wait for theirs
+    if request.plain:
+        return got, None
+    kept = satisfies(
+        kubelet.shape,
+        request.constraints,
+        mask,
+        count=request.count,
+        replicas=kubelet.replicas,
+    )
+    return got, kept

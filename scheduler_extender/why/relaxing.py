@@ -1,0 +1,169 @@
+"""What a pod could ask for instead: one constraint less strict each time, least change first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from scheduler_extender.annotations import PREFIX, render
+from topology.core.devices import Bytes
+from topology.core.graph import NodeTopology
+from topology.core.links import GBps, LinkKind
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, Role, memory_text
+
+LEVELS = (LinkKind.NVLINK, LinkKind.PIX, LinkKind.PXB, LinkKind.PHB, LinkKind.NODE)
+"""What ``link`` and ``nic`` may say, the nearest first."""
+MOST_VALUES = 8
+"""Values of one key that are tried; fewer GPUs and less memory are values, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """A request with one constraint less strict.
+
+    ``key`` is the annotation without its prefix, ``value`` what it would say then: None where it
+    would be left out. For fewer devices the key is "count". ``words`` says the change.
+    """
+
+    key: str
+    value: str | None
+    words: str
+    request: GpuRequest
+
+
+def relaxations(
+    request: GpuRequest, nodes: Iterable[NodeTopology]
+) -> Iterator[tuple[str, Iterator[Relaxed]]]:
+    """For each key that the pod uses its looser values, the least change first. ``nodes`` say
+    which memories and link counts there are."""
+    wanted = request.constraints
+    there = list({node.shape: node for node in nodes}.values())
+    tried: dict[str, Iterator[Constraints]] = {
+        "link": _links(wanted),
+        "min-nvlinks": _nvlinks(wanted, there),
+        "shape": _patterns(wanted),
+        "min-bandwidth": _bandwidths(wanted),
+        "min-gpu-memory": _memories(wanted, there),
+        "gpu-model": _without(wanted, bool(wanted.models), models=()),
+        "same-numa": _without(wanted, wanted.same_numa, same_numa=False),
+        "nic": _nics(wanted),
+        "same-gpu": _without(wanted, wanted.same_gpu, same_gpu=False),
+        "spread-gpus": _without(wanted, wanted.spread_gpus, spread_gpus=False),
+        "gpu-memory": _shared_memories(wanted),
+        "sharing": _without(wanted, wanted.exclusive_gpus, exclusive_gpus=False),
+    }
+    for key, values in tried.items():
+        yield key, (_relaxed(request, key, found) for found in islice(values, MOST_VALUES))
+    yield "count", islice(_counts(request), MOST_VALUES)
+    yield "policy", _preferred(request)
+
+
+def _relaxed(request: GpuRequest, key: str, constraints: Constraints) -> Relaxed:
+    found = replace(request, constraints=constraints)
+    before, after = (render(r).get(PREFIX + key) for r in (request, found))
+    if key == "shape" and after is None:
+        after = constraints.pattern.value
+    if key == "min-gpu-memory" and constraints.min_gpu_memory is not None:
+        after = memory_text(constraints.min_gpu_memory)
+    shown = before
+    if key == "min-gpu-memory" and request.constraints.min_gpu_memory is not None:
+        shown = memory_text(request.constraints.min_gpu_memory)
+    if after is None:
+        words = f"without {key}={shown}"
+    else:
+        words = f"with {key}={after} in place of {shown or Pattern.PAIRWISE.value}"
+    return Relaxed(key, after, words, found)
+
+
+def _without(wanted: Constraints, used: bool, **fields: Any) -> Iterator[Constraints]:
+    if used:
+        yield replace(wanted, **fields)
+
+
+def _links(wanted: Constraints) -> Iterator[Constraints]:
+    if wanted.link is not None:
+        for level in LEVELS:
+            if level < wanted.link:
+                yield replace(wanted, link=level)
+        yield replace(wanted, link=None)
+
+
+def _nics(wanted: Constraints) -> Iterator[Constraints]:
+    if wanted.nic is not None:
+        for level in LEVELS:
+            if level < wanted.nic:
+                yield replace(wanted, nic=level)
+        yield replace(wanted, nic=None)
+
+
+def _nvlinks(wanted: Constraints, nodes: list[NodeTopology]) -> Iterator[Constraints]:
+    if wanted.min_nvlinks is not None:
+        there = {link.nvlinks for node in nodes for link in node.shape.distinct_links()}
+        for count in sorted(there, reverse=True):
+            if 0 < count < wanted.min_nvlinks:
+                yield replace(wanted, min_nvlinks=count)
+        yield replace(wanted, min_nvlinks=None)
+
+
+def _patterns(wanted: Constraints) -> Iterator[Constraints]:
+    if wanted.link is None and wanted.min_nvlinks is None:
+        return
+    order = (Pattern.PAIRWISE, Pattern.RING, Pattern.CONNECTED)
+    for pattern in order[order.index(wanted.pattern) + 1 :]:
+        yield replace(wanted, pattern=pattern)
+
+
+def _bandwidths(wanted: Constraints) -> Iterator[Constraints]:
+    if wanted.min_bandwidth is not None:
+        for part in (0.75, 0.5, 0.25):
+            yield replace(wanted, min_bandwidth=GBps(wanted.min_bandwidth * part))
+        yield replace(wanted, min_bandwidth=None)
+
+
+def _memories(wanted: Constraints, nodes: list[NodeTopology]) -> Iterator[Constraints]:
+    if wanted.min_gpu_memory is not None:
+        there = {memory for node in nodes for memory in node.shape.memory}
+        for memory in sorted(there, reverse=True):
+            if 0 < memory < wanted.min_gpu_memory:
+                yield replace(wanted, min_gpu_memory=Bytes(memory))
+        yield replace(wanted, min_gpu_memory=None)
+
+
+def _shared_memories(wanted: Constraints) -> Iterator[Constraints]:
+    if wanted.gpu_memory is not None:
+        for eighths in (7, 6, 5, 4, 2):
+            some = wanted.gpu_memory * eighths // 8 >> 20 << 20  # whole MiB
+            if some:
+                yield replace(wanted, gpu_memory=Bytes(some))
+
+
+def _counts(request: GpuRequest) -> Iterator[Relaxed]:
+    """Fewer devices, where one container asks for all of them."""
+    if len(request.containers) != 1 or request.containers[0].role is not Role.APP:
+        return
+    if request.exclusive.demands:
+        return  # what its CPUs would be then is not ours to say
+    (container,) = request.containers
+    for count in _fewer(container.count):
+        fewer = replace(request, containers=(replace(container, count=count),))
+        words = f"with {fewer.count} {fewer.unit}{'s' if count > 1 else ''}"
+        yield Relaxed("count", str(count), f"{words} in place of {request.count}", fewer)
+
+
+def _preferred(request: GpuRequest) -> Iterator[Relaxed]:
+    if request.required:
+        words = "with policy=preferred, without a promise"
+        yield Relaxed("policy", "preferred", words, replace(request, policy=Policy.PREFERRED))
+
+
+def _fewer(count: int) -> Iterator[int]:
+    """One less at a time for few devices, else half each time.
+
+    >>> list(_fewer(4)), list(_fewer(64))
+    ([3, 2, 1], [32, 16, 8, 7, 6, 5, 4, 3, 2, 1])
+    """
+    while count > 1:
+        count = count - 1 if count <= 8 else count // 2
+        yield count

@@ -1,0 +1,353 @@
+"""``gpu-topology why``: with a kubeconfig alone, from a cluster file, and over the admin port."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_extender.cli import main
+from scheduler_extender.kube.onelook import NODES_PATH, PODS_PATH, RECORDS_PATH
+from tests.commands import Done, asked
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import bridged, pod, switched
+from tests.scheduler_extender.serving import running
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
+from topology import codec
+from topology.core.devices import DeviceId, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Allocation, Report
+from topology.core.requests import gpu_request
+from topology.machines import machine
+
+WAITING = "examples/clusters/waiting.yaml"
+NVLINK = {"link": "nvlink"}
+PAIRS = machine("a100-pcie-4-bridged").topology("train-07")
+
+
+def why(*words: object) -> Done:
+    return asked(main, "why", *words)
+
+
+class Cluster:
+    """A fake API server with GPU nodes and pods in it, and a kubeconfig for it."""
+
+    def __init__(self, fake: FakeApiServer, folder: Path) -> None:
+        self.fake = fake
+        self.kubeconfig = fake.write_kubeconfig(folder / "kubeconfig")
+
+    def node(self, node: NodeTopology, **held: tuple[str, int]) -> None:
+        """A node, its record, and pods that hold a GPU, as ``name=(namespace, GPU)``."""
+        allocations = []
+        for name, (namespace, gpu) in held.items():
+            self.pod(pod(1, name=name, uid=name, node=node.name, phase="Running"), namespace)
+            ids = (DeviceId(node.gpus[gpu].uuid),)
+            allocations.append(
+                Allocation(PodUid(name), namespace, name, "main", "nvidia.com/gpu", ids)
+            )
+        now = datetime.now(UTC).isoformat()
+        report = Report("boot", 1, allocations=tuple(allocations), observed_at=now)
+        self.fake.put(RECORDS_PATH, codec.encode(node, report))
+        status = {"allocatable": {"nvidia.com/gpu": str(len(node.gpus))}}
+        self.fake.put(NODES_PATH, {"metadata": {"name": node.name}, "status": status})
+
+    def pod(
+        self,
+        manifest: dict[str, Any],
+        namespace: str = "team-a",
+        owner: dict[str, Any] | None = None,
+    ) -> None:
+        manifest["metadata"]["namespace"] = namespace
+        if owner is not None:
+            manifest["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
+        self.fake.put(f"/api/v1/namespaces/{namespace}/pods", manifest)
+
+    def why(self, *words: object) -> Done:
+        return why(*words, "--kubeconfig", self.kubeconfig, "-n", "team-a")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with FakeApiServer() as fake:
+        yield Cluster(fake, tmp_path)
+
+
+def test_with_a_kubeconfig_alone_it_says_what_the_extender_would(cluster: Cluster) -> None:
+    cluster.node(PAIRS, serve=("team-a", 0), notebook=("team-b", 2))
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"))
+    done = cluster.why("train")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == (
+        "team-a/train\n"
+        "asks for 2 GPUs: every two joined by NVLink (link=nvlink)\n"
+        "no node takes it: 1 node has only unsuitable GPUs free\n"
+        "\n"
+        "nearest\n"
+        "  train-07: 1 of 2 linked GPUs is free (1); GPU 0 is held by team-a/serve\n"
+        "\n"
+        "what would help\n"
+        "  team-a/serve on train-07 ends: the node takes the pod then\n"
+        "  without link=nvlink: 1 node would take it now\n"
+        "  with 1 GPU in place of 2: 1 node would take it now\n"
+        "  with policy=preferred, without a promise: 1 node would take it now\n"
+        "  a plan of evictions, where there is one: kubectl gpu-topology unblock team-a/train\n"
+    )
+
+
+def test_what_the_caller_may_not_see_is_left_out_and_said(cluster: Cluster) -> None:
+    cluster.node(PAIRS, serve=("team-b", 0), notebook=("team-b", 2))
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"))
+    cluster.fake.refuse(403, None, path="^/api/v1/(pods|nodes)")
+    done = cluster.why("train")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "serve" not in done.stdout
+    assert "GPU 0 is held by a pod of another namespace" in done.stdout
+    assert "you may list the pods of the namespace team-a only" in done.stdout
+    assert "you may not list nodes" in done.stdout
+    cluster.fake.refuse(403, None, path=RECORDS_PATH)
+    refused = cluster.why("train")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "403" in refused.stderr
+    assert "--admin" in refused.stderr
+
+
+def test_a_cluster_without_the_extender_is_named_as_such(cluster: Cluster) -> None:
+    cluster.fake.refuse(404, None, path=RECORDS_PATH)
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"))
+    done = cluster.why("train")
+    assert done.returncode == 1
+    assert "is gpu-topology installed?" in done.stdout
+
+
+def owned(kind: str, name: str) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "uid": f"uid-{name}", "apiVersion": "x/v1"}
+
+
+def made(kind: str, name: str, template: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "team-a", "uid": f"uid-{name}", **metadata}
+    return {"kind": kind, "metadata": meta, "spec": template}
+
+
+@pytest.mark.parametrize("word", ["deployment", "deployments", "deploy", "Deployment.apps"])
+def test_a_deployment_is_asked_for_its_pods(cluster: Cluster, word: str) -> None:
+    cluster.node(switched(2, "node"), runs=("team-a", 0))
+    apps = "/apis/apps/v1/namespaces/team-a"
+    ours = {"annotations": {"gpu-topology.io/link": "nvlink"}}
+    cluster.fake.put(f"{apps}/deployments", made("Deployment", "web", {}, **ours))
+    cluster.fake.put(
+        f"{apps}/replicasets",
+        made(
+            "ReplicaSet",
+            "web-1",
+            {},
+            ownerReferences=[{**owned("Deployment", "web"), "controller": True}],
+        ),
+    )
+    for name, node in (("web-a", "node"), ("web-b", None), ("web-c", None)):
+        manifest = pod(2, NVLINK, name=name, uid=name, node=node)
+        cluster.pod(manifest, owner=owned("ReplicaSet", "web-1"))
+    done = cluster.why(f"{word}/web")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("team-a/web-b\n")
+    assert "web-a is on node" in done.stdout
+    assert "web-c waits, too" in done.stdout
+    assert (
+        "annotation gpu-topology.io/link stands on the Deployment and counts for nothing"
+        in done.stdout
+    )
+
+
+TEMPLATE: dict[str, Any] = {
+    "metadata": {"annotations": {"gpu-topology.io/link": "nvlink"}},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 2}}}]},
+}
+JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "job": ("/apis/batch/v1", "jobs", {"template": TEMPLATE}),
+    "cronjob": (
+        "/apis/batch/v1",
+        "cronjobs",
+        {"jobTemplate": {"metadata": {}, "spec": {"template": TEMPLATE}}},
+    ),
+    "jobset": (
+        "/apis/jobset.x-k8s.io/v1alpha2",
+        "jobsets",
+        {"replicatedJobs": [{"name": "w", "template": {"spec": {"template": TEMPLATE}}}]},
+    ),
+    "pytorchjob": (
+        "/apis/kubeflow.org/v1",
+        "pytorchjobs",
+        {
+            "pytorchReplicaSpecs": {
+                "Master": {"replicas": 1, "template": TEMPLATE},
+                "Worker": {"replicas": 3, "template": TEMPLATE},
+            }
+        },
+    ),
+    "lws": (
+        "/apis/leaderworkerset.x-k8s.io/v1",
+        "leaderworkersets",
+        {"leaderWorkerTemplate": {"workerTemplate": TEMPLATE}},
+    ),
+}
+
+
+@pytest.mark.parametrize("word", JOBS)
+def test_of_a_workload_without_pods_its_template_is_told(cluster: Cluster, word: str) -> None:
+    group, plural, spec = JOBS[word]
+    cluster.node(switched(2, "node"))
+    cluster.fake.put(f"{group}/namespaces/team-a/{plural}", made(word, "train", spec))
+    done = cluster.why(f"{word}/train")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "2 GPUs: every two joined by NVLink" in done.stdout
+    assert "1 of 1 node would take it" in done.stdout
+    assert "has no pods yet" in done.stdout
+
+
+def test_a_pod_of_a_job_of_a_jobset_is_found(cluster: Cluster) -> None:
+    group, plural, spec = JOBS["jobset"]
+    cluster.node(switched(2, "node"))
+    cluster.fake.put(f"{group}/namespaces/team-a/{plural}", made("JobSet", "train", spec))
+    above = [{**owned("JobSet", "train"), "controller": True}]
+    cluster.fake.put(
+        "/apis/batch/v1/namespaces/team-a/jobs",
+        made("Job", "train-w-0", {"template": TEMPLATE}, ownerReferences=above),
+    )
+    cluster.pod(pod(2, NVLINK, name="w-0-x", uid="x"), owner=owned("Job", "train-w-0"))
+    assert cluster.why("jobset/train").stdout.startswith("team-a/w-0-x\n")
+
+
+def test_what_stands_in_the_wrong_place_on_the_pod_is_said(cluster: Cluster) -> None:
+    cluster.node(switched(2, "node"))
+    manifest = pod(2, {}, name="train", uid="train")
+    manifest["metadata"]["labels"] = {"gpu-topology.io/link": "nvlink"}
+    manifest["metadata"]["annotations"] = {"gpu-topolgy.io/min-nvlinks": "2"}
+    cluster.pod(manifest)
+    done = cluster.why("train")
+    assert "2 GPUs, whichever they are" in done.stdout
+    assert "label gpu-topology.io/link counts for nothing" in done.stdout
+    assert "did you mean gpu-topology.io/min-nvlinks?" in done.stdout
+
+
+def test_an_unreadable_annotation_is_the_answer(cluster: Cluster) -> None:
+    cluster.node(switched(2, "node"))
+    cluster.pod(pod(2, {"link": "rope"}, name="train", uid="train"))
+    done = cluster.why("train")
+    assert done.returncode == 1
+    assert 'no node takes it: annotation gpu-topology.io/link="rope": allowed are' in done.stdout
+
+
+def test_a_placed_pod_is_told_what_it_got(cluster: Cluster) -> None:
+    node = bridged(4, "node")
+    cluster.node(node)
+    placement = json.dumps(
+        {"verdict": "guaranteed", "node": "node", "uid": "p", "sets": [[0, 1], [2, 3]]}
+    )
+    manifest = pod(
+        2, {**NVLINK, "placement": placement}, name="p", uid="p", node="node", phase="Running"
+    )
+    cluster.pod(manifest)
+    ids = tuple(DeviceId(node.gpus[i].uuid) for i in (2, 3))
+    held = (Allocation(PodUid("p"), "team-a", "p", "main", "nvidia.com/gpu", ids),)
+    now = datetime.now(UTC).isoformat()
+    report = Report("boot", 2, allocations=held, observed_at=now)
+    cluster.fake.put(RECORDS_PATH, codec.encode(node, report))
+    done = cluster.why("pod/p", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    placed = json.loads(done.stdout)["placed"]
+    assert (placed["verdict"], placed["got"], placed["keeps"]) == ("guaranteed", [2, 3], True)
+    assert placed["sets"] == [[0, 1], [2, 3]]
+    assert "it got GPUs 2,3: they are what it asks for" in cluster.why("p").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nobody",), "there is no pod team-a/nobody"),
+        (("cpu-only",), "asks for no GPUs"),
+        (("deployment/none",), "404"),
+        (("train", "-o", "xml"), "--output: allowed are text, json, not 'xml'"),
+        (("train", "--require", "hope"), "--require: allowed are"),
+    ],
+)
+def test_bad_input_is_one_line(cluster: Cluster, words: tuple[str, ...], said: str) -> None:
+    cluster.pod(pod(None, name="cpu-only", uid="c"))
+    done = cluster.why(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_lists_are_read_page_by_page(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_extender.kube.onelook.PAGE", 2)
+    monkeypatch.setattr("scheduler_extender.kube.onelook.RECORDS_PAGE", 1)
+    for i in range(5):
+        cluster.node(switched(2, f"node-{i}"), **{f"pod-{i}": ("team-a", 0)})
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"))
+    assert json.loads(cluster.why("train", "-o", "json").stdout)["refusals"] == {"busy": 5}
+    assert {r.query.get("limit") for r in cluster.fake.requests if r.path == PODS_PATH} == {"2"}
+
+
+def test_the_extender_gives_the_same_answer() -> None:
+    found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
+    found.put_pod(waiting("wants", gpu_request(2, NVLINKED)))
+    with running(cluster=found) as service:
+        admin = f"http://127.0.0.1:{service.ports[1]}"
+        done = why("team/wants", "--admin", admin)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "GPU 0 is held by team/a" in done.stdout
+        assert "team/a on train-07 ends" in done.stdout
+        none = why("team/nobody", "--admin", admin)
+        assert none.stderr == "error: the extender knows of no pod team/nobody with GPUs\n"
+
+
+def test_it_is_tried_without_a_cluster() -> None:
+    done = why("waits", "--cluster", WAITING)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "default/serve-0a on train-00 ends" in done.stdout
+    assert "unblock" not in done.stdout, "there is no extender to ask"
+
+
+def test_check_asks_the_same_cluster(cluster: Cluster) -> None:
+    cluster.node(PAIRS, serve=("team-b", 0), notebook=("team-b", 2))
+    sample = "manifests/samples/pair-nvlink.yaml"
+    words = ("check", sample, "--kubeconfig", cluster.kubeconfig)
+    done = asked(main, *words)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "0 of 1 nodes would take it" in done.stdout
+    cluster.fake.refuse(403, None, path="^/api/v1/pods")
+    (row,) = json.loads(asked(main, *words, "-n", "team-a", "--output=json").stdout)["nodes"]
+    assert row["kind"] == "scattered"
+    assert "a pod of another namespace" in row["miss"]["words"]
+
+
+def test_gates_are_why_a_pod_waits_too(cluster: Cluster) -> None:
+    cluster.node(switched(2, "node"))
+    manifest = pod(2, NVLINK, name="train", uid="train")
+    manifest["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    cluster.pod(manifest)
+    done = cluster.why("train")
+    assert done.returncode == 0
+    assert "has scheduling gates, so kube-scheduler leaves it alone: kueue.x-k8s.io" in done.stdout
+
+
+def test_a_kubeconfig_is_found_as_kubectl_finds_it(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.node(switched(2, "node"))
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"), "of-the-context")
+    config = json.loads(cluster.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = "of-the-context"
+    usual = tmp_path / "home" / ".kube" / "config"
+    usual.parent.mkdir(parents=True)
+    usual.write_text(json.dumps(config))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert why("train").stdout.startswith("of-the-context/train\n")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert why("train").returncode == 2
+    monkeypatch.setenv("KUBECONFIG", str(usual))
+    assert why("train").stdout.startswith("of-the-context/train\n")

@@ -1,0 +1,56 @@
+"""The page on ``why``: its commands print what it shows, and it names all reasons."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import yaml
+
+from scheduler_extender.cli import main
+from scheduler_extender.kube import events
+from scheduler_extender.kube.owners import KINDS
+from scheduler_extender.why.phrases import TOLD
+from tests.commands import ROOT, asked
+from topology.core.placement import Reason
+
+PAGE = (ROOT / "docs" / "why.md").read_text()
+SHOWN = re.findall(r"```sh\ngpu-topology ([^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_there_are_commands_with_what_they_print() -> None:
+    assert len(SHOWN) == 2
+
+
+@pytest.mark.parametrize(("words", "printed"), SHOWN, ids=[words for words, _ in SHOWN])
+def test_a_command_prints_what_the_page_shows(words: str, printed: str) -> None:
+    assert asked(main, *shlex.split(words)).stdout == printed
+
+
+def test_the_page_has_every_reason_and_no_other() -> None:
+    section = PAGE.partition("## The reasons")[2]
+    table = re.findall(r"^\| ([^|]+) \| ([a-z, -]+) \| [^|]+ \|$", section, re.MULTILINE)
+    told = {kind: words for words, kinds in table for kind in kinds.split(", ")}
+    assert told == {kind.value: TOLD[kind][0] for kind in Reason if kind is not Reason.OTHER}
+
+
+def test_every_reason_has_words() -> None:
+    assert TOLD.keys() == set(Reason)
+
+
+def test_the_page_names_kinds_and_events_that_there_are() -> None:
+    listed = re.search(r"^KIND is (.*?), in any case", PAGE, re.MULTILINE)
+    assert listed is not None
+    assert set(re.split(r", | or ", listed[1])) == {kind.name for kind in KINDS}
+    assert f"| {events.PLACED} |" in PAGE
+    assert f"| {events.WAITS} |" in PAGE
+
+
+def test_the_role_of_the_page_can_be_read() -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    role = yaml.safe_load(block)
+    assert {name for rule in role["rules"] for name in rule["resources"]} == {
+        "gputopologies",
+        "nodes",
+    }

@@ -1,0 +1,145 @@
+"""Events on pods that are placed and pods that wait: short, stable and bounded."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler_extender.kube.events import PLACED, WAITS
+from scheduler_extender.kube.source import RECORDS_PATH, KubeSource
+from scheduler_extender.kube.waiting import AGAIN, AT_ONCE, EVERY, RARELY, WaitingPods
+from scheduler_extender.membership import Group, Membership
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.verbs import BindError, Binding
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import pcie, pod, switched
+from tests.scheduler_extender.conftest import Kube
+from tests.scheduler_extender.kube.test_events import Api, make
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
+from tests.waiting import eventually
+from topology import codec
+from topology.core.devices import NodeName, PodUid
+from topology.core.report import Report
+from topology.core.requests import gpu_request
+from topology.kubeapi.apiserver import ApiServer
+
+PAIR = gpu_request(2, NVLINKED)
+PLACEMENT = '{"verdict":"guaranteed","node":"n","uid":"u","sets":[[0,1],[2,3]]}'
+
+
+class Told:
+    """Who was told what."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.texts: list[tuple[str, str]] = []
+        self.waiting = WaitingPods(cluster, lambda pod, text: self.texts.append((pod.name, text)))
+
+    def round(self, now: float) -> list[tuple[str, str]]:
+        self.texts.clear()
+        self.waiting.round(now)
+        return list(self.texts)
+
+
+def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
+    cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
+    cluster.put_pod(waiting("wants", PAIR))
+    told = Told(cluster)
+    words = "no node takes it: 2 nodes lack links, 1 is busy (kubectl gpu-topology why says more)"
+    assert told.round(0.0) == [("wants", words)]
+    for now in range(1, int(RARELY), int(EVERY)):
+        assert told.round(now) == [], "nothing is new"
+
+
+def test_another_reason_is_news_and_another_count_only_rarely() -> None:
+    cluster = cluster_of({pcie(2, "a"): {}})
+    cluster.put_pod(waiting("wants", PAIR))
+    told = Told(cluster)
+    assert len(told.round(0.0)) == 1
+    cluster.put_record(pcie(2, "b"), cluster.facts(NodeName("a")).report)
+    assert told.round(AGAIN) == []
+    ((_, text),) = told.round(RARELY + AGAIN)
+    assert "2 nodes lack links" in text
+    cluster.put_record(switched(1, "c"), cluster.facts(NodeName("a")).report)
+    ((_, text),) = told.round(RARELY + 3 * AGAIN)
+    assert "1 is too small" in text
+
+
+def test_who_fits_somewhere_or_is_in_a_group_is_told_no_lie() -> None:
+    cluster = cluster_of({switched(4, "a"): {}})
+    cluster.put_pod(waiting("fits", PAIR))
+    rack = Membership(Group("team", "g"), 2, "rack")
+    cluster.put_pod(replace(waiting("member", PAIR), membership=rack))
+    ((name, text),) = Told(cluster).round(0.0)
+    assert name == "member"
+    assert "1 node does not suit the pod's group" in text
+
+
+def test_a_round_looks_at_few_pods_and_forgets_those_that_are_gone() -> None:
+    cluster = cluster_of({pcie(2, "a"): {}})
+    for i in range(3 * AT_ONCE):
+        cluster.put_pod(waiting(f"p{i:02}", PAIR))
+    told, names = Told(cluster), set[str]()
+    for turn in range(3):
+        found = told.round(turn * EVERY)
+        assert len(found) == AT_ONCE
+        names |= {name for name, _ in found}
+    assert len(names) == 3 * AT_ONCE
+    cluster.keep_pods(set())
+    told.round(1000.0)
+    assert not told.waiting._told
+
+
+def test_placed_pods_are_told_their_promise_and_sets() -> None:
+    api = Api()
+    writer, _ = make(api)
+    writer.note_placed(Binding("team", "p", PodUid("u"), NodeName("n"), PLACEMENT, 0, PAIR))
+    writer.note_waiting(waiting("w", PAIR), "no node takes it: 1 node is busy")
+    writer.round()
+    placed, waits = api.written
+    assert (placed["reason"], placed["type"]) == (PLACED, "Normal")
+    assert placed["message"] == "on n; guaranteed: 2 GPUs link=nvlink; possible GPUs: 0,1 | 2,3"
+    assert placed["involvedObject"]["uid"] == "u"
+    assert (waits["reason"], waits["type"]) == (WAITS, "Warning")
+    assert "host" not in waits["source"]
+
+
+@pytest.mark.parametrize("placement", ["", "{", '{"verdict":7}', "[" * 100_000])
+def test_a_placement_that_cannot_be_read_costs_nobody_the_bind(placement: str) -> None:
+    api = Api()
+    writer, _ = make(api)
+    writer.note_placed(Binding("team", "p", PodUid("u"), NodeName("n"), placement, 0, PAIR))
+    writer.round()
+    assert api.written[0]["message"] == "bound"
+
+
+def events(fake: FakeApiServer) -> dict[tuple[str, str], str]:
+    found = fake.items("/api/v1/events")
+    return {(e["involvedObject"]["name"], e["reason"]): e["message"] for e in found}
+
+
+def test_only_a_bind_that_was_written_is_told(kube: Kube, tmp_path: Path) -> None:
+    api = ApiServer.from_kubeconfig(kube.fake.write_kubeconfig(tmp_path / "news"))
+    source = KubeSource(api, kube.cluster)
+    kube.create(pod(2, {"link": "nvlink"}, name="p", uid="u"))
+    kube.create(pod(2, {"link": "nvlink"}, name="other", uid="new"))
+    right = Binding("default", "p", PodUid("u"), NodeName("n"), PLACEMENT, 0, PAIR)
+    with source.following(lambda *_: None):
+        with pytest.raises(BindError):
+            source.binder.write(replace(right, name="other", uid=PodUid("old")))
+        source.binder.write(right)
+        eventually(lambda: events(kube.fake))
+    words = "on n; guaranteed: 2 GPUs link=nvlink; possible GPUs: 0,1 | 2,3"
+    assert events(kube.fake) == {("p", PLACED): words}
+
+
+def test_why_a_pod_waits_reaches_the_api_server(kube: Kube, tmp_path: Path) -> None:
+    kube.fake.put(RECORDS_PATH, codec.encode(pcie(2, "no-links"), Report("boot", 1)))
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    kube.create(pod(2, {"link": "nvlink"}, name="w", uid="w", conditions=[condition]))
+    api = ApiServer.from_kubeconfig(kube.fake.write_kubeconfig(tmp_path / "news"))
+    with KubeSource(api, Cluster(time.monotonic)).following(lambda *_: None):
+        eventually(lambda: "lack" in events(kube.fake).get(("w", WAITS), ""))
+    assert events(kube.fake)["w", WAITS].startswith("no node takes it: 1 node lacks links")

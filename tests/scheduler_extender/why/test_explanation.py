@@ -1,0 +1,287 @@
+"""Why a pod waits: what is nearest, what would help, and what a placed pod got."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender.membership import Group, Membership
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.why.explanation import Explanation, explanation_of
+from scheduler_extender.why.helps import Help
+from scheduler_extender.why.nearest import HIDDEN, View
+from scheduler_extender.why.placed import Written, placed_on
+from scheduler_extender.why.relaxing import relaxations
+from scheduler_extender.wire import Taint
+from tests.nodes import bridged, pcie, switched
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
+from topology.core.devices import MIB, Bytes, DeviceId, GpuResource, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.placement import Reason
+from topology.core.report import Allocation, Health, Report
+from topology.core.requests import Constraints, Pattern, Policy, gpu_request
+from topology.machines import machine
+from topology.machines.mig import cut
+
+TODAY = View(100.0 + 3 * 3600)
+"""Three hours after the pods of the scenes have started."""
+DGX = machine("dgx1-v100").topology("train-07")
+QUAD = waiting("train", gpu_request(4, NVLINKED))
+
+
+def explained(cluster: Cluster, pod: PodRecord, view: View = TODAY) -> Explanation:
+    cluster.put_pod(pod)
+    return explanation_of(cluster, cluster.cluster_facts(), pod, view)
+
+
+def near(found: Explanation) -> dict[str, str]:
+    return {row.answer.node: row.miss.words for row in found.nearest if row.miss is not None}
+
+
+def ends(found: Explanation) -> list[Help]:
+    return [each for each in found.helps if each.kind == "end"]
+
+
+def relaxed(found: Explanation) -> dict[str | None, tuple[str | None, int]]:
+    return {each.key: (each.value, each.nodes) for each in found.helps if each.kind == "relax"}
+
+
+def test_nodes_are_counted_by_reason_and_the_nearest_is_named_with_who_is_in_the_way() -> None:
+    busy = {name: Held((i,)) for i, name in enumerate("abcdefgh")}
+    cluster = cluster_of(
+        {
+            DGX: {"one": Held((0,)), "two": Held((5, 6))},
+            machine("dgx1-v100").topology("full"): busy,
+            pcie(8, "no-links"): {},
+            switched(2, "small"): {},
+        }
+    )
+    cluster.put_record(switched(4, "silent"), None)
+    found = explained(cluster, QUAD)
+    assert found.takes == 0
+    assert found.refusals == {
+        Reason.SCATTERED: 1,
+        Reason.BUSY: 1,
+        Reason.LINKS: 1,
+        Reason.TOO_FEW: 1,
+        Reason.NO_REPORT: 1,
+    }
+    assert found.headline.startswith("no node takes it: 1 node ")
+    # On a DGX-1V the linked quads are 0-3, 4-7 and those across: three of four are free at best.
+    assert near(found)["train-07"] == (
+        "3 of 4 linked GPUs are free (1, 2, 3); GPU 0 is held by team/one for 3 h"
+    )
+    assert near(found)["full"].startswith("0 of 4 linked GPUs are free; ")
+
+
+def test_the_end_of_one_pod_is_tried_and_of_several_only_those_that_matter() -> None:
+    cluster = cluster_of({DGX: {"one": Held((0,)), "two": Held((5, 6))}})
+    found = explained(cluster, QUAD)
+    assert [help_.pods for help_ in ends(found)] == [("team/one",)]
+    facts = cluster.facts(NodeName("train-07")).without(frozenset({PodUid("one")}))
+    cluster = cluster_of({DGX: {f"h{i}": Held((i,)) for i in range(8)}})
+    (several,) = ends(explained(cluster, QUAD))
+    assert len(several.pods) == 4
+    assert facts.name == several.node
+
+
+def test_the_nearest_set_says_what_is_sick_and_what_no_pod_holds() -> None:
+    node = switched(4, "node")
+    cluster = Cluster(lambda: 0.0)
+    sick = Health(node.gpus[1].uuid, healthy=False, reason="Xid94")
+    cluster.put_record(node, Report("boot", 1, health=(sick,)))
+    found = explained(cluster, QUAD)
+    assert near(found)["node"] == "3 of 4 linked GPUs are free (0, 2, 3); GPU 1 is sick"
+
+
+def test_a_free_set_that_may_not_come_says_why() -> None:
+    cluster = cluster_of({bridged(4, "node"): {}})
+    unseen = replace(waiting("unseen", gpu_request(1)), node=NodeName("node"))
+    cluster.put_pod(unseen)
+    found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
+    assert near(found)["node"] == (
+        "GPUs 0,1 would do and seem free, but team/unseen may get them first: no report shows that "
+        "pod yet"
+    )
+    cluster.put_pod(replace(unseen, phase="Running"))
+    found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
+    assert "no report shows which GPUs are those of team/unseen" in near(found)["node"]
+
+
+def test_the_largest_linked_set_is_named_where_none_is_large_enough() -> None:
+    cluster = cluster_of({machine("a100-pcie-4-bridged").topology("node"): {}})
+    found = explained(cluster, QUAD)
+    assert near(found) == {"node": "no more than 2 of its GPUs are linked so, as GPUs 0,1"}
+    assert relaxed(found)["count"] == ("2", 1)
+    assert not found.unblocks, "no eviction changes the hardware"
+
+
+def test_pods_of_namespaces_that_the_caller_may_not_see_have_no_names() -> None:
+    cluster = cluster_of({switched(2, "node"): {"secret": Held((0, 1))}})
+    pair = replace(waiting("pair", gpu_request(2, NVLINKED)), namespace="mine")
+    told = repr(explained(cluster, pair, View(0.0, frozenset({"mine"}))).as_json())
+    assert "secret" not in told
+    assert HIDDEN in told
+    assert "team/secret" in repr(explained(cluster, pair).as_json())
+
+
+def test_each_key_is_loosened_by_the_least_that_helps() -> None:
+    small = switched(4, "small")
+    cluster = cluster_of({small: {}})
+    have = small.gpus[0].memory
+    asks = Constraints(LinkKind.NVLINK, min_gpu_memory=Bytes(have + MIB), min_nvlinks=12)
+    found = explained(cluster, waiting("pair", gpu_request(2, asks)))
+    assert relaxed(found) == {"min-gpu-memory": ("40Gi", 1), "policy": ("preferred", 1)}
+    asks = Constraints(LinkKind.NVLINK, min_nvlinks=18)
+    found = explained(cluster, waiting("pair", gpu_request(2, asks)))
+    assert relaxed(found)["min-nvlinks"] == ("12", 1)
+    cluster = cluster_of({pcie(4, "pcie"): {}})
+    found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
+    assert relaxed(found)["link"] == ("node", 1)
+
+
+def test_a_looser_request_never_asks_for_more() -> None:
+    """Where a node takes the pod as it is, it takes every loosened one, too."""
+    asks = Constraints(
+        LinkKind.NVLINK,
+        min_nvlinks=4,
+        min_gpu_memory=Bytes(16 * 1024 * MIB),
+        models=("*a100*",),
+        pattern=Pattern.PAIRWISE,
+    )
+    cluster = cluster_of({switched(4, "node"): {}})
+    request = gpu_request(2, asks)
+    assert explained(cluster, waiting("as-is", request)).takes == 1
+    tried = [one for _, values in relaxations(request, [switched(4, "node")]) for one in values]
+    assert {one.key for one in tried} == {
+        "link", "min-nvlinks", "shape", "min-gpu-memory", "gpu-model", "count",
+        "policy",
+    }  # fmt: skip
+    for one in tried:
+        assert one.request != request
+        assert explained(cluster, waiting(one.words, one.request)).takes == 1, one.words
+
+
+def test_what_would_help_is_only_tried_for_who_waits() -> None:
+    cluster = cluster_of({switched(4, "node"): {"there": Held((0, 1), constraints=NVLINKED)}})
+    found = explained(cluster, waiting("pair", gpu_request(2, NVLINKED)))
+    assert (found.takes, list(found.helps), found.unblocks) == (1, [], False)
+    assert found.headline == "1 of 1 node would take it"
+
+
+def test_trying_ends_when_its_time_is_up() -> None:
+    cluster = cluster_of({DGX: {"one": Held((0,)), "two": Held((5, 6))}})
+    cluster.put_pod(QUAD)
+    seen = cluster.cluster_facts()
+    found = explanation_of(cluster, seen, QUAD, TODAY, late=lambda: True)
+    assert (found.whole, list(found.helps)) == (False, [])
+    assert found.refusals == {Reason.SCATTERED: 1}
+
+
+def test_members_of_a_group_are_loosened_within_their_group() -> None:
+    """No node has the label that the group's domain is told by: nothing about GPUs would help."""
+    cluster = cluster_of({pcie(4, "pcie"): {}})
+    rack = Membership(Group("team", "g"), 2, "rack")
+    pod = replace(waiting("pair", gpu_request(2, NVLINKED)), membership=rack)
+    assert set(relaxed(explained(cluster, pod))) == {"policy"}
+
+
+# --- Placed ---------------------------------------------------------------------------------------
+
+
+def test_a_placed_pod_is_told_its_promise_and_whether_its_gpus_keep_it() -> None:
+    cluster = cluster_of({bridged(4, "node"): {"pair": Held((0, 1), constraints=NVLINKED)}})
+    (pod,) = cluster.facts(NodeName("node")).alive.values()
+    written = Written("guaranteed", "node", "pair", [[0, 1], [2, 3]])
+    found = placed_on(cluster.facts(NodeName("node")), pod, written)
+    assert (found.got, found.keeps) == ([0, 1], True)
+    assert found.words == [
+        "on node, what it asks for was guaranteed when it was bound",
+        "possible GPUs when it was bound: 0,1 | 2,3",
+        "it got GPUs 0,1: they are what it asks for",
+    ]
+    broken = cluster_of({bridged(4, "node"): {"pair": Held((1, 2), constraints=NVLINKED)}})
+    found = placed_on(broken.facts(NodeName("node")), pod, written)
+    assert (found.got, found.keeps) == ([1, 2], False)
+    assert found.words[2:] == [
+        "it got GPUs 1,2: they lack link=nvlink",
+        "these are not among the GPUs that were foreseen",
+    ]
+
+
+def test_a_pod_that_no_report_shows_has_no_gpus_yet() -> None:
+    cluster = cluster_of({bridged(4, "node"): {}})
+    pod = replace(waiting("pair", gpu_request(2, NVLINKED)), node=NodeName("node"))
+    found = explained(cluster, pod)
+    assert found.placed is not None
+    assert (found.placed.got, found.placed.keeps, found.nearest) == (None, None, ())
+    assert found.headline == "on node, bound by somebody else: nothing was promised"
+
+
+# --- Words that were wrong ------------------------------------------------------------------------
+
+
+def test_whole_gpus_beside_mig_that_will_never_be_are_never() -> None:
+    """Two of four GPUs are split: no end of a pod makes three whole ones."""
+    node = cut(switched(4, "node"), ["1g.5gb"] * 7, gpus=[0, 1])
+    cluster = cluster_of({node: {}})
+    for request in (
+        gpu_request(3),
+        gpu_request(3, NVLINKED),
+        gpu_request(3, NVLINKED, Policy.PREFERRED),
+    ):
+        (row,) = explained(cluster, waiting("p", request)).rows
+        assert (row.answer.verdict, row.answer.kind) == ("never", Reason.SPLIT), request.text
+    assert explained(cluster, waiting("p", gpu_request(2))).takes == 1
+
+
+@pytest.mark.parametrize("policy", ["plain", "preferred", "required"])
+def test_a_profile_that_no_node_serves_is_taken_by_none(policy: str) -> None:
+    node = cut(switched(4, "node"), ["1g.5gb"] * 7, gpus=[0])
+    cluster = cluster_of({node: {}, pcie(4, "whole"): {}})
+    wanted = Constraints() if policy == "plain" else Constraints(min_gpu_memory=Bytes(1))
+    kept = Policy.REQUIRED if policy == "required" else Policy.PREFERRED
+    request = gpu_request(1, wanted, kept, resource="nvidia.com/mig-3g.20gb")
+    found = explained(cluster, waiting("p", request))
+    assert (found.takes, found.refusals) == (0, {Reason.NOT_SERVED: 2})
+    assert found.headline == "no node takes it: 2 nodes do not serve the resource"
+    assert {row.answer.verdict for row in found.rows} == {"never"}
+
+
+def test_shares_and_instances_are_called_so() -> None:
+    shares = GpuResource("nvidia.com/gpu", "time-slicing", 2)
+    shared = replace(pcie(1, "shared"), resources=(shares,))
+    cluster = Cluster(lambda: 0.0)
+    held = tuple(
+        Allocation(
+            PodUid(f"u{i}"), "team", f"p{i}", "main", shares.name, (DeviceId(f"GPU-0::{i}"),)
+        )
+        for i in range(2)
+    )
+    cluster.put_record(shared, Report("boot", 1, allocations=held))
+    (row,) = explained(cluster, waiting("p", gpu_request(1))).rows
+    assert row.answer.reason == "not enough free GPU shares"
+    (row,) = explained(cluster, waiting("p", gpu_request(3))).rows
+    assert row.answer.reason == "node has fewer GPU shares than asked for"
+    node = cut(switched(4, "node"), ["3g.20gb"], gpus=[0])
+    (row,) = explained(
+        cluster_of({node: {}}), waiting("p", gpu_request(2, resource="nvidia.com/mig-3g.20gb"))
+    ).rows
+    assert row.answer.reason == "node has fewer MIG instances than asked for"
+
+
+def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
+    cluster = cluster_of({switched(2, "open"): {}, switched(2, "tainted"): {}})
+    cluster.put_node(NodeName("open"), advertises=True)
+    cluster.put_node(NodeName("tainted"), advertises=True, taints=(Taint("gpu", "", "NoSchedule"),))
+    pod = waiting("pair", gpu_request(2, NVLINKED))
+    found = explained(cluster, pod)
+    assert (found.takes, found.closed) == (2, 1)
+    assert found.headline == (
+        "2 of 2 nodes would take it, 1 of them closed to it by its selector, or by taints or cordon"
+    )
+    (note,) = found.notes
+    assert "kube-scheduler has found no node for it" in note
+    assert not explained(cluster, replace(pod, called_unschedulable=False)).notes
