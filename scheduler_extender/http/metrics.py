@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from scheduler_extender.http.certificates import Certificates
+from scheduler_extender.http.clusterfigures import ClusterFigures
 from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.cluster import Cluster
@@ -31,6 +32,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._cluster: Cluster | None = None
         self._read: list[tuple[Counter, Callable[[], int]]] = []
         self._looking = threading.Lock()
@@ -41,7 +43,7 @@ class Metrics:
             registry=self.registry,
         )
         self.seconds = Histogram(
-            "gpu_topology_request_seconds",
+            "gpu_topology_verb_duration_seconds",
             "Time to answer a request, from its whole body to the answer",
             ["verb"],
             registry=self.registry,
@@ -115,6 +117,7 @@ class Metrics:
         cluster.on_refusal(self._refusal_noter())
         cluster.faults.on_fault(fault)
         self._cluster = cluster
+        self.registry.register(ClusterFigures(cluster))
         self.follow(
             "node_faults",
             "Times that deciding about one node, or verifying its report, has failed",

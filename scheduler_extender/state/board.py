@@ -33,6 +33,7 @@ from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pauses import Pauses
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusing import with_pauses_ended
+from scheduler_extender.state.tallies import Tallies
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Mix, Prospect, RequestClasses
@@ -72,6 +73,7 @@ class Board:
         self.today: Callable[[], float] = time.time
         self.budgets: Budgets | None = None
         self.faults = Faults()
+        self.tallies = Tallies()
         self._lock = threading.RLock()
         self._nodes: dict[NodeName, NodeFacts] = {}
         self._staleness = Staleness(settings.stale_after)

@@ -125,6 +125,7 @@ def bind(
         raise
     try:
         binder.write(Binding(pod.namespace, pod.name, pod.uid, node, written, term, pod.request))
+        cluster.tallies.place(ready.decision.verdict if _requires(ready) else "")
     except BindError:
         cluster.take_back(reserved.ours, reserved.before)
         raise
@@ -358,6 +359,11 @@ def _looked_at_again(cluster: Cluster, reserved: _Reserved) -> _Reserved:
         return reserved
     sets = _sets_of(cluster, without, request, decision)
     return replace(reserved, decision=decision, facts=without, sets=sets)
+
+
+def _requires(reserved: _Reserved) -> bool:
+    request = reserved.ours.request
+    return isinstance(request, GpuRequest) and request.required
 
 
 def _is_guaranteed(decision: Decision) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -62,10 +63,10 @@ def filter_nodes(
     if at_once and place is not None:
         raise NotAtOnceError
     if at_once:
-        found = _result(request, enquire_at_once(cluster, request, names))
+        found = _result(cluster, request, enquire_at_once(cluster, request, names))
     else:
         others = names if place is None else [name for name in names if name != place]
-        found = _result(request, enquire(cluster, request, others, seconds=seconds))
+        found = _result(cluster, request, enquire(cluster, request, others, seconds=seconds))
         if place is not None and len(others) < len(names):
             found = _with_own_place(cluster, place, PodUid(pod.metadata.uid), request, found)
     if member is None or not member.bound_to_domain or not found.node_names:
@@ -89,10 +90,10 @@ def _with_group(
     return FilterResult(node_names=passed, failed=result.failed, unresolvable=result.unresolvable)
 
 
-def _result(request: GpuRequest, answered: Answered) -> FilterResult:
+def _result(cluster: Cluster, request: GpuRequest, answered: Answered) -> FilterResult:
     """The answer; what has to be done for each of thousands of nodes is a look-up by its state."""
     if not answered.decisions.keys() >= answered.distinct:
-        return _result_one_by_one(request, answered)
+        return _result_one_by_one(cluster, request, answered)
     alike: dict[Rejection | None, list[str]] = {}
     put: dict[State | None, Callable[[str], None]] = {
         state: alike.setdefault(decision.rejection, []).append
@@ -105,15 +106,21 @@ def _result(request: GpuRequest, answered: Answered) -> FilterResult:
     for rejection, names in alike.items():
         if rejection is not None:
             refused[rejection.resolvable].update(dict.fromkeys(names, rejection.reason))
+    kinds = Counter[Reason]()
+    for rejection, names in alike.items():
+        if rejection is not None:
+            kinds[rejection.kind] += len(names)
+    cluster.tallies.reject(kinds)
     unresolvable, failed = refused
     return FilterResult(node_names=passed, failed=failed, unresolvable=unresolvable)
 
 
-def _result_one_by_one(request: GpuRequest, answered: Answered) -> FilterResult:
+def _result_one_by_one(cluster: Cluster, request: GpuRequest, answered: Answered) -> FilterResult:
     """The answer where some nodes are unknown or undecided."""
     passed: list[str] = []
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
+    kinds = Counter[Reason]()
     for name, decision in answered.each():
         rejection = decision.rejection if decision is not None else None
         if decision is None and request.required:
@@ -122,6 +129,8 @@ def _result_one_by_one(request: GpuRequest, answered: Answered) -> FilterResult:
             passed.append(name)
         else:
             (failed if rejection.resolvable else unresolvable)[name] = rejection.reason
+            kinds[rejection.kind] += 1
+    cluster.tallies.reject(kinds)
     if answered.late & failed.keys() and not passed:
         return FilterResult(node_names=[], error=STILL_WORKING)
     return FilterResult(node_names=passed, failed=failed, unresolvable=unresolvable)

@@ -1,0 +1,207 @@
+"""Gauges over the whole cluster, worked out when Prometheus asks: GPUs and nodes by state, and how
+much can still be promised.
+
+Nodes in one state are worked out once, so thousands of nodes cost a walk through them. It runs in
+a thread and holds no lock but to take the facts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import NodeFacts, Unusable
+from topology.core.admission import Kubelet
+from topology.core.availability import Availability
+from topology.core.links import LinkKind
+from topology.core.placement import Reason, Verdict
+from topology.core.pools import count
+from topology.core.remembering import remembered
+from topology.core.requests import Constraints
+from topology.core.worth import RequestClass, promises
+
+GPU_STATES = ("free", "stranded", "partly-free", "held", "reserved", "sick", "mig", "unknown")
+"""``stranded``: free, and without an NVLink to another free GPU of its node, where the node has
+NVLinks. ``partly-free``: some shares are held. ``reserved``: bound to pods that no report shows
+yet. ``mig``: split into instances. ``unknown``: of a node whose record cannot be used."""
+NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
+LINKED = Constraints(link=LinkKind.NVLINK)
+KINDS = {"pair": RequestClass(2, LINKED), "quad": RequestClass(4, LINKED)}
+Counts = tuple[tuple[str, int], ...]
+NOTHING = "none"
+"""The verdict of a pod that requires nothing."""
+
+
+class ClusterFigures(Collector):
+    """See the module."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without figures: nothing has to be worked out to register them."""
+        return [family for family, _ in self._families()]
+
+    def collect(self) -> Iterator[Metric]:
+        """The families with the figures of now."""
+        cluster = self._cluster
+        rejections, placements = cluster.tallies.read()
+        gpus: Counter[str] = Counter(dict.fromkeys(GPU_STATES, 0))
+        nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
+        possible: Counter[str] = Counter(dict.fromkeys((*KINDS, "node"), 0))
+        for facts in cluster.all_facts():
+            if facts.topology is None and facts.problem is None:
+                continue  # a node without an agent, perhaps without GPUs
+            nodes[node_state(facts)] += 1
+            gpus.update(gpu_states(facts))
+            possible.update(still_possible(facts))
+        verdicts = {v.value: placements[v.value] for v in Verdict} | {NOTHING: placements[""]}
+        size = cluster.remembered()
+        figures: dict[str, Mapping[str, int]] = {
+            "gpus": dict(gpus),
+            "nodes": dict(nodes),
+            "promises_possible": dict(possible),
+            "placements": dict(verdicts),
+            "rejections": {reason.value: rejections[reason] for reason in Reason},
+            "waiting_pods": {"": len(cluster.unschedulable_pods())},
+            "belief_states": {"": size.states},
+            "remembered_answers": {"": size.answers},
+            "build_info": {_version(): 1},
+        }
+        for family, name in self._families():
+            for label, value in figures[name].items():
+                family.add_metric([label] if label else [], value)
+            yield family
+
+    @staticmethod
+    def _families() -> list[tuple[GaugeMetricFamily | CounterMetricFamily, str]]:
+        gauges = (
+            ("gpus", "GPUs by state", "state"),
+            ("nodes", "Nodes with a GPUTopology record, by state", "state"),
+            (
+                "promises_possible",
+                "Guaranteed placements that still fit: NVLinked pairs, quads, and whole nodes",
+                "kind",
+            ),
+            ("waiting_pods", "GPU pods that kube-scheduler has found no node for", ""),
+            ("belief_states", "Distinct states that nodes are in", ""),
+            ("remembered_answers", "Answers of a state to a request that are remembered", ""),
+            ("build_info", "1; the label has the version", "version"),
+        )
+        counters = (
+            ("placements", "Binds written, by verdict; none: the pod requires nothing", "verdict"),
+            ("rejections", "Nodes that filter has refused, by reason", "reason"),
+        )
+        found: list[tuple[GaugeMetricFamily | CounterMetricFamily, str]] = [
+            (GaugeMetricFamily(f"gpu_topology_{name}", what, labels=[label] if label else []), name)
+            for name, what, label in gauges
+        ]
+        found += [
+            (CounterMetricFamily(f"gpu_topology_{name}", what, labels=[label]), name)
+            for name, what, label in counters
+        ]
+        return found
+
+
+def _version() -> str:
+    try:
+        return version("gpu-topology")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "unknown"
+
+
+def node_state(facts: NodeFacts) -> str:
+    """One of :data:`NODE_STATES`."""
+    if facts.problem is not None or not _usable(facts):
+        return "unusable"
+    if facts.report is None:
+        return "no-report"
+    if facts.stale:
+        return "stale"
+    if facts.report.not_ready:
+        return "not-ready"
+    return "refusing-pods" if facts.streaks else "ready"
+
+
+def _usable(facts: NodeFacts) -> bool:
+    topology = facts.topology
+    if topology is None or facts.report is None:
+        return True
+    served = (facts.availability(found.name) for found in topology.resources)
+    return not any(isinstance(found, Unusable) for found in served)
+
+
+def gpu_states(facts: NodeFacts) -> Counter[str]:
+    """How many GPUs of a node are in each of :data:`GPU_STATES`."""
+    topology, found = facts.topology, Counter[str]()
+    if topology is None:
+        return found
+    every = len(topology.gpus)
+    if node_state(facts) in ("unusable", "no-report", "stale"):
+        return Counter(unknown=every)
+    for served in topology.resources:
+        now = facts.availability(served.name)
+        if served.strategy != "mig" and not isinstance(now, Unusable):
+            found.update(dict(_states_of(facts.kubelet(served.name), now)))
+    found["mig"] += topology.shape.in_mig_mode.bit_count()
+    found["unknown"] += max(0, every - found.total())
+    return found
+
+
+@remembered
+def _states_of(kubelet: Kubelet, now: Availability) -> Counts:
+    shape, width = kubelet.shape, kubelet.width
+    found = Counter[str]()
+    whole = 0
+    for p in range(shape.size):
+        if shape.in_mig_mode >> p & 1:
+            continue
+        free, every = count(now.free, p, width), kubelet.devices_on(1 << p)
+        if now.sick >> p & 1:
+            found["sick"] += 1
+        elif free == every:
+            whole |= 1 << p
+        else:
+            found["partly-free" if free else "held"] += 1
+    reserved = sum(pod.held for pod in now.unreported if not pod.departed)
+    reserved = min(whole.bit_count(), -(-reserved // kubelet.replicas))
+    linked = shape.rows(frozenset(k for k in shape.distinct_links() if k.nvlinks))
+    alone = (
+        sum(whole >> p & 1 and not linked[p] & whole for p in range(shape.size))
+        if any(linked)
+        else 0
+    )
+    found["reserved"] += reserved
+    found["stranded"] += min(alone, whole.bit_count() - reserved)
+    found["free"] += whole.bit_count() - reserved - found["stranded"]
+    return tuple(found.items())
+
+
+def still_possible(facts: NodeFacts) -> Counter[str]:
+    """How many guaranteed pairs and quads the node still takes, and whether it is wholly free.
+
+    One after the other, expected; see :func:`~topology.core.worth.promises`. Nothing is counted
+    while a pod is on its way there.
+    """
+    topology, found = facts.topology, Counter[str]()
+    if topology is None or node_state(facts) != "ready":
+        return found
+    for served in topology.resources:
+        now = facts.availability(served.name)
+        if served.strategy == "none" and served.replicas == 1 and isinstance(now, Availability):
+            found.update(dict(_possible(facts.kubelet(served.name), now)))
+    return found
+
+
+@remembered
+def _possible(kubelet: Kubelet, now: Availability) -> Counts:
+    if now.unreported or now.hidden:
+        return ()
+    free = now.free & ~now.sick
+    found = [(kind, int(promises(kubelet, free, asked))) for kind, asked in KINDS.items()]
+    return (*found, ("node", int(free == kubelet.shape.all_gpus)))

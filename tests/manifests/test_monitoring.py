@@ -1,0 +1,115 @@
+"""The alerts: they speak of metrics that there are, and each has its section among the runbooks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.test_docs import anchors
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "manifests" / "monitoring" / "rules.yaml"
+RUNBOOKS = ROOT / "docs" / "runbooks.md"
+SUFFIXES = ("_bucket", "_sum", "_count")
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text())["spec"]["groups"]
+    return group["rules"]  # type: ignore[no-any-return]
+
+
+def named() -> set[str]:
+    """The metrics of docs/metrics.md, which a test holds to the registry."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    cells = " ".join(row.split("|")[1] for row in page.splitlines() if row.startswith("| `"))
+    return {f"gpu_topology_{name}" for name in re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", cells)}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
+def test_an_alert(rule: dict[str, Any]) -> None:
+    used = set(re.findall(r"gpu_topology_[a-z_]+", rule["expr"]))
+    for suffix in SUFFIXES:
+        used = {name.removesuffix(suffix) for name in used}
+    assert used, "it says nothing about us"
+    assert used <= named()
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert ROOT / page == RUNBOOKS
+    assert anchor == rule["alert"].lower()
+    assert anchor in anchors(RUNBOOKS)
+
+
+def test_no_runbook_is_left_over() -> None:
+    assert anchors(RUNBOOKS) - {"runbooks"} == {rule["alert"].lower() for rule in rules()}
+
+
+TESTS = """
+rule_files: [rules.yaml]
+evaluation_interval: 15s
+tests:
+- interval: 15s
+  input_series:
+  - series: 'gpu_topology_leader_term{instance="a"}'
+    values: '1+0x20 0+0x20'
+  - series: 'gpu_topology_leader_term{instance="b"}'
+    values: '0+0x40'
+  - series: 'gpu_topology_surprises_total{kind="broken"}'
+    values: '0+0x30 1+0x10'
+  - series: 'gpu_topology_nodes{state="stale"}'
+    values: '3+0x60'
+  - series: 'gpu_topology_gpus{state="stranded",instance="a"}'
+    values: '6+0x200'
+  - series: 'gpu_topology_gpus{state="free",instance="a"}'
+    values: '2+0x200'
+  - series: 'gpu_topology_waiting_pods{instance="a"}'
+    values: '1+0x200'
+  alert_rule_test:
+  - {eval_time: 4m, alertname: GpuTopologyNoLeader}
+  - eval_time: 6m
+    alertname: GpuTopologyNoLeader
+    exp_alerts:
+    - exp_labels: {severity: critical}
+      exp_annotations: &gone
+        summary: No replica of the extender leads, so GPU pods are not placed
+        runbook: docs/runbooks.md#gputopologynoleader
+  - eval_time: 8m
+    alertname: GpuTopologyPromiseBroken
+    exp_alerts:
+    - exp_labels: {severity: critical, kind: broken}
+      exp_annotations:
+        summary: A pod got GPUs that do not meet what it requires
+        runbook: docs/runbooks.md#gputopologypromisebroken
+  - {eval_time: 5m, alertname: GpuTopologyReportsStale}
+  - eval_time: 11m
+    alertname: GpuTopologyReportsStale
+    exp_alerts:
+    - exp_labels: {severity: warning}
+      exp_annotations:
+        summary: 3 nodes have not reported their GPUs
+        runbook: docs/runbooks.md#gputopologyreportsstale
+  - eval_time: 31m
+    alertname: GpuTopologyFragmented
+    exp_alerts:
+    - exp_labels: {severity: warning}
+      exp_annotations:
+        summary: Pods wait, and more than half of the free GPUs have no NVLink to another free one
+        runbook: docs/runbooks.md#gputopologyfragmented
+"""
+
+
+def test_prometheus_own_tool_takes_the_rules(tmp_path: Path) -> None:
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("no promtool on the PATH (Debian's package prometheus has it)")
+    spec = yaml.safe_load(RULES.read_text())["spec"]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(spec))
+    (tmp_path / "tests.yaml").write_text(TESTS)
+    for words in (["check", "rules", "rules.yaml"], ["test", "rules", "tests.yaml"]):
+        done = subprocess.run([tool, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,106 @@
+"""GPUs and nodes by state, what can still be promised, what was decided: for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import pytest
+from prometheus_client import generate_latest
+
+from scheduler_extender import verbs
+from scheduler_extender.http.clusterfigures import gpu_states, node_state, still_possible
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.serving import in_memory
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.wire import BindingArgs, Pod
+from tests.nodes import bridged, pcie, pod, switched
+from tests.scheduler_extender.serving import Clock
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Allocation, Condition, Health, Report
+
+
+def held(node: NodeTopology, positions: Sequence[int]) -> Report:
+    """A report that shows one pod with these GPUs."""
+    ids = tuple(DeviceId(node.gpus[p].uuid) for p in positions)
+    pods = (Allocation(PodUid("p"), "n", "p", "c", "nvidia.com/gpu", ids),) if ids else ()
+    return Report("boot", 1, allocations=pods)
+
+
+def cluster_of(*records: tuple[NodeTopology, Report]) -> Cluster:
+    cluster = Cluster(Clock(), Settings(stale_after=None, all_pods_known=False))
+    for node, report in records:
+        cluster.put_record(node, report)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("node", "holds", "states", "possible"),
+    [
+        pytest.param(switched(4), [], {"free": 4}, {"pair": 2, "quad": 1, "node": 1}, id="free"),
+        pytest.param(switched(4), [0], {"free": 3, "held": 1}, {"pair": 1}, id="one held"),
+        pytest.param(
+            bridged(4),
+            [0],
+            {"free": 2, "stranded": 1, "held": 1},
+            {},
+            id="a pair is free, and others may come",
+        ),
+        pytest.param(bridged(4), [0, 2], {"stranded": 2, "held": 2}, {}, id="no pair is left"),
+        pytest.param(pcie(4), [0], {"free": 3, "held": 1}, {}, id="no NVLinks, nothing stranded"),
+    ],
+)
+def test_gpus_and_what_fits(
+    node: NodeTopology, holds: list[int], states: dict[str, int], possible: dict[str, int]
+) -> None:
+    cluster = cluster_of((node, held(node, holds)))
+    facts = cluster.facts(node.name)
+    assert +gpu_states(facts) == states
+    assert +still_possible(facts) == possible
+
+
+def test_sick_and_unknown_gpus_are_not_free() -> None:
+    node = switched(4)
+    sick = replace(held(node, []), health=(Health(node.gpus[0].uuid, False, "Xid"),))
+    facts = cluster_of((node, sick)).facts(node.name)
+    assert +gpu_states(facts) == {"free": 3, "sick": 1}
+    assert still_possible(facts)["pair"] == 1
+    assert still_possible(facts)["node"] == 0
+    silent = replace(held(node, []), conditions=(Condition("Ready", False, "KubeletSilent"),))
+    facts = cluster_of((node, silent)).facts(node.name)
+    assert node_state(facts) == "not-ready"
+    assert +still_possible(facts) == {}
+
+
+def shown(cluster: Cluster) -> dict[str, float]:
+    """Every sample of the cluster's figures, by its name and labels."""
+    metrics = Metrics()
+    metrics.watch(cluster)
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+    return {name.removeprefix("gpu_topology_"): float(value) for name, value in pairs}
+
+
+def test_what_is_decided_is_counted() -> None:
+    linked, plain = switched(4, "linked"), pcie(4, "plain")
+    service, binder = in_memory(cluster_of((linked, held(linked, [])), (plain, held(plain, []))))
+    cluster = service.cluster
+    before = shown(cluster)
+    assert before['rejections_total{reason="links"}'] == 0
+    assert before['gpus{state="free"}'] == 8
+    assert before['nodes{state="ready"}'] == 2
+    pair = msgspec.convert(pod(2, {"link": "nvlink"}, uid="u1"), Pod)
+    binder.saw(pair)
+    assert verbs.filter_nodes(cluster, pair, ["linked", "plain"]).node_names == ["linked"]
+    meta = pair.metadata
+    args = BindingArgs(meta.name, meta.namespace, meta.uid, NodeName("linked"))
+    verbs.bind(cluster, binder, args, lambda: "2026-01-01T00:00:00Z")
+    after = shown(cluster)
+    assert after['rejections_total{reason="links"}'] == 1
+    assert after['placements_total{verdict="guaranteed"}'] == 1
+    assert after['placements_total{verdict="none"}'] == 0
+    assert after['gpus{state="reserved"}'] == 2
+    assert after['gpus{state="free"}'] == 6
