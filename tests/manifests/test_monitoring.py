@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -43,6 +44,23 @@ def test_an_alert(rule: dict[str, Any]) -> None:
     assert ROOT / page == RUNBOOKS
     assert anchor == rule["alert"].lower()
     assert anchor in anchors(RUNBOOKS)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(RULES.parent.glob("dashboards/*.json")), ids=lambda p: p.stem
+)
+def test_a_dashboard(path: Path) -> None:
+    board = json.loads(path.read_text())
+    places = [tuple(panel["gridPos"].values()) for panel in board["panels"]]
+    assert len({panel["id"] for panel in board["panels"]}) == len(set(places)) == len(places) > 8
+    for panel in board["panels"]:
+        assert panel["title"]
+        for target in panel["targets"]:
+            used = set(re.findall(r"gpu_topology_[a-z_]+", target["expr"]))
+            used = {name.removesuffix("_bucket") for name in used}
+            assert used <= named()
+            assert used or "process_" in target["expr"]
+            assert target["datasource"]["uid"] == "${datasource}"
 
 
 def test_no_runbook_is_left_over() -> None:
@@ -110,6 +128,15 @@ def test_prometheus_own_tool_takes_the_rules(tmp_path: Path) -> None:
     spec = yaml.safe_load(RULES.read_text())["spec"]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(spec))
     (tmp_path / "tests.yaml").write_text(TESTS)
-    for words in (["check", "rules", "rules.yaml"], ["test", "rules", "tests.yaml"]):
+    exprs = [
+        {"record": "x", "expr": target["expr"]}
+        for path in RULES.parent.glob("dashboards/*.json")
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel["targets"]
+    ]
+    (tmp_path / "boards.yaml").write_text(
+        yaml.safe_dump({"groups": [{"name": f"g{n}", "rules": [x]} for n, x in enumerate(exprs)]})
+    )
+    for words in (["check", "rules", "rules.yaml", "boards.yaml"], ["test", "rules", "tests.yaml"]):
         done = subprocess.run([tool, *words], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
