@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -199,6 +199,7 @@ def _asked_for(api: ApiServer, namespace: str, pod: str) -> _Asked:
     pods = [_pod(api, namespace, each) for each in pods_of(api, kind, namespace, made)[:200]]
     if not pods:
         return _template(kind.name, namespace, made)
+    held_up = list(_held_up(made))
     waiting = [one for one in pods if one.record.node is None and not one.record.ended]
     chosen = (waiting or pods)[0]
     others = [one.record for one in pods if one is not chosen]
@@ -208,7 +209,18 @@ def _asked_for(api: ApiServer, namespace: str, pod: str) -> _Asked:
     ]
     if len(others) > MOST_BRIEF:
         beside.append(f"{len(others) - MOST_BRIEF} more pods of {pod}")
-    return _Asked(chosen.record, chosen.written, chosen.notes, beside)
+    return _Asked(chosen.record, chosen.written, chosen.notes, [*held_up, *beside])
+
+
+def _held_up(made: Mapping[str, Any]) -> Iterator[str]:
+    """Why a workload makes no (more) pods, by its own status: a quota, or it is suspended."""
+    status = made.get("status")
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    for condition in conditions if isinstance(conditions, list) else ():
+        if _is_map(condition) and condition.get("status") == "True":
+            kind, message = condition.get("type"), condition.get("message") or ""
+            if kind in ("ReplicaFailure", "Suspended", "Failed"):
+                yield f"{made.get('kind')} says {kind}: {message}".rstrip(": ")
 
 
 def _pod(api: ApiServer, namespace: str, name: str) -> _Asked:
@@ -246,6 +258,7 @@ def _template(kind: str, namespace: str, made: dict[str, Any]) -> _Asked:
         except BadInputError:
             continue
         found.beside.append(f"{kind} {name} has no pods yet: this is about its template")
+        found.beside.extend(_held_up(made))
         return found
     raise BadInputError(
         f"{kind} {namespace}/{name} has no pods, and no template that asks for GPUs"

@@ -351,3 +351,20 @@ def test_a_kubeconfig_is_found_as_kubectl_finds_it(
     assert why("train").returncode == 2
     monkeypatch.setenv("KUBECONFIG", str(usual))
     assert why("train").stdout.startswith("of-the-context/train\n")
+
+
+def test_what_a_workload_says_of_itself_is_told(cluster: Cluster) -> None:
+    """A quota keeps the pods from being made: nobody would look for it at a pod."""
+    cluster.node(switched(2, "node"))
+    quota = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "message": "exceeded quota: gpus, requested: requests.nvidia.com/gpu=2",
+    }
+    over = {"type": "Available", "status": "False", "message": "no"}
+    found = made("Deployment", "web", {"template": TEMPLATE})
+    found["status"] = {"conditions": [over, quota]}
+    cluster.fake.put("/apis/apps/v1/namespaces/team-a/deployments", found)
+    done = cluster.why("deployment/web")
+    assert "Deployment says ReplicaFailure: exceeded quota: gpus, requested" in done.stdout
+    assert "Available" not in done.stdout

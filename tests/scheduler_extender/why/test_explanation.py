@@ -263,6 +263,8 @@ def test_shares_and_instances_are_called_so() -> None:
     cluster.put_record(shared, Report("boot", 1, allocations=held))
     (row,) = explained(cluster, waiting("p", gpu_request(1))).rows
     assert row.answer.reason == "not enough free GPU shares"
+    assert row.miss is not None
+    assert row.miss.words == "0 of 1 GPU share is free; others are held by team/p0 and team/p1"
     (row,) = explained(cluster, waiting("p", gpu_request(3))).rows
     assert row.answer.reason == "node has fewer GPU shares than asked for"
     node = cut(switched(4, "node"), ["3g.20gb"], gpus=[0])
