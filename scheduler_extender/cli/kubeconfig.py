@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
@@ -57,6 +58,8 @@ def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiSe
             f"{error} (needed are the rights to get and list pods and gputopologies; --admin URL "
             "of why asks the extender instead)"
         ) from error
+    except msgspec.DecodeError as error:
+        raise BadInputError(f"what answers there is no Kubernetes API server: {error}") from error
     finally:
         api.close()
 

@@ -115,6 +115,17 @@ def test_what_the_caller_may_not_see_is_left_out_and_said(cluster: Cluster) -> N
     assert "--admin" in refused.stderr
 
 
+def test_what_is_no_api_server_is_named_as_such(cluster: Cluster, tmp_path: Path) -> None:
+    with running(switched()) as service:
+        config = json.loads(cluster.kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{service.ports[0]}"
+        other = tmp_path / "other"
+        other.write_text(json.dumps(config))
+        done = why("train", "--kubeconfig", other)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_cluster_without_the_extender_is_named_as_such(cluster: Cluster) -> None:
     cluster.fake.refuse(404, None, path=RECORDS_PATH)
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
@@ -218,6 +229,28 @@ def test_a_pod_of_a_job_of_a_jobset_is_found(cluster: Cluster) -> None:
     )
     cluster.pod(pod(2, NVLINK, name="w-0-x", uid="x"), owner=owned("Job", "train-w-0"))
     assert cluster.why("jobset/train").stdout.startswith("team-a/w-0-x\n")
+
+
+def test_pods_without_gpus_of_a_workload_are_passed_over(cluster: Cluster) -> None:
+    """As the launcher of an MPIJob."""
+    cluster.node(switched(2, "node"))
+    cluster.fake.put("/apis/kubeflow.org/v1/namespaces/team-a/mpijobs", made("MPIJob", "train", {}))
+    for name, gpus in (("a-launcher", None), ("worker", 2)):
+        cluster.pod(pod(gpus, NVLINK, name=name, uid=name), owner=owned("MPIJob", "train"))
+    done = cluster.why("mpijob/train")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("team-a/worker\n")
+    reads = [r for r in cluster.fake.requests if r.path.endswith("/pods/worker")]
+    assert not reads, "pods are listed, not asked for one by one"
+
+
+def test_a_pod_is_named_with_its_namespace(cluster: Cluster) -> None:
+    cluster.node(PAIRS, serve=("team-b", 0), notebook=("team-b", 2))
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"), "team-b")
+    cluster.fake.refuse(403, None, path="^/api/v1/pods")
+    done = cluster.why("team-b/train")
+    assert done.stdout.startswith("team-b/train\n")
+    assert "GPU 0 is held by team-b/serve" in done.stdout, "its own namespace can be seen"
 
 
 def test_what_stands_in_the_wrong_place_on_the_pod_is_said(cluster: Cluster) -> None:
