@@ -87,8 +87,7 @@ def why(
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     if admin is not None:
         url = AdminPort(admin.rstrip("/"), admin_ca, token or token_of(kubeconfig, context))
-        found = _from_extender(url, namespace or "default", pod)
-        notes: list[str] = []
+        found, notes = _from_extender(url, kubeconfig, context, namespace, pod)
     elif cluster is not None:
         found, notes = _from_file(cluster, namespace or "default", pod, weakest)
     else:
@@ -103,17 +102,24 @@ def why(
     raise typer.Exit(1 if goes_nowhere else 0)
 
 
-def _from_extender(port: AdminPort, namespace: str, pod: str) -> dict[str, Any]:
-    where, _, name = pod.removeprefix("pod/").rpartition("/")
-    at = f"/v1/explain/{quote(where or namespace, safe='')}/{quote(name, safe='')}"
-    found = port.get(at)
-    if found is None:
-        from scheduler_extender.kube.owners import kind_named
+def _from_extender(
+    port: AdminPort, kubeconfig: Path | None, context: str | None, namespace: str | None, pod: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The extender's answer; the pods of a workload are found at the API server."""
+    from scheduler_extender.kube.owners import kind_named
 
-        if where and kind_named(where) is not None:
-            raise BadInputError(f"--admin: the extender explains pods: give one of {pod}")
-        raise BadInputError(f"the extender knows of no pod {where or namespace}/{name} with GPUs")
-    return found
+    notes: list[str] = []
+    where, _, name = pod.removeprefix("pod/").rpartition("/")
+    where = where or namespace or "default"
+    if kind_named(pod.rpartition("/")[0]) is not None:
+        with asking(kubeconfig, context) as (api, usual):
+            about = subject(api, namespace or usual, pod)
+        where, name = about.record.namespace, about.record.name
+        notes = [*about.beside, *about.notes]
+    found = port.get(f"/v1/explain/{quote(where, safe='')}/{quote(name, safe='')}")
+    if found is None:
+        raise BadInputError(f"the extender knows of no pod {where}/{name} with GPUs")
+    return found, notes
 
 
 def _from_file(

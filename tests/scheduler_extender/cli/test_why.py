@@ -337,6 +337,19 @@ def test_the_extender_gives_the_same_answer() -> None:
         assert none.stderr == "error: the extender knows of no pod team/nobody with GPUs\n"
 
 
+def test_the_extender_is_asked_about_a_pod_of_a_workload(cluster: Cluster) -> None:
+    cluster.fake.put("/apis/batch/v1/namespaces/team/jobs", made("Job", "train", {}))
+    cluster.pod(pod(2, NVLINK, name="train-x", uid="x"), "team", owner=owned("Job", "train"))
+    found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
+    found.put_pod(waiting("train-x", gpu_request(2, NVLINKED)))
+    with running(cluster=found) as service:
+        admin = f"http://127.0.0.1:{service.ports[1]}"
+        words = ("job/train", "-n", "team", "--admin", admin, "--token", "t")
+        done = why(*words, "--kubeconfig", cluster.kubeconfig)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("team/train-x\n")
+
+
 def test_it_is_tried_without_a_cluster() -> None:
     done = why("waits", "--cluster", WAITING)
     assert (done.returncode, done.stderr) == (1, "")
