@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -364,6 +365,7 @@ def test_check_asks_the_same_cluster(cluster: Cluster) -> None:
     done = asked(main, *words)
     assert (done.returncode, done.stderr) == (1, "")
     assert "0 of 1 nodes would take it" in done.stdout
+    assert "GPU 0 is held by team-b/serve" in done.stdout
     cluster.fake.refuse(403, None, path="^/api/v1/pods")
     (row,) = json.loads(asked(main, *words, "-n", "team-a", "--output=json").stdout)["nodes"]
     assert row["kind"] == "scattered"
@@ -395,7 +397,7 @@ def test_a_kubeconfig_is_found_as_kubectl_finds_it(
     assert why("train").stdout.startswith("of-the-context/train\n")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert why("train").returncode == 2
-    monkeypatch.setenv("KUBECONFIG", str(usual))
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}{os.pathsep}{usual}")
     assert why("train").stdout.startswith("of-the-context/train\n")
 
 
