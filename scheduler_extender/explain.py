@@ -88,11 +88,6 @@ class Answer:
         return None if self.decision.rejection is None else self.decision.rejection.resolvable
 
     @property
-    def hazards(self) -> list[str]:
-        """What the node's allocator and kubelet may do wrong."""
-        return list(self.outcomes.hazards) if self.outcomes else []
-
-    @property
     def promises(self) -> bool:
         """Whether all that the pod asks for is promised."""
         return self.passes and self.doubt is None

@@ -295,7 +295,7 @@ def test_a_node_without_gpus_waits_for_no_report() -> None:
     cluster.put_node(NodeName("new"), advertises=True)
     for request in (gpu_request(4), gpu_request(4, NVLINKED)):
         found = explained(cluster, waiting("w", request))
-        told = {row.answer.node: row.answer.kind for row in found.rows}
+        told = {str(row.answer.node): row.answer.kind for row in found.rows}
         assert told["cpus"] is Reason.NOT_SERVED
     assert told["new"] is Reason.NO_REPORT
     assert relaxed(found)["count"] == ("1", 1)
