@@ -88,11 +88,6 @@ class Answer:
         return None if self.decision.rejection is None else self.decision.rejection.resolvable
 
     @property
-    def hazards(self) -> list[str]:
-        """What the node's allocator and kubelet may do wrong."""
-        return list(self.outcomes.hazards) if self.outcomes else []
-
-    @property
     def promises(self) -> bool:
         """Whether all that the pod asks for is promised."""
         return self.passes and self.doubt is None
@@ -157,7 +152,7 @@ def _each_for_itself(
             outcomes = handed_out[state]
         else:
             outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision)
-        decision = _as_served(decision, told)
+        decision = _as_served(facts, decision, told)
         score = None if decision.rejection else scored
         rows.append(
             Answer(
@@ -194,7 +189,7 @@ def _without(
     (_, decision), *_ = enquire_at(cluster, alone, request).each()
     (_, told), *_ = enquire_at(cluster, alone, strict).each()
     assert decision is not None and told is not None  # noqa: S101, PT018 (both have been asked)
-    decision = _as_served(decision, told)
+    decision = _as_served(before, decision, told)
     outcomes = _outcomes(cluster, before, request, decision)
     return Answer(
         before, None, decision, None, _doubt(decision, told), outcomes, lacks(before, request)
@@ -230,12 +225,19 @@ def _doubt(decision: Decision, strict: Decision) -> Rejection | None:
     return None if decision.rejection else strict.rejection
 
 
-def _as_served(decision: Decision, strict: Decision) -> Decision:
+def _as_served(facts: NodeFacts, decision: Decision, strict: Decision) -> Decision:
     """The decision as kube-scheduler comes to it: by its count a node takes no pod over a resource
-    that the node does not serve, so filter need not refuse a plain one."""
-    if decision.rejection is None and strict.rejection == NOT_SERVED:
+    that the node does not serve, so filter is not asked about it, or need not refuse a plain pod.
+    """
+    if serves_nothing(facts) or (decision.rejection is None and strict.rejection == NOT_SERVED):
         return Decision(NOT_SERVED)
     return decision
+
+
+def serves_nothing(facts: NodeFacts) -> bool:
+    """Whether a node has no GPUs as far as anybody says: its Node object advertises none, and no
+    agent has written a record of it."""
+    return facts.exists and facts.dra_only and facts.topology is None and facts.problem is None
 
 
 def _outcomes(

@@ -29,6 +29,7 @@ def table(rows: Sequence[Row]) -> Table:
     for row in sorted(rows, key=order)[:SHOWN_NODES]:
         answer = row.answer
         beware = f"beware: {', '.join(row.hazards)}" if row.hazards else ""
+        miss = row.miss.words if row.miss is not None and row.miss.holders else ""
         in_use = memory_in_use(row.shared)
         fields = ", ".join(answer.lacks)
         lacks = f"CPUs and memory count for nothing: the record has no {fields}" if fields else ""
@@ -37,7 +38,9 @@ def table(rows: Sequence[Row]) -> Table:
             verdict_text(answer.verdict, passes=answer.passes),
             "–" if answer.score is None else str(answer.score),
             sets_text(row.outcomes),
-            Text("; ".join(filter(None, (answer.reason, answer.note, in_use, beware, lacks)))),
+            Text(
+                "; ".join(filter(None, (answer.reason, answer.note, miss, in_use, beware, lacks)))
+            ),
         )
     if len(rows) > SHOWN_NODES:
         more = f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)"

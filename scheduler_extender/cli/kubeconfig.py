@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
@@ -30,8 +31,8 @@ KubeconfigOption = Annotated[
 ]
 
 
-def api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer, str]:
-    """The API server, and the namespace that the context names. Raises :class:`BadInputError`."""
+def _api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer, str]:
+    """The API server and the namespace."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
     found = _path(kubeconfig)
@@ -46,10 +47,13 @@ def api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer,
 
 @contextmanager
 def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiServer, str]]:
-    """The same, closed in the end; what the API server refuses is bad input, too."""
+    """The API server, and the namespace that the context names; closed in the end.
+
+    What it refuses is bad input, too. Raises :class:`BadInputError`.
+    """
     from topology.kubeapi.apiserver import ApiFailure
 
-    api, namespace = api_server(kubeconfig, context)
+    api, namespace = _api_server(kubeconfig, context)
     try:
         yield api, namespace
     except ApiFailure as error:
@@ -57,6 +61,8 @@ def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiSe
             f"{error} (needed are the rights to get and list pods and gputopologies; --admin URL "
             "of why asks the extender instead)"
         ) from error
+    except msgspec.DecodeError as error:
+        raise BadInputError(f"what answers there is no Kubernetes API server: {error}") from error
     finally:
         api.close()
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-import msgspec
 import typer
 
 from scheduler_extender.cli import whytext
@@ -29,35 +26,16 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, console, one_of
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
 from scheduler_extender.cli.node import token_of
-from scheduler_extender.files.clusterfile import feed, read_pod
-from scheduler_extender.files.podfile import notes_on, pods_made_by
-from scheduler_extender.limits import UNBLOCK_SECONDS
+from scheduler_extender.cli.subject import subject
+from scheduler_extender.files.clusterfile import feed
+from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.why.explanation import explanation_of
 from scheduler_extender.why.nearest import View
-from scheduler_extender.why.placed import Written, written_on
+from scheduler_extender.why.placed import Written
 from topology.core.placement import Verdict
-
-if TYPE_CHECKING:
-    from topology.kubeapi.apiserver import ApiServer
-
-MOST_BRIEF = 10
-"""Pods of one workload that are named beside the one that is explained."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The pod that is explained: as a record, or only by its name for the admin port.
-
-    ``beside`` says where the other pods of its workload are.
-    """
-
-    record: PodRecord
-    written: Written | None = None
-    notes: list[str] = field(default_factory=list)
-    beside: list[str] = field(default_factory=list)
 
 
 def why(
@@ -109,8 +87,7 @@ def why(
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     if admin is not None:
         url = AdminPort(admin.rstrip("/"), admin_ca, token or token_of(kubeconfig, context))
-        found = _from_extender(url, namespace or "default", pod)
-        notes: list[str] = []
+        found, notes = _from_extender(url, kubeconfig, context, namespace, pod)
     elif cluster is not None:
         found, notes = _from_file(cluster, namespace or "default", pod, weakest)
     else:
@@ -125,17 +102,24 @@ def why(
     raise typer.Exit(1 if goes_nowhere else 0)
 
 
-def _from_extender(port: AdminPort, namespace: str, pod: str) -> dict[str, Any]:
-    where, _, name = pod.removeprefix("pod/").rpartition("/")
-    at = f"/v1/explain/{quote(where or namespace, safe='')}/{quote(name, safe='')}"
-    found = port.get(at)
-    if found is None:
-        from scheduler_extender.kube.owners import kind_named
+def _from_extender(
+    port: AdminPort, kubeconfig: Path | None, context: str | None, namespace: str | None, pod: str
+) -> tuple[dict[str, Any], list[str]]:
+    """The extender's answer; the pods of a workload are found at the API server."""
+    from scheduler_extender.kube.owners import kind_named
 
-        if where and kind_named(where) is not None:
-            raise BadInputError(f"--admin: the extender explains pods: give one of {pod}")
-        raise BadInputError(f"the extender knows of no pod {where or namespace}/{name} with GPUs")
-    return found
+    notes: list[str] = []
+    where, _, name = pod.removeprefix("pod/").rpartition("/")
+    where = where or namespace or "default"
+    if kind_named(pod.rpartition("/")[0]) is not None:
+        with asking(kubeconfig, context) as (api, usual):
+            about = subject(api, namespace or usual, pod)
+        where, name = about.record.namespace, about.record.name
+        notes = [*about.beside, *about.notes]
+    found = port.get(f"/v1/explain/{quote(where, safe='')}/{quote(name, safe='')}")
+    if found is None:
+        raise BadInputError(f"the extender knows of no pod {where}/{name} with GPUs")
+    return found, notes
 
 
 def _from_file(
@@ -148,18 +132,19 @@ def _from_file(
     record = known.pod_named(where or namespace, name)
     if record is None:
         raise BadInputError(f"{path}: no pod {where or namespace}/{name} with GPUs in it")
-    asked = _Asked(record, content.written.get(record.uid))
-    return _explained(known, asked, View(time.time())), []
+    return _explained(known, record, content.written.get(record.uid), View(time.time())), []
 
 
-def _explained(cluster: Cluster, asked: _Asked, view: View) -> dict[str, Any]:
-    until = cluster.clock() + UNBLOCK_SECONDS
+def _explained(
+    cluster: Cluster, pod: PodRecord, written: Written | None, view: View
+) -> dict[str, Any]:
+    until = cluster.clock() + EXPLAIN_SECONDS
     found = explanation_of(
         cluster,
         cluster.cluster_facts(),
-        asked.record,
+        pod,
         view,
-        written=asked.written,
+        written=written,
         late=lambda: cluster.clock() > until,
     )
     return found.as_json()
@@ -175,100 +160,9 @@ def _from_api_server(
     from scheduler_extender.kube.onelook import one_look
 
     with asking(kubeconfig, context) as (api, usual):
-        where = namespace or usual
-        asked = _asked_for(api, where, pod)
-        seen = one_look(api, where, Settings(require), time.monotonic)
-    known = seen.cluster.pod(asked.record.uid)
-    if known is not None and asked.record.node == known.node:
-        asked = _Asked(known, asked.written, asked.notes, asked.beside)
-    found = _explained(seen.cluster, asked, View(time.time(), seen.namespaces))
-    return found, [*asked.beside, *asked.notes, *seen.notes]
-
-
-def _asked_for(api: ApiServer, namespace: str, pod: str) -> _Asked:
-    """The pod that is meant, of a workload one that waits. Raises :class:`BadInputError`."""
-    from scheduler_extender.kube.owners import POD_WORDS, kind_named, pods_of, workload
-
-    word, _, name = pod.rpartition("/")
-    if not word or word.lower() in POD_WORDS:
-        return _pod(api, namespace, name)
-    kind = kind_named(word)
-    if kind is None:
-        return _pod(api, word, name)  # NAMESPACE/NAME, as other commands take it
-    made = workload(api, kind, namespace, name)
-    pods = [_pod(api, namespace, each) for each in pods_of(api, kind, namespace, made)[:200]]
-    if not pods:
-        return _template(kind.name, namespace, made)
-    waiting = [one for one in pods if one.record.node is None and not one.record.ended]
-    chosen = (waiting or pods)[0]
-    others = [one.record for one in pods if one is not chosen]
-    beside = [
-        f"{each.name} is on {each.node}" if each.node else f"{each.name} waits, too"
-        for each in others[:MOST_BRIEF]
-    ]
-    if len(others) > MOST_BRIEF:
-        beside.append(f"{len(others) - MOST_BRIEF} more pods of {pod}")
-    return _Asked(chosen.record, chosen.written, chosen.notes, beside)
-
-
-def _pod(api: ApiServer, namespace: str, name: str) -> _Asked:
-    from scheduler_extender.kube.owners import owners_of
-    from topology.kubeapi.apiserver import NotFoundError
-    from topology.kubeapi.paths import path
-
-    try:
-        body = api.get(path("/api/v1/namespaces", namespace, "pods", name), timeout=10.0)
-    except NotFoundError as error:
-        raise BadInputError(f"there is no pod {namespace}/{name}") from error
-    manifest = msgspec.json.decode(body, type=dict[str, Any])
-    owners = owners_of(api, namespace, manifest)
-    notes = [
-        note
-        for kind, outside in _around(owners)
-        for note in notes_on(kind, manifest if kind == "Pod" else {}, outside)
-    ]
-    return _record(manifest, f"{namespace}/{name}", notes)
-
-
-def _around(owners: list[dict[str, Any]]) -> list[tuple[str, list[object]]]:
-    """The pod itself, then each owner's own metadata, the nearest first."""
-    made: list[tuple[str, list[object]]] = [("Pod", [])]
-    return made + [(str(owner["kind"]), [owner.get("metadata")]) for owner in owners]
-
-
-def _template(kind: str, namespace: str, made: dict[str, Any]) -> _Asked:
-    """The pod that a workload would make, where it has made none yet."""
-    name = str((made.get("metadata") or {}).get("name", ""))
-    for manifest, outside in pods_made_by(made):
-        manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": "none-yet"}
-        try:
-            found = _record(manifest, name, list(notes_on(kind, manifest, outside)))
-        except BadInputError:
-            continue
-        found.beside.append(f"{kind} {name} has no pods yet: this is about its template")
-        return found
-    raise BadInputError(
-        f"{kind} {namespace}/{name} has no pods, and no template that asks for GPUs"
-    )
-
-
-def _record(manifest: Mapping[str, Any], name: str, notes: list[str]) -> _Asked:
-    from scheduler_extender.annotations import MANAGED
-
-    try:
-        pod = read_pod(manifest)
-    except ValueError as error:
-        raise BadInputError(f"{name}: {error}") from error
-    record = pod_record(pod, MANAGED)
-    if record is None:
-        told = f" ({'; '.join(notes)})" if notes else ""
-        raise BadInputError(f"pod {name} asks for no GPUs{told}")
-    gates = [str(gate.get("name")) for gate in pod.spec.scheduling_gates or () if _is_map(gate)]
-    if gates and record.node is None:
-        told = ", ".join(gates[:5])
-        notes = [f"the pod has scheduling gates, so kube-scheduler leaves it alone: {told}", *notes]
-    return _Asked(record, written_on(pod), notes)
-
-
-def _is_map(value: object) -> bool:
-    return isinstance(value, Mapping)
+        about = subject(api, namespace or usual, pod)
+        seen = one_look(api, about.record.namespace, Settings(require), time.monotonic)
+    record = seen.cluster.pod(about.record.uid) or about.record
+    view = View(time.time(), seen.namespaces)
+    found = _explained(seen.cluster, record, about.written, view)
+    return found, [*about.beside, *about.notes, *seen.notes]

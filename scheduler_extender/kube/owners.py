@@ -112,23 +112,26 @@ def workload(api: Reader, kind: Kind, namespace: str, name: str) -> dict[str, An
     return {"kind": kind.name, **found}
 
 
-def pods_of(api: Reader, kind: Kind, namespace: str, made: dict[str, Any]) -> list[str]:
-    """The names of the pods that a workload has made, itself or by others."""
+def pods_of(api: Reader, kind: Kind, namespace: str, made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods that a workload has made, itself or by others, by name."""
     owners = {str((made.get("metadata") or {}).get("uid", ""))}
     for between in kind.between:
         root, _, plural = between.partition(":")
         with suppress(ApiError):  # it may be forbidden, or not be installed
             found = listed(api, path(f"{root}/namespaces", namespace, plural), PAGE)[0]
-            owners |= {owned.metadata.uid for owned in _owned_by(found, owners)}
+            owners |= {owned.metadata.uid for _, owned in _owned_by(found, owners)}
     pods = listed(api, path("/api/v1/namespaces", namespace, "pods"), PAGE)[0]
-    return sorted(pod.metadata.name for pod in _owned_by(pods, owners))
+    ours = sorted(_owned_by(pods, owners), key=lambda pod: pod[1].metadata.name)
+    return [msgspec.json.decode(raw, type=dict[str, Any]) for raw, _ in ours]
 
 
-def _owned_by(objects: Iterable[msgspec.Raw], owners: set[str]) -> Iterator[_Owned]:
+def _owned_by(
+    objects: Iterable[msgspec.Raw], owners: set[str]
+) -> Iterator[tuple[msgspec.Raw, _Owned]]:
     for raw in objects:
         found = msgspec.json.decode(raw, type=_Owned)
         if any(owner.uid in owners for owner in found.metadata.owner_references or ()):
-            yield found
+            yield raw, found
 
 
 def owners_of(api: Reader, namespace: str, pod: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.explain import serves_nothing
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import enquire
 from scheduler_extender.state.groupenquiry import as_member
@@ -91,7 +92,7 @@ class WaitingPods:
         request = pod.request
         if pod.membership is not None:
             request = as_member(self._cluster, pod.uid, pod.membership, request).request
-        names = self._cluster.names()
+        names = [f.name for f in self._cluster.all_facts() if not serves_nothing(f)]
         found: Counter[Reason] = Counter()
         for _, decision in enquire(self._cluster, request, names, seconds=SECONDS).each():
             rejection = NO_REPORT if decision is None else decision.rejection

@@ -167,6 +167,8 @@ def asked_text(pod: PodRecord) -> str:
 def _notes(seen: ClusterFacts, pod: PodRecord, *, open_nodes: bool) -> Iterator[str]:
     if pod.deleting:
         yield "the pod is being deleted"
+    if pod.ended and pod.refusal is None:
+        yield f"the pod has ended ({pod.phase})"
     if pod.refusal is not None:
         yield f"its kubelet has refused the pod ({pod.refusal.reason}): {pod.refusal.message}"
     if any(pod.uid in facts.in_flight for facts in seen.nodes):

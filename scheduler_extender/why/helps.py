@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from scheduler_extender.explain import counts_on
+from scheduler_extender.explain import counts_on, serves_nothing
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import decide
@@ -211,6 +211,7 @@ def _passing(
         for facts, (_, decision) in zip(nodes, answered.each(), strict=True)
         if decision is not None
         and decision.rejection is None
+        and not serves_nothing(facts)
         and (facts.topology is None or facts.topology.resource(request.resource) is not None)
     ]
     if member is None or not member.bound_to_domain:

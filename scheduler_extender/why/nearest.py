@@ -208,7 +208,8 @@ class _Node:
         left = max(0, min(wants, now.devices_left))
         unit = device_unit(self._kubelet)
         holders = self._holders(self._kubelet.shape.all_gpus)
-        words = f"{left} of {wants} {unit}s {'is' if left == 1 else 'are'} free"
+        several = "" if wants == 1 else "s"
+        words = f"{left} of {wants} {unit}{several} {'is' if 1 in (left, wants) else 'are'} free"
         if left < wants:
             names = [_holder(h) for h in holders]
             names += [self._told(pod) for pod in self._unseen()]

@@ -40,17 +40,7 @@ TOLD: dict[Reason, tuple[str, str]] = {
 """What is said of one node and of several, by the reason."""
 
 
-def counted(kind: Reason, nodes: int) -> str:
-    """How many nodes refuse for a reason.
-
-    >>> counted(Reason.LINKS, 12), counted(Reason.BUSY, 1)
-    ('12 nodes lack links', '1 node is busy')
-    """
-    one, several = TOLD[kind]
-    return f"{nodes:,} node{'s' if nodes != 1 else ''} {one if nodes == 1 else several}"
-
-
-def merged(counts: Iterable[tuple[Reason, int]]) -> list[tuple[tuple[str, str], int]]:
+def _merged(counts: Iterable[tuple[Reason, int]]) -> list[tuple[tuple[str, str], int]]:
     """Counts by what is said of the nodes: several reasons may be one to people. Most nodes come
     first."""
     found: dict[tuple[str, str], int] = {}
@@ -66,7 +56,7 @@ def sentence(counts: Iterable[tuple[Reason, int]]) -> str:
     '12 nodes lack links, 3 wait for a report, 2 are busy'
     """
     parts: list[str] = []
-    for (one, several), nodes in merged(counts):
+    for (one, several), nodes in _merged(counts):
         noun = "" if parts else " nodes" if nodes != 1 else " node"
         parts.append(f"{nodes:,}{noun} {one if nodes == 1 else several}")
     return ", ".join(parts)

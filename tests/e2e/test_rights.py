@@ -210,7 +210,9 @@ def test_the_extender_uses_each_of_its_rights_and_asks_for_no_other(
     assert real.node_of("pair") == "bridged"
     report_other_gpus(real, real.pod("pair"), BRIDGED)
     bind_a_pod_that_is_gone(real)
-    real.until(lambda: "GPUs" in real.kubectl("get", "events", "-A"), "the pod is told")
+    real.until(
+        lambda: "GPUPlacementNotForeseen" in real.kubectl("get", "events", "-A"), "the pod is told"
+    )
     real.stop_extender()
     # Two replicas, one after the other; somebody shows a token.
     token = real.kubectl("-n", NAMESPACE, "create", "token", "gpu-topology-reader").strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,6 +116,17 @@ def test_what_the_caller_may_not_see_is_left_out_and_said(cluster: Cluster) -> N
     assert "--admin" in refused.stderr
 
 
+def test_what_is_no_api_server_is_named_as_such(cluster: Cluster, tmp_path: Path) -> None:
+    with running(switched()) as service:
+        config = json.loads(cluster.kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["server"] = f"http://127.0.0.1:{service.ports[0]}"
+        other = tmp_path / "other"
+        other.write_text(json.dumps(config))
+        done = why("train", "--kubeconfig", other)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_cluster_without_the_extender_is_named_as_such(cluster: Cluster) -> None:
     cluster.fake.refuse(404, None, path=RECORDS_PATH)
     cluster.pod(pod(2, NVLINK, name="train", uid="train"))
@@ -220,6 +232,28 @@ def test_a_pod_of_a_job_of_a_jobset_is_found(cluster: Cluster) -> None:
     assert cluster.why("jobset/train").stdout.startswith("team-a/w-0-x\n")
 
 
+def test_pods_without_gpus_of_a_workload_are_passed_over(cluster: Cluster) -> None:
+    """As the launcher of an MPIJob."""
+    cluster.node(switched(2, "node"))
+    cluster.fake.put("/apis/kubeflow.org/v1/namespaces/team-a/mpijobs", made("MPIJob", "train", {}))
+    for name, gpus in (("a-launcher", None), ("worker", 2)):
+        cluster.pod(pod(gpus, NVLINK, name=name, uid=name), owner=owned("MPIJob", "train"))
+    done = cluster.why("mpijob/train")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("team-a/worker\n")
+    reads = [r for r in cluster.fake.requests if r.path.endswith("/pods/worker")]
+    assert not reads, "pods are listed, not asked for one by one"
+
+
+def test_a_pod_is_named_with_its_namespace(cluster: Cluster) -> None:
+    cluster.node(PAIRS, serve=("team-b", 0), notebook=("team-b", 2))
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"), "team-b")
+    cluster.fake.refuse(403, None, path="^/api/v1/pods")
+    done = cluster.why("team-b/train")
+    assert done.stdout.startswith("team-b/train\n")
+    assert "GPU 0 is held by team-b/serve" in done.stdout, "its own namespace can be seen"
+
+
 def test_what_stands_in_the_wrong_place_on_the_pod_is_said(cluster: Cluster) -> None:
     cluster.node(switched(2, "node"))
     manifest = pod(2, {}, name="train", uid="train")
@@ -304,6 +338,19 @@ def test_the_extender_gives_the_same_answer() -> None:
         assert none.stderr == "error: the extender knows of no pod team/nobody with GPUs\n"
 
 
+def test_the_extender_is_asked_about_a_pod_of_a_workload(cluster: Cluster) -> None:
+    cluster.fake.put("/apis/batch/v1/namespaces/team/jobs", made("Job", "train", {}))
+    cluster.pod(pod(2, NVLINK, name="train-x", uid="x"), "team", owner=owned("Job", "train"))
+    found = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
+    found.put_pod(waiting("train-x", gpu_request(2, NVLINKED)))
+    with running(cluster=found) as service:
+        admin = f"http://127.0.0.1:{service.ports[1]}"
+        words = ("job/train", "-n", "team", "--admin", admin, "--token", "t")
+        done = why(*words, "--kubeconfig", cluster.kubeconfig)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("team/train-x\n")
+
+
 def test_it_is_tried_without_a_cluster() -> None:
     done = why("waits", "--cluster", WAITING)
     assert (done.returncode, done.stderr) == (1, "")
@@ -318,6 +365,7 @@ def test_check_asks_the_same_cluster(cluster: Cluster) -> None:
     done = asked(main, *words)
     assert (done.returncode, done.stderr) == (1, "")
     assert "0 of 1 nodes would take it" in done.stdout
+    assert "GPU 0 is held by team-b/serve" in done.stdout
     cluster.fake.refuse(403, None, path="^/api/v1/pods")
     (row,) = json.loads(asked(main, *words, "-n", "team-a", "--output=json").stdout)["nodes"]
     assert row["kind"] == "scattered"
@@ -349,5 +397,22 @@ def test_a_kubeconfig_is_found_as_kubectl_finds_it(
     assert why("train").stdout.startswith("of-the-context/train\n")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert why("train").returncode == 2
-    monkeypatch.setenv("KUBECONFIG", str(usual))
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}{os.pathsep}{usual}")
     assert why("train").stdout.startswith("of-the-context/train\n")
+
+
+def test_what_a_workload_says_of_itself_is_told(cluster: Cluster) -> None:
+    """A quota keeps the pods from being made: nobody would look for it at a pod."""
+    cluster.node(switched(2, "node"))
+    quota = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "message": "exceeded quota: gpus, requested: requests.nvidia.com/gpu=2",
+    }
+    over = {"type": "Available", "status": "False", "message": "no"}
+    found = made("Deployment", "web", {"template": TEMPLATE})
+    found["status"] = {"conditions": [over, quota]}
+    cluster.fake.put("/apis/apps/v1/namespaces/team-a/deployments", found)
+    done = cluster.why("deployment/web")
+    assert "Deployment says ReplicaFailure: exceeded quota: gpus, requested" in done.stdout
+    assert "Available" not in done.stdout

@@ -53,6 +53,14 @@ def test_who_waits_is_told_once_in_counts_of_nodes() -> None:
         assert told.round(now) == [], "nothing is new"
 
 
+def test_nodes_without_gpus_are_not_counted() -> None:
+    cluster = cluster_of({pcie(2, "a"): {}})
+    cluster.put_node(NodeName("cpus"), advertises=False)
+    cluster.put_pod(waiting("wants", PAIR))
+    ((_, text),) = Told(cluster).round(0.0)
+    assert text.startswith("no node takes it: 1 node lacks links (")
+
+
 def test_another_reason_is_news_and_another_count_only_rarely() -> None:
     cluster = cluster_of({pcie(2, "a"): {}})
     cluster.put_pod(waiting("wants", PAIR))

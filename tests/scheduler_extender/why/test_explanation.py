@@ -263,6 +263,8 @@ def test_shares_and_instances_are_called_so() -> None:
     cluster.put_record(shared, Report("boot", 1, allocations=held))
     (row,) = explained(cluster, waiting("p", gpu_request(1))).rows
     assert row.answer.reason == "not enough free GPU shares"
+    assert row.miss is not None
+    assert row.miss.words == "0 of 1 GPU share is free; others are held by team/p0 and team/p1"
     (row,) = explained(cluster, waiting("p", gpu_request(3))).rows
     assert row.answer.reason == "node has fewer GPU shares than asked for"
     node = cut(switched(4, "node"), ["3g.20gb"], gpus=[0])
@@ -285,3 +287,19 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     (note,) = found.notes
     assert "kube-scheduler has found no node for it" in note
     assert not explained(cluster, replace(pod, called_unschedulable=False)).notes
+
+
+def test_a_node_without_gpus_waits_for_no_report() -> None:
+    cluster = cluster_of({pcie(2, "gpus"): {}})
+    cluster.put_node(NodeName("cpus"), advertises=False)
+    cluster.put_node(NodeName("new"), advertises=True)
+    for request in (gpu_request(4), gpu_request(4, NVLINKED)):
+        found = explained(cluster, waiting("w", request))
+        told = {str(row.answer.node): row.answer.kind for row in found.rows}
+        assert told["cpus"] is Reason.NOT_SERVED
+    assert told["new"] is Reason.NO_REPORT
+    assert relaxed(found)["count"] == ("1", 1)
+    assert relaxed(explained(cluster, waiting("p", gpu_request(2, NVLINKED))))["policy"] == (
+        "preferred",
+        2,
+    )

@@ -1,0 +1,144 @@
+"""The pod that ``why`` is asked about, found at the API server: by name, or by what has made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.files.clusterfile import read_pod
+from scheduler_extender.files.podfile import notes_on, pods_made_by
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.why.placed import Written, written_on
+
+if TYPE_CHECKING:
+    from topology.kubeapi.apiserver import ApiServer
+
+MOST_BRIEF = 10
+"""Pods of one workload that are named beside the one that is explained."""
+TIMEOUT = 10.0
+"""Seconds."""
+TOLD = ("ReplicaFailure", "Suspended", "Failed")
+"""Conditions of a workload that say why it makes no pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The pod that is explained, and its placement annotation.
+
+    ``notes`` say what was written in the wrong place, and what else holds the pod up. ``beside``
+    says where the other pods of its workload are.
+    """
+
+    record: PodRecord
+    written: Written | None = None
+    notes: Sequence[str] = ()
+    beside: Sequence[str] = field(default_factory=tuple)
+
+
+def subject(api: ApiServer, namespace: str, meant: str) -> Subject:
+    """The pod that ``meant`` names: NAME, pod/NAME, NAMESPACE/NAME, or KIND/NAME of a workload.
+
+    Of a workload it is the first pod that waits, else the first one; without pods its template.
+    Raises :class:`BadInputError`, and :class:`~topology.kubeapi.apiserver.ApiFailure`.
+    """
+    from scheduler_extender.kube.owners import POD_WORDS, kind_named, pods_of, workload
+
+    word, _, name = meant.rpartition("/")
+    kind = kind_named(word)
+    if kind is None:
+        pod = word.lower() in POD_WORDS
+        return _pod(api, namespace if pod or not word else word, name)
+    made = workload(api, kind, namespace, name)
+    pods = [found for raw in pods_of(api, kind, namespace, made) if (found := _read(raw))]
+    if not pods:
+        return _template(kind.name, namespace, made)
+    waiting = [pod for pod in pods if pod[0].node is None and not pod[0].ended]
+    chosen, manifest = (waiting or pods)[0]
+    others = [pod for pod, _ in pods if pod is not chosen]
+    beside = [*_held_up(made), *map(_brief, others[:MOST_BRIEF])]
+    if len(others) > MOST_BRIEF:
+        beside.append(f"{len(others) - MOST_BRIEF} more pods of {meant}")
+    return replace(_subject(api, chosen, manifest), beside=tuple(beside))
+
+
+def _brief(pod: PodRecord) -> str:
+    return f"{pod.name} is on {pod.node}" if pod.node else f"{pod.name} waits, too"
+
+
+def _pod(api: ApiServer, namespace: str, name: str) -> Subject:
+    from topology.kubeapi.apiserver import NotFoundError
+    from topology.kubeapi.paths import path
+
+    try:
+        body = api.get(path("/api/v1/namespaces", namespace, "pods", name), timeout=TIMEOUT)
+    except NotFoundError as error:
+        raise BadInputError(f"there is no pod {namespace}/{name}") from error
+    manifest = msgspec.json.decode(body, type=dict[str, Any])
+    found = _read(manifest)
+    if found is None:
+        told = "; ".join(_misplaced(api, namespace, manifest))
+        raise BadInputError(f"pod {namespace}/{name} asks for no GPUs{told and f' ({told})'}")
+    return _subject(api, *found)
+
+
+def _read(manifest: dict[str, Any]) -> tuple[PodRecord, dict[str, Any]] | None:
+    """The record of a pod, and its manifest; None where it asks for no GPUs."""
+    try:
+        record = pod_record(read_pod(manifest), MANAGED)
+    except ValueError as error:
+        name = (manifest.get("metadata") or {}).get("name", "")
+        raise BadInputError(f"pod {name}: {error}") from error
+    return None if record is None else (record, manifest)
+
+
+def _subject(api: ApiServer, record: PodRecord, manifest: dict[str, Any]) -> Subject:
+    notes = [*_gates(record, manifest), *_misplaced(api, record.namespace, manifest)]
+    return Subject(record, written_on(read_pod(manifest)), tuple(notes))
+
+
+def _misplaced(api: ApiServer, namespace: str, manifest: dict[str, Any]) -> Iterator[str]:
+    """What was written in the wrong place, on the pod or on who has made it."""
+    from scheduler_extender.kube.owners import owners_of
+
+    yield from notes_on("Pod", manifest, [])
+    for owner in owners_of(api, namespace, manifest):
+        yield from notes_on(str(owner["kind"]), {}, [owner.get("metadata")])
+
+
+def _gates(record: PodRecord, manifest: dict[str, Any]) -> Iterator[str]:
+    gates = read_pod(manifest).spec.scheduling_gates or ()
+    names = [str(gate.get("name")) for gate in gates if isinstance(gate, Mapping)]
+    if names and record.node is None:
+        told = ", ".join(names[:5])
+        yield f"the pod has scheduling gates, so kube-scheduler leaves it alone: {told}"
+
+
+def _template(kind: str, namespace: str, made: dict[str, Any]) -> Subject:
+    """The pod that a workload would make, where it has made none yet."""
+    name = str((made.get("metadata") or {}).get("name", ""))
+    for manifest, outside in pods_made_by(made):
+        manifest["metadata"] = {**manifest["metadata"], "namespace": namespace, "uid": "none-yet"}
+        found = _read(manifest)
+        if found is not None:
+            said = f"{kind} {name} has no pods yet: this is about its template"
+            notes = tuple(notes_on(kind, manifest, outside))
+            return Subject(found[0], None, notes, (said, *_held_up(made)))
+    raise BadInputError(
+        f"{kind} {namespace}/{name} has no pods with GPUs, and no template that asks for some"
+    )
+
+
+def _held_up(made: Mapping[str, Any]) -> Iterator[str]:
+    """Why a workload makes no (more) pods, by its own status: a quota, or it is suspended."""
+    status = made.get("status")
+    conditions = status.get("conditions") if isinstance(status, Mapping) else None
+    for condition in conditions if isinstance(conditions, list) else ():
+        if isinstance(condition, Mapping) and condition.get("status") == "True":
+            kind, message = condition.get("type"), condition.get("message") or ""
+            if kind in TOLD:
+                yield f"{made.get('kind')} says {kind}: {message}".rstrip(": ")
