@@ -171,17 +171,18 @@ def test_the_limits_that_a_namespace_gives_are_what_we_place(real: RealCluster) 
     words = refused(posted(real, team, "too-many", gpus(8), link="nvlink"))
     assert "maximum nvidia.com/gpu usage per Container is 4" in words
 
-    # Who wants none has to say so, and then is a pod like any other without GPUs: it may go to any
-    # node, also to one whose GPUs are all held.
-    for name, node in (("holds-a", "trainer"), ("holds-b", "server")):
-        count = 2 if node == "trainer" else 4
+    # Who wants none has to say so. kube-scheduler asks us about that pod, too, since the name is
+    # there; it goes to any node, also where all GPUs are held.
+    for name, node, count in (("holds-a", "trainer", 2), ("holds-b", "server", 4)):
         real.add_pod(name, count, nodeSelector={"kubernetes.io/hostname": node})
         assert real.node_of(name) == node
+    asked = real.calls("filter"), real.calls("bind")
     assert posted(real, team, "none", gpus(0)).is_success
     real.until(
         lambda: real.api.get(f"{in_namespace(team)}/none").json()["spec"].get("nodeName"),
         "a pod without GPUs is bound",
     )
+    assert (real.calls("filter"), real.calls("bind")) == (asked[0] + 1, asked[1] + 1)
 
 
 def test_the_more_important_pod_goes_first_and_evicts_nobody_unless_it_may(
@@ -241,8 +242,8 @@ def test_a_pod_stays_in_its_node_pool(real: RealCluster) -> None:
     assert runs_on(real, "pool-pair") == "trainer"
     real.add_pod("wrong-pool", 2, NVLINK, nodeSelector={POOL: "inference"})
     words = real.unschedulable("wrong-pool")
-    assert f"1 {NO_PAIR}" in words
-    assert f"2 {UNSELECTED}" in words
+    for reason in (NO_PAIR, UNSELECTED, UNTOLERATED):
+        assert f"1 {reason}" in words
     # A plain pod has a place in that pool, though the other one would suit it, too.
     real.add_pod("plain", 1, nodeSelector={POOL: "inference"})
     assert runs_on(real, "plain") == "server"
@@ -259,11 +260,13 @@ def test_labels_of_gpu_feature_discovery_select_nodes(real: RealCluster) -> None
 
     asked = real.calls("filter")
     real.add_pod("larger", 2, NVLINK, affinity=wanting("memory", "Gt", "90000"))
-    assert f"3 {UNSELECTED}" in real.unschedulable("larger")
+    words = real.unschedulable("larger")
+    assert f"2 {UNSELECTED}" in words
+    assert f"1 {UNTOLERATED}" in words
     assert real.calls("filter") == asked, "no node is offered to us"
     # Label and annotation that exclude each other: each refuses its nodes, in its own words.
     wants = {"affinity": wanting("product", "In", "NVIDIA-L40S")}
     real.add_pod("both", 1, {"gpu-model": "A100*"}, **wants)
     words = real.unschedulable("both")
-    assert "1 GPU model is not a100*" in words
-    assert f"2 {UNSELECTED}" in words
+    for reason in ("GPU model is not a100*", UNSELECTED, UNTOLERATED):
+        assert f"1 {reason}" in words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ import pytest
 from scheduler_extender.cli import main
 from tests.commands import asked
 from tests.e2e.cluster import PODS, ROOT, RealCluster
-from topology.core.devices import DeviceId, PodUid
-from topology.core.graph import NodeTopology
-from topology.core.report import Allocation, Report
+from tests.e2e.heldnode import HeldNode, linked
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -59,58 +57,10 @@ def _classes(real: RealCluster) -> None:
         real.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
 
 
-class Emulated:
-    """A node whose agent reports who holds which GPUs, as the test says."""
-
-    def __init__(self, real: RealCluster, node: NodeTopology) -> None:
-        self.real, self.node = real, node
-        self.held: dict[str, tuple[str, tuple[int, ...]]] = {}
-        self.sequence = 1
-
-    def hold(self, name: str, *gpus: int, **spec: Any) -> None:
-        """A pod that runs here with these GPUs, before the node is published."""
-        spec = {"priorityClassName": "low", **spec}
-        found = self.real.add_pod(name, len(gpus), nodeName=self.node.name, **spec)
-        self.held[name] = (found["metadata"]["uid"], gpus)
-
-    def publish(self) -> None:
-        """Node and record are there from now on."""
-        self.real.add_machine(self.node, self._report())
-
-    def let_go(self, *names: str) -> None:
-        """The kubelet has ended these pods."""
-        for name in names:
-            self.real.remove_pod(name)
-            del self.held[name]
-        self.sequence += 1
-        self.real.put_report(self.node.name, self._report())
-
-    def evicted(self) -> list[str]:
-        """Who is on its way out."""
-        found = {n: self.real.pod(n) for n in self.held}
-        return [n for n, pod in found.items() if pod["metadata"].get("deletionTimestamp")]
-
-    def _report(self) -> Report:
-        held = [
-            Allocation(PodUid(uid), "default", name, "main", "nvidia.com/gpu",
-                       tuple(DeviceId(self.node.gpus[p].uuid) for p in gpus))
-            for name, (uid, gpus) in self.held.items()
-        ]  # fmt: skip
-        return Report("boot", self.sequence, allocations=tuple(held))
-
-
-def linked(node: NodeTopology, gpus: Sequence[int]) -> bool:
-    """Whether each two of these GPUs are joined by NVLink."""
-    links = node.shape.links
-    return all(
-        (link := links[a][b]) is not None and link.nvlinks for a in gpus for b in gpus if a != b
-    )
-
-
 def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set(
     real: RealCluster,
 ) -> None:
-    node = Emulated(real, DGX)
+    node = HeldNode(real, DGX)
     for gpu in range(8):
         # The least important pods, which kube-scheduler would evict, hold GPUs across the halves.
         important = "middle" if gpu in (1, 2, 3, 5) else "low"
@@ -132,7 +82,7 @@ def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set
 def test_nobody_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -> None:
     """The pods that hold one half of each pair are as important as the one that asks."""
     pairs = machine("a100-pcie-4-bridged").topology("important")
-    node = Emulated(real, pairs)
+    node = HeldNode(real, pairs)
     for gpu in range(4):
         node.hold(f"of-{gpu}", gpu, priorityClassName="high" if gpu % 2 else "low")
     node.publish()
@@ -148,10 +98,10 @@ def test_nobody_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -
 
 
 @pytest.fixture
-def blocked(real: RealCluster) -> Emulated:
+def blocked(real: RealCluster) -> HeldNode:
     """Two of four GPUs are free, one of each pair, and a ReplicaSet's pods hold the others."""
     name = f"pairs-{time.monotonic_ns()}"
-    node = Emulated(real, machine("a100-pcie-4-bridged").topology(name))
+    node = HeldNode(real, machine("a100-pcie-4-bridged").topology(name))
     for gpu in (0, 2):
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True}
         node.hold(f"{name}-{gpu}", gpu)
@@ -174,7 +124,7 @@ def plan(real: RealCluster, pod: str, *words: str, token: str = "") -> tuple[int
     return done.returncode, done.stdout, done.stderr
 
 
-def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: Emulated) -> None:
+def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
     # kube-scheduler has nobody to evict: the count fits.
@@ -204,7 +154,7 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: Emulated)
     real.remove_pod(f"{name}-thief")
 
 
-def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: Emulated) -> None:
+def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: HeldNode) -> None:
     """The rights to evict and to change pods are not enough."""
     name = blocked.node.name
     pod = f"{name}-waits"
@@ -218,7 +168,7 @@ def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: Emulated)
     assert "gpu-topology.io/reserved" not in real.pod(pod)["metadata"].get("annotations", {})
 
 
-def test_a_budget_is_kept(real: RealCluster, blocked: Emulated) -> None:
+def test_a_budget_is_kept(real: RealCluster, blocked: HeldNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
     real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
