@@ -156,14 +156,19 @@ class PlanCost(_Answer):
     devices: int
 
 
-class PlanStep(_Answer):
-    """One eviction: ``home`` is where the pod would go; null where it is lost, and ``why``."""
+class Eviction(_Answer):
+    """A pod that is to be evicted, and the kind of the object that makes it anew."""
 
     namespace: str
     pod: str
     uid: str
     priority: int
     controller: str
+
+
+class PlanStep(Eviction):
+    """One eviction: ``home`` is where the pod would go; null where it is lost, and ``why``."""
+
     home: str | None
     why: str
 
@@ -180,11 +185,12 @@ class EvictionPlan(_Answer):
 
 class KeptPlace(_Answer):
     """The place that is kept for the pod; ``holds`` says whether it is there once the ``victims``,
-    by UID, have let go."""
+    by UID, have let go. ``left`` are those of them whom nobody has evicted yet."""
 
     node: str
     until: str
     victims: list[str]
+    left: list[Eviction]
     holds: bool
 
 

@@ -215,6 +215,17 @@ class RealCluster:
         }
         self.create("/api/v1/nodes", node)
 
+    def add_priority_classes(self, **values: int) -> None:
+        """PriorityClasses of these names and values."""
+        for name, value in values.items():
+            body = {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+            }
+            self.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+
     def add_record(self, topology: NodeTopology, report: Report | None = None) -> None:
         """The GPUTopology that a node's agent would publish: spec, then status."""
         record = codec.encode(topology, report or Report("boot", 1))

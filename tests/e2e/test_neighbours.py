@@ -204,13 +204,7 @@ def test_the_more_important_pod_goes_first_and_evicts_nobody_unless_it_may(
     real.remove_pod("patient")
     real.remove_pod("batch-quad")
 
-    body = {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": "gpu-now"},
-        "value": 20000,
-    }
-    real.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    real.add_priority_classes(**{"gpu-now": 20000})
     real.add_pod("now", 2, NVLINK, priorityClassName="gpu-now", **pair)
     assert runs_on(real, "now") == "trainer"
     assert "deadline-quad" not in [pod["metadata"]["name"] for pod in every_pod(real)]

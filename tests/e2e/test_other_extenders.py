@@ -39,14 +39,7 @@ Extenders = list[dict[str, Any]]
 
 @pytest.fixture(scope="module", autouse=True)
 def _classes(real: RealCluster) -> None:
-    for name, value in (("low", 1), ("middle", 500), ("high", 1000)):
-        body = {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": value,
-        }
-        real.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    real.add_priority_classes(low=1, middle=500, high=1000)
 
 
 @contextmanager
@@ -99,14 +92,13 @@ def victims(real: RealCluster, node: HeldNode) -> set[int]:
 def test_one_that_lets_all_pass_has_pods_evicted_for_gpus_without_links(
     real: RealCluster, full: HeldNode, tmp_path: Path
 ) -> None:
-    """And binds the pod there, which asked for links."""
+    """And the pod is bound there, which asked for links."""
     port = free_port()
-    kubeconfig = str(real.control_plane.kubeconfig())
-    command = [sys.executable, "-m", "benchmarks.speed.nothing", str(port), kubeconfig]
+    command = [sys.executable, "-m", "benchmarks.speed.nothing", str(port)]
     nothing = Process("nothing", command, tmp_path / "nothing.log")
 
     def stands_in(shipped: Extenders) -> Extenders:
-        fields = ("filterVerb", "prioritizeVerb", "bindVerb", "weight", "managedResources")
+        fields = ("filterVerb", "prioritizeVerb", "weight", "managedResources")
         ours = {key: shipped[0][key] for key in fields}
         url = f"http://127.0.0.1:{port}/scheduler"
         return [{**ours, "urlPrefix": url, "nodeCacheCapable": True, "httpTimeout": "10s"}]
@@ -179,7 +171,7 @@ class Keeper:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, *args: Any) -> None:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -243,9 +235,9 @@ def test_one_beside_us_and_we_both_have_our_say(
             assert "1 Insufficient nvidia.com/gpu" in words
 
             # A pod without GPUs is the other's to judge alone.
+            real.remove_pod(f"third-{tag}")
             asked = real.calls("filter")
             real.add_pod(f"cpu-{tag}", 0, **pool)
             assert real.node_of(f"cpu-{tag}") in (f"pairs-{tag}", f"plain-{tag}")
             assert real.calls("filter") == asked
             assert {f"cpu-{tag}", f"third-{tag}"} <= set(keeper.pods)
-    real.remove_pod(f"third-{tag}")

@@ -6,14 +6,12 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scheduler_extender.cli import main
-from tests.commands import asked
 from tests.e2e.cluster import PODS, ROOT, RealCluster
 from tests.e2e.heldnode import HeldNode, linked
+from tests.e2e.unblocking import unblock
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -47,14 +45,7 @@ def real(
 
 @pytest.fixture(scope="module", autouse=True)
 def _classes(real: RealCluster) -> None:
-    for name, value in (("low", 1), ("middle", 500), ("high", 1000)):
-        body = {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": value,
-        }
-        real.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    real.add_priority_classes(low=1, middle=500, high=1000)
 
 
 def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set(
@@ -117,27 +108,20 @@ def blocked(real: RealCluster) -> HeldNode:
     return node
 
 
-def plan(real: RealCluster, pod: str, *words: str, token: str = "") -> tuple[int, str, str]:
-    """Exit code, output and errors of ``gpu-topology unblock``."""
-    admin = f"https://127.0.0.1:{real.ports[1]}"
-    done = asked(main, "unblock", pod, "--admin", admin, "--admin-ca", real.tls / "ca.crt", *words)
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
     # kube-scheduler has nobody to evict: the count fits.
     assert "without" in real.unschedulable(pod) or "no set" in real.unschedulable(pod)
-    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
-    code, text, _ = plan(real, pod)
+    real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
+    code, text, _ = unblock(real, pod)
     assert f"evict 1 pod on {name}" in text
-    found = json.loads(plan(real, pod, "--output", "json")[1])
+    found = json.loads(unblock(real, pod, "--output", "json")[1])
     assert found["plan"]["cost"] == {"lost": 0, "moved": 1, "priorities": 1, "devices": 1}
     assert blocked.evicted() == [], "a plan evicts nobody"
 
     kubeconfig = real.control_plane.kubeconfig("admin")
-    code, _, errors = plan(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
+    code, _, errors = unblock(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
     assert code == 0, errors
     (victim,) = blocked.evicted()
     assert victim == found["plan"]["steps"][0]["pod"]
@@ -158,9 +142,9 @@ def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: HeldNode)
     """The rights to evict and to change pods are not enough."""
     name = blocked.node.name
     pod = f"{name}-waits"
-    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
+    real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
     kubeconfig = real.control_plane.kubeconfig("editor")
-    code, _, errors = plan(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
+    code, _, errors = unblock(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
     assert code == 2
     assert "nobody was evicted" in errors
     assert "reserve" in errors
@@ -171,7 +155,7 @@ def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: HeldNode)
 def test_a_budget_is_kept(real: RealCluster, blocked: HeldNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
-    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
+    real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
     body = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -179,5 +163,5 @@ def test_a_budget_is_kept(real: RealCluster, blocked: HeldNode) -> None:
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}},
     }
     real.create(BUDGETS, body)
-    real.until(lambda: plan(real, pod)[0] == 1, "nobody is worth evicting")
+    real.until(lambda: unblock(real, pod)[0] == 1, "nobody is worth evicting")
     assert blocked.evicted() == []
