@@ -175,12 +175,13 @@ class PlanStep(Eviction):
 
 class EvictionPlan(_Answer):
     """The evictions after which ``node`` has a guaranteed place; ``waitsFor`` are pods that are
-    ending already."""
+    ending already, ``roomUnknown`` nodes of which nobody knows whether CPU and memory are free."""
 
     node: str
     cost: PlanCost
     steps: list[PlanStep]
     waits_for: list[str]
+    room_unknown: list[str] = []
 
 
 class KeptPlace(_Answer):

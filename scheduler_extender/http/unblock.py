@@ -58,6 +58,7 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         late,
         request=None if member is None else member.request,
         group=partial(_joining, cluster, member, late),
+        others=cluster.others,
     )
     plan = advice.plan.as_json() if advice.plan is not None else None
     return {

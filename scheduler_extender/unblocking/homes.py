@@ -2,7 +2,8 @@
 
 The pod that waits is placed first, then the victims one after the other, the most important first.
 Each is placed on the facts that those before it leave: they count as bound and not yet reported, so
-a place is guaranteed whichever GPUs they get. Nobody else is evicted to make room.
+a place is guaranteed whichever GPUs they get. Nobody else is evicted to make room. A node on which
+CPU, memory or another resource is short (:mod:`.spare`) is no home.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.selecting import Destinations
 from scheduler_extender.state.transitions import with_bind_in_flight
+from scheduler_extender.unblocking.spare import Spare
 from scheduler_extender.unblocking.victims import TIED, guarantees
 from topology.core.devices import NodeName, PodUid
 from topology.core.remembering import Interruption
@@ -35,8 +37,11 @@ def recreated(pod: PodRecord) -> bool:
 class Places:
     """The guaranteed places of all nodes as they are; nodes that answer alike are asked once."""
 
-    def __init__(self, nodes: Iterable[NodeFacts], settings: Settings) -> None:
+    def __init__(
+        self, nodes: Iterable[NodeFacts], settings: Settings, spare: Spare | None = None
+    ) -> None:
         self._settings = settings
+        self.spare = Spare() if spare is None else spare
         self._nodes = tuple(nodes)
         self._answers: dict[tuple[Hashable, GpuRequest], bool] = {}
         self._kinds: dict[str, dict[Hashable, list[NodeFacts]]] = {}
@@ -155,11 +160,13 @@ def _try(
 def _offers(
     places: Places, world: dict[NodeName, NodeFacts], pod: PodRecord, request: GpuRequest
 ) -> Iterable[NodeFacts]:
-    """The nodes that have a guaranteed place now; of those that answer alike one."""
+    """The nodes that have a guaranteed place and room now; of those that answer alike the first."""
     for group in places.open(pod, request):
-        first = next((facts for facts in group if facts.name not in world), None)
+        others = (facts for facts in group if facts.name not in world)
+        first = next((facts for facts in others if places.spare.takes(facts, pod)), None)
         if first is not None:
             yield first
     for facts in list(world.values()):
-        if facts.is_open_to(pod) and places.guaranteed(facts, request):
+        open_to_it = facts.is_open_to(pod) and places.guaranteed(facts, request)
+        if open_to_it and places.spare.takes(facts, pod):
             yield facts

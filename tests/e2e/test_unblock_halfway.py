@@ -71,9 +71,7 @@ class Scene:
             real.patch(f"{where}/status", {"status": {"phase": "Running"}})
         self.node.publish()
         only = {"nodeSelector": {"kubernetes.io/hostname": self.name}}
-        real.add_pod(
-            self.waits, 4, NVLINK, priorityClassName="high", preemptionPolicy="Never", **only
-        )
+        real.add_pod(self.waits, 4, NVLINK, priorityClassName="patient", **only)
         real.until(self.planned, "both are in a plan")
 
     def planned(self) -> bool:
