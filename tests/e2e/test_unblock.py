@@ -165,3 +165,38 @@ def test_a_budget_is_kept(real: RealCluster, blocked: HeldNode) -> None:
     real.create(BUDGETS, body)
     real.until(lambda: unblock(real, pod)[0] == 1, "nobody is worth evicting")
     assert blocked.evicted() == []
+
+
+def test_a_node_whose_cpus_are_taken_is_no_home(real: RealCluster) -> None:
+    """Its GPUs are free. The extender keeps no picture of pods without GPUs: it asks."""
+
+    def container(**asks: str) -> dict[str, object]:
+        return {"name": "main", "image": "example/work", "resources": {"limits": asks}}
+
+    pool = {"nodeSelector": {"pool": "cpus"}}
+    held = HeldNode(real, machine("a100-pcie-4-bridged").topology("held"))
+    home = HeldNode(real, machine("l40s-4").topology("home"))
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True}
+    for gpu in range(4):
+        work = container(**{"nvidia.com/gpu": "1", "cpu": "8"})
+        held.hold(f"held-{gpu}", gpu, containers=[work], **pool)
+        owners = {"ownerReferences": [{**owner, "uid": "5f0c8f5e-0000-4000-8000-1"}]}
+        real.patch(f"{PODS}/held-{gpu}", {"metadata": owners})
+    real.add_pod("crowd", 0, nodeName="home", containers=[container(cpu="85")])
+    for node in (held, home):
+        node.publish()
+        path = f"/api/v1/nodes/{node.node.name}"
+        real.patch(path, {"metadata": {"labels": {"pool": "cpus"}}})
+    real.add_pod("wants-cpus", 2, NVLINK, priorityClassName="low", **pool)
+
+    def homes() -> set[str] | None:
+        plan = json.loads(unblock(real, "wants-cpus", "--output", "json")[1])["plan"]
+        return {step["home"] for step in plan["steps"]} if plan else None
+
+    real.unschedulable("wants-cpus")
+    # 11 of 96 CPUs are left there: enough for one of the two that have to move.
+    real.until(lambda: real.admin.get("/v1/nodes/home").is_success, "the home is known")
+    assert homes() is None
+    real.remove_pod("crowd")
+    real.until(lambda: homes() == {"home"}, "its CPUs are free")
+    real.remove_pod("wants-cpus")
