@@ -15,6 +15,7 @@ from itertools import combinations
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.budgets import Budgets, refused
 from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.domains import domain_of
 from scheduler_extender.state.enquiry import OutOfTimeError, in_time
 from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.state.pods import PodRecord
@@ -22,6 +23,7 @@ from scheduler_extender.state.standing import Others, nobody_knows
 from scheduler_extender.unblocking.homes import (
     Home,
     Places,
+    domain_that_binds,
     may_be_lost,
     recreated,
     rehearse,
@@ -252,6 +254,7 @@ class _Search:
                 pod.standing.priority,
                 recreated(pod),
                 facts.is_open_to(pod),
+                (kind := domain_that_binds(pod)) and (kind, domain_of(facts, kind)),
                 shown.get(pod.uid),
                 pod.phase,
                 tuple(i for i, budget in enumerate(self._budgets) if budget.selects(pod)),

@@ -23,7 +23,7 @@ EIGHT: Amounts = (("cpu", 8000),)
 
 
 def cluster(*nodes: tuple[NodeTopology, str]) -> Cluster:
-    """A node with two linked pairs that four pods hold, with just the CPUs for them; and empty nodes
+    """A node with two linked pairs, held by four pods, with just the CPUs for them; and empty nodes
     with so many CPUs."""
     held = {f"h{i}": Held((i,), asks=EIGHT) for i in range(4)}
     found = cluster_of({PAIRS: held, **{node: {} for node, _ in nodes}})
