@@ -46,9 +46,10 @@ def real(
 def may(real: RealCluster, user: str, *rules: dict[str, list[str]]) -> None:
     """Give a user rights."""
     group = "rbac.authorization.k8s.io"
-    base = {"apiVersion": f"{group}/v1", "metadata": {"name": f"{user}-{time.monotonic_ns()}"}}
+    name = f"{user}-{time.monotonic_ns()}"
+    base = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
     real.create(f"{RBAC}/clusterroles", {**base, "kind": "ClusterRole", "rules": list(rules)})
-    reference = {"kind": "ClusterRole", "name": base["metadata"]["name"], "apiGroup": group}
+    reference = {"kind": "ClusterRole", "name": name, "apiGroup": group}
     bound = {"subjects": [{"kind": "User", "name": user, "apiGroup": group}], "roleRef": reference}
     real.create(f"{RBAC}/clusterrolebindings", {**base, "kind": "ClusterRoleBinding", **bound})
 
@@ -77,8 +78,8 @@ class Scene:
     def planned(self) -> bool:
         """Whether both are to be evicted, the more important one first."""
         code, text, _ = unblock(self.real, self.waits, "--output", "json")
-        plan = json.loads(text)["plan"] if code == 0 else None
-        return bool(plan) and [s["pod"] for s in plan["steps"]] == [self.first, self.second]
+        plan = (json.loads(text)["plan"] if code == 0 else None) or {"steps": []}
+        return [step["pod"] for step in plan["steps"]] == [self.first, self.second]
 
     def evict(self, user: str = "admin") -> tuple[int, str]:
         """Exit code and errors of ``--evict`` with a user's rights."""
