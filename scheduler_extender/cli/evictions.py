@@ -173,7 +173,7 @@ class _Carrying:
                 if isinstance(error, ApiError) and error.status in GONE:
                     typer.echo(f"{_name(step)} is gone already", err=True)
                     return ""
-                pause = _pause(error, since, until)
+                pause = pause_before_another_try(error, time.time(), since, until)
                 if pause is None:
                     return str(error)
                 if not told:
@@ -221,24 +221,25 @@ def _name(step: dict[str, Any]) -> str:
     return f"{step['namespace']}/{step['pod']}"
 
 
-def _pause(error: ApiFailure, since: float, until: float) -> float | None:
-    """Seconds until an eviction is worth another try; None where it is not.
+def pause_before_another_try(
+    error: ApiFailure, now: float, since: float, until: float
+) -> float | None:
+    """Seconds until an eviction that failed is worth another try; None where it is not.
 
     ``since`` is when it was tried first and ``until`` when the place's time is up, in seconds since
-    1970.
+    1970 as ``now`` is.
     """
     from topology.kubeapi.apiserver import ApiError, ApiUnreachable
 
-    pause, end = AGAIN, until
-    if isinstance(error, ApiError):
-        pause = max(AGAIN, min(error.retry_after, LONGEST_PAUSE))
-        if error.status != TOO_MANY_REQUESTS:
-            end = min(until, since + PATIENCE) if error.status >= 500 else since
-    elif isinstance(error, ApiUnreachable):
+    asked = 0.0
+    if isinstance(error, ApiError) and error.status == TOO_MANY_REQUESTS:
+        asked, end = error.retry_after, until
+    elif isinstance(error, ApiUnreachable) or (isinstance(error, ApiError) and error.status >= 500):
         end = min(until, since + PATIENCE)
     else:
-        end = since
-    return pause if time.time() + pause < end else None
+        return None
+    pause = max(AGAIN, min(asked, LONGEST_PAUSE))
+    return pause if now + pause < end else None
 
 
 def _post_eviction(api: ApiServer, step: dict[str, Any]) -> None:

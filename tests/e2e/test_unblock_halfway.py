@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -164,11 +165,15 @@ def test_a_place_that_is_gone_is_given_back_by_the_next_call(
     assert scene.node.evicted() == [scene.first]
 
 
-def test_an_eviction_that_a_budget_forbids_is_tried_again(
-    real: RealCluster, scene: Scene, tmp_path: Path
-) -> None:
-    """The budget was changed, and its controller has not counted again: the API server asks to come
-    again after ten seconds. The test is the controller."""
+def counted(generation: int) -> dict[str, dict[str, int]]:
+    """What the controller of a budget for one pod writes when it has seen this generation of it."""
+    pods = {"currentHealthy": 1, "desiredHealthy": 0, "expectedPods": 1}
+    return {"status": {**pods, "disruptionsAllowed": 1, "observedGeneration": generation}}
+
+
+def waits_for_a_budget(real: RealCluster, scene: Scene, folder: Path) -> Process:
+    """The command, with the first pod evicted; the second one's budget was changed, and its
+    controller has not counted again: the API server asks to come again after ten seconds."""
     body = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -176,24 +181,39 @@ def test_an_eviction_that_a_budget_forbids_is_tried_again(
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": scene.second}}},
     }
     real.create(BUDGETS, body)
-    status = {"disruptionsAllowed": 1, "currentHealthy": 1, "desiredHealthy": 0, "expectedPods": 1}
-    seen = {"status": {**status, "observedGeneration": 0}}
-    real.patch(f"{BUDGETS}/{scene.name}/status", seen)
+    real.patch(f"{BUDGETS}/{scene.name}/status", counted(0))
     real.until(scene.planned, "the budget allows it, as far as the extender knows")
-    words = words_of(real, scene.waits, "--evict", "--kubeconfig")
     kubeconfig = str(real.control_plane.kubeconfig())
-    command = [sys.executable, "-m", "scheduler_extender", *words, kubeconfig]
-    evicting = Process("unblock", command, tmp_path / "unblock.log")
+    words = words_of(real, scene.waits, "--evict", "--kubeconfig", kubeconfig)
+    command = [sys.executable, "-m", "scheduler_extender", *words]
+    evicting = Process("unblock", command, folder / "unblock.log")
+    again = f"default/{scene.second} is tried again: 429 TooManyRequests"
+    real.until(lambda: again in evicting.text(), "the budget forbids the second eviction")
+    return evicting
+
+
+def test_an_eviction_that_a_budget_forbids_is_tried_again(
+    real: RealCluster, scene: Scene, tmp_path: Path
+) -> None:
+    """The test is the controller."""
+    evicting = waits_for_a_budget(real, scene, tmp_path)
     try:
-        again = f"default/{scene.second} is tried again: 429 TooManyRequests"
-        real.until(lambda: again in evicting.text(), "the budget forbids the second eviction")
         started = time.monotonic()
         assert scene.node.evicted() == [scene.first]
-        counted = {"status": {**status, "observedGeneration": 1}}
-        real.patch(f"{BUDGETS}/{scene.name}/status", counted)
+        real.patch(f"{BUDGETS}/{scene.name}/status", counted(1))
         real.until(lambda: not evicting.alive(), "the command is done")
         assert time.monotonic() - started > 5, "it waits for as long as it was asked to"
         assert "2 of 2 evicted" in evicting.text()
         assert set(scene.node.evicted()) == {scene.first, scene.second}
     finally:
         evicting.stop()
+
+
+def test_who_interrupts_it_is_told_what_was_done(
+    real: RealCluster, scene: Scene, tmp_path: Path
+) -> None:
+    evicting = waits_for_a_budget(real, scene, tmp_path)
+    evicting.stop(signal.SIGINT)
+    assert f"1 of 2 evicted; {scene.name} keeps the place" in evicting.text()
+    assert scene.kept()
+    assert scene.node.evicted() == [scene.first]
