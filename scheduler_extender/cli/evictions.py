@@ -109,7 +109,7 @@ class _Carrying:
             raise BadInputError(f"nobody was evicted: the place is not ours: {error}") from error
         try:
             self._wait_until_kept(node, sorted(victims))
-        except BadInputError:
+        except (BadInputError, KeyboardInterrupt):
             self._give_back()
             raise
         self._evict(plan["steps"], node, until, begun=False)
@@ -131,18 +131,18 @@ class _Carrying:
 
         ``begun`` says that others were evicted for the place before: then it stays kept.
         """
-        done = 0
+        done, failure = 0, None
         try:
             for step in steps:
-                why = self._evict_one(step, until)
-                if why:
-                    typer.echo(f"{_name(step)} was not evicted: {why}", err=True)
+                failure = self._evict_one(step, until)
+                if failure is not None:
+                    typer.echo(f"{_name(step)} was not evicted: {failure}", err=True)
                     break
                 done += 1
         except KeyboardInterrupt:
             self._tell(done, steps, node, until)
             raise
-        if not done and steps and not begun:
+        if failure is not None and not (done or begun or may_have_been_made(failure)):
             self._give_back()
             raise BadInputError("nobody was evicted, and the place is kept no more")
         self._tell(done, steps, node, until)
@@ -157,8 +157,8 @@ class _Carrying:
         if done < len(steps):
             typer.echo("run the command again to go on with those who are left", err=True)
 
-    def _evict_one(self, step: dict[str, Any], until: float) -> str:
-        """Evict a pod; why that failed for good, empty where it is on its way out or gone.
+    def _evict_one(self, step: dict[str, Any], until: float) -> ApiFailure | None:
+        """Evict a pod; why that failed for good, None where it is on its way out or gone.
 
         What a budget forbids is tried again until the place's time is up, and what the API server
         could not answer for :data:`PATIENCE` seconds: evicting a pod twice does no harm.
@@ -172,17 +172,17 @@ class _Carrying:
             except ApiFailure as error:
                 if isinstance(error, ApiError) and error.status in GONE:
                     typer.echo(f"{_name(step)} is gone already", err=True)
-                    return ""
+                    return None
                 pause = pause_before_another_try(error, time.time(), since, until)
                 if pause is None:
-                    return str(error)
+                    return error
                 if not told:
                     typer.echo(f"{_name(step)} is tried again: {error}", err=True)
                     told = True
                 time.sleep(pause)
             else:
                 typer.echo(f"evicted {_name(step)}", err=True)
-                return ""
+                return None
 
     def _give_back(self) -> None:
         """Keep the place no more; the pod may be gone."""
@@ -240,6 +240,15 @@ def pause_before_another_try(
         return None
     pause = max(AGAIN, min(asked, LONGEST_PAUSE))
     return pause if now + pause < end else None
+
+
+def may_have_been_made(failure: ApiFailure) -> bool:
+    """Whether an eviction that failed may have been made all the same: nobody has said no."""
+    from topology.kubeapi.apiserver import ApiError, ApiNotSent, ApiUnreachable
+
+    if isinstance(failure, ApiError):
+        return failure.status >= 500
+    return isinstance(failure, ApiUnreachable) and not isinstance(failure, ApiNotSent)
 
 
 def _post_eviction(api: ApiServer, step: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from scheduler_extender.cli.evictions import (
     AGAIN,
     LONGEST_PAUSE,
     PATIENCE,
+    may_have_been_made,
     pause_before_another_try,
 )
 from topology.kubeapi.apiserver import (
@@ -52,3 +53,19 @@ def test_an_eviction_is_tried_again_where_that_may_help(
     error: ApiFailure, now: float, pause: float | None
 ) -> None:
     assert pause_before_another_try(error, now, SINCE, UNTIL) == pause
+
+
+@pytest.mark.parametrize(
+    ("error", "maybe"),
+    [
+        pytest.param(answered(403), False, id="not allowed"),
+        pytest.param(answered(429), False, id="a budget forbids it"),
+        pytest.param(ApiNotSent("refused"), False, id="nobody was asked"),
+        pytest.param(ApiUnreachable("timeout"), True, id="no answer"),
+        pytest.param(answered(504), True, id="the server gave up on it"),
+    ],
+)
+def test_a_place_is_given_back_only_where_surely_nobody_was_evicted(
+    error: ApiFailure, maybe: bool
+) -> None:
+    assert may_have_been_made(error) is maybe
