@@ -244,35 +244,42 @@ class PlanCost(_Answer):
     devices: int
 
 
-class PlanStep(_Answer):
-    """One eviction: ``home`` is where the pod would go; null where it is lost, and ``why``."""
+class Eviction(_Answer):
+    """A pod that is to be evicted, and the kind of the object that makes it anew."""
 
     namespace: str
     pod: str
     uid: str
     priority: int
     controller: str
+
+
+class PlanStep(Eviction):
+    """One eviction: ``home`` is where the pod would go; null where it is lost, and ``why``."""
+
     home: str | None
     why: str
 
 
 class EvictionPlan(_Answer):
     """The evictions after which ``node`` has a guaranteed place; ``waitsFor`` are pods that are
-    ending already."""
+    ending already, ``roomUnknown`` nodes of which nobody knows whether CPU and memory are free."""
 
     node: str
     cost: PlanCost
     steps: list[PlanStep]
     waits_for: list[str]
+    room_unknown: list[str] = []
 
 
 class KeptPlace(_Answer):
     """The place that is kept for the pod; ``holds`` says whether it is there once the ``victims``,
-    by UID, have let go."""
+    by UID, have let go. ``left`` are those of them whom nobody has evicted yet."""
 
     node: str
     until: str
     victims: list[str]
+    left: list[Eviction]
     holds: bool
 
 

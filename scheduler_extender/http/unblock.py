@@ -16,7 +16,7 @@ from scheduler_extender.state.groupenquiry import Member, as_member, gather
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.unblocking import Joining, search
-from scheduler_extender.unblocking.victims import guarantees
+from scheduler_extender.unblocking.victims import guarantees, importance
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
@@ -40,8 +40,11 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
     kept = _kept(cluster, pod)
     if kept is not None:
         state = "there" if kept["holds"] else "not there any more"
-        text = f"a place on {kept['node']} is kept until {kept['until']}; it is {state}"
-        return {**found, "reserved": kept, "text": [text]}
+        text = [f"a place on {kept['node']} is kept until {kept['until']}; it is {state}"]
+        if kept["left"]:
+            left = ", ".join(f"{step['namespace']}/{step['pod']}" for step in kept["left"])
+            text.append(f"still to be evicted for it: {left}")
+        return {**found, "reserved": kept, "text": text}
     if budgets is None:
         return {**found, "text": [NO_BUDGETS]}
     until = cluster.clock() + UNBLOCK_SECONDS
@@ -55,6 +58,7 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         late,
         request=None if member is None else member.request,
         group=partial(_joining, cluster, member, late),
+        others=cluster.others,
     )
     plan = advice.plan.as_json() if advice.plan is not None else None
     return {
@@ -98,9 +102,23 @@ def _kept(cluster: Cluster, pod: PodRecord) -> dict[str, Any] | None:
     without = facts.without(kept.victims | facts.ending | {pod.uid})
     settings = replace(cluster.settings, require=Verdict.GUARANTEED)
     decision = decide(without, pod.request, settings)
+    victims = [facts.alive[uid] for uid in kept.victims if uid in facts.alive]
+    left = sorted((each for each in victims if not each.deleting), key=importance)
     return {
         "node": node,
         "until": datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "victims": sorted(kept.victims),
+        "left": [_eviction(each) for each in left],
         "holds": guarantees(decision, pod.request),
+    }
+
+
+def _eviction(pod: PodRecord) -> dict[str, Any]:
+    """A pod that is still to be evicted."""
+    return {
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "uid": pod.uid,
+        "priority": pod.standing.priority,
+        "controller": pod.standing.controller,
     }

@@ -20,6 +20,7 @@ from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import UNKNOWN_VERSION
 from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.wire import ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid
@@ -291,6 +292,7 @@ class NodeSink:
             labels=labels,
             cordoned=cordoned,
             taints=taints,
+            allocatable=None if offered is None else amounts_of(offered),
         )
         return node.metadata.name
 

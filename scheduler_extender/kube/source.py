@@ -18,6 +18,7 @@ from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.kube.binder import PODS_PATH, Fence, KubeBinder
 from scheduler_extender.kube.budgets import BUDGETS_PATH, BudgetSink
 from scheduler_extender.kube.events import EventWriter
+from scheduler_extender.kube.otherpods import OtherPods
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.kube.waiting import WaitingPods
@@ -101,6 +102,7 @@ class KubeSource:
         self._cluster = cluster
         self._blind = False
         cluster.watches = self.watches
+        cluster.others = OtherPods(api, cluster.settings.managed).on
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)

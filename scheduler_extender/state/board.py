@@ -33,6 +33,7 @@ from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pauses import Pauses
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusing import with_pauses_ended
+from scheduler_extender.state.standing import Others, nobody_knows
 from scheduler_extender.state.tallies import Tallies
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -58,6 +59,7 @@ class Board:
     ``today`` gives the time of day in seconds since 1970, in which people say until when a place
     is kept.
     ``budgets`` are the PodDisruptionBudgets; None as long as they are not known.
+    ``others`` is whom to ask about the pods without devices; not under the lock.
     ``watches`` are the watches that feed it, as they are now; none where nothing is watched.
     """
 
@@ -72,6 +74,7 @@ class Board:
         self.watches = watches
         self.today: Callable[[], float] = time.time
         self.budgets: Budgets | None = None
+        self.others: Others = nobody_knows
         self.faults = Faults()
         self.tallies = Tallies()
         self._lock = threading.RLock()

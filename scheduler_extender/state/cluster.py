@@ -16,6 +16,7 @@ from scheduler_extender.state.groupboard import NO_LABELS, GroupBoard
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, with_promise_of
 from scheduler_extender.state.refusing import NodeRefusal
+from scheduler_extender.state.standing import Amounts
 from scheduler_extender.state.transitions import TakenRecord
 from scheduler_extender.state.verification import Surprise, verify
 from scheduler_extender.wire import Taint
@@ -157,12 +158,14 @@ class Cluster(GroupBoard):
         labels: Mapping[str, str] = NO_LABELS,
         cordoned: bool = False,
         taints: tuple[Taint, ...] = (),
+        allocatable: Amounts | None = None,
     ) -> None:
         """Note that a Node object exists, and whether it advertises a managed resource.
 
         ``resumed`` is up to when an operator forgives its refusals, in seconds since 1970.
         ``labels``, ``taints`` and whether it is ``cordoned`` say who may be sent there; ``labels``
-        also say in which domain of groups the node is.
+        also say in which domain of groups the node is. ``allocatable`` is what kube-scheduler gives
+        out there.
         """
         with self._lock:
             self._node_objects = True
@@ -175,6 +178,7 @@ class Cluster(GroupBoard):
                 labels=facts.labels if facts.labels == labels else labels,
                 cordoned=cordoned,
                 taints=taints,
+                allocatable=allocatable,
             )
             self._put(facts, changed=changed)
             self._queue_pauses(before, facts)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from scheduler_extender.state.ledger import ContradictionError, Departed, Leaving, Ledger, ledger
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.roster import Roster
+from scheduler_extender.state.standing import Amounts
 from scheduler_extender.state.streak import Streak, Streaks, kind_of
 from scheduler_extender.wire import Taint
 from topology.core.admission import Kubelet, kubelet_of
@@ -65,7 +66,8 @@ class NodeFacts:
     ``reserved`` is the waiting pod for which a place is kept here.
 
     ``labels`` and ``taints`` are the Node object's, and ``cordoned`` says that the scheduler sends
-    nobody: they say who may be sent here, and no answer of the node itself depends on them.
+    nobody: they say who may be sent here, and no answer of the node itself depends on them. Nor on
+    ``allocatable``: what kube-scheduler gives out here; None where nobody said so.
     """
 
     name: NodeName
@@ -91,6 +93,7 @@ class NodeFacts:
     labels: Mapping[str, str] = field(default_factory=dict)
     cordoned: bool = False
     taints: tuple[Taint, ...] = ()
+    allocatable: Amounts | None = None
     _ledgers: dict[str, Ledger | Unusable] = field(init=False, repr=False, default_factory=dict)
     _keys: dict[str, Hashable] = field(init=False, repr=False, default_factory=dict)
     _kubelets: dict[str, Kubelet] = field(init=False, repr=False, default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -16,6 +16,10 @@ Labels = tuple[tuple[str, str], ...]
 """A pod's labels, ascending."""
 Amounts = tuple[tuple[str, int], ...]
 """Resources and how much of each, in thousandths, ascending by name."""
+
+Others = Callable[[NodeName], Amounts | None]
+"""What the pods that ask for no devices ask for on a node, all together, and how many they are, as
+``pods``; None where nobody knows."""
 
 _MOST = 2**63
 
@@ -39,6 +43,11 @@ class Standing:
 
 
 BARE = Standing()
+
+
+def nobody_knows(name: NodeName) -> Amounts | None:
+    """:data:`Others` of whom nothing is known."""
+    return None
 
 
 def standing_of(pod: Pod, managed: Iterable[str]) -> Standing:
@@ -76,6 +85,20 @@ def asks_of(pod: Pod, managed: Iterable[str]) -> Amounts:
     else:
         found = _whole(spec)
     return tuple(sorted([item for item in found.items() if item[0] not in managed]))
+
+
+def amounts_of(given: Mapping[str, str | int]) -> Amounts:
+    """What a node gives out; nodes of one kind share one value.
+
+    >>> amounts_of({"pods": 110, "cpu": "1500m"})
+    (('cpu', 1500), ('pods', 110000))
+    """
+    return _shared(tuple(sorted((name, str(text)) for name, text in given.items())))
+
+
+@lru_cache(maxsize=1024)  # a cluster has few kinds of nodes
+def _shared(given: tuple[tuple[str, str], ...]) -> Amounts:
+    return tuple(_amounts(dict(given)).items())
 
 
 def _whole(spec: PodSpec) -> dict[str, int]:

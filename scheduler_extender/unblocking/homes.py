@@ -2,7 +2,8 @@
 
 The pod that waits is placed first, then the victims one after the other, the most important first.
 Each is placed on the facts that those before it leave: they count as bound and not yet reported, so
-a place is guaranteed whichever GPUs they get. Nobody else is evicted to make room.
+a place is guaranteed whichever GPUs they get. Nobody else is evicted to make room. A node on which
+CPU, memory or another resource is short (:mod:`.spare`) is no home.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.domains import domain_of
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.selecting import Destinations
 from scheduler_extender.state.transitions import with_bind_in_flight
+from scheduler_extender.unblocking.spare import Spare
 from scheduler_extender.unblocking.victims import TIED, guarantees
 from topology.core.devices import NodeName, PodUid
 from topology.core.remembering import Interruption
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
 
 MAX_VISITS = 2_000
 """Places that one rehearsal tries."""
@@ -32,12 +35,23 @@ def recreated(pod: PodRecord) -> bool:
     return bool(controller) and controller not in TIED and isinstance(pod.request, GpuRequest)
 
 
+def domain_that_binds(pod: PodRecord) -> str | None:
+    """The kind of domain that the pod's group must share; None where it may go anywhere."""
+    if pod.membership is None or not isinstance(pod.request, GpuRequest):
+        return None
+    return None if pod.request.policy is Policy.PREFERRED else pod.membership.domain
+
+
 class Places:
     """The guaranteed places of all nodes as they are; nodes that answer alike are asked once."""
 
-    def __init__(self, nodes: Iterable[NodeFacts], settings: Settings) -> None:
+    def __init__(
+        self, nodes: Iterable[NodeFacts], settings: Settings, spare: Spare | None = None
+    ) -> None:
         self._settings = settings
+        self.spare = Spare() if spare is None else spare
         self._nodes = tuple(nodes)
+        self._by_name = {facts.name: facts for facts in self._nodes}
         self._answers: dict[tuple[Hashable, GpuRequest], bool] = {}
         self._kinds: dict[str, dict[Hashable, list[NodeFacts]]] = {}
         self._open: dict[tuple[GpuRequest, Destinations], tuple[tuple[NodeFacts, ...], ...]] = {}
@@ -56,6 +70,16 @@ class Places:
                 found = False
             self._answers[key] = found
         return self._answers[key]
+
+    def keeps_group(self, facts: NodeFacts, pod: PodRecord) -> bool:
+        """Whether a pod that moves to a node stays in its group's domain: where it is now. A group
+        that may go anywhere, or only prefers one domain, has none."""
+        kind = domain_that_binds(pod)
+        if kind is None:
+            return True
+        now = self._by_name.get(pod.node) if pod.node is not None else None
+        domain = None if now is None else domain_of(now, kind)
+        return domain is not None and domain_of(facts, kind) == domain
 
     def open(self, pod: PodRecord, request: GpuRequest) -> tuple[tuple[NodeFacts, ...], ...]:
         """The nodes that have a guaranteed place for a pod as they are, in groups that answer
@@ -155,11 +179,18 @@ def _try(
 def _offers(
     places: Places, world: dict[NodeName, NodeFacts], pod: PodRecord, request: GpuRequest
 ) -> Iterable[NodeFacts]:
-    """The nodes that have a guaranteed place now; of those that answer alike one."""
+    """The nodes that have a guaranteed place and room now; of those that answer alike the first."""
     for group in places.open(pod, request):
-        first = next((facts for facts in group if facts.name not in world), None)
+        others = (facts for facts in group if facts.name not in world)
+        first = next((facts for facts in others if _admits(places, facts, pod)), None)
         if first is not None:
             yield first
     for facts in list(world.values()):
-        if facts.is_open_to(pod) and places.guaranteed(facts, request):
+        open_to_it = facts.is_open_to(pod) and places.guaranteed(facts, request)
+        if open_to_it and _admits(places, facts, pod):
             yield facts
+
+
+def _admits(places: Places, facts: NodeFacts, pod: PodRecord) -> bool:
+    """What else a home has to have than GPUs."""
+    return places.keeps_group(facts, pod) and places.spare.takes(facts, pod)

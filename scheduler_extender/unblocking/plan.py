@@ -48,12 +48,14 @@ class Plan:
     """The evictions after which ``node`` has a guaranteed place for the waiting pod.
 
     ``ending`` are pods that are on their way out already, whose devices the place needs, too.
+    ``room_unknown`` are those of its nodes of which nobody knows whether CPU and memory are free.
     """
 
     node: NodeName
     steps: tuple[Step, ...]
     cost: Cost
     ending: tuple[PodRecord, ...] = ()
+    room_unknown: tuple[NodeName, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The plan as the admin port and the command give it."""
@@ -73,6 +75,7 @@ class Plan:
                 for step in self.steps
             ],
             "waitsFor": [f"{pod.namespace}/{pod.name}" for pod in self.ending],
+            "roomUnknown": list(self.room_unknown),
         }
 
 
@@ -105,6 +108,9 @@ class Advice:
             pods = "1 pod" if count == 1 else f"{count} pods"
             lines = [f"evict {pods} on {found.node}: then {name} has a guaranteed place there"]
             lines += [f"  {step.text()}" for step in found.steps]
+        if found.room_unknown:
+            where = ", ".join(found.room_unknown)
+            lines.append(f"whether CPU and memory are free is not known of {where}")
         if not self.whole:
             lines.append("not every set of pods was looked at: a cheaper plan may exist")
         return lines

@@ -15,17 +15,21 @@ from itertools import combinations
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.budgets import Budgets, refused
 from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.domains import domain_of
 from scheduler_extender.state.enquiry import OutOfTimeError, in_time
 from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.standing import Others, nobody_knows
 from scheduler_extender.unblocking.homes import (
     Home,
     Places,
+    domain_that_binds,
     may_be_lost,
     recreated,
     rehearse,
 )
 from scheduler_extender.unblocking.plan import Advice, Cost, Plan, Step
+from scheduler_extender.unblocking.spare import Spare
 from scheduler_extender.unblocking.victims import (
     TIED,
     Late,
@@ -68,11 +72,13 @@ def search(
     *,
     request: GpuRequest | None = None,
     group: Group = lambda facts: Joining(),
+    others: Others = nobody_knows,
 ) -> Advice:
     """The cheapest plan for a waiting pod, or why there is none.
 
     A place where its ``group`` does not let it go is none. ``request`` is what a member of a gang
-    asks for with its siblings; the pod's own if left out.
+    asks for with its siblings; the pod's own if left out. ``others`` says what the pods without
+    devices ask for on a node: one that lacks CPU or memory is no place and no home (:mod:`.spare`).
 
     A pod moves only if its priority is not above the waiting pod's, and is lost only if it is
     below. Nobody is evicted whose eviction a budget forbids now. Once it is ``late`` the best plan
@@ -82,7 +88,8 @@ def search(
         return Advice(reason=pod.request.reason)
     settings = replace(settings, require=Verdict.GUARANTEED)
     ordered = sorted(nodes, key=lambda facts: facts.name)
-    found = _Search(ordered, pod, request or pod.request, budgets, settings, late, group)
+    places = Places(ordered, settings, Spare(others))
+    found = _Search(places, ordered, pod, request or pod.request, budgets, settings, late, group)
     whole = True
     try:
         with in_time(late):
@@ -94,11 +101,16 @@ def search(
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """A node on which a place could appear, with the pods that may be evicted there."""
+    """A node on which a place could appear, with the pods that may be evicted there.
+
+    ``alike`` are all nodes on which the same evictions cost the same, each with its pods in the
+    same order; the first is this one. They differ in what is spare.
+    """
 
     facts: NodeFacts
     pods: tuple[PodRecord, ...]
     reckoning: Reckoning
+    alike: list[tuple[NodeFacts, tuple[PodRecord, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +125,7 @@ class _Candidate:
 class _Search:
     def __init__(
         self,
+        places: Places,
         nodes: Sequence[NodeFacts],
         pod: PodRecord,
         request: GpuRequest,
@@ -128,7 +141,8 @@ class _Search:
         self._request = request
         self._budgets = budgets
         self._settings = settings
-        self._places = Places(nodes, settings)
+        self._places = places
+        self._spare = places.spare
         self._takes: NodeFacts | None = None
         self._best: Plan | None = None
         self._could = False
@@ -143,6 +157,7 @@ class _Search:
                 facts.is_open_to(self._pod)
                 and self._places.guaranteed(without, self._request)
                 and self._group(without).rejection is None
+                and self._spare.takes(without, self._pod)
             ):
                 self._takes = facts
                 return True
@@ -179,8 +194,8 @@ class _Search:
         return Advice(reason=why, whole=whole)
 
     def _sites(self) -> Iterator[_Site]:
-        """The nodes on which a place could appear, one of each kind."""
-        seen: set[Hashable] = set()
+        """The nodes on which a place could appear, one of each kind, with those that are alike."""
+        seen: dict[Hashable, list[tuple[NodeFacts, tuple[PodRecord, ...]]]] = {}
         for facts in self._nodes:
             if facts.topology is None or facts.problem is not None:
                 continue
@@ -200,11 +215,12 @@ class _Search:
             self._could = True
             pods = tuple(p for p in candidates(facts, self._request.resource) if self._may(p))
             kind = (joining.domain, self._kind(facts, pods))
-            if kind not in seen:
-                seen.add(kind)
+            alike = seen.setdefault(kind, [])
+            alike.append((facts, pods))
+            if len(alike) == 1:
                 reckoning = Reckoning(facts, self._request, self._pod.uid, pods)
                 if reckoning.usable:
-                    yield _Site(facts, pods, reckoning)
+                    yield _Site(facts, pods, reckoning, alike)
 
     def _in_time(self) -> None:
         if self._late():
@@ -238,6 +254,7 @@ class _Search:
                 pod.standing.priority,
                 recreated(pod),
                 facts.is_open_to(pod),
+                (kind := domain_that_binds(pod)) and (kind, domain_of(facts, kind)),
                 shown.get(pod.uid),
                 pod.phase,
                 tuple(i for i, budget in enumerate(self._budgets) if budget.selects(pod)),
@@ -311,9 +328,20 @@ class _Search:
                 most -= 1
         if most < 0:
             return
-        homes = rehearse(self._places, without, self._pod, victims, most)
-        if homes is not None:
-            self._best = self._plan(facts, victims, homes)
+        for facts, victims in self._alike(candidate):
+            without = after(facts, victims, self._pod.uid)
+            if self._spare.takes(without, self._pod):
+                homes = rehearse(self._places, without, self._pod, victims, most)
+                if homes is not None:
+                    self._best = self._plan(facts, victims, homes)
+                return  # on the nodes that are alike their homes are the same
+
+    def _alike(self, candidate: _Candidate) -> Iterator[tuple[NodeFacts, tuple[PodRecord, ...]]]:
+        """The candidate's node and pods, and those of the nodes that are alike."""
+        site = candidate.site
+        places = {pod.uid: i for i, pod in enumerate(site.pods)}
+        for facts, pods in site.alike:
+            yield facts, tuple(pods[places[pod.uid]] for pod in candidate.victims)
 
     def _plan(self, facts: NodeFacts, victims: Sequence[PodRecord], homes: Sequence[Home]) -> Plan:
         steps = tuple(
@@ -322,4 +350,5 @@ class _Search:
         )
         ending = [p for p in facts.all_pods if p.uid in facts.ending]
         cost = self._cost(victims, sum(home is None for home in homes))
-        return Plan(facts.name, steps, cost, tuple(ending))
+        unknown = sorted(self._spare.unknown & {facts.name, *homes})
+        return Plan(facts.name, steps, cost, tuple(ending), tuple(unknown))

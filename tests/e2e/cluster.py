@@ -71,7 +71,7 @@ class RealCluster:
             self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
             stack.callback(self.stop_extender)
             self.start_extender()
-            self.control_plane.start_scheduler(self._scheduler_config())
+            self.start_scheduler()
             self._stack = stack.pop_all()
         return self
 
@@ -137,7 +137,11 @@ class RealCluster:
         ``tls`` changes fields of the extender's ``tlsConfig``; None takes one out.
         """
         self.control_plane.stop_scheduler()
-        self.control_plane.start_scheduler(self._scheduler_config(tls))
+        self.start_scheduler(tls)
+
+    def start_scheduler(self, tls: Mapping[str, str | None] | None = None) -> None:
+        """Start kube-scheduler with us plugged in; ``tls`` as in :meth:`restart_scheduler`."""
+        self.control_plane.start_scheduler(str(yaml.safe_dump(self.scheduler_config(tls))))
 
     @contextmanager
     def stock(self) -> Iterator[None]:
@@ -155,7 +159,7 @@ class RealCluster:
         finally:
             self.control_plane.stop_scheduler()
             self.start_extender()
-            self.control_plane.start_scheduler(self._scheduler_config())
+            self.start_scheduler()
 
     def _ready(self) -> bool:
         assert self._extender is not None
@@ -165,9 +169,9 @@ class RealCluster:
         except httpx.TransportError:
             return False
 
-    def _scheduler_config(self, tls: Mapping[str, str | None] | None = None) -> str:
+    def scheduler_config(self, tls: Mapping[str, str | None] | None = None) -> dict[str, Any]:
         """The configuration that we ship, with this machine's address and files and no leader
-        election."""
+        election; the caller's to change. ``tls`` as in :meth:`restart_scheduler`."""
         shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
         config = yaml.safe_load(shipped)
         (extender,) = config["extenders"]
@@ -177,7 +181,7 @@ class RealCluster:
             for field, value in extender["tlsConfig"].items()
         }
         extender["tlsConfig"] = {k: v for k, v in {**files, **(tls or {})}.items() if v}
-        return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
+        return {**config, **OWN_IDENTITY}
 
     # Objects.
 
@@ -210,6 +214,17 @@ class RealCluster:
             },
         }
         self.create("/api/v1/nodes", node)
+
+    def add_priority_classes(self, **values: int) -> None:
+        """PriorityClasses of these names and values."""
+        for name, value in values.items():
+            body = {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+            }
+            self.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
 
     def add_record(self, topology: NodeTopology, report: Report | None = None) -> None:
         """The GPUTopology that a node's agent would publish: spec, then status."""

@@ -204,7 +204,8 @@ class _Node:
             self._phase(pod, "Failed")
             return
         self._kubelets.record(pod, self._topology, self._kubelet.held(uid))
-        self._running[meta["uid"]] = time.monotonic() + float(meta["annotations"].get(RUNS, "1e9"))
+        runs = float(meta.get("annotations", {}).get(RUNS, "1e9"))
+        self._running[meta["uid"]] = time.monotonic() + runs
         self._phase(pod, "Running")
 
     def _let_end(self) -> None:

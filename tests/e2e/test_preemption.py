@@ -24,14 +24,7 @@ QUIET = 4.0
 
 @pytest.fixture(scope="module", autouse=True)
 def _classes(real: RealCluster) -> None:
-    for name, value in (("low", 1), ("high", 1000)):
-        body = {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": value,
-        }
-        real.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    real.add_priority_classes(low=1, high=1000)
 
 
 def _full_node(real: RealCluster, name: str, *sets: tuple[int, int]) -> list[str]:

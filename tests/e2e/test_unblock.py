@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scheduler_extender.cli import main
-from tests.commands import asked
 from tests.e2e.cluster import PODS, ROOT, RealCluster
-from topology.core.devices import DeviceId, PodUid
-from topology.core.graph import NodeTopology
-from topology.core.report import Allocation, Report
+from tests.e2e.heldnode import HeldNode, linked
+from tests.e2e.unblocking import unblock
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -49,68 +45,13 @@ def real(
 
 @pytest.fixture(scope="module", autouse=True)
 def _classes(real: RealCluster) -> None:
-    for name, value in (("low", 1), ("middle", 500), ("high", 1000)):
-        body = {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": value,
-        }
-        real.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
-
-
-class Emulated:
-    """A node whose agent reports who holds which GPUs, as the test says."""
-
-    def __init__(self, real: RealCluster, node: NodeTopology) -> None:
-        self.real, self.node = real, node
-        self.held: dict[str, tuple[str, tuple[int, ...]]] = {}
-        self.sequence = 1
-
-    def hold(self, name: str, *gpus: int, **spec: Any) -> None:
-        """A pod that runs here with these GPUs, before the node is published."""
-        spec = {"priorityClassName": "low", **spec}
-        found = self.real.add_pod(name, len(gpus), nodeName=self.node.name, **spec)
-        self.held[name] = (found["metadata"]["uid"], gpus)
-
-    def publish(self) -> None:
-        """Node and record are there from now on."""
-        self.real.add_machine(self.node, self._report())
-
-    def let_go(self, *names: str) -> None:
-        """The kubelet has ended these pods."""
-        for name in names:
-            self.real.remove_pod(name)
-            del self.held[name]
-        self.sequence += 1
-        self.real.put_report(self.node.name, self._report())
-
-    def evicted(self) -> list[str]:
-        """Who is on its way out."""
-        found = {n: self.real.pod(n) for n in self.held}
-        return [n for n, pod in found.items() if pod["metadata"].get("deletionTimestamp")]
-
-    def _report(self) -> Report:
-        held = [
-            Allocation(PodUid(uid), "default", name, "main", "nvidia.com/gpu",
-                       tuple(DeviceId(self.node.gpus[p].uuid) for p in gpus))
-            for name, (uid, gpus) in self.held.items()
-        ]  # fmt: skip
-        return Report("boot", self.sequence, allocations=tuple(held))
-
-
-def linked(node: NodeTopology, gpus: Sequence[int]) -> bool:
-    """Whether each two of these GPUs are joined by NVLink."""
-    links = node.shape.links
-    return all(
-        (link := links[a][b]) is not None and link.nvlinks for a in gpus for b in gpus if a != b
-    )
+    real.add_priority_classes(low=1, middle=500, high=1000)
 
 
 def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set(
     real: RealCluster,
 ) -> None:
-    node = Emulated(real, DGX)
+    node = HeldNode(real, DGX)
     for gpu in range(8):
         # The least important pods, which kube-scheduler would evict, hold GPUs across the halves.
         important = "middle" if gpu in (1, 2, 3, 5) else "low"
@@ -132,7 +73,7 @@ def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set
 def test_nobody_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -> None:
     """The pods that hold one half of each pair are as important as the one that asks."""
     pairs = machine("a100-pcie-4-bridged").topology("important")
-    node = Emulated(real, pairs)
+    node = HeldNode(real, pairs)
     for gpu in range(4):
         node.hold(f"of-{gpu}", gpu, priorityClassName="high" if gpu % 2 else "low")
     node.publish()
@@ -148,10 +89,10 @@ def test_nobody_is_evicted_where_no_set_of_victims_would_do(real: RealCluster) -
 
 
 @pytest.fixture
-def blocked(real: RealCluster) -> Emulated:
+def blocked(real: RealCluster) -> HeldNode:
     """Two of four GPUs are free, one of each pair, and a ReplicaSet's pods hold the others."""
     name = f"pairs-{time.monotonic_ns()}"
-    node = Emulated(real, machine("a100-pcie-4-bridged").topology(name))
+    node = HeldNode(real, machine("a100-pcie-4-bridged").topology(name))
     for gpu in (0, 2):
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True}
         node.hold(f"{name}-{gpu}", gpu)
@@ -167,27 +108,20 @@ def blocked(real: RealCluster) -> Emulated:
     return node
 
 
-def plan(real: RealCluster, pod: str, *words: str, token: str = "") -> tuple[int, str, str]:
-    """Exit code, output and errors of ``gpu-topology unblock``."""
-    admin = f"https://127.0.0.1:{real.ports[1]}"
-    done = asked(main, "unblock", pod, "--admin", admin, "--admin-ca", real.tls / "ca.crt", *words)
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: Emulated) -> None:
+def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: HeldNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
     # kube-scheduler has nobody to evict: the count fits.
     assert "without" in real.unschedulable(pod) or "no set" in real.unschedulable(pod)
-    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
-    code, text, _ = plan(real, pod)
+    real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
+    code, text, _ = unblock(real, pod)
     assert f"evict 1 pod on {name}" in text
-    found = json.loads(plan(real, pod, "--output", "json")[1])
+    found = json.loads(unblock(real, pod, "--output", "json")[1])
     assert found["plan"]["cost"] == {"lost": 0, "moved": 1, "priorities": 1, "devices": 1}
     assert blocked.evicted() == [], "a plan evicts nobody"
 
     kubeconfig = real.control_plane.kubeconfig("admin")
-    code, _, errors = plan(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
+    code, _, errors = unblock(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
     assert code == 0, errors
     (victim,) = blocked.evicted()
     assert victim == found["plan"]["steps"][0]["pod"]
@@ -204,13 +138,13 @@ def test_unblock_makes_the_waiting_pod_run(real: RealCluster, blocked: Emulated)
     real.remove_pod(f"{name}-thief")
 
 
-def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: Emulated) -> None:
+def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: HeldNode) -> None:
     """The rights to evict and to change pods are not enough."""
     name = blocked.node.name
     pod = f"{name}-waits"
-    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
+    real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
     kubeconfig = real.control_plane.kubeconfig("editor")
-    code, _, errors = plan(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
+    code, _, errors = unblock(real, pod, "--evict", "--kubeconfig", str(kubeconfig))
     assert code == 2
     assert "nobody was evicted" in errors
     assert "reserve" in errors
@@ -218,10 +152,10 @@ def test_who_may_not_reserve_evicts_nobody(real: RealCluster, blocked: Emulated)
     assert "gpu-topology.io/reserved" not in real.pod(pod)["metadata"].get("annotations", {})
 
 
-def test_a_budget_is_kept(real: RealCluster, blocked: Emulated) -> None:
+def test_a_budget_is_kept(real: RealCluster, blocked: HeldNode) -> None:
     name = blocked.node.name
     pod = f"{name}-waits"
-    real.until(lambda: plan(real, pod)[0] == 0, "there is a plan")
+    real.until(lambda: unblock(real, pod)[0] == 0, "there is a plan")
     body = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -229,5 +163,40 @@ def test_a_budget_is_kept(real: RealCluster, blocked: Emulated) -> None:
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}},
     }
     real.create(BUDGETS, body)
-    real.until(lambda: plan(real, pod)[0] == 1, "nobody is worth evicting")
+    real.until(lambda: unblock(real, pod)[0] == 1, "nobody is worth evicting")
     assert blocked.evicted() == []
+
+
+def test_a_node_whose_cpus_are_taken_is_no_home(real: RealCluster) -> None:
+    """Its GPUs are free. The extender keeps no picture of pods without GPUs: it asks."""
+
+    def container(**asks: str) -> dict[str, object]:
+        return {"name": "main", "image": "example/work", "resources": {"limits": asks}}
+
+    pool = {"nodeSelector": {"pool": "cpus"}}
+    held = HeldNode(real, machine("a100-pcie-4-bridged").topology("held"))
+    home = HeldNode(real, machine("l40s-4").topology("home"))
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True}
+    for gpu in range(4):
+        work = container(**{"nvidia.com/gpu": "1", "cpu": "8"})
+        held.hold(f"held-{gpu}", gpu, containers=[work], **pool)
+        owners = {"ownerReferences": [{**owner, "uid": "5f0c8f5e-0000-4000-8000-1"}]}
+        real.patch(f"{PODS}/held-{gpu}", {"metadata": owners})
+    real.add_pod("crowd", 0, nodeName="home", containers=[container(cpu="85")])
+    for node in (held, home):
+        node.publish()
+        path = f"/api/v1/nodes/{node.node.name}"
+        real.patch(path, {"metadata": {"labels": {"pool": "cpus"}}})
+    real.add_pod("wants-cpus", 2, NVLINK, priorityClassName="low", **pool)
+
+    def homes() -> set[str] | None:
+        plan = json.loads(unblock(real, "wants-cpus", "--output", "json")[1])["plan"]
+        return {step["home"] for step in plan["steps"]} if plan else None
+
+    real.unschedulable("wants-cpus")
+    # 11 of 96 CPUs are left there: enough for one of the two that have to move.
+    real.until(lambda: real.admin.get("/v1/nodes/home").is_success, "the home is known")
+    assert homes() is None
+    real.remove_pod("crowd")
+    real.until(lambda: homes() == {"home"}, "its CPUs are free")
+    real.remove_pod("wants-cpus")

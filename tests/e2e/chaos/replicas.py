@@ -253,7 +253,7 @@ class ReplicatedCluster(RealCluster):
         try:
             yield
         finally:
-            self.control_plane.start_scheduler(self._scheduler_config())
+            self.start_scheduler()
 
     def leads(self, replica: Replica) -> bool:
         """Whether a replica answers verbs."""

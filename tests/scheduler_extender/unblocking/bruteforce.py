@@ -50,6 +50,8 @@ def _cost(
 ) -> Cost | None:
     if not _has_place(without, pod.request, settings) or refused(victims, budgets) is not None:
         return None
+    if not _has_cpus(without, pod):
+        return None
     ours = pod.standing.priority
     # The most important pod is placed first, as in the rehearsal.
     order = sorted(victims, key=lambda p: (-p.standing.priority, p.started or 0.0, p.uid))
@@ -67,6 +69,8 @@ def _cost(
             bare = victim.standing.controller == ""
             if bare or priority > ours or not _has_place(world[home], victim.request, settings):
                 break
+            if not _has_cpus(world[home], victim):
+                break
             world[home] = placed(world[home], victim)
         else:
             priorities = sum(victim.standing.priority for victim in order)
@@ -76,6 +80,15 @@ def _cost(
             cost = Cost(lost, len(order) - lost, priorities, devices)
             least = cost if least is None else min(least, cost)
     return least
+
+
+def _has_cpus(facts: NodeFacts, pod: PodRecord) -> bool:
+    """Here nothing but CPUs is short, and nobody but the pods with GPUs uses them."""
+    if facts.allocatable is None:
+        return True
+    here = [*facts.alive.values(), *facts.in_flight.values(), pod]
+    used = sum(dict(each.standing.asks).get("cpu", 0) for each in here)
+    return used <= dict(facts.allocatable)["cpu"]
 
 
 def _has_place(facts: NodeFacts, request: object, settings: Settings) -> bool:

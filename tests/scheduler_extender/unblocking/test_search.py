@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from scheduler_extender.state.budgets import Budget
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.selecting import Requirement
-from scheduler_extender.state.standing import Standing
+from scheduler_extender.state.standing import Amounts, Standing, amounts_of
 from scheduler_extender.unblocking import Advice, Cost, search
 from tests.scheduler_extender.unblocking.bruteforce import cheapest
 from tests.scheduler_extender.unblocking.scenes import (
@@ -23,6 +24,7 @@ from tests.scheduler_extender.unblocking.scenes import (
     waiting,
 )
 from topology.core import placement
+from topology.core.devices import NodeName
 from topology.core.requests import NO_CONSTRAINTS, gpu_request
 from topology.machines import machine
 
@@ -191,6 +193,38 @@ def test_the_cheapest_equals_brute_force() -> None:
         assert ours == least, seed
         planned += bool(found.plan and found.plan.steps)
     assert planned >= 20
+
+
+def test_the_cheapest_equals_brute_force_where_cpus_are_short() -> None:
+    planned = short = 0
+    for seed, cluster, pod in scenes():
+        roomy = plan_for(cluster, pod)
+        rng = random.Random(seed)
+        for facts in cluster.all_facts():
+            cpus = {"cpu": str(rng.choice((8, 16, 24))), "pods": "110"}
+            cluster.put_node(facts.name, advertises=True, allocatable=amounts_of(cpus))
+            for each in facts.alive.values():
+                asks = (("cpu", rng.choice((0, 4000, 8000))),)
+                cluster.put_pod(replace(each, standing=replace(each.standing, asks=asks)))
+        pod = replace(pod, standing=replace(pod.standing, asks=(("cpu", 8000),)))
+        found = search(
+            cluster.all_facts(), pod, cluster.budgets or (), cluster.settings, others=nobody_else
+        )
+        least = cheapest(cluster.all_facts(), pod, cluster.budgets or (), cluster.settings)
+        ours = Cost() if found.takes is not None else found.plan and found.plan.cost
+        assert ours == least, seed
+        planned += bool(found.plan and found.plan.steps)
+        short += (found.takes, found.plan and found.plan.cost) != (
+            roomy.takes,
+            roomy.plan and roomy.plan.cost,
+        )
+    assert planned >= 20
+    assert short >= 10
+
+
+def nobody_else(name: NodeName) -> Amounts:
+    """All pods have GPUs."""
+    return ()
 
 
 @pytest.mark.parametrize("priority", [0, 1])

@@ -1,0 +1,265 @@
+"""Carries a plan of ``gpu-topology unblock`` out, with the rights of whoever calls it: the extender
+itself may evict nobody.
+
+First the place is reserved, by an annotation on the waiting pod; only when the extender says that
+it keeps that place the first pod is evicted. So nobody is evicted for a place that another pod has
+taken meanwhile.
+
+Where an eviction fails half-way the place stays kept: whoever was evicted is gone, and the next
+call goes on with those who are left. Where nobody was evicted the place is given back.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from scheduler_extender.annotations import KEPT_PLACE
+from scheduler_extender.cli.adminport import AdminPort
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.state.reserved import value_of
+from topology.core.devices import NodeName, PodUid
+
+if TYPE_CHECKING:
+    from topology.kubeapi.apiserver import ApiFailure, ApiServer
+
+TIMEOUT = 10.0
+"""Seconds for one request."""
+PATIENCE = 30.0
+"""Seconds until the extender has seen that a place is to be kept; and for how long an eviction is
+tried again that the API server does not answer."""
+AGAIN = 2.0
+"""Seconds after which an eviction is tried again, unless the API server asks for more."""
+LONGEST_PAUSE = 15.0
+"""Seconds that we wait at most because it asks for them (``Retry-After``)."""
+TOO_MANY_REQUESTS = 429
+GONE = (404, 409)
+"""The pod is gone, or another one has its name."""
+
+Steps = Sequence[dict[str, Any]]
+"""Evictions as the admin port tells them, in the order in which they are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The pod for which others are evicted; ``place`` is its path at the admin port."""
+
+    namespace: str
+    name: str
+    uid: PodUid
+    place: str
+
+
+def carry_out(
+    found: dict[str, Any],
+    waiting: Waiting,
+    port: AdminPort,
+    keep: int,
+    cluster: tuple[Path | None, str | None],
+) -> None:
+    """Evict whom the admin port's answer ``found`` names: for a place that is kept already those
+    who are left, else those of the plan, once a place is kept for ``keep`` seconds.
+
+    ``cluster`` is a kubeconfig and its context; without the first: the cluster in which we run.
+    Raises :class:`BadInputError` where nobody is evicted, and :class:`typer.Exit` with 1 where not
+    all are.
+    """
+    carrying = _Carrying(port, waiting, _api(*cluster))
+    kept = found.get("reserved")
+    if kept:
+        carrying.go_on(kept)
+    else:
+        carrying.begin(found["plan"], keep)
+
+
+def _api(kubeconfig: Path | None, context: str | None) -> ApiServer:
+    from topology.kubeapi.apiserver import ApiFailure, ApiServer
+
+    try:
+        if kubeconfig is not None:
+            return ApiServer.from_kubeconfig(kubeconfig, context)
+        return ApiServer.in_cluster()
+    except ApiFailure as error:
+        hint = "" if kubeconfig else "; outside a cluster give --kubeconfig PATH"
+        raise BadInputError(f"nobody was evicted: {error}{hint}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Carrying:
+    port: AdminPort
+    waiting: Waiting
+    api: ApiServer
+
+    def begin(self, plan: dict[str, Any], keep: int) -> None:
+        """Reserve, wait until the extender keeps the place, and evict."""
+        from topology.kubeapi.apiserver import ApiFailure
+
+        until, node = time.time() + keep, NodeName(plan["node"])
+        victims = [PodUid(step["uid"]) for step in plan["steps"]]
+        try:
+            self._annotate(value_of(self.waiting.uid, node, until, victims))
+        except ApiFailure as error:
+            raise BadInputError(f"nobody was evicted: the place is not ours: {error}") from error
+        try:
+            self._wait_until_kept(node, sorted(victims))
+        except (BadInputError, KeyboardInterrupt):
+            self._give_back()
+            raise
+        self._evict(plan["steps"], node, until, begun=False)
+
+    def go_on(self, kept: dict[str, Any]) -> None:
+        """Evict those who are left of an earlier call."""
+        if not kept["holds"]:
+            self._give_back()
+            raise BadInputError(
+                f"nobody was evicted: the place on {kept['node']} is not there any more, and is "
+                "kept no more; run the command again for another plan"
+            )
+        until = datetime.fromisoformat(kept["until"]).timestamp()
+        begun = len(kept["left"]) < len(kept["victims"])
+        self._evict(kept["left"], NodeName(kept["node"]), until, begun=begun)
+
+    def _evict(self, steps: Steps, node: NodeName, until: float, *, begun: bool) -> None:
+        """Evict one after the other, and tell what has been done.
+
+        ``begun`` says that others were evicted for the place before: then it stays kept.
+        """
+        done, failure = 0, None
+        try:
+            for step in steps:
+                failure = self._evict_one(step, until)
+                if failure is not None:
+                    typer.echo(f"{_name(step)} was not evicted: {failure}", err=True)
+                    break
+                done += 1
+        except KeyboardInterrupt:
+            self._tell(done, steps, node, until)
+            raise
+        if failure is not None and not (done or begun or may_have_been_made(failure)):
+            self._give_back()
+            raise BadInputError("nobody was evicted, and the place is kept no more")
+        self._tell(done, steps, node, until)
+        if done < len(steps):
+            raise typer.Exit(1)
+
+    def _tell(self, done: int, steps: Steps, node: NodeName, until: float) -> None:
+        who = f"{self.waiting.namespace}/{self.waiting.name}"
+        when = time.strftime("%H:%M UTC", time.gmtime(until))
+        what = f"{done} of {len(steps)} evicted" if steps else "nobody is left to be evicted"
+        typer.echo(f"{what}; {node} keeps the place for {who} until {when}", err=True)
+        if done < len(steps):
+            typer.echo("run the command again to go on with those who are left", err=True)
+
+    def _evict_one(self, step: dict[str, Any], until: float) -> ApiFailure | None:
+        """Evict a pod; why that failed for good, None where it is on its way out or gone.
+
+        What a budget forbids is tried again until the place's time is up, and what the API server
+        could not answer for :data:`PATIENCE` seconds: evicting a pod twice does no harm.
+        """
+        from topology.kubeapi.apiserver import ApiError, ApiFailure
+
+        since, told = time.time(), False
+        while True:
+            try:
+                _post_eviction(self.api, step)
+            except ApiFailure as error:
+                if isinstance(error, ApiError) and error.status in GONE:
+                    typer.echo(f"{_name(step)} is gone already", err=True)
+                    return None
+                pause = pause_before_another_try(error, time.time(), since, until)
+                if pause is None:
+                    return error
+                if not told:
+                    typer.echo(f"{_name(step)} is tried again: {error}", err=True)
+                    told = True
+                time.sleep(pause)
+            else:
+                typer.echo(f"evicted {_name(step)}", err=True)
+                return None
+
+    def _give_back(self) -> None:
+        """Keep the place no more; the pod may be gone."""
+        from topology.kubeapi.apiserver import ApiFailure
+
+        try:
+            self._annotate(None)
+        except ApiFailure as error:
+            typer.echo(f"the place is kept until its time is up: {error}", err=True)
+
+    def _annotate(self, value: str | None) -> None:
+        from topology.kubeapi.paths import path
+
+        pod = self.waiting
+        body = {"metadata": {"uid": pod.uid, "annotations": {KEPT_PLACE: value}}}
+        where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
+        self.api.patch(where, json.dumps(body).encode(), timeout=TIMEOUT)
+
+    def _wait_until_kept(self, node: NodeName, victims: Sequence[PodUid]) -> None:
+        """Wait until the extender keeps this very place. Raises :class:`BadInputError`."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            found = self.port.get(self.waiting.place) or {}
+            kept = found.get("reserved")
+            if kept and kept["node"] == node and kept["victims"] == victims:
+                if kept["holds"]:
+                    return
+                raise BadInputError("nobody was evicted: the place was taken meanwhile")
+            if found.get("node"):
+                raise BadInputError(f"nobody was evicted: the pod is on {found['node']} now")
+            time.sleep(0.2)
+        raise BadInputError("nobody was evicted: the extender does not keep the place")
+
+
+def _name(step: dict[str, Any]) -> str:
+    return f"{step['namespace']}/{step['pod']}"
+
+
+def pause_before_another_try(
+    error: ApiFailure, now: float, since: float, until: float
+) -> float | None:
+    """Seconds until an eviction that failed is worth another try; None where it is not.
+
+    ``since`` is when it was tried first and ``until`` when the place's time is up, in seconds since
+    1970 as ``now`` is.
+    """
+    from topology.kubeapi.apiserver import ApiError, ApiUnreachable
+
+    asked = 0.0
+    if isinstance(error, ApiError) and error.status == TOO_MANY_REQUESTS:
+        asked, end = error.retry_after, until
+    elif isinstance(error, ApiUnreachable) or (isinstance(error, ApiError) and error.status >= 500):
+        end = min(until, since + PATIENCE)
+    else:
+        return None
+    pause = max(AGAIN, min(asked, LONGEST_PAUSE))
+    return pause if now + pause < end else None
+
+
+def may_have_been_made(failure: ApiFailure) -> bool:
+    """Whether an eviction that failed may have been made all the same: nobody has said no."""
+    from topology.kubeapi.apiserver import ApiError, ApiNotSent, ApiUnreachable
+
+    if isinstance(failure, ApiError):
+        return failure.status >= 500
+    return isinstance(failure, ApiUnreachable) and not isinstance(failure, ApiNotSent)
+
+
+def _post_eviction(api: ApiServer, step: dict[str, Any]) -> None:
+    """Evict a pod if it is still the same. Raises ApiFailure."""
+    from topology.kubeapi.paths import path
+
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": step["pod"], "namespace": step["namespace"]},
+        "deleteOptions": {"preconditions": {"uid": step["uid"]}},
+    }
+    where = path("/api/v1/namespaces", step["namespace"], "pods", step["pod"], "eviction")
+    api.create(where, json.dumps(body).encode(), timeout=TIMEOUT)

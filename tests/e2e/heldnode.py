@@ -1,0 +1,59 @@
+"""A node whose GPUs are held by pods of the test's choice, and reported by nobody but the test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.e2e.cluster import RealCluster
+from topology.core.devices import DeviceId, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.report import Allocation, Report
+
+
+class HeldNode:
+    """A node whose agent reports who holds which GPUs, as the test says."""
+
+    def __init__(self, real: RealCluster, node: NodeTopology) -> None:
+        self.real, self.node = real, node
+        self.held: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self.sequence = 1
+
+    def hold(self, name: str, *gpus: int, **spec: Any) -> None:
+        """A pod that runs here with these GPUs, before the node is published."""
+        spec = {"priorityClassName": "low", **spec}
+        found = self.real.add_pod(name, len(gpus), nodeName=self.node.name, **spec)
+        self.held[name] = (found["metadata"]["uid"], gpus)
+
+    def publish(self) -> None:
+        """Node and record are there from now on."""
+        self.real.add_machine(self.node, self._report())
+
+    def let_go(self, *names: str) -> None:
+        """The kubelet has ended these pods."""
+        for name in names:
+            self.real.remove_pod(name)
+            del self.held[name]
+        self.sequence += 1
+        self.real.put_report(self.node.name, self._report())
+
+    def evicted(self) -> list[str]:
+        """Who is on its way out."""
+        found = {n: self.real.pod(n) for n in self.held}
+        return [n for n, pod in found.items() if pod["metadata"].get("deletionTimestamp")]
+
+    def _report(self) -> Report:
+        held = [
+            Allocation(PodUid(uid), "default", name, "main", "nvidia.com/gpu",
+                       tuple(DeviceId(self.node.gpus[p].uuid) for p in gpus))
+            for name, (uid, gpus) in self.held.items()
+        ]  # fmt: skip
+        return Report("boot", self.sequence, allocations=tuple(held))
+
+
+def linked(node: NodeTopology, gpus: Sequence[int]) -> bool:
+    """Whether each two of these GPUs are joined by NVLink."""
+    links = node.shape.links
+    return all(
+        (link := links[a][b]) is not None and link.nvlinks for a in gpus for b in gpus if a != b
+    )

@@ -1,0 +1,244 @@
+"""Other extenders in kube-scheduler's configuration: in our place, and beside us.
+
+In our place stands one that lets everything pass: what kube-scheduler evicts then, by its own
+counting, helps nobody. Beside us stands one that keeps some nodes to itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.e2e.cluster import PODS, RealCluster
+from tests.e2e.controlplane import Process
+from tests.e2e.heldnode import HeldNode, linked
+from tests.programs import free_port
+from topology.core.graph import AllocatorFacts
+from topology.machines import machine
+
+pytestmark = pytest.mark.e2e
+NVLINK = {"link": "nvlink"}
+QUIET = 4.0
+LEAST_IMPORTANT = {0, 4, 6, 7}
+"""Whose pods kube-scheduler evicts for four GPUs: by priority, and two of them have no link."""
+CLOSED = "example.com/closed"
+IN_MAINTENANCE = "node is in maintenance"
+Extenders = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _classes(real: RealCluster) -> None:
+    real.add_priority_classes(low=1, middle=500, high=1000)
+
+
+@contextmanager
+def configured(real: RealCluster, change: Callable[[Extenders], Extenders]) -> Iterator[None]:
+    """kube-scheduler runs with other extenders than the one that we ship inside the block."""
+    config = real.scheduler_config()
+    config["extenders"] = change(config["extenders"])
+    real.control_plane.stop_scheduler()
+    real.control_plane.start_scheduler(str(yaml.safe_dump(config)))
+    try:
+        yield
+    finally:
+        real.restart_scheduler()
+
+
+@pytest.fixture
+def full(real: RealCluster) -> Iterator[HeldNode]:
+    """A DGX-1V whose GPUs are held by a pod each; the least important ones by priority do not hold
+    GPUs that are all linked."""
+    name = f"dgx-{time.monotonic_ns()}"
+    node = HeldNode(real, machine("dgx1-v100").topology(name))
+    for gpu in range(8):
+        important = "low" if gpu in LEAST_IMPORTANT else "middle"
+        node.hold(f"{name}-{gpu}", gpu, priorityClassName=important)
+    node.publish()
+    assert not linked(node.node, sorted(LEAST_IMPORTANT))
+    yield node
+    for pod in real.api.get(PODS).json()["items"]:
+        real.remove_pod(pod["metadata"]["name"])
+    real.api.delete(f"/api/v1/nodes/{name}")
+    real.api.delete(f"/apis/gpu-topology.io/v1alpha1/gputopologies/{name}")
+
+
+def asks_for_a_quad(real: RealCluster, node: HeldNode) -> str:
+    """A pod of high priority that wants four linked GPUs of this node; its name."""
+    name = f"{node.node.name}-urgent"
+    only = {"nodeSelector": {"kubernetes.io/hostname": node.node.name}}
+    real.add_pod(name, 4, NVLINK, priorityClassName="high", **only)
+    return name
+
+
+def victims(real: RealCluster, node: HeldNode) -> set[int]:
+    """The GPUs whose pods are evicted, once four are; their kubelet lets them end."""
+    real.until(lambda: len(node.evicted()) == 4, "four pods are evicted")
+    found = node.evicted()
+    node.let_go(*found)
+    return {int(name.rpartition("-")[2]) for name in found}
+
+
+def test_one_that_lets_all_pass_has_pods_evicted_for_gpus_without_links(
+    real: RealCluster, full: HeldNode, tmp_path: Path
+) -> None:
+    """And the pod is bound there, which asked for links."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.speed.nothing", str(port)]
+    nothing = Process("nothing", command, tmp_path / "nothing.log")
+
+    def stands_in(shipped: Extenders) -> Extenders:
+        fields = ("filterVerb", "prioritizeVerb", "weight", "managedResources")
+        ours = {key: shipped[0][key] for key in fields}
+        url = f"http://127.0.0.1:{port}/scheduler"
+        return [{**ours, "urlPrefix": url, "nodeCacheCapable": True, "httpTimeout": "10s"}]
+
+    try:
+        real.until(lambda: answers(port), "the extender that does nothing serves")
+        with configured(real, stands_in):
+            pod = asks_for_a_quad(real, full)
+            assert victims(real, full) == LEAST_IMPORTANT
+            assert real.node_of(pod) == full.node.name
+    finally:
+        nothing.stop()
+
+
+def answers(port: int) -> bool:
+    """Whether somebody speaks HTTP at a port."""
+    try:
+        httpx.get(f"http://127.0.0.1:{port}/", timeout=2.0, trust_env=False)
+    except httpx.TransportError:
+        return False
+    return True
+
+
+def test_without_our_word_on_preemption_pods_are_evicted_and_nobody_is_helped(
+    real: RealCluster, full: HeldNode
+) -> None:
+    """The verb is left out of the configuration: filter still refuses what the evictions leave."""
+
+    def silent(shipped: Extenders) -> Extenders:
+        return [{key: value for key, value in shipped[0].items() if key != "preemptVerb"}]
+
+    with configured(real, silent):
+        pod = asks_for_a_quad(real, full)
+        assert victims(real, full) == LEAST_IMPORTANT
+        real.until(
+            lambda: "free GPUs" in real.unschedulable(pod), "the pod waits, by our filter's word"
+        )
+        until = time.monotonic() + QUIET
+        while time.monotonic() < until:
+            assert not real.pod(pod)["spec"].get("nodeName")
+            time.sleep(0.2)
+
+
+def test_with_our_word_the_evictions_complete_a_linked_set(
+    real: RealCluster, full: HeldNode
+) -> None:
+    pod = asks_for_a_quad(real, full)
+    gone = victims(real, full)
+    assert gone != LEAST_IMPORTANT
+    assert linked(full.node, sorted(gone))
+    assert real.node_of(pod) == full.node.name
+    assert full.evicted() == []
+
+
+class Keeper:
+    """An extender of somebody else's, over full nodes: it refuses those with a label."""
+
+    def __init__(self) -> None:
+        self.pods: list[str] = []
+        keeper = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                answer = json.dumps(keeper.filter(json.loads(body))).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+
+    def filter(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The nodes that are open, whole, and why the others are not."""
+        self.pods.append(args["Pod"]["metadata"]["name"])
+        assert args["NodeNames"] is None, "it asked for whole nodes"
+        nodes = args["Nodes"]["items"]
+        closed = [n for n in nodes if CLOSED in n["metadata"].get("labels", {})]
+        failed = {n["metadata"]["name"]: IN_MAINTENANCE for n in closed}
+        return {"Nodes": {"items": [n for n in nodes if n not in closed]}, "FailedNodes": failed}
+
+    def entry(self) -> dict[str, Any]:
+        """What stands in kube-scheduler's configuration."""
+        url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        return {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": False}
+
+    def __enter__(self) -> Keeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("names", [True, False], ids=["we get names", "we get whole nodes"])
+@pytest.mark.parametrize("first", [True, False], ids=["it is asked first", "we are asked first"])
+def test_one_beside_us_and_we_both_have_our_say(
+    real: RealCluster, first: bool, names: bool
+) -> None:
+    tag = f"{first}-{names}".lower()
+    pool = {"nodeSelector": {"pool": tag}}
+    kinds = {"pairs": "a100-pcie-4-bridged", "closed": "a100-pcie-4-bridged", "plain": "l40s-4"}
+    for kind, model in kinds.items():
+        name = f"{kind}-{tag}"
+        real.add_machine(machine(model).topology(name, allocator=AllocatorFacts("best-effort")))
+        labels = {"pool": tag, **({CLOSED: "true"} if kind == "closed" else {})}
+        real.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
+    with Keeper() as keeper:
+
+        def both(shipped: Extenders) -> Extenders:
+            ours = {**shipped[0], "nodeCacheCapable": names}
+            return [keeper.entry(), ours] if first else [ours, keeper.entry()]
+
+        with configured(real, both):
+            for number in range(2):
+                pod = f"pair-{number}-{tag}"
+                real.add_pod(pod, 2, NVLINK, priorityClassName="low", **pool)
+                assert real.node_of(pod) == f"pairs-{tag}"
+                placed = real.pod(pod)["metadata"]["annotations"]["gpu-topology.io/placement"]
+                assert json.loads(placed)["verdict"] == "guaranteed"
+            real.add_pod(f"third-{tag}", 2, NVLINK, priorityClassName="low", **pool)
+            words = real.unschedulable(f"third-{tag}")
+            assert f"1 {IN_MAINTENANCE}" in words
+            assert "1 the hardware has no set of 2 GPUs with link=nvlink" in words
+            assert "1 Insufficient nvidia.com/gpu" in words
+
+            # A pod without GPUs is the other's to judge, and not ours to bind.
+            bound = real.calls("bind")
+            real.add_pod(f"cpu-{tag}", 0, **pool)
+            assert real.node_of(f"cpu-{tag}") in (f"pairs-{tag}", f"plain-{tag}")
+            assert real.calls("bind") == bound
+            assert {f"cpu-{tag}", f"third-{tag}"} <= set(keeper.pods)
+    real.remove_pod(f"third-{tag}")

@@ -1,0 +1,92 @@
+"""Members of groups that move stay in the domain in which their group is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender.membership import NODE, Group, Membership
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.standing import Standing
+from scheduler_extender.unblocking import Advice, search
+from tests.scheduler_extender.unblocking.scenes import (
+    NVLINKED,
+    Held,
+    cluster_of,
+    node_name,
+    waiting,
+)
+from topology.core.requests import Policy, gpu_request
+from topology.machines import machine
+
+BLOCK = "example.com/block"
+PAIRS = machine("a100-pcie-4-bridged").topology("pairs")
+FAR, NEAR, UNLABELLED = (machine("l40s-4").topology(n) for n in ("far", "near", "unlabelled"))
+
+
+def cluster(domain: str | None, policy: Policy = Policy.REQUIRED) -> Cluster:
+    """A full node whose pods are members of one group, and empty nodes in the same block, in
+    another one, and in none."""
+    found = cluster_of(
+        {PAIRS: {f"h{i}": Held((i,)) for i in range(4)}, FAR: {}, NEAR: {}, UNLABELLED: {}}
+    )
+    for name, block in (("pairs", "a"), ("near", "a"), ("far", "b"), ("unlabelled", None)):
+        labels = {} if block is None else {BLOCK: block}
+        found.put_node(node_name(name), advertises=True, labels=labels)
+    for facts in found.all_facts():
+        for pod in facts.alive.values():
+            membership = Membership(Group("team", "train"), 4, domain)
+            request = replace(gpu_request(1), policy=policy)
+            found.put_pod(replace(pod, membership=membership, request=request))
+    return found
+
+
+def plan(of: Cluster) -> Advice:
+    """For a pod that waits for a linked pair."""
+    wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
+    return search(of.all_facts(), wants, (), of.settings)
+
+
+def homes(found: Advice) -> set[str | None]:
+    assert found.plan is not None, found.reason
+    return {step.home for step in found.plan.steps}
+
+
+def test_a_member_moves_within_its_domain() -> None:
+    assert homes(plan(cluster(BLOCK))) == {"near"}
+
+
+def test_a_member_of_a_group_that_is_on_one_node_has_no_home_elsewhere() -> None:
+    found = plan(cluster(NODE))
+    assert found.plan is None
+    assert found.whole
+
+
+@pytest.mark.parametrize(
+    ("domain", "policy"),
+    [(None, Policy.REQUIRED), (BLOCK, Policy.PREFERRED)],
+    ids=["a group that may go anywhere", "a group that only prefers one domain"],
+)
+def test_others_move_anywhere(domain: str | None, policy: Policy) -> None:
+    assert len(homes(plan(cluster(domain, policy)))) == 2
+
+
+def test_of_two_nodes_that_are_alike_the_one_is_taken_whose_members_have_a_home() -> None:
+    """They differ in their block alone, and so do the homes of their pods."""
+    other = machine("a100-pcie-4-bridged").topology("a-pairs")  # comes first
+    nodes = cluster(BLOCK)
+    twin = cluster_of({other: {f"g{i}": Held((i,)) for i in range(4)}})
+    (facts,) = twin.all_facts()
+    members = [
+        replace(pod, membership=Membership(Group("team", "serve"), 4, BLOCK))
+        for pod in facts.alive.values()
+    ]
+    for pod in members:
+        twin.put_pod(pod)
+    twin.put_node(facts.name, advertises=True, labels={BLOCK: "c"})
+    wants = waiting("wants", gpu_request(2, NVLINKED), Standing(0))
+    found = search([*nodes.all_facts(), *twin.all_facts()], wants, (), nodes.settings)
+    assert found.plan is not None
+    assert found.plan.node == "pairs"
+    assert homes(found) == {"near"}
