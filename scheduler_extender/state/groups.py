@@ -74,6 +74,11 @@ class GroupStanding:
         return not self.differ and self.says in (None, (member.size, member.domain))
 
 
+def resource_asked(standing: GroupStanding) -> str:
+    """The resource of the members; empty where nobody has told it."""
+    return standing.request.resource if standing.request is not None else ""
+
+
 def by_domain(standing: GroupStanding, domains: Mapping[NodeName, str]) -> Mapping[str, int]:
     """How many members of a group live in each domain."""
     found: Counter[str] = Counter()
@@ -94,22 +99,12 @@ def members_domain(standing: GroupStanding, domains: Mapping[NodeName, str]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingGroup:
-    """A group that has started and waits for members, and the nodes of its domain, by name."""
-
-    standing: GroupStanding
-    nodes: tuple[NodeName, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class GroupLook:
-    """A group at one moment: how it stands, the domain of each node, the other groups that wait
-    for members, how often a group had started, and how often members had changed (see
-    :class:`Groups`)."""
+    """A group at one moment: how it stands, the domain of each node, how often a group had started,
+    and how often members had changed (see :class:`Groups`)."""
 
     standing: GroupStanding
     domains: Mapping[NodeName, str]
-    waiting: tuple[WaitingGroup, ...]
     starts: int
     changes: int
 
@@ -125,7 +120,7 @@ class Groups:
     ``starts`` counts the times that a group has begun to live somewhere: a decision about a first
     member holds while nobody else has begun. ``changes`` counts the times that a member has come,
     has gone or has changed: what was counted of places fits to what was counted of members only
-    while it stays.
+    while it stays. ``waits`` counts the same of groups that wait, or waited before it.
     """
 
     def __init__(self) -> None:
@@ -135,8 +130,10 @@ class Groups:
         self._standings: dict[Group, GroupStanding] = {}
         self._changed: set[Group] = set()
         self._waiting: set[Group] = set()
+        self._in_order: tuple[GroupStanding, ...] = ()
         self.starts = 0
         self.changes = 0
+        self.waits = 0
 
     def put(self, pod: PodRecord) -> None:
         """A pod is bound, or its bind is in flight, or it has changed."""
@@ -168,19 +165,23 @@ class Groups:
                 self._standings[group] = found
         return found
 
-    def waiting(self, but: Group) -> list[GroupStanding]:
-        """The other groups that have started and still wait for members, the first to start first.
+    def waiting(self) -> tuple[GroupStanding, ...]:
+        """The groups that have started and still wait for members, the first to start first.
 
-        O(1) for each group that waits or has changed since.
+        The very same as before while :attr:`waits` stays.
         """
+        if not self._changed:
+            return self._in_order
+        before = self.waits
         for group in self._changed:
-            if group in self._started and self.standing(group).waits:
-                self._waiting.add(group)
-            else:
-                self._waiting.discard(group)
+            waits = group in self._started and self.standing(group).waits
+            self.waits += waits or group in self._waiting
+            (self._waiting.add if waits else self._waiting.discard)(group)
         self._changed.clear()
-        found = sorted(self._waiting - {but}, key=self._started.__getitem__)
-        return [self.standing(group) for group in found]
+        if self.waits != before:
+            found = sorted(self._waiting, key=self._started.__getitem__)
+            self._in_order = tuple(map(self.standing, found))
+        return self._in_order
 
     def _settle(self, group: Group) -> None:
         """A group has changed: whether it lives, and what is remembered of it."""
