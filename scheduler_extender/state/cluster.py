@@ -261,6 +261,8 @@ class Cluster(GroupBoard):
         self._pods[pod.uid] = pod
         if pod.node is not None:
             self._groups.put(pod)
+        elif pod.uid not in self._in_flight:
+            self._groups.expect(pod)
         self._take_kept_place(pod)
         if earlier is None and isinstance(pod.request, GpuRequest):
             self._lookup.observe(pod.request)
@@ -376,6 +378,8 @@ class Cluster(GroupBoard):
                 known = self._pods.get(uid)
                 if known is None or known.node is None:
                     self._groups.drop(uid)
+                    if known is not None:
+                        self._groups.expect(known)
                 self._put(transitions.without_bind_in_flight(self._facts(name), uid))
 
     def bind_in_flight(self, uid: PodUid) -> PodRecord | None:

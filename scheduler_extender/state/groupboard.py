@@ -6,6 +6,7 @@ domains until one of their nodes changes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from scheduler_extender.limits import AT_ONCE_KEPT
@@ -26,6 +27,7 @@ from scheduler_extender.state.keeping import Keeping, WaitingLook, Where, alike_
 from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
 from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
 
 NO_LABELS: Mapping[str, str] = {}
 
@@ -114,6 +116,11 @@ class GroupBoard(Board):
         """A group without one of its pods."""
         with self._lock:
             return self._groups.standing(membership.group, but)
+
+    def expected(self, membership: Membership, but: PodUid) -> Counter[GpuRequest]:
+        """What the other members of a gang ask that we know to wait for their binds."""
+        with self._lock:
+            return self._groups.expected(membership.group, but)
 
     @property
     def group_starts(self) -> int:

@@ -50,6 +50,8 @@ from topology.core.requests import GpuRequest, Policy
 COUNTED_SIBLINGS = 8
 """Siblings that are counted one by one. More, or an unknown number, count as all that a node has
 room for: then the answers do not change with every member that is bound."""
+OTHER_KINDS = 4
+"""Things that siblings ask for besides what the member asks, that are told apart."""
 ALL_SIBLINGS = 1024
 TRIES = 3
 """How often a group is asked while members come and go; then it is asked with the lock held."""
@@ -110,15 +112,39 @@ def member_of(cluster: Cluster, pod: Pod, request: GpuRequest) -> Member | None:
 def as_member(cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:
     """A pod of a group with the siblings that may come before it now."""
     if membership.gang:
-        request = replace(request, siblings=_siblings(cluster, uid, membership))
+        others = _other_siblings(cluster, uid, membership, request)
+        known = sum(count for _, count in others)
+        request = replace(
+            request,
+            siblings=_siblings(cluster, uid, membership, known),
+            others=tuple((each, _counted(count)) for each, count in others),
+        )
     return Member(uid, membership, request)
 
 
-def _siblings(cluster: Cluster, uid: PodUid, membership: Membership) -> int:
+def _siblings(cluster: Cluster, uid: PodUid, membership: Membership, others: int) -> int:
+    """The siblings that ask the same, as far as nobody knows better."""
     if membership.size is None or not membership.siblings_counted:
         return ALL_SIBLINGS
-    left = membership.size - cluster.standing(membership, uid).have_come - 1
-    return max(0, left) if left <= COUNTED_SIBLINGS else ALL_SIBLINGS
+    left = membership.size - cluster.standing(membership, uid).have_come - 1 - others
+    return _counted(max(0, left))
+
+
+def _counted(siblings: int) -> int:
+    return siblings if siblings <= COUNTED_SIBLINGS else ALL_SIBLINGS
+
+
+def _other_siblings(
+    cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest
+) -> list[tuple[GpuRequest, int]]:
+    """The siblings that we know to wait and to ask for something else, by what they ask: those that
+    ask for most, where that is too many kinds."""
+    expected = cluster.expected(membership, uid)
+    expected.pop(request.alone, None)
+    found = sorted(
+        expected.items(), key=lambda each: (-each[0].effective_count, each[0].text, each[1])
+    )
+    return found[:OTHER_KINDS]
 
 
 def gather(

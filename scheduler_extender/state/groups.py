@@ -126,6 +126,8 @@ class Groups:
     def __init__(self) -> None:
         self._members: dict[Group, dict[PodUid, PodRecord]] = {}
         self._of: dict[PodUid, Group] = {}
+        self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
+        self._requests: dict[Group, Counter[GpuRequest]] = {}
         self._started: dict[Group, int] = {}
         self._standings: dict[Group, GroupStanding] = {}
         self._changed: set[Group] = set()
@@ -137,6 +139,7 @@ class Groups:
 
     def put(self, pod: PodRecord) -> None:
         """A pod is bound, or its bind is in flight, or it has changed."""
+        self._expect_no_more(pod.uid)
         membership, former = pod.membership, self._of.get(pod.uid)
         if membership is None or pod.node is None or former not in (None, membership.group):
             self.drop(pod.uid)
@@ -146,8 +149,37 @@ class Groups:
         self._members.setdefault(membership.group, {})[pod.uid] = pod
         self._settle(membership.group)
 
+    def expect(self, pod: PodRecord) -> None:
+        """A pod waits to be bound; of gangs it counts what such pods ask."""
+        self._expect_no_more(pod.uid)
+        gang = pod.membership is not None and pod.membership.gang
+        if gang and isinstance(pod.request, GpuRequest) and not (pod.ended or pod.deleting):
+            assert pod.membership is not None  # noqa: S101 (for the type checker)
+            group = pod.membership.group
+            self._expected[pod.uid] = (group, pod.request)
+            self._requests.setdefault(group, Counter())[pod.request] += 1
+
+    def expected(self, group: Group, but: PodUid) -> Counter[GpuRequest]:
+        """What the members of a gang ask that wait to be bound, without one of them."""
+        found = self._requests.get(group, Counter())
+        ours = self._expected.get(but)
+        return found - Counter([ours[1]]) if ours is not None and ours[0] == group else found.copy()
+
+    def _expect_no_more(self, uid: PodUid) -> None:
+        found = self._expected.pop(uid, None)
+        if found is None:
+            return
+        group, request = found
+        requests = self._requests[group]
+        requests[request] -= 1
+        if not requests[request]:
+            del requests[request]
+        if not requests:
+            del self._requests[group]
+
     def drop(self, uid: PodUid) -> None:
         """A pod is gone, or is on no node."""
+        self._expect_no_more(uid)
         group = self._of.pop(uid, None)
         if group is not None:
             del self._members[group][uid]
