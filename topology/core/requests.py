@@ -291,7 +291,12 @@ class GpuRequest:
     @property
     def in_company(self) -> bool:
         """Whether others may come before the pod."""
-        return self.siblings > 0 or bool(self.others)
+        return self.company > 0
+
+    @property
+    def company(self) -> int:
+        """How many others may come before the pod."""
+        return self.siblings + sum(count for _, count in self.others)
 
     @property
     def text(self) -> str:
