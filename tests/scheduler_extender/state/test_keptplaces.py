@@ -13,7 +13,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.keptplaces import MOST
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.reserved import MAX_SECONDS, Reserved, reserved_of, value_of
-from scheduler_extender.verbs import filter_nodes
+from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.verbs.binding import BindError, Binding, bind
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
@@ -104,6 +104,20 @@ def test_the_pod_itself_is_not_refused(cluster: Cluster) -> None:
     evict(cluster, "a")
     assert asked(cluster, 2, "wants", link=True) == ""
     assert asked(cluster, 2, "other", link=True) == REASON
+
+
+def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
+    """Another node may cost the cluster less; but there nobody was evicted for the pod."""
+    better = machine("a100-pcie-4-bridged").topology("better")
+    cluster.put_record(better, Report("boot", 1))
+    reserve(cluster)
+    evict(cluster, "a")
+    wanted = msgspec.convert(pod(2, {"link": "nvlink"}, uid="wants"), Pod)
+    names = ["better", NODE, "unknown"]
+    assert set(names[:2]) <= set(filter_nodes(cluster, wanted, names).node_names or ())
+    found = {row.host: row.score for row in prioritize(cluster, wanted, names)}
+    assert found[NODE] == 10
+    assert max(found["better"], found["unknown"]) < 10
 
 
 class Written:
