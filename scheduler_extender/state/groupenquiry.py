@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from scheduler_extender.limits import AT_ONCE_KEPT, AT_ONCE_SECONDS
-from scheduler_extender.membership import Membership, membership_of
+from scheduler_extender.membership import NODE, Membership, membership_of
 from scheduler_extender.state.answers import PlaceCount
 from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arrivals
 from scheduler_extender.state.cluster import Cluster
@@ -31,12 +31,12 @@ from scheduler_extender.state.groups import (
     DISAGREE,
     ELSEWHERE,
     KEPT,
-    NO_DOMAIN,
     NO_LONGER,
     SPLIT,
     TOO_SMALL,
     GroupLook,
     by_domain,
+    in_no_domain,
     members_domain,
 )
 from scheduler_extender.state.keeping import Alike, Keeping, Share, keep, merged
@@ -235,7 +235,7 @@ class _Gatherer:
         offered = {domain for domain in domains if domain is not None}
         said: dict[str | None, Rejection | None] = {
             **dict.fromkeys(offered, SPLIT if several else ELSEWHERE),
-            None: NO_DOMAIN,
+            None: in_no_domain(membership.domain or NODE, self._look.domains),
         }
         candidates = offered if at is None else offered & {at}
         keeping = self._kept() if candidates else Keeping(None)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import cast
 
-from scheduler_extender.membership import Group, Membership
+from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
+from scheduler_extender.quantities import cut
 from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection
@@ -31,8 +33,23 @@ TOO_SMALL = Rejection("the domain cannot hold the pod's whole group", resolvable
 NO_LONGER = Rejection(
     "the domain of the pod's group cannot hold the members that are still to come", resolvable=True
 )
+_OTHERS = f"{NODE} and {NVLINK_DOMAIN}"
 KEPT = Rejection("the place is kept for members of another group", resolvable=True)
 DISAGREE = Rejection("members of the group differ in group-size or group-domain", resolvable=False)
+
+
+def in_no_domain(kind: str, domains: Mapping[NodeName, str]) -> Rejection:
+    """Why a node is refused that is in no domain of a kind, while ``domains`` has those of others.
+
+    >>> in_no_domain("nodes", {}).reason
+    'no node has the label nodes that group-domain names: did you mean node?'
+    """
+    if domains or kind in (NODE, NVLINK_DOMAIN):
+        return NO_DOMAIN
+    close = get_close_matches(kind.lower(), (NODE, NVLINK_DOMAIN), n=1)
+    hint = f": did you mean {close[0]}?" if close else f" (without a label there are {_OTHERS})"
+    words = f"no node has the label {cut(kind)} that group-domain names{hint}"
+    return Rejection(words, resolvable=False)
 
 
 @dataclass(frozen=True, slots=True)
