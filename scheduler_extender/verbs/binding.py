@@ -19,7 +19,8 @@ from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, sets_of
 from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.groupenquiry import Member, as_member, gather
+from scheduler_extender.state.groupenquiry import gather
+from scheduler_extender.state.members import Member, as_member
 from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.verbs.turns import LOOKS_EVERY, Turns

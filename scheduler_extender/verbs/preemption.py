@@ -18,7 +18,8 @@ from scheduler_extender.state.budgets import violations
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import undecided
 from scheduler_extender.state.enquiry import OutOfTimeError, answer_of, in_time
-from scheduler_extender.state.groupenquiry import Member, gather, member_of
+from scheduler_extender.state.groupenquiry import gather
+from scheduler_extender.state.members import Member, member_of
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.standing import asks_of
