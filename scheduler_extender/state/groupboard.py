@@ -96,6 +96,12 @@ class GroupBoard(Board):
             if keeping.version == self._version:
                 self._keeping = keeping
 
+    def forget_answers(self) -> None:
+        """Forget the places that are kept for groups, too."""
+        with self._lock:
+            super().forget_answers()
+            self._keeping = Keeping(None)
+
     @property
     def _version(self) -> Hashable:
         """Changes with all that kept places depend on."""
