@@ -15,7 +15,8 @@ from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, unconstrained
 from scheduler_extender.state.enquiry import enquire_at, scores
-from scheduler_extender.state.groupenquiry import as_member, gather
+from scheduler_extender.state.groupenquiry import gather
+from scheduler_extender.state.members import as_member
 from scheduler_extender.state.node import NodeFacts
 from topology.core.availability import Availability
 from topology.core.devices import Bytes, GpuResource, NodeName, PodUid

@@ -20,9 +20,9 @@ AT_ONCE_BODY = 256 * 1024
 """Bytes of a body that is decoded on the event loop, in a few ms; 5,000 names are 140 KB."""
 AT_ONCE_CONTAINERS = 100
 """Containers of a pod whose request is read on the event loop, in 1 ms."""
-AT_ONCE_KEPT = 2_000
-"""Nodes that the event loop looks at, group by group, for places that are kept for other groups:
-about 5 microseconds each."""
+AT_ONCE_KEPT = 500
+"""Groups that wait, and nodes of their domains, for which the event loop works out the places that
+are kept: a few microseconds each. Where there are more a thread does it."""
 AT_ONCE_STATES = 4
 """Changed nodes whose state is found on the event loop for one request, a few ms on the largest;
 and states whose answers are worked out there. Where there are more a thread does it."""

@@ -12,7 +12,8 @@ from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import decide
 from scheduler_extender.state.enquiry import OutOfTimeError
-from scheduler_extender.state.groupenquiry import Member, as_member, gather
+from scheduler_extender.state.groupenquiry import gather
+from scheduler_extender.state.members import Member, as_member
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.unblocking import Joining, search

@@ -16,12 +16,16 @@ from dataclasses import dataclass, field
 
 from scheduler_extender.state.arrivals import Arrivals
 from scheduler_extender.state.decision import Decision
+from topology.core.devices import MIB
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Mix, Prospect, RequestClasses, classes_of
 
 State = int
 
 REMEMBERED_REQUESTS = 128
+HALF_BYTES = 8 * MIB
+PLACES_BYTES = 500
+"""The bytes of a half of the places that are remembered, and about those of one."""
 REMEMBERED_ANSWERS = 400_000
 """Answers of one state to one request, over all requests: about 100 bytes each, 40 MB in all. The
 requests that were asked longest ago are forgotten first."""
@@ -73,27 +77,42 @@ class PlaceCount:
 
 
 class Places:
-    """The places that are remembered, by question and state."""
+    """The places that are remembered, by state and question.
+
+    The older half is forgotten when there is too much: :data:`HALF_BYTES`, twice. Numbers of
+    states are given once, so what is no longer asked does no harm.
+    """
 
     def __init__(self) -> None:
-        self._tables: OrderedDict[PlaceCount, dict[State, int]] = OrderedDict()
+        self._now: dict[Hashable, int] = {}
+        self._before: dict[Hashable, int] = {}
+        self._requests: set[GpuRequest] = set()
+        self._bytes = 0
 
-    def to(self, question: PlaceCount) -> dict[State, int]:
-        """The table of a question, which counts as asked now."""
-        table = self._tables.setdefault(question, {})
-        self._tables.move_to_end(question)
-        if len(self._tables) > REMEMBERED_REQUESTS:
-            self._tables.popitem(last=False)
-        return table
+    def get(self, state: State, question: PlaceCount) -> int | None:
+        """The places in a state, None where they are not remembered."""
+        key = (state, question.request, question.most, frozenset(question.kept))
+        found = self._now.get(key)
+        if found is None and (found := self._before.get(key)) is not None:
+            self.put(state, question, found)
+        return found
 
-    def forget_state(self, state: State) -> None:
-        """Forget a state that no node is in any more."""
-        for table in self._tables.values():
-            table.pop(state, None)
+    def put(self, state: State, question: PlaceCount, places: int) -> None:
+        """Remember the places in a state."""
+        for request in {question.request, *(each.request for each in question.kept)}:
+            if request not in self._requests:
+                self._requests.add(request)
+                self._bytes += request.shared_bytes
+        self._now[state, question.request, question.most, frozenset(question.kept)] = places
+        self._bytes += PLACES_BYTES
+        if self._bytes > HALF_BYTES:
+            self._before, self._now = self._now, {}
+            self._requests, self._bytes = set(), 0
 
     def clear(self) -> None:
         """Forget everything."""
-        self._tables.clear()
+        self._now, self._before = {}, {}
+        self._requests, self._bytes = set(), 0
 
 
 class Totals:

@@ -7,8 +7,10 @@ may be admitted before another pod or after it, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from operator import mul
 
 from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.state.pods import PodRecord
@@ -18,6 +20,9 @@ from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
 MOST_PLACES = 16
 """Places of one group on one node that are counted: GPUs that are shared often have more."""
+
+MOST_WAYS = 16
+"""Ways in which siblings that ask for different things may come first, that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +53,58 @@ def with_arrivals(facts: NodeFacts, arrivals: Iterable[Arrivals]) -> NodeFacts:
     return replace(facts, in_flight=in_flight)
 
 
-def with_siblings(facts: NodeFacts, request: GpuRequest) -> NodeFacts:
-    """The facts as if those siblings had come first that may.
+def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:
+    """The facts as if those siblings had come first that may, in each way that nothing can be added
+    to; none where there is no room for any.
 
     They are as many as leave the pod its count, by the scheduler's count: that takes the devices of
     a pod that is ending for free, maybe long before a report shows them so. Where ours leaves room
     for fewer the pod does not fit, for the scheduler would send all of them. A promise over these
     facts holds with fewer of them, too: the kubelet may admit any part of the unreported pods
-    before it. The very same facts where there is no room for any.
+    before it. Siblings that ask for devices of another resource leave it its count in any case, and
+    are not among them. Of :data:`MOST_WAYS` ways and more only so many are returned.
     """
-    count = min(request.siblings, _room(facts, request))
-    return with_arrivals(facts, (Arrivals(request.alone, count),)) if count else facts
+    kinds = [(request.alone, request.siblings), *request.others]
+    kinds = [
+        (each, most)
+        for each, most in kinds
+        if most and each.effective_count and each.resource == request.resource
+    ]
+    room = _room(facts, request) if kinds else 0
+    sizes = [each.effective_count for each, _ in kinds]
+    ways = islice(_ways(sizes, [most for _, most in kinds], room), MOST_WAYS)
+    return [
+        with_arrivals(
+            facts, [Arrivals(each, n) for (each, _), n in zip(kinds, way, strict=True) if n]
+        )
+        for way in ways
+        if any(way)
+    ]
+
+
+def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
+    """How many of each size fit into a room together, so that no other one does.
+
+    >>> list(_ways([2, 1], [4, 1], 5))
+    [(2, 1)]
+    >>> list(_ways([3, 2], [9, 9], 6))
+    [(2, 0), (1, 1), (0, 3)]
+    """
+    if not sizes:
+        yield ()
+        return
+    top = min(most[0], room // sizes[0])
+    others = sum(min(size * n, room) for size, n in zip(sizes[1:], most[1:], strict=True))
+    least = (room - others) // sizes[0]  # with fewer there is room left
+    for n in range(top, min(top, max(0, least)) - 1, -1):
+        for rest in _ways(sizes[1:], most[1:], room - n * sizes[0]):
+            left = room - n * sizes[0] - sum(map(mul, sizes[1:], rest))
+            if n == most[0] or left < sizes[0]:
+                yield (n, *rest)
 
 
 def _room(facts: NodeFacts, request: GpuRequest) -> int:
-    """How many pods of this request the scheduler may send beside one that comes last."""
+    """The devices that the scheduler may give to siblings and still send this pod, the last one."""
     each = request.effective_count
     if facts.topology is None or facts.report is None or facts.problem is not None or not each:
         return 0
@@ -75,4 +117,4 @@ def _room(facts: NodeFacts, request: GpuRequest) -> int:
         total(holder.shown, available.width) + holder.hidden for holder in available.releasing
     )
     ending += sum(pod.held for pod in available.unreported if pod.ending and not pod.departed)
-    return max(0, (available.devices_left + ending) // each - 1)
+    return max(0, available.devices_left + ending - each)

@@ -38,6 +38,7 @@ class Cluster(GroupBoard):
         super().__init__(clock, settings, watches)
         self.reports_out_of_order = 0
         self._in_flight: dict[PodUid, NodeName] = {}
+        self._nominated: dict[PodUid, PodRecord] = {}
         self._node_objects = False
         self._on_surprise: list[Callable[[Surprise], None]] = []
         self._on_refusal: list[Callable[[NodeRefusal], None]] = []
@@ -263,8 +264,14 @@ class Cluster(GroupBoard):
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours
         self._pods[pod.uid] = pod
+        if pod.node is None and pod.standing.nominated is not None:
+            self._nominated[pod.uid] = pod
+        else:
+            self._nominated.pop(pod.uid, None)
         if pod.node is not None:
             self._groups.put(pod)
+        elif pod.uid not in self._in_flight:
+            self._groups.expect(pod)
         self._take_kept_place(pod)
         if earlier is None and isinstance(pod.request, GpuRequest):
             self._lookup.observe(pod.request)
@@ -310,6 +317,7 @@ class Cluster(GroupBoard):
 
     def _drop_known_pod(self, uid: PodUid, version: int | None) -> None:
         pod = self._pods.pop(uid, None)
+        self._nominated.pop(uid, None)
         self._groups.drop(uid)
         self._drop_kept_place(uid)
         if pod is None or pod.node is None:
@@ -332,6 +340,11 @@ class Cluster(GroupBoard):
             return [
                 p for p in self._pods.values() if p.node is None and p.uid not in self._in_flight
             ]
+
+    def nominated_pods(self) -> list[PodRecord]:
+        """Unbound pods for which kube-scheduler has evicted others, and keeps a node in mind."""
+        with self._lock:
+            return [pod for uid, pod in self._nominated.items() if uid not in self._in_flight]
 
     # Binds in flight.
 
@@ -380,6 +393,8 @@ class Cluster(GroupBoard):
                 known = self._pods.get(uid)
                 if known is None or known.node is None:
                     self._groups.drop(uid)
+                    if known is not None:
+                        self._groups.expect(known)
                 self._put(transitions.without_bind_in_flight(self._facts(name), uid))
 
     def bind_in_flight(self, uid: PodUid) -> PodRecord | None:

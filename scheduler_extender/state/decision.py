@@ -50,6 +50,9 @@ OUT_OF_DATE = Rejection(
 )
 
 
+_BEST_FIRST = list(Verdict)
+
+
 class Refusals(Enum):
     """From which nodes a pod is kept away whose kubelet it would meet for nothing."""
 
@@ -102,17 +105,16 @@ def decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decisio
     """
     alone = request.alone
     found = _decide(facts, alone, settings)
-    if not request.siblings or found.rejection is not None:
+    if not request.in_company or found.rejection is not None:
         return found
-    later = with_siblings(facts, request)
-    if later is facts:
-        return found
-    among = _decide(later, alone, settings)
-    if among.rejection is not None:
-        return Decision(SIBLINGS, found.assessment)
-    if found.assessment is None or among.assessment is None:
-        return found
-    return Decision(None, replace(found.assessment, verdict=among.assessment.verdict))
+    for later in with_siblings(facts, request):
+        among = _decide(later, alone, settings)
+        if among.rejection is not None:
+            return Decision(SIBLINGS, found.assessment)
+        if found.assessment is not None and among.assessment is not None:
+            weaker = max(found.assessment.verdict, among.assessment.verdict, key=_BEST_FIRST.index)
+            found = Decision(None, replace(found.assessment, verdict=weaker))
+    return found
 
 
 def places(facts: NodeFacts, request: GpuRequest, settings: Settings, most: int) -> int:
@@ -272,11 +274,8 @@ def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[
     has gets some GPUs all the same. None where the sets are too many to list; none are listed where
     there is no usable record.
     """
-    if request.siblings:
-        before, facts, request = facts, with_siblings(facts, request), request.alone
-        if facts is not before and decision.assessment is not None:
-            available = _available(facts, request)
-            decision = Decision(None, assess(facts.kubelet(request.resource), available, request))
+    if request.in_company:
+        return _sets_among(facts, request, decision)
     assessed = decision.assessment
     if assessed is not None and assessed.verdict is Verdict.NEVER:
         assessed = unconstrained(facts, request)
@@ -284,6 +283,23 @@ def sets_of(facts: NodeFacts, request: GpuRequest, decision: Decision) -> tuple[
         return ()
     kubelet = facts.kubelet(request.resource)
     return sets_spoken_of(kubelet, _available(facts, request), request, assessed)
+
+
+def _sets_among(
+    facts: NodeFacts, request: GpuRequest, decision: Decision
+) -> tuple[Mask, ...] | None:
+    """The sets that the pod may have with its siblings before it, in whatever way."""
+    alone = request.alone
+    found: dict[Mask, None] = {}
+    for later in with_siblings(facts, request) or [facts]:
+        if later is not facts and decision.assessment is not None:
+            kubelet, available = later.kubelet(alone.resource), _available(later, alone)
+            decision = Decision(None, assess(kubelet, available, alone))
+        sets = sets_of(later, alone, decision)
+        if sets is None:
+            return None
+        found |= dict.fromkeys(sets)
+    return tuple(found)
 
 
 def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:

@@ -44,9 +44,13 @@ class _Index:
 
     of: dict[NodeName, str] = field(default_factory=dict)
     nodes: dict[str, set[NodeName]] = field(default_factory=dict)
+    copied: Mapping[NodeName, str] | None = None
 
     def put(self, name: NodeName, domain: str | None) -> None:
         """Note the domain of a node."""
+        if self.of.get(name) == domain:
+            return
+        self.copied = None
         former = self.of.pop(name, None)
         if former is not None:
             self.nodes[former].discard(name)
@@ -76,8 +80,12 @@ class Domains:
             index.put(name, domain_of(after, kind) if after is not None else None)
 
     def of(self, kind: str, nodes: Mapping[NodeName, NodeFacts]) -> Mapping[NodeName, str]:
-        """The domain of each node that is in one."""
-        return self._index(kind, nodes).of
+        """The domain of each node that is in one, as it is now; what changes later is in another
+        copy."""
+        index = self._index(kind, nodes)
+        if index.copied is None:
+            index.copied = dict(index.of)
+        return index.copied
 
     def within(
         self, kind: str, domains: Iterable[str], nodes: Mapping[NodeName, NodeFacts]
@@ -85,6 +93,12 @@ class Domains:
         """The nodes of some domains, each sorted by name."""
         index = self._index(kind, nodes)
         return {domain: sorted(index.nodes.get(domain, ())) for domain in domains}
+
+    def names(
+        self, kind: str, domain: str, nodes: Mapping[NodeName, NodeFacts]
+    ) -> frozenset[NodeName]:
+        """The nodes of a domain."""
+        return frozenset(self._index(kind, nodes).nodes.get(domain, ()))
 
     def _index(self, kind: str, nodes: Mapping[NodeName, NodeFacts]) -> _Index:
         index = self._indices.get(kind)

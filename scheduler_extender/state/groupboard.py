@@ -6,8 +6,10 @@ domains until one of their nodes changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
+from scheduler_extender.limits import AT_ONCE_KEPT
 from scheduler_extender.membership import NODE, Membership
 from scheduler_extender.state.answers import PlaceCount, State
 from scheduler_extender.state.board import Board
@@ -18,12 +20,14 @@ from scheduler_extender.state.groups import (
     GroupLook,
     Groups,
     GroupStanding,
-    WaitingGroup,
     members_domain,
+    resource_asked,
 )
+from scheduler_extender.state.keeping import Keeping, WaitingLook, Where, alike_nodes
 from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
 from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
 
 NO_LABELS: Mapping[str, str] = {}
 
@@ -40,6 +44,9 @@ class GroupBoard(Board):
         super().__init__(clock, settings, watches)
         self._domains = Domains()
         self._groups = Groups()
+        self._keeping = Keeping(None)
+        self._watched: frozenset[NodeName] = frozenset()
+        self._news = 0
 
     def put_labels(self, name: NodeName, labels: Mapping[str, str]) -> None:
         """Take a known node's labels, where no Node object tells them."""
@@ -48,27 +55,78 @@ class GroupBoard(Board):
                 self._put(self._nodes[name].changed(labels=labels), changed=False)
 
     def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
-        """A group without one of its pods, and the other groups that places are kept for, at this
-        moment."""
+        """A group without one of its pods, and the domains of the nodes, at this moment."""
         with self._lock:
-            domains = dict(self._domains.of(membership.domain or NODE, self._nodes))
-            waiting = []
-            for other in self._groups.waiting(membership.group):
-                kind = other.says[1] if other.says is not None else None
-                if kind is None:
-                    continue
-                at = members_domain(other, self._domains.of(kind, self._nodes))
-                if at is not None:
-                    nodes = self._domains.within(kind, (at,), self._nodes)[at]
-                    waiting.append(WaitingGroup(other, tuple(nodes)))
+            domains = self._domains.of(membership.domain or NODE, self._nodes)
             standing = self._groups.standing(membership.group, but)
-            groups = self._groups
-            return GroupLook(standing, domains, tuple(waiting), groups.starts, groups.changes)
+            return GroupLook(standing, domains, self._groups.starts, self._groups.changes)
+
+    def look_at_waiting(
+        self, *, at_once: bool = False, late: Callable[[], bool] = lambda: False
+    ) -> Keeping | WaitingLook:
+        """The places that are kept for groups, if they are remembered; else all that they depend
+        on. With ``at_once`` it raises :class:`.NotAtOnceError` where that is much."""
+        with self._lock:
+            self._expire(at_once=at_once)
+            waiting, version = self._groups.waiting(), self._version
+            if self._keeping.version == version:
+                return self._keeping
+            placed = self._placed(waiting)
+            wheres = dict.fromkeys(where for _, where in placed)
+            domains = {where: self._domains.names(*where, self._nodes) for where in wheres}
+            names = frozenset().union(*domains.values())
+            if at_once and len(placed) + len(names) > AT_ONCE_KEPT:
+                raise NotAtOnceError
+            self._watched = names
+        resources = dict.fromkeys(resource_asked(standing) for standing, _ in placed)
+        for resource in resources:
+            if not at_once:
+                self._find_states(resource, sorted(names), set(), late)
+        with self._lock:
+            some = tuple(names) if at_once else ()
+            if any(self._lookup.unknown(resource, some, self._nodes) for resource in resources):
+                raise NotAtOnceError
+            states = {resource: self._lookup.known_states(resource) for resource in resources}
+            nodes = dict(self._nodes)
+        return WaitingLook(version, placed, alike_nodes(domains, nodes, states))
+
+    def remember_keeping(self, keeping: Keeping) -> None:
+        """Remember the places that are kept, until something changes."""
+        with self._lock:
+            if keeping.version == self._version:
+                self._keeping = keeping
+
+    def forget_answers(self) -> None:
+        """Forget the places that are kept for groups, too."""
+        with self._lock:
+            super().forget_answers()
+            self._keeping = Keeping(None)
+
+    @property
+    def _version(self) -> Hashable:
+        """Changes with all that kept places depend on."""
+        return (self._news, self._groups.waits)
+
+    def _placed(self, waiting: Iterable[GroupStanding]) -> tuple[tuple[GroupStanding, Where], ...]:
+        """The groups that wait, each with its domain; without those that are in none."""
+        found: list[tuple[GroupStanding, Where]] = []
+        for standing in waiting:
+            kind = standing.says[1] if standing.says is not None else None
+            if kind is not None:
+                at = members_domain(standing, self._domains.of(kind, self._nodes))
+                if at is not None:
+                    found.append((standing, (kind, at)))
+        return tuple(found)
 
     def standing(self, membership: Membership, but: PodUid | None = None) -> GroupStanding:
         """A group without one of its pods."""
         with self._lock:
             return self._groups.standing(membership.group, but)
+
+    def expected(self, membership: Membership, but: PodUid) -> Counter[GpuRequest]:
+        """What the other members of a gang ask that we know to wait for their binds."""
+        with self._lock:
+            return self._groups.expected(membership.group, but)
 
     @property
     def group_starts(self) -> int:
@@ -141,6 +199,11 @@ class GroupBoard(Board):
                 raise NotAtOnceError
             return self._lookup.look_at_places(question, names, self._nodes)
 
+    def remembered_places(self, question: PlaceCount, state: State) -> int | None:
+        """The places in a state, None where they are not remembered."""
+        with self._lock:
+            return self._lookup.places(question, state)
+
     def remember_places(self, question: PlaceCount, state: State, places: int) -> None:
         """Remember the places in a state, as long as some node is in it."""
         with self._lock:
@@ -151,6 +214,8 @@ class GroupBoard(Board):
         self._domains.changed(before, now, after.name)
         if changed or before is None or not _counts_the_same(before, after):
             self._forget_totals(before, after)
+            moved = before is None or now is None or not same_domains(before, after)
+            self._news += moved or after.name in self._watched
 
     def _forget_totals(self, before: NodeFacts | None, after: NodeFacts) -> None:
         """A node has other places now, or is in other domains."""

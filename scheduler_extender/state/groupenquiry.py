@@ -16,11 +16,11 @@ racks that are in use fill up, and whole ones stay whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from scheduler_extender.limits import AT_ONCE_KEPT
-from scheduler_extender.membership import Membership, membership_of
+from scheduler_extender.limits import AT_ONCE_KEPT, AT_ONCE_SECONDS
+from scheduler_extender.membership import NODE
 from scheduler_extender.state.answers import PlaceCount
 from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arrivals
 from scheduler_extender.state.cluster import Cluster
@@ -31,44 +31,24 @@ from scheduler_extender.state.groups import (
     DISAGREE,
     ELSEWHERE,
     KEPT,
-    NO_DOMAIN,
     NO_LONGER,
     SPLIT,
     TOO_SMALL,
     GroupLook,
-    WaitingGroup,
     by_domain,
+    in_no_domain,
     members_domain,
 )
+from scheduler_extender.state.keeping import Alike, Keeping, Share, keep, merged
 from scheduler_extender.state.lookup import NotAtOnceError
+from scheduler_extender.state.members import Member
 from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.wire import Pod
-from topology.core.devices import NodeName, PodUid
+from topology.core.devices import NodeName
 from topology.core.placement import Rejection
-from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
+from topology.core.requests import GpuRequest
 
-COUNTED_SIBLINGS = 8
-"""Siblings that are counted one by one. More, or an unknown number, count as all that a node has
-room for: then the answers do not change with every member that is bound."""
-ALL_SIBLINGS = 1024
 TRIES = 3
-"""How often a group is asked while members come and go; the last time with the lock held."""
-
-Kept = Mapping[NodeName, tuple[Arrivals, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A pod that belongs to a group, and what it asks; its siblings are among it."""
-
-    uid: PodUid
-    membership: Membership
-    request: GpuRequest
-
-    @property
-    def bound_to_domain(self) -> bool:
-        """Whether it may go nowhere but to its group's domain."""
-        return self.membership.domain is not None and self.request.policy is Policy.REQUIRED
+"""How often a group is asked while members come and go; then it is asked with the lock held."""
 
 
 @dataclass(slots=True)
@@ -78,7 +58,8 @@ class Gathering:
     ``alike`` has the nodes by what is said of them; None of those to which it may go. ``domains``
     has the domain of each node in the order asked, and ``best`` is the best one that can hold the
     group. ``late`` says that something was not worked out, and ``starts`` is the look's (see
-    :class:`.groups.Groups`).
+    :class:`.groups.Groups`). ``settled`` says that no member came or went meanwhile, or that it
+    does not matter.
     """
 
     alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
@@ -86,6 +67,7 @@ class Gathering:
     best: str | None = None
     late: bool = False
     starts: int = 0
+    settled: bool = False
 
     @property
     def refuses(self) -> bool:
@@ -97,28 +79,6 @@ class Gathering:
         """The nodes that it must not go to, and why."""
         refused = ((why, names) for why, names in self.alike.items() if why is not None)
         return {name: why for why, names in refused for name in names}
-
-
-def member_of(cluster: Cluster, pod: Pod, request: GpuRequest) -> Member | None:
-    """The pod as a member of its group; None where it is in none. O(1) for a pod without one."""
-    membership = membership_of(pod)
-    if membership is None:
-        return None
-    return as_member(cluster, PodUid(pod.metadata.uid), membership, request)
-
-
-def as_member(cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:
-    """A pod of a group with the siblings that may come before it now."""
-    if membership.gang:
-        request = replace(request, siblings=_siblings(cluster, uid, membership))
-    return Member(uid, membership, request)
-
-
-def _siblings(cluster: Cluster, uid: PodUid, membership: Membership) -> int:
-    if membership.size is None or not membership.siblings_counted:
-        return ALL_SIBLINGS
-    left = membership.size - cluster.standing(membership, uid).have_come - 1
-    return max(0, left) if left <= COUNTED_SIBLINGS else ALL_SIBLINGS
 
 
 def gather(
@@ -135,22 +95,33 @@ def gather(
     ``instead`` has facts that some nodes are to be counted with, in place of their own. A place
     that is kept for a member of the group is a place of the group. Members of a gang are bound at
     the same time, and each takes a place that another has counted. So a refusal counts only if
-    no member has come or gone meanwhile; the last try is made with the cluster's lock held.
+    no member has come or gone meanwhile. After some tries the lock of the cluster is held, for
+    :data:`.AT_ONCE_SECONDS` at a time; what is left over then is worked out without it.
     """
-    for attempt in range(TRIES):
-        held: AbstractContextManager[None] = nullcontext()
-        if attempt == TRIES - 1:
-            held = cluster.locked()
-        with held:
-            look = cluster.look_at_group(member.membership, member.uid)
-            counted = {**_with_own_places(cluster, member), **(instead or {})}
-            if counted and at_once:
-                raise NotAtOnceError
-            gatherer = _Gatherer(cluster, member, look, late, at_once, counted)
-            found = gatherer.through(passing)
-            if found.late or not found.refuses or look.changes == cluster.group_changes:
-                break
+
+    def ask(late: Callable[[], bool]) -> Gathering:
+        look = cluster.look_at_group(member.membership, member.uid)
+        counted = {**_with_own_places(cluster, member), **(instead or {})}
+        if counted and at_once:
+            raise NotAtOnceError
+        found = _Gatherer(cluster, member, look, late, at_once, counted).through(passing)
+        found.settled = not found.refuses or look.changes == cluster.group_changes
+        return found
+
+    for attempt in range(TRIES * 2):
+        found = ask(late)
+        if found.late or found.settled:
+            return found
+        if attempt >= TRIES - 2:
+            with cluster.locked():
+                found = ask(partial(_is_over, cluster, cluster.clock() + AT_ONCE_SECONDS))
+            if not found.late:
+                return found
     return found
+
+
+def _is_over(cluster: Cluster, until: float) -> bool:
+    return cluster.clock() >= until
 
 
 def _with_own_places(cluster: Cluster, member: Member) -> dict[NodeName, NodeFacts]:
@@ -198,17 +169,18 @@ class _Gatherer:
         offered = {domain for domain in domains if domain is not None}
         said: dict[str | None, Rejection | None] = {
             **dict.fromkeys(offered, SPLIT if several else ELSEWHERE),
-            None: NO_DOMAIN,
+            None: in_no_domain(membership.domain or NODE, self._look.domains),
         }
-        kept = self._kept(offered if at is None else offered & {at})
+        candidates = offered if at is None else offered & {at}
+        keeping = self._kept() if candidates else Keeping(None)
         if found.late:
             found.domains = domains  # nothing is known of any node
             return found
-        ranked = self._ranked(offered if at is None else offered & {at}, kept, said, at)
+        ranked = self._ranked(candidates, keeping, said, at)
         put = {domain: found.alike.setdefault(why, []).append for domain, why in said.items()}
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
             note(name)
-        full = self._nothing_left.intersection(kept, found.alike.get(None, ()))
+        full = self._nothing_left.intersection(found.alike.get(None, ()))
         if full:
             found.alike[None] = [name for name in found.alike[None] if name not in full]
             found.alike[KEPT] = [name for name in passing if name in full]
@@ -218,7 +190,7 @@ class _Gatherer:
     def _ranked(
         self,
         candidates: Collection[str],
-        kept: Kept,
+        keeping: Keeping,
         said: dict[str | None, Rejection | None],
         at: str | None,
     ) -> list[str]:
@@ -226,7 +198,7 @@ class _Gatherer:
         each."""
         membership = self._member.membership
         needed = max(1, (membership.size or 1) - self._look.standing.have_come)
-        left = {domain: n - needed for domain, n in self._totals(candidates, kept).items()}
+        left = {domain: n - needed for domain, n in self._totals(candidates, keeping).items()}
         able = sorted((d for d in left if left[d] >= 0), key=lambda d: (left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
         said |= dict.fromkeys(able, ANOTHER_CHOSEN if membership.gang else None)
@@ -234,18 +206,71 @@ class _Gatherer:
             said[able[0]] = None
         return able
 
-    def _totals(self, candidates: Collection[str], kept: Kept) -> dict[str, int]:
+    def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
-        membership, domains = self._member.membership, self._look.domains
+        membership = self._member.membership
         question = PlaceCount(self._member.request, min(membership.size or 1, MOST_PLACES))
         totals = self._remembered_totals(question, membership.domain or "", candidates)
-        apart = {n for n in (*kept, *self._instead) if domains.get(n) in totals}
-        before = self._remembered(question, self._cluster.not_cordoned(apart))
-        after = self._count(question, sorted(apart), kept)
-        for name in apart:
-            totals[domains[name]] += after[name] - before.get(name, 0)
-        self._nothing_left = {name for name in apart if not after[name]}
+        if keeping.kept:
+            self._take_shares(question, keeping, totals)
+        for name, facts in self._instead.items():
+            domain = self._look.domains.get(name)
+            if domain is not None and domain in totals:
+                self._count_instead(question, keeping, domain, facts, totals)
         return totals
+
+    def _count_instead(
+        self,
+        question: PlaceCount,
+        keeping: Keeping,
+        domain: str,
+        facts: NodeFacts,
+        totals: dict[str, int],
+    ) -> None:
+        """Count a node with other facts than its own."""
+        name, group = facts.name, self._member.membership.group
+        beside = keeping.beside(name, group)
+        if self._cluster.not_cordoned([name]):
+            asked = replace(question, kept=beside)
+            totals[domain] -= self._remembered(asked, [name])[name]
+        places = self._places(with_arrivals(facts, beside), question)
+        totals[domain] += places
+        self._nothing_left -= {name}
+        if beside and not places:
+            self._nothing_left |= {name}
+
+    def _take_shares(self, question: PlaceCount, keeping: Keeping, totals: dict[str, int]) -> None:
+        """Take what is kept for others from the places in each domain."""
+        membership = self._member.membership
+        kind, group = membership.domain or "", membership.group
+        inside = keeping.by_domain(kind, self._look.domains)
+        known = keeping.shares_of(question, kind, group)
+        for domain in totals.keys() & inside.keys():
+            share = known.get(domain)
+            if share is None:
+                names = inside[domain]
+                if self._at_once and len(names) > AT_ONCE_KEPT:
+                    raise NotAtOnceError
+                share = self._share(question, keeping.by_beside(names, group))
+                if not self._found.late:
+                    known[domain] = share
+            totals[domain] -= share.fewer
+            self._nothing_left |= share.nothing_left
+
+    def _share(
+        self, question: PlaceCount, kept: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]
+    ) -> Share:
+        """What kept places take from nodes, which are by what is kept on them."""
+        fewer, full = 0, set[NodeName]()
+        for beside, names in kept.items():
+            before = self._remembered(question, names)
+            if not any(before.values()):
+                full.update(names)
+                continue
+            after = self._remembered(replace(question, kept=beside), names)
+            fewer += sum(before.values()) - sum(after.values())
+            full |= {name for name in names if not after[name]}
+        return Share(fewer, frozenset(full))
 
     def _remembered_totals(
         self, question: PlaceCount, kind: str, candidates: Collection[str]
@@ -266,54 +291,38 @@ class _Gatherer:
                     cluster.remember_places(question, state, count)
         return totals
 
-    def _kept(self, candidates: Collection[str]) -> Kept:
-        """The places that are kept for other groups in these domains.
+    def _kept(self) -> Keeping:
+        """The places that are kept for groups, worked out where they are not remembered.
 
-        Anybody may start groups that never end, over all nodes: that takes time.
+        Anybody may start groups that never end, over all nodes: where each asks for something else
+        that takes time.
         """
-        kept: dict[NodeName, tuple[Arrivals, ...]] = {}
-        of = self._look.domains
-        looked_at = 0
-        for other in self._look.waiting:
-            looked_at += len(other.nodes)
-            if self._at_once and looked_at > AT_ONCE_KEPT:
-                raise NotAtOnceError
-            if self._late():
-                self._found.late = True
-                break
-            if any(of.get(name) in candidates for name in other.nodes):
-                self._keep(other, kept)
-        return kept
-
-    def _keep(self, other: WaitingGroup, kept: dict[NodeName, tuple[Arrivals, ...]]) -> None:
-        """Keep places for the members of a group that are to come."""
-        standing = other.standing
-        request, to_come = standing.request, standing.to_come
-        assert request is not None  # noqa: S101 (else it would not be waiting)
-        counts = self._count(PlaceCount(request, min(to_come, MOST_PLACES)), other.nodes, kept)
-        promised = request.constraints if request.required else NO_CONSTRAINTS
-        for name in sorted(other.nodes, key=lambda name: (-counts[name], name)):
-            count = min(counts[name], to_come)
-            if not count:
-                return
-            kept[name] = (*kept.get(name, ()), Arrivals(request, count, promised))
-            to_come -= count
-
-    def _count(
-        self, question: PlaceCount, names: Sequence[NodeName], kept: Kept
-    ) -> dict[NodeName, int]:
-        """The places on each of the nodes, beside those that are kept there."""
-        by_kept: dict[tuple[Arrivals, ...], list[NodeName]] = {}
-        found: dict[NodeName, int] = {}
-        for name in names:
-            if name in self._instead:
-                facts = with_arrivals(self._instead[name], kept.get(name, ()))
-                found[name] = self._places(facts, question)
-            else:
-                by_kept.setdefault(kept.get(name, ()), []).append(name)
-        for arrivals, some in by_kept.items():
-            found |= self._remembered(replace(question, kept=arrivals), some)
+        look = self._cluster.look_at_waiting(at_once=self._at_once, late=self._late)
+        if isinstance(look, Keeping):
+            return look
+        try:
+            found = keep(look, self._count)
+        except OutOfTimeError:
+            self._found.late = True
+            return Keeping(None)
+        self._cluster.remember_keeping(found)
         return found
+
+    def _count(self, alike: Alike, request: GpuRequest) -> int:
+        """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
+        state = alike.states[request.resource]
+        question = PlaceCount(request, MOST_PLACES, merged(alike.kept))
+        if state is None:
+            return 0
+        places = self._cluster.remembered_places(question, state)
+        if places is None:
+            if self._at_once:
+                raise NotAtOnceError
+            places = self._places(with_arrivals(alike.facts, question.kept), question)
+            if self._found.late:
+                raise OutOfTimeError
+            self._cluster.remember_places(question, state, places)
+        return places
 
     def _remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
         cluster = self._cluster

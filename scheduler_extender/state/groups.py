@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import cast
 
-from scheduler_extender.membership import Group, Membership
+from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
+from scheduler_extender.quantities import cut
 from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection
@@ -37,6 +39,21 @@ KEPT = Rejection("the place is kept for members of another group", True, Reason.
 DISAGREE = Rejection(
     "members of the group differ in group-size or group-domain", False, Reason.GROUP
 )
+_OTHERS = f"{NODE} and {NVLINK_DOMAIN}"
+
+
+def in_no_domain(kind: str, domains: Mapping[NodeName, str]) -> Rejection:
+    """Why a node is refused that is in no domain of a kind, while ``domains`` has those of others.
+
+    >>> in_no_domain("nodes", {}).reason
+    'no node has the label nodes that group-domain names: did you mean node?'
+    """
+    if domains or kind in (NODE, NVLINK_DOMAIN):
+        return NO_DOMAIN
+    close = get_close_matches(kind.lower(), (NODE, NVLINK_DOMAIN), n=1)
+    hint = f": did you mean {close[0]}?" if close else f" (without a label there are {_OTHERS})"
+    words = f"no node has the label {cut(kind)} that group-domain names{hint}"
+    return Rejection(words, False, Reason.GROUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +95,11 @@ class GroupStanding:
         return not self.differ and self.says in (None, (member.size, member.domain))
 
 
+def resource_asked(standing: GroupStanding) -> str:
+    """The resource of the members; empty where nobody has told it."""
+    return standing.request.resource if standing.request is not None else ""
+
+
 def by_domain(standing: GroupStanding, domains: Mapping[NodeName, str]) -> Mapping[str, int]:
     """How many members of a group live in each domain."""
     found: Counter[str] = Counter()
@@ -98,22 +120,12 @@ def members_domain(standing: GroupStanding, domains: Mapping[NodeName, str]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingGroup:
-    """A group that has started and waits for members, and the nodes of its domain, by name."""
-
-    standing: GroupStanding
-    nodes: tuple[NodeName, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class GroupLook:
-    """A group at one moment: how it stands, the domain of each node, the other groups that wait
-    for members, how often a group had started, and how often members had changed (see
-    :class:`Groups`)."""
+    """A group at one moment: how it stands, the domain of each node, how often a group had started,
+    and how often members had changed (see :class:`Groups`)."""
 
     standing: GroupStanding
     domains: Mapping[NodeName, str]
-    waiting: tuple[WaitingGroup, ...]
     starts: int
     changes: int
 
@@ -129,21 +141,26 @@ class Groups:
     ``starts`` counts the times that a group has begun to live somewhere: a decision about a first
     member holds while nobody else has begun. ``changes`` counts the times that a member has come,
     has gone or has changed: what was counted of places fits to what was counted of members only
-    while it stays.
+    while it stays. ``waits`` counts the same of groups that wait, or waited before it.
     """
 
     def __init__(self) -> None:
         self._members: dict[Group, dict[PodUid, PodRecord]] = {}
         self._of: dict[PodUid, Group] = {}
+        self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
+        self._requests: dict[Group, Counter[GpuRequest]] = {}
         self._started: dict[Group, int] = {}
         self._standings: dict[Group, GroupStanding] = {}
         self._changed: set[Group] = set()
         self._waiting: set[Group] = set()
+        self._in_order: tuple[GroupStanding, ...] = ()
         self.starts = 0
         self.changes = 0
+        self.waits = 0
 
     def put(self, pod: PodRecord) -> None:
         """A pod is bound, or its bind is in flight, or it has changed."""
+        self._expect_no_more(pod.uid)
         membership, former = pod.membership, self._of.get(pod.uid)
         if membership is None or pod.node is None or former not in (None, membership.group):
             self.drop(pod.uid)
@@ -153,8 +170,37 @@ class Groups:
         self._members.setdefault(membership.group, {})[pod.uid] = pod
         self._settle(membership.group)
 
+    def expect(self, pod: PodRecord) -> None:
+        """A pod waits to be bound; of gangs it counts what such pods ask."""
+        self._expect_no_more(pod.uid)
+        gang = pod.membership is not None and pod.membership.gang
+        if gang and isinstance(pod.request, GpuRequest) and not (pod.ended or pod.deleting):
+            assert pod.membership is not None  # noqa: S101 (for the type checker)
+            group = pod.membership.group
+            self._expected[pod.uid] = (group, pod.request)
+            self._requests.setdefault(group, Counter())[pod.request] += 1
+
+    def expected(self, group: Group, but: PodUid) -> Counter[GpuRequest]:
+        """What the members of a gang ask that wait to be bound, without one of them."""
+        found = self._requests.get(group, Counter())
+        ours = self._expected.get(but)
+        return found - Counter([ours[1]]) if ours is not None and ours[0] == group else found.copy()
+
+    def _expect_no_more(self, uid: PodUid) -> None:
+        found = self._expected.pop(uid, None)
+        if found is None:
+            return
+        group, request = found
+        requests = self._requests[group]
+        requests[request] -= 1
+        if not requests[request]:
+            del requests[request]
+        if not requests:
+            del self._requests[group]
+
     def drop(self, uid: PodUid) -> None:
         """A pod is gone, or is on no node."""
+        self._expect_no_more(uid)
         group = self._of.pop(uid, None)
         if group is not None:
             del self._members[group][uid]
@@ -172,19 +218,23 @@ class Groups:
                 self._standings[group] = found
         return found
 
-    def waiting(self, but: Group) -> list[GroupStanding]:
-        """The other groups that have started and still wait for members, the first to start first.
+    def waiting(self) -> tuple[GroupStanding, ...]:
+        """The groups that have started and still wait for members, the first to start first.
 
-        O(1) for each group that waits or has changed since.
+        The very same as before while :attr:`waits` stays.
         """
+        if not self._changed:
+            return self._in_order
+        before = self.waits
         for group in self._changed:
-            if group in self._started and self.standing(group).waits:
-                self._waiting.add(group)
-            else:
-                self._waiting.discard(group)
+            waits = group in self._started and self.standing(group).waits
+            self.waits += waits or group in self._waiting
+            (self._waiting.add if waits else self._waiting.discard)(group)
         self._changed.clear()
-        found = sorted(self._waiting - {but}, key=self._started.__getitem__)
-        return [self.standing(group) for group in found]
+        if self.waits != before:
+            found = sorted(self._waiting, key=self._started.__getitem__)
+            self._in_order = tuple(map(self.standing, found))
+        return self._in_order
 
     def _settle(self, group: Group) -> None:
         """A group has changed: whether it lives, and what is remembered of it."""

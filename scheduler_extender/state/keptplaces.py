@@ -1,20 +1,24 @@
 """The places that are kept for waiting pods, and when each ends.
 
-One place is kept on a node at a time: of several the one that ends first, so that every replica
-keeps the same one there. :data:`MOST` are kept in all; a pod that comes when there are so many gets
-none, until it is seen again.
+One place is kept on a node at a time, and :data:`MOST` in all: of several those that end first by
+their annotations, and among equals the first by UID. So every replica keeps the same ones, whatever
+it has seen first. The others take their turn as places end.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.reserved import MAX_SECONDS, Reserved
 from topology.core.devices import NodeName, PodUid
 
 MOST = 64
+
+_Order = tuple[float, PodUid]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class _Kept:
     deadline: float
 
     @property
-    def order(self) -> tuple[float, PodUid]:
+    def order(self) -> _Order:
         return self.reserved.until, self.pod.uid
 
 
@@ -32,10 +36,12 @@ class KeptPlaces:
     """Who has a place kept, by UID. Times are in seconds of the cluster's clock."""
 
     def __init__(self) -> None:
-        self._kept: dict[PodUid, _Kept] = {}
+        self._wanted: dict[PodUid, _Kept] = {}
+        self._in_order: list[_Order] = []
+        self._ends: list[tuple[float, PodUid]] = []
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return min(MOST, len(self._wanted))
 
     def take(self, pod: PodRecord, now: float, today: float) -> set[NodeName]:
         """Take a pod in as it is now; the nodes on which another place may be kept from now on.
@@ -45,40 +51,63 @@ class KeptPlaces:
         wanted = pod.reserved
         if wanted is None or pod.node is not None or pod.ended or pod.deleting:
             return self.drop(pod.uid)
-        known = self._kept.get(pod.uid)
+        known = self._wanted.get(pod.uid)
         if known is not None and known.reserved == wanted:
             deadline = known.deadline
         else:
             deadline = now + min(wanted.until - today, MAX_SECONDS)
-        if deadline <= now or (known is None and len(self._kept) >= MOST):
+        if deadline <= now:
             return self.drop(pod.uid)
-        self._kept[pod.uid] = _Kept(pod, wanted, deadline)
-        return {wanted.node} | ({known.reserved.node} if known is not None else set())
+        before = self._nodes()
+        self._put_out(pod.uid)
+        found = self._wanted[pod.uid] = _Kept(pod, wanted, deadline)
+        insort(self._in_order, found.order)
+        if known is None or known.deadline != deadline:
+            heappush(self._ends, (deadline, pod.uid))
+        return self._changed(before) | {wanted.node}
 
     def drop(self, uid: PodUid) -> set[NodeName]:
         """Keep no place for a pod any more; the nodes as :meth:`take` gives them."""
-        known = self._kept.pop(uid, None)
-        return set() if known is None else {known.reserved.node}
+        if uid not in self._wanted:
+            return set()
+        before = self._nodes()
+        self._put_out(uid)
+        return self._changed(before)
 
     def ended(self, now: float) -> Iterator[NodeName]:
-        """Each node on which a place has been kept for too long, once; it is kept no more."""
-        for uid, kept in [item for item in self._kept.items() if item[1].deadline <= now]:
-            del self._kept[uid]
-            yield kept.reserved.node
+        """Each node on which another place, or none, is kept since one has been for too long."""
+        while self._ends and self._ends[0][0] <= now:
+            deadline, uid = heappop(self._ends)
+            known = self._wanted.get(uid)
+            if known is not None and known.deadline == deadline:
+                yield from self.drop(uid)
 
     def on(self, node: NodeName) -> PodRecord | None:
         """The pod for which a place is kept on a node."""
-        here = [kept for kept in self._kept.values() if kept.reserved.node == node]
-        return min(here, key=lambda kept: kept.order).pod if here else None
+        return next((kept.pod for kept in self._first() if kept.reserved.node == node), None)
 
     def of(self, uid: PodUid) -> NodeName | None:
         """The node on which a pod's place is kept."""
-        known = self._kept.get(uid)
+        known = self._wanted.get(uid)
         if known is None:
             return None
         first = self.on(known.reserved.node)
         return known.reserved.node if first is not None and first.uid == uid else None
 
     def waiting(self) -> list[PodRecord]:
-        """The pods for which a place is kept."""
-        return [kept.pod for kept in self._kept.values()]
+        """The pods for which a place is kept, or will be once another one on its node ends."""
+        return [kept.pod for kept in self._first()]
+
+    def _first(self) -> list[_Kept]:
+        return [self._wanted[uid] for _, uid in self._in_order[:MOST]]
+
+    def _nodes(self) -> set[tuple[PodUid, NodeName]]:
+        return {(kept.pod.uid, kept.reserved.node) for kept in self._first()}
+
+    def _changed(self, before: set[tuple[PodUid, NodeName]]) -> set[NodeName]:
+        return {node for _, node in before ^ self._nodes()}
+
+    def _put_out(self, uid: PodUid) -> None:
+        known = self._wanted.pop(uid, None)
+        if known is not None:
+            del self._in_order[bisect_left(self._in_order, known.order)]

@@ -12,7 +12,14 @@ from itertools import compress, count, filterfalse, repeat
 from operator import is_
 
 from scheduler_extender.limits import AT_ONCE_STATES
-from scheduler_extender.state.answers import Answers, PlaceCount, Places, State, States, Totals
+from scheduler_extender.state.answers import (
+    Answers,
+    PlaceCount,
+    Places,
+    State,
+    States,
+    Totals,
+)
 from scheduler_extender.state.decision import Decision
 from scheduler_extender.state.faults import Faults
 from scheduler_extender.state.mix import RequestMix
@@ -186,7 +193,6 @@ class Lookup:
     def _forget_once(self, state: State) -> None:
         if self._numbers.leave(state):
             self._answers.forget_state(state)
-            self._places.forget_state(state)
 
     def leave(self, name: NodeName) -> None:
         """A node has changed, or is gone; a state that no node is in any more is forgotten."""
@@ -212,24 +218,30 @@ class Lookup:
         self, question: PlaceCount, names: Sequence[NodeName], nodes: Mapping[NodeName, NodeFacts]
     ) -> PlaceLook:
         """What is remembered of the places on ``names``, as far as their states are found."""
-        states, table = (
-            self._states.setdefault(question.request.resource, {}),
-            self._places.to(question),
-        )
+        states = self._states.setdefault(question.request.resource, {})
         look = PlaceLook({name: states.get(name) for name in names}, {}, {})
         for name, state in look.states.items():
             if state is None or state in look.known or state in look.missing:
                 continue
-            if state in table:
-                look.known[state] = table[state]
+            found = self.places(question, state)
+            if found is not None:
+                look.known[state] = found
             else:
                 look.missing[state] = nodes[name]
         return look
 
+    def places(self, question: PlaceCount, state: State) -> int | None:
+        """The places in a state, None where they are not remembered."""
+        return self._places.get(state, question)
+
     def remember_places(self, question: PlaceCount, state: State, places: int) -> None:
         """Remember it while some node is in that state."""
         if self._numbers.lives(state):
-            self._places.to(question)[state] = places
+            self._places.put(state, question, places)
+
+    def known_states(self, resource: str) -> dict[str, State]:
+        """A copy of the states that are found, by node."""
+        return dict(self._states.get(resource, {}))
 
     def totals(self, question: PlaceCount, kind: str) -> Mapping[str, int]:
         """The places in each domain of a kind, as far as they are remembered."""

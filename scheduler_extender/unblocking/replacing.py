@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice
 
+from scheduler_extender.membership import Group
 from scheduler_extender.state.budgets import Budgets, violations
 from scheduler_extender.state.enquiry import OutOfTimeError
 from scheduler_extender.state.node import NodeFacts
@@ -37,6 +38,7 @@ class Preemptor:
 
     ``asks`` is what it asks for besides devices, ``particular`` that it minds other pods of the
     node (anti-affinity, host ports, spread): then all of kube-scheduler's victims have to go.
+    ``group`` is its group, whose members are no victims: the group would lack them.
     """
 
     uid: PodUid
@@ -44,6 +46,13 @@ class Preemptor:
     priority: int
     asks: Amounts = ()
     particular: bool = False
+    group: Group | None = None
+
+    def may_evict(self, pod: PodRecord) -> bool:
+        """Whether a pod may be evicted for it."""
+        if self.group is not None and pod.membership is not None:
+            return pod.membership.group != self.group and pod.standing.priority < self.priority
+        return pod.standing.priority < self.priority
 
 
 def replaced(
@@ -59,11 +68,7 @@ def replaced(
 
     Raises :class:`.OutOfTimeError` once it is ``late``.
     """
-    able = [
-        each
-        for each in candidates(facts, pod.request.resource)
-        if each.standing.priority < pod.priority
-    ]
+    able = list(filter(pod.may_evict, candidates(facts, pod.request.resource)))
     needed = {each.uid for each in chosen} if pod.particular else set()
     if not needed <= {each.uid for each in able}:
         return None

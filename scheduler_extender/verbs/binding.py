@@ -19,7 +19,8 @@ from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, sets_of
 from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.groupenquiry import Member, as_member, gather
+from scheduler_extender.state.groupenquiry import gather
+from scheduler_extender.state.members import Member, as_member
 from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.verbs.turns import LOOKS_EVERY, Turns
@@ -184,9 +185,11 @@ def _unbound(cluster: Cluster, binder: Binder, args: BindingArgs) -> PodRecord |
 
 @dataclass(frozen=True, slots=True)
 class _Reserved:
-    """A bind that may be written: what was decided and on which facts (without the pod), the pod as
-    reserved, its bind that was in flight before, and the GPU sets to write."""
+    """A bind that may be written: the request with the siblings of that moment, what was decided
+    and on which facts (without the pod), the pod as reserved, its bind that was in flight before,
+    and the GPU sets to write."""
 
+    request: GpuRequest
     decision: Decision
     facts: NodeFacts
     ours: PodRecord
@@ -297,7 +300,7 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
                     continue
                 ours = cluster.reserve(node, _promised(pod, request.alone, decision), seen=facts)
             if ours is not None:
-                return _Reserved(decision, without, ours, before, sets)
+                return _Reserved(request, decision, without, ours, before, sets)
     raise BindError("this node changes all the time; kube-scheduler tries again")
 
 
@@ -342,13 +345,15 @@ def _looked_at_again(cluster: Cluster, reserved: _Reserved) -> _Reserved:
     """What is written, on the node's facts of now: the bind may have waited for its turn.
 
     Raises :class:`BindError` where the node takes the pod no more. The verdict that is written is
-    never stronger than the reservation.
+    never stronger than the reservation. A sibling that has ended meanwhile is to come once more:
+    who comes for it is decided about beside our reservation, and is none that may come before it.
     """
-    request, node = reserved.ours.request, reserved.ours.node
-    if node is None or not isinstance(request, GpuRequest):
+    request, node = reserved.request, reserved.ours.node
+    if node is None:
         return reserved
-    member = _member(cluster, reserved.ours, request)
-    request = request if member is None else member.request
+    member = _member(cluster, reserved.ours, request.alone)
+    if member is not None and member.request.company <= request.company:
+        request = member.request
     without = cluster.facts(node).without(frozenset({reserved.ours.uid}))
     if without.key(request.resource) == reserved.facts.key(request.resource):
         return reserved

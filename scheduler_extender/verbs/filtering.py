@@ -12,8 +12,9 @@ from scheduler_extender.state.answers import State
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import OUT_OF_DATE
 from scheduler_extender.state.enquiry import Answered, answer_of, enquire, enquire_at_once
-from scheduler_extender.state.groupenquiry import Member, gather, member_of
+from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.lookup import NotAtOnceError
+from scheduler_extender.state.members import Member, member_of
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.devices import NodeName, PodUid

@@ -13,11 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import Malformed, parse
+from scheduler_extender.membership import Group
 from scheduler_extender.state.budgets import violations
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import undecided
 from scheduler_extender.state.enquiry import OutOfTimeError, answer_of, in_time
-from scheduler_extender.state.groupenquiry import Member, gather, member_of
+from scheduler_extender.state.groupenquiry import gather
+from scheduler_extender.state.members import Member, member_of
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.standing import asks_of
@@ -56,7 +58,8 @@ def preempt(
         offered = {node: found for node, found in offered.items() if node == flying.node}
     if request.required and cluster.blind():
         return PreemptionResult()
-    asking = _Asking(cluster, preemptor(args.pod, request, cluster.settings.managed), late)
+    group = member.membership.group if member is not None else None
+    asking = _Asking(cluster, preemptor(args.pod, request, cluster.settings.managed, group), late)
     kept = {}
     with suppress(OutOfTimeError), in_time(late):
         for name, victims in offered.items():
@@ -87,14 +90,21 @@ def _group_takes(
     return not found.rejections and not found.late
 
 
-def preemptor(pod: Pod, request: GpuRequest, managed: Iterable[str]) -> Preemptor:
+def preemptor(
+    pod: Pod, request: GpuRequest, managed: Iterable[str], group: Group | None = None
+) -> Preemptor:
     """The pod as one that asks for evictions."""
     spec = pod.spec
     affinity = spec.affinity or {}
     ports = [port for c in spec.containers or () for port in c.ports or () if port.host_port]
     particular = bool(affinity.get("podAntiAffinity") or spec.topology_spread_constraints or ports)
     return Preemptor(
-        PodUid(pod.metadata.uid), request, spec.priority or 0, asks_of(pod, managed), particular
+        PodUid(pod.metadata.uid),
+        request,
+        spec.priority or 0,
+        asks_of(pod, managed),
+        particular,
+        group,
     )
 
 
@@ -159,7 +169,7 @@ class _Asking:
         if self.promised is None:
             self.promised = frozenset(
                 pod.standing.nominated
-                for pod in self.cluster.unbound_pods()
+                for pod in self.cluster.nominated_pods()
                 if pod.standing.priority >= self.pod.priority and pod.uid != self.pod.uid
             )
         return name in self.promised

@@ -8,8 +8,10 @@ from itertools import repeat
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import enquire, enquire_at_once, scores
-from scheduler_extender.state.groupenquiry import Gathering, gather, member_of
+from scheduler_extender.state.groupenquiry import Gathering, gather
+from scheduler_extender.state.members import member_of
 from scheduler_extender.wire import HostPriority, Pod
+from topology.core.devices import PodUid
 
 
 def prioritize(
@@ -22,10 +24,10 @@ def prioritize(
 ) -> list[HostPriority]:
     """A score from 0 to 10 for each offered node, in the order offered.
 
-    ``seconds`` is for how long scores may be worked out; nodes that are left over then are scored
-    as if we knew nothing of them. With ``at_once``, for which the caller holds the
-    cluster's lock, :class:`.NotAtOnceError` is raised where the answer would take too long for the
-    event loop.
+    A place that is kept for the pod goes before all others. ``seconds`` is for how long scores may
+    be worked out; nodes that are left over then are scored as if we knew nothing of them. With
+    ``at_once``, for which the caller holds the cluster's lock, :class:`.NotAtOnceError` is raised
+    where the answer would take too long for the event loop.
     """
     request = parse(pod, cluster.settings.managed)
     if request is None or isinstance(request, Malformed):
@@ -45,6 +47,9 @@ def prioritize(
             cluster, member, names, late=lambda: cluster.clock() >= until, at_once=at_once
         )
         found = _by_domain(found, group)
+    place = cluster.reserved_for(PodUid(pod.metadata.uid))
+    if place is not None:
+        found = [10 if n == place else min(9, score) for n, score in zip(names, found, strict=True)]
     return list(map(HostPriority, names, found))
 
 

@@ -233,7 +233,8 @@ class GpuRequest:
 
     ``only_gpu_plugin`` says that it asks for no other device plugin's resources, ``exclusive`` what
     the kubelet's static managers would give to it. ``siblings`` is how many pods that ask the same
-    may come to a node before it though nobody can know that yet: those of its gang.
+    may come to a node before it though nobody can know that yet: those of its gang. ``others`` are
+    those of its gang that ask for something else, with how many ask for it.
 
     Two pods that ask the same are equal whatever their containers are called, so a request is the
     key under which verdicts are remembered.
@@ -247,6 +248,7 @@ class GpuRequest:
     counts: Counts = ()
     exclusive: Exclusive = Exclusive.NOTHING
     siblings: int = 0
+    others: tuple[tuple[GpuRequest, int], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", tuple((c.role, c.count) for c in self.containers))
@@ -255,7 +257,8 @@ class GpuRequest:
     def shared_bytes(self) -> int:
         """About how many bytes it takes; memories share it."""
         more = 300 * len(self.exclusive.demands)
-        return 1000 + 300 * len(self.counts) + 100 * len(self.constraints.models) + more
+        beside = sum(each.shared_bytes for each, _ in self.others)
+        return 1000 + 300 * len(self.counts) + 100 * len(self.constraints.models) + more + beside
 
     @cached_property
     def count(self) -> int:
@@ -283,7 +286,17 @@ class GpuRequest:
     @property
     def alone(self) -> GpuRequest:
         """The same for a pod that nobody may come before."""
-        return replace(self, siblings=0) if self.siblings else self
+        return replace(self, siblings=0, others=()) if self.in_company else self
+
+    @property
+    def in_company(self) -> bool:
+        """Whether others may come before the pod."""
+        return self.company > 0
+
+    @property
+    def company(self) -> int:
+        """How many others may come before the pod."""
+        return self.siblings + sum(count for _, count in self.others)
 
     @property
     def unit(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.keptplaces import MOST
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.reserved import MAX_SECONDS, Reserved, reserved_of, value_of
-from scheduler_extender.verbs import filter_nodes
+from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.verbs.binding import BindError, Binding, bind
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
@@ -106,6 +107,20 @@ def test_the_pod_itself_is_not_refused(cluster: Cluster) -> None:
     assert asked(cluster, 2, "other", link=True) == REASON
 
 
+def test_the_pod_prefers_its_own_place_to_every_other(cluster: Cluster) -> None:
+    """Another node may cost the cluster less; but there nobody was evicted for the pod."""
+    better = machine("a100-pcie-4-bridged").topology("better")
+    cluster.put_record(better, Report("boot", 1))
+    reserve(cluster)
+    evict(cluster, "a")
+    wanted = msgspec.convert(pod(2, {"link": "nvlink"}, uid="wants"), Pod)
+    names = ["better", NODE, "unknown"]
+    assert set(names[:2]) <= set(filter_nodes(cluster, wanted, names).node_names or ())
+    found = {row.host: row.score for row in prioritize(cluster, wanted, names)}
+    assert found[NODE] == 10
+    assert max(found["better"], found["unknown"]) < 10
+
+
 class Written:
     """Takes binds, as an API server that answers at once."""
 
@@ -187,15 +202,42 @@ def test_of_two_on_one_node_the_one_that_ends_first_is_kept(cluster: Cluster) ->
     assert asked(cluster) == REASON.replace("12:05", "12:06")
 
 
-def test_there_are_only_so_many(cluster: Cluster) -> None:
-    for i in range(MOST):
-        kept = Reserved(NodeName(f"n{i}"), NOON)
-        cluster.put_pod(replace(waiting(f"w{i}", gpu_request(1)), reserved=kept))
-    reserve(cluster)
-    assert asked(cluster) == ""
-    cluster.drop_pod(PodUid("w0"))
-    reserve(cluster, called_unschedulable=False)
-    assert asked(cluster) == REASON
+def with_many(order: list[int]) -> Cluster:
+    """One place more than are kept, each on a node of its own, seen in this order."""
+    found = cluster_of({machine("dgx1-v100").topology(f"n{i}"): {} for i in range(MOST + 1)})
+    found.today = lambda: TODAY
+    for i in order:
+        kept = Reserved(NodeName(f"n{i}"), NOON + i)
+        found.put_pod(replace(waiting(f"w{i}", gpu_request(1)), reserved=kept))
+    return found
+
+
+def kept_in(cluster: Cluster) -> list[int]:
+    """The places that are kept."""
+    return [i for i in range(MOST + 1) if cluster.reserved_for(PodUid(f"w{i}")) is not None]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_too_many_every_replica_keeps_the_same(seed: int) -> None:
+    """Whichever it sees first: those that end first. The others take their turn."""
+    order = list(range(MOST + 1))
+    random.Random(seed).shuffle(order)
+    cluster = with_many(order)
+    assert kept_in(cluster) == list(range(MOST))
+    assert cluster.facts(NodeName(f"n{MOST}")).reserved is None
+    changed: list[NodeName] = []
+    cluster.on_change(changed.append)
+    cluster.drop_pod(PodUid("w3"))
+    assert kept_in(cluster) == sorted(set(order) - {3})
+    assert {NodeName("n3"), NodeName(f"n{MOST}")} <= set(changed)
+    assert cluster.facts(NodeName(f"n{MOST}")).reserved is not None
+
+
+def test_the_next_one_takes_its_turn_when_a_place_ends() -> None:
+    cluster, clock = with_many(list(range(MOST + 1))), Clock()
+    clock.now = NOON - TODAY
+    cluster.clock = clock
+    assert kept_in(cluster) == list(range(1, MOST + 1))
 
 
 def annotated(value: str, uid: str = "wants") -> Pod:

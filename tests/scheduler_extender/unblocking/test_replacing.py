@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler_extender.membership import SOURCES, Group, Membership
 from scheduler_extender.state.budgets import Budget
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.selecting import Requirement
@@ -16,7 +17,7 @@ from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaVictims, PreemptionArgs
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, singles, waiting
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 from topology.core.requests import gpu_request
 from topology.machines import machine
 
@@ -85,6 +86,21 @@ def test_nobody_of_the_same_or_a_higher_priority_is_evicted() -> None:
     cluster = cluster_of({BRIDGED: singles(0, 10, 0, 20)})
     assert ask(cluster, quad(2, priority=10), "pairs", "h0", "h2") is None
     assert uids(ask(cluster, quad(2, priority=11), "pairs", "h0", "h2")) == ["h1", "h0"]
+
+
+def test_a_sibling_of_the_same_group_is_no_victim() -> None:
+    """The group would lack it, and nothing would be gained. h1 is a sibling, and h0 is of use only
+    with h1: so the other pair goes, though it is more important."""
+    cluster = cluster_of({BRIDGED: singles(0, 0, 5, 5)})
+    wanted = quad(2)
+    wanted["metadata"] |= {"namespace": "team", "labels": {SOURCES[0].label: "g"}}
+    assert set(uids(ask(cluster, wanted, "pairs", "h0", "h2")) or ()) == {"h0", "h1"}
+    for namespace, victims in (("other", {"h0", "h1"}), ("team", {"h2", "h3"})):
+        sibling = cluster.pod(PodUid("h1"))
+        assert sibling is not None
+        group = Group(namespace, f"{SOURCES[0].name}/g")
+        cluster.put_pod(replace(sibling, membership=Membership(group, gang=True)))
+        assert set(uids(ask(cluster, wanted, "pairs", "h0", "h2")) or ()) == victims
 
 
 @pytest.mark.parametrize(

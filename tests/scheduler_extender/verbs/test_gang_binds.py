@@ -7,6 +7,7 @@ gang that is bound in part. So where only a report is missing, the bind waits fo
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -146,3 +147,36 @@ def test_what_no_report_will_mend_is_refused_at_once(plane: Plane) -> None:
         plane.cluster.put_pod(pod)
         plane.report(name, *pair)
     assert plane.bind("p0") == SIBLINGS.reason
+
+
+class Meanwhile(Turns):
+    """Turns in which something happens between the reservation and the turn."""
+
+    def __init__(self, cluster: Cluster, happens: Callable[[], None]) -> None:
+        super().__init__(cluster, FOREVER)
+        self.happens = happens
+
+    def wait(self, pod: PodRecord, late: Callable[[], bool]) -> bool:
+        """It happens, and then it is the pod's turn as ever."""
+        self.happens()
+        return super().wait(pod, late)
+
+
+def test_a_sibling_that_ends_before_the_turn_refuses_nobody() -> None:
+    """GPUs 1 to 4 hold one pair for sure. Who comes for the sibling that has failed is decided
+    about beside the member that is reserved."""
+    plane = Plane()
+    for name, pair in (("a", (0, 5)), ("b", (6, 7))):
+        holder = PodRecord(PodUid(name), "default", name, NODE, gpu_request(2), "Running")
+        plane.cluster.put_pod(holder)
+        plane.report(name, *pair)
+    pair_gang = replace(GANG, size=2)
+    sibling = PodRecord(PodUid("p0"), "default", "p0", NodeName("x"), PAIR, membership=pair_gang)
+    plane.cluster.put_pod(sibling)
+
+    def fails() -> None:
+        plane.cluster.put_pod(replace(sibling, phase="Failed"))
+        plane.cluster.put_pod(replace(holder, deleting=True))
+
+    plane.turns = Meanwhile(plane.cluster, fails)
+    assert plane.bind("p1", pair_gang) == ""

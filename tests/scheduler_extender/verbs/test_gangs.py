@@ -124,6 +124,66 @@ def test_when_all_members_pass_each_bind_is_done(kind: str, gpus: int, constrain
         assert started
 
 
+MIXED = (("", 1), ("", 1), ("nvlink", 2), ("nvlink", 2), ("nvlink", 3), ("nvlink", 4), ("", 2))
+
+
+@pytest.mark.parametrize("kind", ["dgx1-v100", "a100-pcie-4-bridged", "hgx-h100-8"])
+def test_members_that_ask_for_different_things_are_all_bound(kind: str) -> None:
+    """Each member counts what its siblings ask for, as far as they have been seen."""
+    started = 0
+    for seed in range(40):
+        rng = random.Random(f"{kind} {seed}")
+        scheduler = on(kind, 2)
+        left = dict.fromkeys(scheduler.names, 4 if kind.startswith("a100") else 8)
+        for i in range(rng.randrange(3)):
+            node = rng.choice(scheduler.names)
+            left[node] -= scheduler.bind(pod(1, name=f"first{i}", uid=f"first{i}"), node) == ""
+        asks = [rng.choice(MIXED) for _ in range(rng.randint(2, 5))]
+        pods = [gang(f"p{i}", len(asks), n) for i, (_, n) in enumerate(asks)]
+        for each, (link, _) in zip(pods, asks, strict=True):
+            if not link:
+                del each["metadata"]["annotations"]["gpu-topology.io/link"]
+            seen = pod_record(msgspec.convert(each, Pod), MANAGED)
+            assert seen is not None
+            scheduler.cluster.put_pod(seen)
+        chosen = []
+        for each, (_, n) in zip(pods, asks, strict=True):
+            fits = [name for name in scheduler.passing(each) if left[name] >= n]
+            if not fits:
+                break
+            chosen.append((each, rng.choice(fits)))
+            left[chosen[-1][1]] -= n
+        if len(chosen) < len(pods):
+            continue  # the scheduler would bind none of them
+        started += 1
+        rng.shuffle(chosen)
+        for each, node in chosen:
+            assert scheduler.bind(each, node) == "", (seed, asks)
+    assert started >= 5
+
+
+def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
+    """GPUs 0 to 2 are free, and 0 and 1 are bridged: a pod with one GPU may take one of them."""
+    scheduler = on("a100-pcie-4-bridged", free=(0, 1, 2))
+    worker, leader = gang("worker", 2), gang("leader", 2, 1)
+    del leader["metadata"]["annotations"]["gpu-topology.io/link"]
+    seen = pod_record(msgspec.convert(leader, Pod), MANAGED)
+    assert seen is not None
+    assert scheduler.passing(worker) == scheduler.names, "nobody has told of the leader"
+    scheduler.cluster.put_pod(seen)
+    assert scheduler.reasons(worker) == {SIBLINGS.reason}
+    for gone in (replace(seen, deleting=True), replace(seen, node=NodeName("elsewhere"))):
+        scheduler.cluster.put_pod(gone)
+        assert scheduler.passing(worker) == scheduler.names
+        scheduler.cluster.drop_pod(seen.uid)
+        scheduler.cluster.put_pod(seen)
+        assert scheduler.reasons(worker) == {SIBLINGS.reason}
+    scheduler.cluster.reserve(NodeName("elsewhere"), seen)
+    assert scheduler.passing(worker) == scheduler.names
+    scheduler.cluster.release(seen.uid)
+    assert scheduler.reasons(worker) == {SIBLINGS.reason}, "its bind has failed, it comes again"
+
+
 def test_a_gang_whose_size_nobody_says_counts_all_that_there_is_room_for() -> None:
     """Six free GPUs take two pairs whichever come first, and not always three."""
     scheduler = on("dgx1-v100", free=(1, 2, 3, 4, 6, 7))

@@ -210,9 +210,33 @@ def test_any_node_label_names_a_domain(scheduler: Scheduler) -> None:
     assert set(scheduler.passing(asked)) == expected
 
 
-def test_a_label_that_no_node_has_is_no_domain(scheduler: Scheduler) -> None:
-    asked = member("first", annotations={"group-domain": "example.com/nothing"})
-    assert scheduler.reasons(asked) == {NO_DOMAIN.reason}
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("nodes", ": did you mean node?"),
+        ("Node", ": did you mean node?"),
+        ("nvlink_domain", ": did you mean nvlink-domain?"),
+        ("nvlink", ": did you mean nvlink-domain?"),
+        ("example.com/nothing", " (without a label there are node and nvlink-domain)"),
+        ("rack", " (without a label there are node and nvlink-domain)"),
+    ],
+)
+def test_a_label_that_no_node_has_is_no_domain(
+    scheduler: Scheduler, written: str, hint: str
+) -> None:
+    asked = member("first", annotations={"group-domain": written})
+    said = f"no node has the label {written} that group-domain names{hint}"
+    assert scheduler.filter(asked).unresolvable == dict.fromkeys(scheduler.names, said)
+    assert scheduler.bind(asked, "a-00") == said
+    scheduler.cluster.put_node(NodeName("a-00"), advertises=True, labels={written: "x"})
+    assert scheduler.reasons(asked) == {NO_DOMAIN.reason, TOO_SMALL.reason}
+
+
+def test_a_reason_quotes_a_long_label_in_part(scheduler: Scheduler) -> None:
+    asked = member("first", annotations={"group-domain": f"{'example.' * 25}com/{'block' * 12}"})
+    (reason,) = scheduler.reasons(asked)
+    assert reason.startswith("no node has the label example.")
+    assert len(reason) < 200
 
 
 def test_the_label_of_a_node_may_change(scheduler: Scheduler) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -12,7 +13,7 @@ from topology.core import remembering
 from topology.core.admission import Kubelet, admissions, container_sets
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.budget import SPENT
-from topology.core.devices import Bytes, NodeName
+from topology.core.devices import MIB, Bytes, NodeName
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.placement import TOO_MUCH, Verdict, assess, endangers
@@ -86,6 +87,22 @@ def test_what_is_over_budget_is_not_promised_and_refuses_a_bind() -> None:
     promise = Unreported(request.counts, promised=request.constraints)
     assert endangers(node, Availability(node.shape.all_gpus, unreported=(promise,)), gpu_request(1))
     assert container_sets(node, now.free, request.counts)[-1] is None
+
+
+def test_many_pods_that_may_end_between_hint_and_devices_take_no_memory() -> None:
+    """Any of eighteen pods may have released its instance by then: that is 262,144 ways, which are
+    too many to follow and must not be listed to find that out."""
+    facts = AllocatorFacts("distributed", "v0.19.3", "restricted")
+    node = Kubelet(machine("dgx2").topology("n").shape, facts)
+    releasing = tuple(1 << i % 8 for i in range(18))
+    tracemalloc.start()
+    try:
+        found = admissions(node, 0xFF00, ((Role.APP, 1),), releasing=releasing)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found.sets, SPENT in found.hazards) == (None, True)
+    assert most < 4 * MIB
 
 
 def test_a_score_that_is_over_budget_is_in_the_middle() -> None:

@@ -138,7 +138,10 @@ class Walk:
         found: set[Pool] = set()
         for stage in stages:
             hints = self._hints_for(stage, asked, pod_hint)
-            for later in self._after_hint(stage, pod_hint):
+            laters = self._after_hint(stage, pod_hint)
+            if laters is None:
+                return None
+            for later in laters:
                 sets = self.given(later, asked.devices, hints)
                 if sets is None:
                     return None
@@ -191,13 +194,12 @@ class Walk:
             }
         return stages
 
-    def _after_hint(self, stage: Stage, pod_hint: PodHint) -> set[Stage]:
-        """The stages in which a container gets its devices, once its hint was merged in one."""
+    def _after_hint(self, stage: Stage, pod_hint: PodHint) -> set[Stage] | None:
+        """The stages in which a container gets its devices, once its hint was merged in one; None
+        where they are over budget."""
         if not self._kubelet.aligns or pod_hint is not None or not self._releasing:
             return {stage}
-        stages = self._with_releases({stage})
-        self.steps += len(stages)
-        return stages
+        return None if self._too_many_releases({stage}) else self._with_releases({stage})
 
     # 2. One container.
 
@@ -214,7 +216,10 @@ class Walk:
                 if hints:
                     after.add(stage)
                 continue
-            for later in self._after_hint(stage, pod_hint):
+            laters = self._after_hint(stage, pod_hint)
+            if laters is None:
+                return None
+            for later in laters:
                 sets = self.given(later, count, hints)
                 if sets is None or self.spent:
                     return None

@@ -1,0 +1,66 @@
+"""Anybody may start groups that never end, over all nodes: other groups are answered all the same.
+
+The clock is this thread's own processor time, so that a busy machine makes no difference.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import pytest
+
+from scheduler_extender.limits import VERB_SECONDS
+from scheduler_extender.verbs import filter_nodes
+from scheduler_extender.wire import FilterResult, Pod
+from tests.scheduler_extender.test_meetings import record
+from tests.scheduler_extender.verbs.racks import Scheduler, member
+from topology.core.devices import NodeName
+
+NODES = 2_000
+GROUPS = 300
+ZONE = {"group-domain": "zone"}
+TRIES = 3
+"""The first question works out what the next ones find."""
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Scheduler:
+    """A zone in which 300 groups have started, each of which waits for twenty members or so."""
+    scheduler = Scheduler({"a": NODES})
+    scheduler.cluster.clock = time.thread_time
+    for i, name in enumerate(scheduler.names):
+        labels = {"zone": "z", "block": f"{i // 16}"}
+        scheduler.cluster.put_node(NodeName(name), advertises=True, labels=labels)
+    for i in range(GROUPS):
+        manifest = member(f"g{i}", f"g{i}", 20 + i % 7, 1 + i % 4, ZONE)
+        manifest["spec"]["nodeName"] = scheduler.names[i]
+        scheduler.cluster.put_pod(record(manifest))
+    return scheduler
+
+
+def ask(scheduler: Scheduler, name: str, seconds: float, **more: object) -> FilterResult:
+    """What filter answers about all nodes."""
+    asked = msgspec.convert(member(name, **more), Pod)  # type: ignore[arg-type]
+    return filter_nodes(scheduler.cluster, asked, scheduler.names, seconds)
+
+
+def test_a_group_is_answered_beside_hundreds_that_wait(crowded: Scheduler) -> None:
+    blocks = {"group": "mine", "size": 2, "gpus": 4, "annotations": {"group-domain": "block"}}
+    for _ in range(TRIES):
+        found = ask(crowded, "mine", VERB_SECONDS, **blocks)
+    assert found.error == ""
+    started = time.thread_time()
+    again = ask(crowded, "mine", VERB_SECONDS, **blocks)
+    assert again == found
+    assert time.thread_time() - started < VERB_SECONDS / 5
+
+
+def test_a_change_costs_no_more_than_one_question(crowded: Scheduler) -> None:
+    """A member of a waiting group comes, and a node changes: both move kept places."""
+    for i in range(3):
+        manifest = member(f"g7-{i}", "g7", 20, 4, ZONE)
+        manifest["spec"]["nodeName"] = crowded.names[NODES - 1 - i]
+        crowded.cluster.put_pod(record(manifest))
+        found = ask(crowded, "x", VERB_SECONDS, group="x", size=2, gpus=1, annotations=ZONE)
+        assert found.error == ""
