@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench sbom lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart sbom lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ chaos: $(VENV)/dev.stamp        ## replicas, API server and etcd killed at rando
 
 bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do-nothing route
 	$(BIN)/python -m benchmarks latency --json $(OUT)/latency.json
+
+chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manifests/base
+	$(BIN)/python -m manifests.generatechart
 
 sbom: $(VENV)/dev.stamp          ## the packages of the image as a CycloneDX bill of materials
 	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/sbom.cdx.json

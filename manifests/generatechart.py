@@ -3,7 +3,7 @@
 The base says what is installed, once. :data:`PLACES` says where the chart lets its user change
 something, and by which value; everything else is taken over as it is, and the base's namespace
 becomes the release's. Rendered with its default values into the base's namespace the chart gives
-the base's objects again (``tests/e2e/test_chart.py``); why it is made this way round: docs/adr/0018.
+the base's objects again (``tests/e2e/test_chart.py``). Why it is made so: docs/adr/0018.
 
 A place names one field of an object. Its text replaces the field's value, or with ``lines`` the
 whole line (or, behind a list, a line that is added to it).
@@ -58,94 +58,129 @@ class Place:
 EXTENDER, AGENT = "gpu-topology-extender", "gpu-topology-agent"
 POD: tuple[Step, ...] = ("spec", "template", "spec")
 CONTAINER: tuple[Step, ...] = (*POD, "containers", 0)
-IMAGE = '{{ include "gpu-topology.image" . }}'
+
+
+def _when(condition: str, text: str) -> str:
+    """The text where a value is true, or not empty."""
+    return f"{{{{- if {condition} }}}}\n{text}\n{{{{- end }}}}"
+
+
+def _each(values: str, text: str) -> str:
+    """The text for each of several values; ``.`` in it is the one."""
+    return f"{{{{- range {values} }}}}\n{text}\n{{{{- end }}}}"
+
+
+def _shown(value: str) -> str:
+    return f"{{{{ {value} }}}}"
+
+
+def _lines(*texts: str) -> str:
+    return "\n".join(texts)
+
+
+FURTHER = _shown(". | quote")
 
 
 def _workload(kind: str, name: str, values: str) -> Iterator[Place]:
     """What extender and agents have in common."""
-    yield Place(kind, name, (*CONTAINER, "image"), IMAGE)
-    pulling = "{{- with .Values.image.pullPolicy }}\nimagePullPolicy: {{ . }}\n{{- end }}"
+    policy, secrets = ".Values.image.pullPolicy", ".Values.image.pullSecrets"
+    image = _shown('include "gpu-topology.image" .')
+    yield Place(kind, name, (*CONTAINER, "image"), image)
+    pulling = _when(policy, f"imagePullPolicy: {_shown(policy)}")
     yield Place(kind, name, (*CONTAINER, "imagePullPolicy"), pulling, lines=True)
     yield Place(kind, name, (*CONTAINER, "resources"), f"toYaml {values}.resources", block=True)
-    secrets = (
-        "{{- with .Values.image.pullSecrets }}\n"
-        "imagePullSecrets:\n{{- range . }}\n- name: {{ . }}\n{{- end }}\n{{- end }}"
-    )
-    yield Place(kind, name, (*POD, "imagePullSecrets"), secrets, lines=True)
-    yield Place(kind, name, (*POD, "priorityClassName"), f"{{{{ {values}.priorityClassName }}}}")
+    listed = _when(secrets, _lines("imagePullSecrets:", _each(secrets, f"- name: {_shown('.')}")))
+    yield Place(kind, name, (*POD, "imagePullSecrets"), listed, lines=True)
+    yield Place(kind, name, (*POD, "priorityClassName"), _shown(f"{values}.priorityClassName"))
     yield Place(kind, name, (*POD, "tolerations"), f"toYaml {values}.tolerations", block=True)
 
 
 def _extender() -> Iterator[Place]:
     where, values = ("Deployment", EXTENDER), ".Values.extender"
     yield from _workload(*where, values)
-    yield Place(*where, ("spec", "replicas"), f"{{{{ {values}.replicas }}}}")
-    labels = f"{{{{- with {values}.nodeSelector }}}}\nnodeSelector: {{{{ toJson . }}}}\n{{{{- end }}}}"
+    yield Place(*where, ("spec", "replicas"), _shown(f"{values}.replicas"))
+    labels = _when(
+        f"{values}.nodeSelector", f"nodeSelector: {_shown(f'toJson {values}.nodeSelector')}"
+    )
     yield Place(*where, (*POD, "nodeSelector"), labels, lines=True)
-    flags = (
-        f'{{{{- if ne {values}.require "expected" }}}}\n- --require={{{{ {values}.require }}}}\n{{{{- end }}}}\n'
-        f'{{{{- if ne {values}.refusals "certain" }}}}\n- --refusals={{{{ {values}.refusals }}}}\n{{{{- end }}}}\n'
-        f"{{{{- if {values}.shadow }}}}\n- --shadow\n{{{{- end }}}}\n"
-        f"{{{{- range {values}.extraArgs }}}}\n- {{{{ . | quote }}}}\n{{{{- end }}}}"
+    require, refusals = f"{values}.require", f"{values}.refusals"
+    flags = _lines(
+        _when(f'ne {require} "expected"', f"- --require={_shown(require)}"),
+        _when(f'ne {refusals} "certain"', f"- --refusals={_shown(refusals)}"),
+        _when(f"{values}.shadow", "- --shadow"),
+        _each(f"{values}.extraArgs", f"- {FURTHER}"),
     )
     yield Place(*where, (*CONTAINER, "args", "+"), flags, lines=True)
-    sources = (
-        f"{{{{- with {values}.schedulerAddresses }}}}\n"
-        "from:\n{{- range . }}\n- ipBlock: {cidr: {{ . | quote }}}\n{{- end }}\n{{- end }}"
+    # The second scheduler is an ordinary pod, whose packets come from its own address.
+    second, addresses = ".Values.scheduler.enabled", f"{values}.schedulerAddresses"
+    own = '    matchLabels: {{- include "gpu-topology.schedulerLabels" . | nindent 10 }}'
+    sources = _lines(
+        "from:",
+        _when(second, _lines("- podSelector:", own)),
+        _each(addresses, f"- ipBlock: {{cidr: {FURTHER}}}"),
     )
     policy = ("spec", "ingress", 0, "from")
-    yield Place("NetworkPolicy", EXTENDER, policy, sources, lines=True)
+    text = _when(f"or {second} {addresses}", sources)
+    yield Place("NetworkPolicy", EXTENDER, policy, text, lines=True)
 
 
 def _agent() -> Iterator[Place]:
     where, values = ("DaemonSet", AGENT), ".Values.agent"
     yield from _workload(*where, values)
-    labels = (
-        f"{{{{- if not {values}.everyNode }}}}\n"
-        f"nodeSelector: {{{{ toJson {values}.nodeSelector }}}}\n{{{{- end }}}}"
-    )
-    yield Place(*where, (*POD, "nodeSelector"), labels, lines=True)
-    runtime = (
-        f"{{{{- with {values}.runtimeClassName }}}}\nruntimeClassName: {{{{ . }}}}\n{{{{- end }}}}\n"
-        f"{{{{- if {values}.hostPID }}}}\nhostPID: true\n{{{{- end }}}}"
-    )
-    yield Place(*where, (*POD, "runtimeClassName"), runtime, lines=True)
-    flags = (
-        f"{{{{- if {values}.kubeletInsecureTLS }}}}\n- --kubelet-insecure-tls\n{{{{- end }}}}\n"
-        f"{{{{- range {values}.extraArgs }}}}\n- {{{{ . | quote }}}}\n{{{{- end }}}}"
+    labels = f"nodeSelector: {_shown(f'toJson {values}.nodeSelector')}"
+    text = _when(f"not {values}.everyNode", labels)
+    yield Place(*where, (*POD, "nodeSelector"), text, lines=True)
+    runtime = f"{values}.runtimeClassName"
+    text = _when(runtime, f"runtimeClassName: {_shown(runtime)}")
+    yield Place(*where, (*POD, "runtimeClassName"), text, lines=True)
+    text = _when(f"{values}.hostPID", "hostPID: true")
+    yield Place(*where, (*POD, "hostPID"), text, lines=True)
+    flags = _lines(
+        _when(f"{values}.kubeletInsecureTLS", "- --kubelet-insecure-tls"),
+        _each(f"{values}.extraArgs", f"- {FURTHER}"),
     )
     yield Place(*where, (*CONTAINER, "args", "+"), flags, lines=True)
-    driver, devices = f"{{{{- if {values}.hostDriver.enabled }}}}", f"{{{{- if {values}.deviceMounts }}}}"
-    seen = "/usr/local/nvidia/lib64"
-    variable = f"{driver}\n- {{name: LD_LIBRARY_PATH, value: {seen}}}\n{{{{- end }}}}"
-    yield Place(*where, (*CONTAINER, "env", "+"), variable, lines=True)
-    rights = f"allowPrivilegeEscalation: {{{{ {values}.hostDriver.enabled }}}}\n{driver}\nprivileged: true\n{{{{- end }}}}"
+    yield from _gpus_of_the_host(where, values)
+
+
+def _gpus_of_the_host(where: tuple[str, str], values: str) -> Iterator[Place]:
+    """Where NVIDIA's runtime gives the agent nothing, or gives it by a mount only."""
+    driver, devices = f"{values}.hostDriver.enabled", f"{values}.deviceMounts"
+    folder = "/usr/local/nvidia/lib64"
+    text = _when(driver, f"- {{name: LD_LIBRARY_PATH, value: {folder}}}")
+    yield Place(*where, (*CONTAINER, "env", "+"), text, lines=True)
+    rights = _lines(
+        f"allowPrivilegeEscalation: {_shown(driver)}", _when(driver, "privileged: true")
+    )
     escalation = (*CONTAINER, "securityContext", "allowPrivilegeEscalation")
     yield Place(*where, escalation, rights, lines=True)
-    mounts = (
-        f"{driver}\n- {{name: driver, mountPath: {seen}, readOnly: true}}\n{{{{- end }}}}\n{devices}\n"
-        "- {name: all-gpus, mountPath: /var/run/nvidia-container-devices/all, readOnly: true}\n"
-        "{{- end }}"
+    all_gpus = "/var/run/nvidia-container-devices/all"
+    mounts = _lines(
+        _when(driver, f"- {{name: driver, mountPath: {folder}, readOnly: true}}"),
+        _when(devices, f"- {{name: all-gpus, mountPath: {all_gpus}, readOnly: true}}"),
     )
     yield Place(*where, (*CONTAINER, "volumeMounts", "+"), mounts, lines=True)
-    volumes = (
-        f"{driver}\n- name: driver\n  hostPath: {{path: {{{{ {values}.hostDriver.path | quote }}}}, type: Directory}}\n{{{{- end }}}}\n"
-        f"{devices}\n- name: all-gpus\n  hostPath: {{path: /dev/null, type: CharDevice}}\n{{{{- end }}}}"
+    path = _shown(f"{values}.hostDriver.path | quote")
+    host = f"  hostPath: {{path: {path}, type: Directory}}"
+    nothing = "  hostPath: {path: /dev/null, type: CharDevice}"
+    volumes = _lines(
+        _when(driver, _lines("- name: driver", host)),
+        _when(devices, _lines("- name: all-gpus", nothing)),
     )
     yield Place(*where, (*POD, "volumes", "+"), volumes, lines=True)
 
 
 def _crd() -> Iterator[Place]:
-    keep = "{{- if .Values.crd.keep }}\nannotations:\n  helm.sh/resource-policy: keep\n{{- end }}"
+    keep = _when(".Values.crd.keep", _lines("annotations:", "  helm.sh/resource-policy: keep"))
     name = "gputopologies.gpu-topology.io"
     yield Place("CustomResourceDefinition", name, ("metadata", "annotations"), keep, lines=True)
 
 
 def _scheduler() -> Iterator[Place]:
     where, values = ("KubeSchedulerConfiguration", ""), ".Values.scheduler"
-    yield Place(*where, ("profiles", 0, "schedulerName"), f"{{{{ {values}.name }}}}")
+    yield Place(*where, ("profiles", 0, "schedulerName"), _shown(f"{values}.name"))
     share = ("percentageOfNodesToScore",)
-    yield Place(*where, share, f"{{{{ {values}.percentageOfNodesToScore }}}}")
+    yield Place(*where, share, _shown(f"{values}.percentageOfNodesToScore"))
 
 
 PLACES = (*_extender(), *_agent(), *_crd(), *_scheduler())
@@ -190,16 +225,19 @@ def templates() -> dict[str, str]:
     for name, (kinds, condition) in FILES.items():
         objects = [each for each in base if each["kind"] in kinds]
         found[name] = _file("manifests/base", objects, condition, unused)
-    if left := {each["kind"] for each in base} - LEFT_OUT - set().union(*(k for k, _ in FILES.values())):
+    if (
+        left := {each["kind"] for each in base}
+        - LEFT_OUT
+        - set().union(*(k for k, _ in FILES.values()))
+    ):
         raise ChartError(f"no template takes {', '.join(sorted(left))}")
     source = "manifests/base/options/cert-manager"
-    certificates = [_labelled(each) for each in _documents(HERE / "base/options/cert-manager/certificates.yaml")]
-    found["certificates.yaml"] = _file(
-        source, certificates, ".Values.certManager.enabled", unused
-    )
+    certificates = _documents(HERE / "base/options/cert-manager/certificates.yaml")
+    found["certificates.yaml"] = _file(source, certificates, ".Values.certManager.enabled", unused)
     found["_schedulerconfig.tpl"] = _scheduler_configuration(unused)
     if unused:
-        raise ChartError(f"the base has no {', '.join(str(place.path) for place in unused)}")
+        named = sorted(f"{p.kind} with {'.'.join(map(str, p.path))}" for p in unused)
+        raise ChartError(f"the base has no {', no '.join(named)}")
     return found
 
 
@@ -216,12 +254,6 @@ def kustomized(folder: Path) -> list[Object]:
 
 def _documents(path: Path) -> list[Object]:
     return list(yaml.safe_load_all(path.read_text()))
-
-
-def _labelled(made: Object) -> Object:
-    """The object with the labels that the component's kustomization gives it."""
-    labels = {"app.kubernetes.io/component": "extender", "app.kubernetes.io/name": "gpu-topology"}
-    return {**made, "metadata": {**made["metadata"], "labels": labels}}
 
 
 def _file(source: str, objects: list[Object], condition: str | None, unused: set[Place]) -> str:
@@ -251,7 +283,10 @@ def _scheduler_configuration(unused: set[Place]) -> str:
     extender["tlsConfig"] |= {field: f"{folder}/{name}" for field, name in files.items()}
     body = _template(found, unused)
     return (
-        HEAD % source + '{{- define "gpu-topology.schedulerConfiguration" -}}\n' + body + "{{- end }}\n"
+        HEAD % source
+        + '{{- define "gpu-topology.schedulerConfiguration" -}}\n'
+        + body
+        + "{{- end }}\n"
     )
 
 
@@ -297,10 +332,8 @@ def _filled(line: str, place: Place, mark: str) -> list[str]:
             raise ChartError(f"{place.path} is the first key of a list's item")
         parts = place.text.splitlines()
         return [p if p.startswith("{{-") else f"{indent}{p}" for p in parts]
-    if place.block:
-        text = f"{{{{- {place.text} | nindent {len(indent) + 2} }}}}"
-    else:
-        text = place.text
+    block = f"{{{{- {place.text} | nindent {len(indent) + 2} }}}}"
+    text = block if place.block else place.text
     quoted = f"'{mark}'" if f"'{mark}'" in line else mark
     return [line.replace(quoted, text)]
 

@@ -59,6 +59,12 @@ def kueue_program() -> Path:
     return programs(building.KUEUE) / "kueue"
 
 
+@pytest.fixture(scope="session")
+def helm_program() -> Path:
+    """Helm."""
+    return programs(building.HELM) / "helm"
+
+
 @pytest.fixture(scope="module")
 def real(
     control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory

@@ -1,0 +1,285 @@
+"""The chart, by Helm itself: it renders what the base is, and installs, changes and goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.e2e.controlplane import ControlPlane
+from tests.manifests.building import (
+    AGENT,
+    BASE,
+    KUBERNETES,
+    NAMESPACE,
+    OPTIONS,
+    ROOT,
+    Object,
+    objects,
+    with_option,
+)
+from tests.waiting import FOREVER
+
+pytestmark = pytest.mark.e2e
+
+CHART = ROOT / "manifests" / "chart"
+CRD = "gputopologies.gpu-topology.io"
+MUTATES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+AGENT_VALUES = {
+    "device-mounts": {"deviceMounts": True},
+    "every-node": {"everyNode": True},
+    "host-driver": {"hostDriver": {"enabled": True}},
+    "host-pid": {"hostPID": True},
+    "kubelet-insecure-tls": {"kubeletInsecureTLS": True},
+    "runtime-class": {"runtimeClassName": "nvidia"},
+}
+"""The chart's values that stand for the components of manifests/agent/options."""
+Helm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def helm(helm_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Runs Helm with values; it keeps its own files in a folder of the tests."""
+    home = tmp_path_factory.mktemp("helm")
+    kept = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+
+    def run(*words: str, values: Object | None = None) -> subprocess.CompletedProcess[str]:
+        path = home / "values.yaml"
+        path.write_text(yaml.safe_dump(values))
+        given = () if values is None else ("--values", str(path))
+        return subprocess.run(
+            [str(helm_program), *words, *given],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=FOREVER,
+            env={**os.environ, **kept, "KUBECONFIG": os.devnull},
+        )
+
+    return run
+
+
+def rendered(helm: Helm, *words: str, **values: Any) -> list[Object]:
+    """What the chart makes of values, in the base's namespace."""
+    words = ("template", "gpu-topology", str(CHART), "--namespace", NAMESPACE, *words)
+    done = helm(*words, values=values)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def by_name(found: list[Object]) -> dict[tuple[str, str], Object]:
+    """Objects by kind and name, none of them twice."""
+    known = {(each["kind"], each["metadata"]["name"]): each for each in found}
+    assert len(known) == len(found)
+    return known
+
+
+def without_namespace(found: list[Object]) -> dict[tuple[str, str], Object]:
+    """The objects without the Namespace, which a release has and does not contain."""
+    return by_name([each for each in found if each["kind"] != "Namespace"])
+
+
+def test_the_chart_renders_the_objects_of_the_base(helm: Helm) -> None:
+    expected, found = without_namespace(objects()), by_name(rendered(helm))
+    crd = found["CustomResourceDefinition", CRD]["metadata"]
+    assert crd.pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert found.keys() == expected.keys()
+    for key, each in found.items():
+        assert each == expected[key], key
+
+
+def test_a_release_elsewhere_names_the_bases_namespace_nowhere(helm: Helm) -> None:
+    words = ("template", "gpu-topology", str(CHART), "--namespace", "elsewhere")
+    done = helm(*words, values={"scheduler": {"enabled": True}, "certManager": {"enabled": True}})
+    assert done.returncode == 0, done.stderr
+    assert NAMESPACE not in done.stdout
+    assert "system:serviceaccount:elsewhere:gpu-topology-extender" in done.stdout
+
+
+def sorted_lists(found: Any) -> Any:
+    """The same with what is a list by name in Kubernetes in the order of its names."""
+    if isinstance(found, dict):
+        return {key: sorted_lists(value) for key, value in found.items()}
+    if isinstance(found, list):
+        parts = [sorted_lists(each) for each in found]
+        if all(isinstance(each, dict) and "name" in each for each in parts):
+            return sorted(parts, key=lambda each: str(each["name"]))
+        return parts
+    return found
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_value_of_the_agent_does_what_the_component_does(
+    helm: Helm, option: str, tmp_path: Path
+) -> None:
+    assert sorted(AGENT_VALUES) == OPTIONS
+    (expected,) = (e for e in objects(with_option(option, tmp_path)) if e["kind"] == "DaemonSet")
+    values = AGENT_VALUES[option]
+    found = by_name(rendered(helm, agent=values))["DaemonSet", expected["metadata"]["name"]]
+    assert sorted_lists(found) == sorted_lists(expected)
+    (plain,) = (e for e in objects(AGENT) if e["kind"] == "DaemonSet")
+    assert sorted_lists(found) != sorted_lists(plain)
+
+
+def test_cert_manager_is_asked_for_what_the_component_asks_for(helm: Helm, tmp_path: Path) -> None:
+    base = os.path.relpath(BASE, tmp_path.resolve())
+    overlay = {"resources": [base], "components": [f"{base}/options/cert-manager"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    expected = without_namespace(objects(tmp_path))
+    found = by_name(rendered(helm, certManager={"enabled": True}, crd={"keep": False}))
+    assert found == expected
+
+
+def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
+    extender = {
+        "require": "guaranteed",
+        "refusals": "ignore",
+        "shadow": True,
+        "extraArgs": ["--stale-after=300"],
+        "schedulerAddresses": ["192.0.2.10/32"],
+    }
+    image = {"repository": "example/gpus", "tag": "7", "pullPolicy": "Always", "pullSecrets": ["s"]}
+    found = by_name(rendered(helm, extender=extender, image=image))
+    spec = found["Deployment", "gpu-topology-extender"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    flags = ["--require=guaranteed", "--refusals=ignore", "--shadow", "--stale-after=300"]
+    assert container["args"][-4:] == flags
+    assert (container["image"], container["imagePullPolicy"]) == ("example/gpus:7", "Always")
+    assert spec["imagePullSecrets"] == [{"name": "s"}]
+    first, _ = found["NetworkPolicy", "gpu-topology-extender"]["spec"]["ingress"]
+    assert first["from"] == [{"ipBlock": {"cidr": "192.0.2.10/32"}}]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({}, id="defaults"),
+        pytest.param({"scheduler": {"enabled": True}}, id="second-scheduler"),
+        pytest.param({"certManager": {"enabled": True}}, id="cert-manager"),
+    ],
+)
+def test_helm_finds_no_fault_with_the_chart(helm: Helm, values: Object) -> None:
+    done = helm("lint", "--strict", str(CHART), values=values)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for each in rendered(helm, "--api-versions", MUTATES, **values):
+        if each["apiVersion"].startswith("cert-manager.io/"):
+            continue
+        if each["kind"].startswith("MutatingAdmissionPolicy"):
+            continue  # asked of a real API server: test_second_scheduler.py
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        pytest.param({"extender": {"require": "possible"}}, "require", id="unknown-word"),
+        pytest.param({"extender": {"replicas": 0}}, "replicas", id="no-replicas"),
+        pytest.param({"agent": {"runtimeclassname": "n"}}, "runtimeclassname", id="misspelt"),
+        pytest.param({"shadow": True}, "shadow", id="at-the-wrong-place"),
+        pytest.param(
+            {"scheduler": {"name": "default-scheduler"}}, "name", id="the-first-ones-name"
+        ),
+        pytest.param({"scheduler": {"steering": "yes"}}, "steering", id="unknown-steering"),
+        pytest.param({"agent": {"hostDriver": {"path": "lib"}}}, "path", id="relative-path"),
+        pytest.param(
+            {"extender": {"schedulerAddresses": ["192.0.2.1"]}}, "schedulerAddresses", id="no-cidr"
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_by_its_name(
+    helm: Helm, values: Object, field: str
+) -> None:
+    done = helm("template", "gpu-topology", str(CHART), values=values)
+    assert done.returncode == 1
+    assert "values don't meet the specifications of the schema" in done.stderr
+    assert field in done.stderr
+
+
+def test_an_old_cluster_is_refused(helm: Helm) -> None:
+    done = helm("template", "gpu-topology", str(CHART), "--kube-version", "v1.29.9")
+    assert done.returncode == 1
+    assert "requires kubeVersion: >=1.30.0-0" in done.stderr
+    done = helm("template", "gpu-topology", str(CHART), "--kube-version", "v1.30.1-eks-5e0fdde")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_second_scheduler_is_of_the_clusters_version(helm: Helm) -> None:
+    found = by_name(
+        rendered(helm, "--kube-version", "v1.33.4-gke.1036000", scheduler={"enabled": True})
+    )
+    spec = found["Deployment", "gpu-topology-scheduler"]["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"].endswith("/kube-scheduler:v1.33.4")
+    first, _ = found["NetworkPolicy", "gpu-topology-extender"]["spec"]["ingress"]
+    labels = found["Deployment", "gpu-topology-scheduler"]["spec"]["selector"]["matchLabels"]
+    assert first["from"] == [{"podSelector": {"matchLabels": labels}}]
+
+
+STEERING = [
+    pytest.param("auto", True, {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}, id="new"),
+    pytest.param("auto", False, {"ValidatingAdmissionPolicy"}, id="old"),
+    pytest.param("refuse", True, {"ValidatingAdmissionPolicy"}, id="refuse"),
+    pytest.param("none", True, set[str](), id="none"),
+]
+
+
+@pytest.mark.parametrize(("steering", "can", "kinds"), STEERING)
+def test_pods_are_steered_as_far_as_the_cluster_can(
+    helm: Helm, steering: str, can: bool, kinds: set[str]
+) -> None:
+    words = ("--api-versions", MUTATES) if can else ()
+    found = rendered(helm, *words, scheduler={"enabled": True, "steering": steering})
+    named = {e["kind"] for e in found if e["metadata"]["name"] == "gpu-topology-steering"}
+    assert named == kinds | {f"{kind}Binding" for kind in kinds}
+
+
+# With a real API server.
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("chart"), control_plane_binaries) as found:
+        yield found
+
+
+def test_a_release_is_installed_changed_and_removed(helm: Helm, cluster: ControlPlane) -> None:
+    where = ("--kubeconfig", str(cluster.kubeconfig()), "--namespace", NAMESPACE)
+    install = ("upgrade", "gpu-topology", str(CHART), "--install", "--create-namespace", *where)
+
+    done = helm(*install)
+    assert done.returncode == 0, done.stderr
+    assert "gpu-topology certificates --output" in done.stdout
+    assert "Nothing has changed for any pod yet" in done.stdout
+    with cluster.client() as api:
+        deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+        definition = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD}"
+        scheduler = f"{deployments}/gpu-topology-scheduler"
+        assert api.get(f"{deployments}/gpu-topology-extender").is_success
+        assert api.get(definition).is_success
+        assert not api.get(scheduler).is_success
+
+        done = helm(*install, values={"scheduler": {"enabled": True}})
+        assert done.returncode == 0, done.stderr
+        image = api.get(scheduler).json()["spec"]["template"]["spec"]["containers"][0]["image"]
+        version = api.get("/version").json()["gitVersion"]
+        assert image.endswith(f":{version.partition('-')[0]}")
+        assert "--scheduler-secret" in done.stdout
+        steering = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+        assert api.get(f"{steering}/gpu-topology-steering").is_success
+
+        done = helm(*install, "--reset-values")
+        assert done.returncode == 0, done.stderr
+        assert not api.get(scheduler).is_success
+        assert not api.get(f"{steering}/gpu-topology-steering").is_success
+
+        done = helm("uninstall", "gpu-topology", *where)
+        assert done.returncode == 0, done.stderr
+        assert not api.get(f"{deployments}/gpu-topology-extender").is_success
+        assert api.get(definition).is_success
