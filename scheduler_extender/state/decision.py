@@ -18,19 +18,20 @@ from topology.core.allocators.outage import MISSING
 from topology.core.availability import Availability
 from topology.core.devices import Mask
 from topology.core.placement import (
-    BUSY,
     DRA_ONLY,
     IN_PROGRESS,
     NO_REPORT,
     NOT_READY,
     NOT_SERVED,
     STALE,
-    TOO_FEW,
     UNUSABLE,
     Assessment,
+    Reason,
     Rejection,
     Verdict,
     assess,
+    busy,
+    device_unit,
     endangers,
     keeps,
     sets_spoken_of,
@@ -39,10 +40,14 @@ from topology.core.placement import (
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 from topology.core.scoring import Prospect, RequestClasses
 
-UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", resolvable=True)
-MAY_REFUSE = Rejection("the node's kubelet may refuse the pod, others will not", resolvable=True)
-SIBLINGS = Rejection("siblings of the pod's gang may come first", resolvable=True)
-OUT_OF_DATE = Rejection("the extender's view of the cluster is out of date", resolvable=False)
+UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", True, Reason.UNDECIDED)
+MAY_REFUSE = Rejection(
+    "the node's kubelet may refuse the pod, others will not", True, Reason.KUBELET
+)
+SIBLINGS = Rejection("siblings of the pod's gang may come first", True, Reason.GROUP)
+OUT_OF_DATE = Rejection(
+    "the extender's view of the cluster is out of date", False, Reason.OUT_OF_DATE
+)
 
 
 class Refusals(Enum):
@@ -176,7 +181,8 @@ def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
     ):
         return None
     name, until = f"{waiting.namespace}/{waiting.name}", waiting.reserved.until_text
-    return Rejection(f"GPUs are reserved for {name} until {until}", resolvable=False)
+    words = f"GPUs are reserved for {name} until {until}"
+    return Rejection(words, False, Reason.RESERVED)
 
 
 def _takes_memory(
@@ -208,7 +214,7 @@ def refusing(reason: str, *, alike: bool) -> Rejection:
     """
     which = "pods that ask the same" if alike else "pods"
     words = f"the node's kubelet has refused {which} ({reason}): one is tried now and then"
-    return Rejection(words, resolvable=False)
+    return Rejection(words, False, Reason.REFUSING)
 
 
 def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
@@ -224,7 +230,7 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
     assessed = assess(kubelet, available, request)
     if not assessed.fits and not request.required:
         # The constraints do not refuse it, the count does.
-        return Decision(TOO_FEW if assessed.rejection is TOO_FEW else BUSY, assessed)
+        return Decision(_short(assessed, kubelet), assessed)
     if assessed.refusal is not None and settings.refusals is not Refusals.IGNORE:
         return Decision(assessed.refusal, assessed)
     if request.required and assessed.rejection is not None:
@@ -236,8 +242,16 @@ def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Deci
     if request.required and not _strong_enough(assessed.verdict, settings.require):
         others = " or others take the CPUs first" if request.exclusive.cpus else ""
         words = f"not guaranteed if a running GPU pod ends{others}: {request.constraints.text}"
-        return Decision(Rejection(words, resolvable=True), assessed)
+        return Decision(Rejection(words, True, Reason.NOT_GUARANTEED), assessed)
     return Decision(None, assessed)
+
+
+def _short(assessed: Assessment, kubelet: Kubelet) -> Rejection:
+    """Why a pod without required constraints is refused where devices are too few for it."""
+    found = assessed.rejection
+    if found is not None and found.kind in (Reason.TOO_FEW, Reason.SPLIT):
+        return found
+    return busy(device_unit(kubelet))
 
 
 def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:

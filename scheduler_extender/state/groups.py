@@ -16,23 +16,27 @@ from typing import cast
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import NodeName, PodUid
-from topology.core.placement import Rejection
+from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest, Policy
 
 NO_DOMAIN = Rejection(
-    "the node is in no domain of the kind that group-domain names", resolvable=False
+    "the node is in no domain of the kind that group-domain names", False, Reason.GROUP
 )
-ELSEWHERE = Rejection("the pod's group is in another domain", resolvable=False)
+ELSEWHERE = Rejection("the pod's group is in another domain", False, Reason.GROUP)
 SPLIT = Rejection(
-    "the pod's group is in several domains, and most of it in another one", resolvable=False
+    "the pod's group is in several domains, and most of it in another one", False, Reason.GROUP
 )
-ANOTHER_CHOSEN = Rejection("the pod's gang goes to another domain", resolvable=True)
-TOO_SMALL = Rejection("the domain cannot hold the pod's whole group", resolvable=True)
+ANOTHER_CHOSEN = Rejection("the pod's gang goes to another domain", True, Reason.GROUP)
+TOO_SMALL = Rejection("the domain cannot hold the pod's whole group", True, Reason.GROUP)
 NO_LONGER = Rejection(
-    "the domain of the pod's group cannot hold the members that are still to come", resolvable=True
+    "the domain of the pod's group cannot hold the members that are still to come",
+    True,
+    Reason.GROUP,
 )
-KEPT = Rejection("the place is kept for members of another group", resolvable=True)
-DISAGREE = Rejection("members of the group differ in group-size or group-domain", resolvable=False)
+KEPT = Rejection("the place is kept for members of another group", True, Reason.GROUP)
+DISAGREE = Rejection(
+    "members of the group differ in group-size or group-domain", False, Reason.GROUP
+)
 
 
 @dataclass(frozen=True, slots=True)

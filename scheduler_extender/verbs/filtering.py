@@ -16,11 +16,13 @@ from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.devices import NodeName, PodUid
-from topology.core.placement import NO_REPORT, Rejection
+from topology.core.placement import NO_REPORT, Reason, Rejection
 from topology.core.requests import GpuRequest
 
 STILL_WORKING = "gpu-topology extender is still working out the nodes for this pod"
-IN_FLIGHT = Rejection("a bind of the pod to another node may still be written", resolvable=False)
+IN_FLIGHT = Rejection(
+    "a bind of the pod to another node may still be written", False, Reason.IN_PROGRESS
+)
 
 
 def filter_nodes(

@@ -26,7 +26,8 @@ class Kubelet:
     ``replicas`` is how many devices the plugin advertises for one GPU, or for one MIG instance
     where the shape is of such. ``refuses_several`` says
     whether the plugin refuses a container more than one device; None where that is not known.
-    ``outage`` takes the policy's place while GPUs do not answer the driver.
+    ``outage`` takes the policy's place while GPUs do not answer the driver. ``split`` says that the
+    plugin serves the MIG instances of GPUs in MIG mode in place of these GPUs.
     """
 
     shape: Shape
@@ -34,6 +35,7 @@ class Kubelet:
     replicas: int = 1
     refuses_several: bool | None = False
     outage: Outage | None = None
+    split: bool = False
     width: int = field(init=False, compare=False, repr=False, default=1)
     """Bits per GPU in this node's pools."""
     aligns: bool = field(init=False, compare=False, repr=False, default=False)
@@ -69,6 +71,12 @@ class Kubelet:
         each = self.shape.instances
         count = sum(each[p] for p in positions(mask)) if each else mask.bit_count()
         return count * self.replicas
+
+    @property
+    def devices_served(self) -> int:
+        """How many devices it has, free or not: of GPUs that are split by MIG none."""
+        away = self.shape.in_mig_mode if self.split else 0
+        return self.devices_on(self.shape.all_gpus & ~away)
 
     @property
     def may_refuse(self) -> bool:
@@ -131,7 +139,9 @@ def kubelet_of(
         # Each instance is a group of its own to the plugin, and all groups are alike: any may come.
         facts = replace(facts, policy=ANY.name)
     shape = shape_of(topology, served)
-    return _interned(shape, facts, served.replicas, several, failing)
+    beside_mig = served.strategy != MIG and any(r.strategy == MIG for r in topology.resources)
+    split = beside_mig and shape.in_mig_mode != 0
+    return _interned(shape, facts, served.replicas, several, failing, split)
 
 
 @remembered
@@ -141,9 +151,10 @@ def _interned(
     replicas: int,
     refuses_several: bool | None,
     failing: Outage | None,
+    split: bool,
 ) -> Kubelet:
     """One object for equal kubelets, so that a look-up by kubelet is quick."""
-    return Kubelet(shape, facts, replicas, refuses_several, failing)
+    return Kubelet(shape, facts, replicas, refuses_several, failing, split)
 
 
 def _refuses_several(topology: NodeTopology, served: GpuResource) -> bool | None:

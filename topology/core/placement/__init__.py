@@ -10,6 +10,7 @@ report has shown yet.
 from topology.core.placement.constraints import satisfies
 from topology.core.placement.memory import GpuMemory, short_of_memory, used_memory
 from topology.core.placement.outstanding import endangers, keeps, predicted
+from topology.core.placement.reasons import Reason
 from topology.core.placement.rejections import (
     BUSY,
     DRA_ONLY,
@@ -24,6 +25,8 @@ from topology.core.placement.rejections import (
     UNASKED,
     UNUSABLE,
     Rejection,
+    busy,
+    device_unit,
 )
 from topology.core.placement.verdict import Assessment, Verdict, assess, sets_spoken_of
 
@@ -42,9 +45,12 @@ __all__ = [
     "UNUSABLE",
     "Assessment",
     "GpuMemory",
+    "Reason",
     "Rejection",
     "Verdict",
     "assess",
+    "busy",
+    "device_unit",
     "endangers",
     "keeps",
     "predicted",

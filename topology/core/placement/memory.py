@@ -32,6 +32,7 @@ from topology.core.admission import Kubelet
 from topology.core.allocators.greedy import DISTRIBUTED
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.devices import Bytes, Mask
+from topology.core.placement.reasons import Reason
 from topology.core.placement.rejections import IN_PROGRESS, Rejection
 from topology.core.pools import Pool, count, gpus
 from topology.core.remembering import interruptible
@@ -78,7 +79,8 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
     if len(started) < len(now.unreported) and not _blamed(kubelet, reported, newcomer):
         return IN_PROGRESS
     some = memory_text(declared) if declared else "the pod's shares"
-    return Rejection(f"too little GPU memory is left for {some} on a GPU that may come", True)
+    words = f"too little GPU memory is left for {some} on a GPU that may come"
+    return Rejection(words, True, Reason.MEMORY_IN_USE)
 
 
 def has_room(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:

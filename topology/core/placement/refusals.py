@@ -14,7 +14,8 @@ from topology.core.allocators.outage import MISSING
 from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.placement.outlook import Outlook, outlook
-from topology.core.placement.rejections import BUSY, Rejection, unit_of
+from topology.core.placement.reasons import Reason
+from topology.core.placement.rejections import Rejection, busy, device_unit, unit_of
 from topology.core.requests import Exclusive, GpuRequest, memory_text
 from topology.core.room import emptied
 
@@ -57,8 +58,10 @@ def certain_refusal(
     elif UNEQUAL in found.hazards:
         words = "NVIDIA's device plugin fails: two GPUs count the links between them differently"
     else:
-        return BUSY  # devices enough in all, and too few for one of the containers
-    return Rejection(words, resolvable)
+        return busy(
+            device_unit(kubelet)
+        )  # devices enough in all, and too few for one of the containers
+    return Rejection(words, resolvable, Reason.KUBELET)
 
 
 def _refuses(found: Outlook) -> bool:

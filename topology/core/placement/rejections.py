@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from math import comb
 
 from topology.core.admission import Kubelet
@@ -13,6 +14,7 @@ from topology.core.graph import Shape
 from topology.core.patterns import subset_masks
 from topology.core.placement.constraints import compiled, model_meets
 from topology.core.placement.instances import passing_share
+from topology.core.placement.reasons import Reason
 from topology.core.pools import pack
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, GpuRequest, memory_text
@@ -22,28 +24,46 @@ from topology.core.requests import Constraints, GpuRequest, memory_text
 class Rejection:
     """Why a node is refused. The text depends on the request alone and never varies with time.
 
-    ``resolvable`` says whether evicting pods could help.
+    ``resolvable`` says whether evicting pods could help. ``kind`` is the reason without its
+    details; two rejections with the same words have the same.
     """
 
     reason: str
     resolvable: bool
+    kind: Reason = field(default=Reason.OTHER, compare=False)
 
 
-NOT_SERVED = Rejection("node does not serve the GPU resource asked for", resolvable=False)
-TOO_FEW = Rejection("node has fewer GPUs than asked for", resolvable=False)
-BUSY = Rejection("not enough free GPUs", resolvable=True)
-TOO_FEW_WHOLE = Rejection("too few GPUs that are not split by MIG", resolvable=False)
-SPLIT = Rejection("GPUs are split by MIG, which carries no topology", resolvable=False)
-IN_PROGRESS = Rejection("another GPU placement on the node is in progress", resolvable=True)
-NO_REPORT = Rejection("no topology report", resolvable=False)
-STALE = Rejection("topology report is stale", resolvable=False)
-NOT_READY = Rejection("topology report is not Ready", resolvable=False)
-UNASKED = Rejection(
-    "not guaranteed: the node's Topology Manager policy is unknown", resolvable=True
+NOT_SERVED = Rejection("node does not serve the GPU resource asked for", False, Reason.NOT_SERVED)
+TOO_FEW = Rejection("node has fewer GPUs than asked for", False, Reason.TOO_FEW)
+BUSY = Rejection("not enough free GPUs", True, Reason.BUSY)
+TOO_FEW_WHOLE = Rejection("too few GPUs that are not split by MIG", False, Reason.SPLIT)
+SPLIT = Rejection("GPUs are split by MIG, which carries no topology", False, Reason.SPLIT)
+IN_PROGRESS = Rejection(
+    "another GPU placement on the node is in progress", True, Reason.IN_PROGRESS
 )
-TOO_MUCH = Rejection("not guaranteed: too much to work out for this node", resolvable=True)
-DRA_ONLY = Rejection("GPUs are advertised through DRA only", resolvable=False)
-UNUSABLE = Rejection("topology record unusable", resolvable=False)
+NO_REPORT = Rejection("no topology report", False, Reason.NO_REPORT)
+STALE = Rejection("topology report is stale", False, Reason.STALE)
+NOT_READY = Rejection("topology report is not Ready", False, Reason.NOT_READY)
+UNASKED = Rejection(
+    "not guaranteed: the node's Topology Manager policy is unknown", True, Reason.KUBELET
+)
+TOO_MUCH = Rejection("not guaranteed: too much to work out for this node", True, Reason.UNDECIDED)
+DRA_ONLY = Rejection("GPUs are advertised through DRA only", False, Reason.DRA_ONLY)
+UNUSABLE = Rejection("topology record unusable", False, Reason.UNUSABLE)
+
+
+@lru_cache(maxsize=16)
+def busy(unit: str) -> Rejection:
+    """:data:`BUSY`, in the word for what the pod would get here."""
+    return BUSY if unit == "GPU" else Rejection(f"not enough free {unit}s", True, Reason.BUSY)
+
+
+@lru_cache(maxsize=16)
+def too_few(unit: str) -> Rejection:
+    """:data:`TOO_FEW`, in the word for what the pod would get here."""
+    if unit == "GPU":
+        return TOO_FEW
+    return Rejection(f"node has fewer {unit}s than asked for", False, Reason.TOO_FEW)
 
 
 def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | None:
@@ -54,12 +74,16 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
     wanted, count = request.constraints, request.count
     if wanted.exclusive_gpus and count % kubelet.replicas:
         each = f"{unit_of(kubelet.shape)}s have {kubelet.replicas} shares"
-        return Rejection(f"sharing=exclusive: {each}, the pod has to ask for all of each", False)
+        return Rejection(
+            f"sharing=exclusive: {each}, the pod has to ask for all of each", False, Reason.SHARES
+        )
     if kubelet.shape.of_mig:
         return _instances_ruled_out(kubelet, wanted, count)
     if wanted.same_gpu and count > kubelet.replicas:
         words = "GPUs are not shared" if kubelet.replicas == 1 else "GPUs have fewer shares"
-        return Rejection(f"{words}: no {set_of(count)} is on one GPU (same-gpu)", False)
+        return Rejection(
+            f"{words}: no {set_of(count)} is on one GPU (same-gpu)", False, Reason.SHARES
+        )
     if wanted.exclusive_gpus:  # it gets whole GPUs, and the rest is asked of these
         count //= kubelet.replicas
     elif kubelet.replicas > 1 and not wanted.over_pairs:
@@ -81,30 +105,40 @@ def unit_of(shape: Shape) -> str:
     return "MIG instance" if shape.of_mig else "GPU"
 
 
+def device_unit(kubelet: Kubelet) -> str:
+    """What is counted here: a GPU, a share of one, or a MIG instance."""
+    if kubelet.replicas == 1:
+        return unit_of(kubelet.shape)
+    return "MIG instance share" if kubelet.shape.of_mig else "GPU share"
+
+
 @remembered
 def _instances_ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> Rejection | None:
     """The same for MIG instances, which are counted."""
     shape, unit = kubelet.shape, unit_of(kubelet.shape)
     if wanted.over_links and count > 1:
-        return Rejection(f"MIG instances have no links to each other: {wanted.text}", False)
+        words = f"MIG instances have no links to each other: {wanted.text}"
+        return Rejection(words, False, Reason.LINKS)
 
     def devices(position_meets: Callable[[int], bool]) -> int:
         there = (p for p in range(shape.size) if position_meets(p))
         return kubelet.devices_on(sum(1 << p for p in there))
 
     if devices(lambda p: model_meets(shape, p, wanted)) < count:
-        return Rejection(f"GPU model is not {wanted.models_text}", resolvable=False)
+        return Rejection(f"GPU model is not {wanted.models_text}", False, Reason.MODEL)
     least, near = wanted.least_memory, wanted.nic
     if devices(lambda p: shape.memory[p] >= least) < count:
-        return Rejection(f"{unit} memory is under {memory_text(least)}", resolvable=False)
+        words = f"{unit} memory is under {memory_text(least)}"
+        return Rejection(words, False, Reason.MEMORY)
     if near is not None and devices(lambda p: shape.nic[p] >= near) < count:
         words = f"too few {unit}s have an RDMA NIC as near as {near.name.lower()}"
-        return Rejection(words, resolvable=False)
+        return Rejection(words, False, Reason.NIC)
     everything = (kubelet.devices_on(1 << p) for p in range(shape.size))
     pool, test = pack(everything, kubelet.width), compiled(shape, wanted, 0)
     if passing_share(shape, test, pool, count, kubelet.width)[1]:
         return None
-    return Rejection(f"the hardware has no {set_of(count, unit=unit)} with {wanted.text}", False)
+    words = f"the hardware has no {set_of(count, unit=unit)} with {wanted.text}"
+    return Rejection(words, False, _of_sets(wanted))
 
 
 @remembered
@@ -115,21 +149,25 @@ def _ruled_out(shape: Shape, wanted: Constraints, count: int) -> Rejection | Non
             return TOO_FEW
         return TOO_FEW_WHOLE if everything else SPLIT
     if sum(model_meets(shape, p, wanted) for p in everything) < count:
-        return Rejection(f"GPU model is not {wanted.models_text}", resolvable=False)
+        return Rejection(f"GPU model is not {wanted.models_text}", False, Reason.MODEL)
     least = wanted.least_memory
     if sum(shape.memory[p] >= least for p in everything) < count:
-        return Rejection(f"GPU memory is under {memory_text(least)}", resolvable=False)
+        return Rejection(f"GPU memory is under {memory_text(least)}", False, Reason.MEMORY)
     if wanted.nic is not None and sum(k >= wanted.nic for k in shape.nic) < count:
         words = f"too few GPUs have an RDMA NIC as near as {wanted.nic.name.lower()}"
-        return Rejection(words, resolvable=False)
+        return Rejection(words, False, Reason.NIC)
     test = compiled(shape, wanted, 0)
     words = f"the hardware has no {set_of(count)} with {wanted.text}"
     if test.known is not None:
         some = any(found.bit_count() == count for found in test.good_sets(count))
-        return None if some else Rejection(words, resolvable=False)
+        return None if some else Rejection(words, False, _of_sets(wanted))
     if comb(test.allowed.bit_count(), count) > most_sets(shape.size, 1):
         return None  # not ruled out; trying them all would hold everybody up
     good, sure = test.passing(subset_masks(test.allowed, count), count)
     if sure and not good.any():
-        return Rejection(words, resolvable=False)
+        return Rejection(words, False, _of_sets(wanted))
     return None
+
+
+def _of_sets(wanted: Constraints) -> Reason:
+    return Reason.LINKS if wanted.over_links else Reason.HARDWARE

@@ -13,15 +13,18 @@ from topology.core.graph import UNKNOWN
 from topology.core.placement.constraints import compiled
 from topology.core.placement.memory import has_room, short_of_memory
 from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
+from topology.core.placement.reasons import Reason
 from topology.core.placement.refusals import certain_refusal
 from topology.core.placement.rejections import (
-    BUSY,
-    TOO_FEW,
+    TOO_FEW_WHOLE,
     TOO_MUCH,
     UNASKED,
     Rejection,
+    busy,
+    device_unit,
     hardware_rejection,
     set_of,
+    too_few,
     unit_of,
 )
 from topology.core.remembering import remembered
@@ -105,7 +108,10 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     """
     shape = kubelet.shape
     if request.effective_count > kubelet.devices_on(shape.all_gpus):
-        return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW)
+        rejection = too_few(device_unit(kubelet))
+        return Assessment(Verdict.NEVER, fits=False, rejection=rejection)
+    if request.plain and request.effective_count > kubelet.devices_served:
+        return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW_WHOLE)
     fits = request.effective_count <= now.devices_left
     wide = None if request.exclusive or not fits else widened(kubelet)
     if wide is not None:
@@ -123,7 +129,7 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
         refusal = certain_refusal(kubelet, now, request, found)
         return replace(never, hazards=found.hazards, refusal=refusal)
     if not fits:
-        return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
+        return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=busy(device_unit(kubelet)))
     constraints = compiled(shape, request.constraints, now.sick, kubelet.replicas)
     found = _outlook_of(kubelet, now, request, endings=False)
     judgement = judged(kubelet, found, constraints)
@@ -142,7 +148,7 @@ def _assess_plain(
 ) -> Assessment:
     """The verdict for a pod that asks for devices and nothing else."""
     if not fits:
-        return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=BUSY)
+        return Assessment(Verdict.IMPOSSIBLE, fits=False, rejection=busy(device_unit(kubelet)))
     found = _outlook_of(kubelet, now, request, endings=False)
     verdict = Verdict.POSSIBLE if found.hazards else Verdict.GUARANTEED
     refusal = certain_refusal(kubelet, now, request, found)
@@ -199,11 +205,13 @@ def _rejection(
     if SPENT in found.hazards or TOO_MANY_NODES in found.hazards:
         return TOO_MUCH
     if found.hazards and (judgement.share == 1 or not found.sets):
-        return Rejection("not guaranteed: the node's kubelet may refuse the pod", True)
+        words = "not guaranteed: the node's kubelet may refuse the pod"
+        return Rejection(words, True, Reason.KUBELET)
     if not judgement.some:
         shared = kubelet.replicas > 1 and not kubelet.shape.of_mig
         some = set_of(request.count, "free ", "share" if shared else unit_of(kubelet.shape))
-        return Rejection(f"no {some} with {request.constraints.text}", True)
+        words = f"no {some} with {request.constraints.text}"
+        return Rejection(words, True, Reason.SCATTERED)
     units = f"{unit_of(kubelet.shape)}s"
     words = f"not guaranteed: the node may hand out {units} without {request.constraints.text}"
-    return Rejection(words, True)
+    return Rejection(words, True, Reason.NOT_GUARANTEED)
