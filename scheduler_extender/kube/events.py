@@ -20,6 +20,7 @@ import structlog
 from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import Surprise
+from scheduler_extender.verbs import WouldRefuse
 from topology.kubeapi.apiserver import ApiFailure
 from topology.kubeapi.paths import path
 
@@ -27,6 +28,7 @@ log = structlog.get_logger(__name__)
 
 REASON = "GPUPlacementNotForeseen"
 REFUSED = "GPUPodRefused"
+WOULD_REFUSE = "GPUPlacementWouldBeRefused"
 NODES_NAMESPACE = "default"
 """Where Events about objects without a namespace are written, as the kubelet does."""
 COMPONENT = "gpu-topology"
@@ -49,6 +51,7 @@ class _Notice:
     node: str
     reason: str
     message: str
+    kind: str = "Warning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,8 @@ class _Waiting:
 
 
 class EventWriter:
-    """Writes an Event for each pod and kind of surprise, and for each node and reason of refusals,
-    in a thread of its own.
+    """Writes an Event for each pod and kind of surprise, for each node and reason of refusals, and
+    in shadow for each pod that would not have been let everywhere, in a thread of its own.
 
     What cannot be written is counted in :attr:`dropped` and let go; the counters and the log have
     it too. ``now`` gives the time that Events bear, ``clock`` seconds for the rate.
@@ -96,6 +99,10 @@ class EventWriter:
     def note_refusal(self, refusal: NodeRefusal) -> None:
         """Take a refusal; never waits."""
         self._take((refusal.node, refusal.refusal.reason), _of_refusal(refusal))
+
+    def note_would_refuse(self, would: WouldRefuse) -> None:
+        """Take what would have been refused, were it not for the shadow; never waits."""
+        self._take((would.uid, WOULD_REFUSE), _of_shadow(would))
 
     def _take(self, key: tuple[str, str], notice: _Notice) -> None:
         now = self._stamp()
@@ -151,15 +158,19 @@ class EventWriter:
 
 def _of_surprise(surprise: Surprise) -> _Notice:
     pod = surprise.pod
-    about = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": pod.uid,
-    }
+    about = _pod(pod.uid, pod.namespace, pod.name)
     words = f"{surprise.message} ({surprise.kind})"
     return _Notice(about, pod.namespace, surprise.node, REASON, words)
+
+
+def _of_shadow(would: WouldRefuse) -> _Notice:
+    about = _pod(would.uid, would.namespace, would.pod)
+    return _Notice(about, would.namespace, "", WOULD_REFUSE, would.words, "Normal")
+
+
+def _pod(uid: str, namespace: str, name: str) -> dict[str, str]:
+    found = {"namespace": namespace, "name": name, "uid": uid}
+    return {"apiVersion": "v1", "kind": "Pod", **found}
 
 
 def _of_refusal(refusal: NodeRefusal) -> _Notice:
@@ -181,7 +192,7 @@ def _event(waiting: _Waiting) -> dict[str, Any]:
             "namespace": notice.namespace,
         },
         "involvedObject": notice.about,
-        "type": "Warning",
+        "type": notice.kind,
         "reason": notice.reason,
         "message": notice.message,
         "source": {"component": COMPONENT, "host": notice.node},

@@ -60,6 +60,11 @@ class RealCluster:
         """Where kube-scheduler asks: at the extender, or at whoever stands before it."""
         self.tls = folder / "tls"
         self.client_name = "kube-scheduler"
+        self.extender_flags: Sequence[str] = ()
+        """Further flags of the extender, for its next start."""
+        self.changed_extender: Mapping[str, Any] = {}
+        """Fields of kube-scheduler's entry for the extender that differ from the shipped ones, for
+        its next start; None takes one out."""
         self._extender: Process | None = None
 
     def __enter__(self) -> Self:
@@ -115,7 +120,7 @@ class RealCluster:
 
     def start_extender(self) -> None:
         """Start the extender and wait until it is synced."""
-        command = self.extender_command(self.ports)
+        command = self.extender_command(self.ports, *self.extender_flags)
         self._extender = Process("extender", command, self._folder / "extender.log")
         self.until(lambda: self._ready(), "the extender is ready")
 
@@ -177,6 +182,8 @@ class RealCluster:
             for field, value in extender["tlsConfig"].items()
         }
         extender["tlsConfig"] = {k: v for k, v in {**files, **(tls or {})}.items() if v}
+        changed = {**extender, **self.changed_extender}
+        config["extenders"] = [{k: v for k, v in changed.items() if v is not None}]
         return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
 
     # Objects.
