@@ -179,6 +179,13 @@ def _crd() -> Iterator[Place]:
 def _scheduler() -> Iterator[Place]:
     where, values = ("KubeSchedulerConfiguration", ""), ".Values.scheduler"
     yield Place(*where, ("profiles", 0, "schedulerName"), _shown(f"{values}.name"))
+    # docs/shadow.md: then nothing may hang on the extender.
+    shadow = ".Values.extender.shadow"
+    entry: tuple[Step, ...] = ("extenders", 0)
+    for verb in ("bind", "preempt"):
+        text = _when(f"not {shadow}", f"{verb}Verb: {verb}")
+        yield Place(*where, (*entry, f"{verb}Verb"), text, lines=True)
+    yield Place(*where, (*entry, "ignorable"), _shown(shadow))
     share = ("percentageOfNodesToScore",)
     yield Place(*where, share, _shown(f"{values}.percentageOfNodesToScore"))
 

@@ -35,6 +35,16 @@ OWN_IDENTITY = {
     "leaderElection": {"leaderElect": False},
 }
 """What every configuration of kube-scheduler says here."""
+STOCK = str(
+    yaml.safe_dump(
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            **OWN_IDENTITY,
+        }
+    )
+)
+"""kube-scheduler's configuration without us."""
 
 
 class RealCluster:
@@ -73,10 +83,10 @@ class RealCluster:
             self.api = stack.enter_context(self.control_plane.client())
             self.make_certificates()
             self.admin = stack.enter_context(self.people())
-            self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
+            self.install()
             stack.callback(self.stop_extender)
             self.start_extender()
-            self.control_plane.start_scheduler(self._scheduler_config())
+            self.start_schedulers(stack)
             self._stack = stack.pop_all()
         return self
 
@@ -87,6 +97,14 @@ class RealCluster:
         trace: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+    def install(self) -> None:
+        """Apply the manifests."""
+        self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
+
+    def start_schedulers(self, stack: ExitStack) -> None:
+        """Start kube-scheduler; the control plane stops it, and ``stack`` what else is started."""
+        self.control_plane.start_scheduler(self._scheduler_config())
 
     def kubectl(self, *words: str) -> str:
         """What kubectl prints as the admin; a failure ends the test with what it said."""
@@ -149,12 +167,7 @@ class RealCluster:
         """A cluster without us: no extender, and kube-scheduler with its own defaults."""
         self.control_plane.stop_scheduler()
         self.stop_extender()
-        config = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            **OWN_IDENTITY,
-        }
-        self.control_plane.start_scheduler(str(yaml.safe_dump(config)))
+        self.control_plane.start_scheduler(STOCK)
         try:
             yield
         finally:
@@ -174,7 +187,12 @@ class RealCluster:
         """The configuration that we ship, with this machine's address and files and no leader
         election."""
         shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
-        config = yaml.safe_load(shipped)
+        return str(yaml.safe_dump({**self.adapted(yaml.safe_load(shipped), tls), **OWN_IDENTITY}))
+
+    def adapted(
+        self, config: dict[str, Any], tls: Mapping[str, str | None] | None = None
+    ) -> dict[str, Any]:
+        """A configuration of kube-scheduler with this machine's address and files."""
         (extender,) = config["extenders"]
         extender["urlPrefix"] = f"https://127.0.0.1:{self.asked_port}/scheduler"
         files = {
@@ -183,8 +201,7 @@ class RealCluster:
         }
         extender["tlsConfig"] = {k: v for k, v in {**files, **(tls or {})}.items() if v}
         changed = {**extender, **self.changed_extender}
-        config["extenders"] = [{k: v for k, v in changed.items() if v is not None}]
-        return str(yaml.safe_dump({**config, **OWN_IDENTITY}))
+        return {**config, "extenders": [{k: v for k, v in changed.items() if v is not None}]}
 
     # Objects.
 

@@ -12,6 +12,7 @@ from tests.e2e import building, privatemounts, realnodes
 from tests.e2e.building import ProgramSet, ProgramsUnavailable, Source
 from tests.e2e.cluster import RealCluster
 from tests.e2e.gangcluster import together
+from tests.e2e.helm import Helm
 from tests.e2e.realnodes import RealNode, RealNodes
 
 
@@ -60,9 +61,9 @@ def kueue_program() -> Path:
 
 
 @pytest.fixture(scope="session")
-def helm_program() -> Path:
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """Helm."""
-    return programs(building.HELM) / "helm"
+    return Helm(programs(building.HELM) / "helm", tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,22 @@ import pytest
 import yaml
 
 from tests.e2e.controlplane import ControlPlane
+from tests.e2e.helm import CHART, RELEASE, Helm
 from tests.manifests.building import (
     AGENT,
     BASE,
     KUBERNETES,
     NAMESPACE,
     OPTIONS,
-    ROOT,
     Object,
+    extender,
     objects,
+    scheduler_config,
     with_option,
 )
-from tests.waiting import FOREVER
 
 pytestmark = pytest.mark.e2e
 
-CHART = ROOT / "manifests" / "chart"
 CRD = "gputopologies.gpu-topology.io"
 MUTATES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 AGENT_VALUES = {
@@ -40,34 +39,11 @@ AGENT_VALUES = {
     "runtime-class": {"runtimeClassName": "nvidia"},
 }
 """The chart's values that stand for the components of manifests/agent/options."""
-Helm = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture(scope="module")
-def helm(helm_program: Path, tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """Runs Helm with values; it keeps its own files in a folder of the tests."""
-    home = tmp_path_factory.mktemp("helm")
-    kept = {f"HELM_{kind}_HOME": str(home / kind) for kind in ("CACHE", "CONFIG", "DATA")}
-
-    def run(*words: str, values: Object | None = None) -> subprocess.CompletedProcess[str]:
-        path = home / "values.yaml"
-        path.write_text(yaml.safe_dump(values))
-        given = () if values is None else ("--values", str(path))
-        return subprocess.run(
-            [str(helm_program), *words, *given],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=FOREVER,
-            env={**os.environ, **kept, "KUBECONFIG": os.devnull},
-        )
-
-    return run
 
 
 def rendered(helm: Helm, *words: str, **values: Any) -> list[Object]:
     """What the chart makes of values, in the base's namespace."""
-    words = ("template", "gpu-topology", str(CHART), "--namespace", NAMESPACE, *words)
+    words = ("template", RELEASE, str(CHART), "--namespace", NAMESPACE, *words)
     done = helm(*words, values=values)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -95,7 +71,7 @@ def test_the_chart_renders_the_objects_of_the_base(helm: Helm) -> None:
 
 
 def test_a_release_elsewhere_names_the_bases_namespace_nowhere(helm: Helm) -> None:
-    words = ("template", "gpu-topology", str(CHART), "--namespace", "elsewhere")
+    words = ("template", RELEASE, str(CHART), "--namespace", "elsewhere")
     done = helm(*words, values={"scheduler": {"enabled": True}, "certManager": {"enabled": True}})
     assert done.returncode == 0, done.stderr
     assert NAMESPACE not in done.stdout
@@ -137,7 +113,7 @@ def test_cert_manager_is_asked_for_what_the_component_asks_for(helm: Helm, tmp_p
 
 
 def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
-    extender = {
+    values = {
         "require": "guaranteed",
         "refusals": "ignore",
         "shadow": True,
@@ -145,7 +121,7 @@ def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
         "schedulerAddresses": ["192.0.2.10/32"],
     }
     image = {"repository": "example/gpus", "tag": "7", "pullPolicy": "Always", "pullSecrets": ["s"]}
-    found = by_name(rendered(helm, extender=extender, image=image))
+    found = by_name(rendered(helm, extender=values, image=image))
     spec = found["Deployment", "gpu-topology-extender"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     flags = ["--require=guaranteed", "--refusals=ignore", "--shadow", "--stale-after=300"]
@@ -195,18 +171,40 @@ def test_helm_finds_no_fault_with_the_chart(helm: Helm, values: Object) -> None:
 def test_a_value_that_cannot_be_meant_is_refused_by_its_name(
     helm: Helm, values: Object, field: str
 ) -> None:
-    done = helm("template", "gpu-topology", str(CHART), values=values)
+    done = helm("template", RELEASE, str(CHART), values=values)
     assert done.returncode == 1
     assert "values don't meet the specifications of the schema" in done.stderr
     assert field in done.stderr
 
 
 def test_an_old_cluster_is_refused(helm: Helm) -> None:
-    done = helm("template", "gpu-topology", str(CHART), "--kube-version", "v1.29.9")
+    done = helm("template", RELEASE, str(CHART), "--kube-version", "v1.29.9")
     assert done.returncode == 1
     assert "requires kubeVersion: >=1.30.0-0" in done.stderr
-    done = helm("template", "gpu-topology", str(CHART), "--kube-version", "v1.30.1-eks-5e0fdde")
+    done = helm("template", RELEASE, str(CHART), "--kube-version", "v1.30.1-eks-5e0fdde")
     assert done.returncode == 0, done.stderr
+
+
+def test_in_shadow_nothing_hangs_on_the_extender(helm: Helm) -> None:
+    values = {"scheduler": {"enabled": True}, "extender": {"shadow": True}}
+    config = by_name(rendered(helm, **values))["ConfigMap", "gpu-topology-scheduler"]
+    (entry,) = yaml.safe_load(config["data"]["config.yaml"])["extenders"]
+    assert entry["ignorable"] is True
+    assert not entry.keys() & {"bindVerb", "preemptVerb"}
+
+
+def test_the_second_scheduler_asks_the_extender_as_the_shipped_one_does(helm: Helm) -> None:
+    values = {"scheduler": {"enabled": True, "percentageOfNodesToScore": 0}}
+    config = by_name(rendered(helm, **values))["ConfigMap", "gpu-topology-scheduler"]
+    found = yaml.safe_load(config["data"]["config.yaml"])
+    folder = "/etc/gpu-topology/tls"
+    files = {"caFile": "ca.crt", "certFile": "tls.crt", "keyFile": "tls.key"}
+    tls = {**extender()["tlsConfig"], **{key: f"{folder}/{name}" for key, name in files.items()}}
+    assert found["extenders"] == [{**extender(), "tlsConfig": tls}]
+    assert found["profiles"] == [{"schedulerName": "gpu-topology"}]
+    same = {"apiVersion", "kind", "percentageOfNodesToScore"}
+    assert {k: found[k] for k in same} == {k: scheduler_config()[k] for k in same}
+    assert found["leaderElection"]["resourceName"] != "kube-scheduler"
 
 
 def test_the_second_scheduler_is_of_the_clusters_version(helm: Helm) -> None:
@@ -250,13 +248,10 @@ def cluster(
 
 
 def test_a_release_is_installed_changed_and_removed(helm: Helm, cluster: ControlPlane) -> None:
-    where = ("--kubeconfig", str(cluster.kubeconfig()), "--namespace", NAMESPACE)
-    install = ("upgrade", "gpu-topology", str(CHART), "--install", "--create-namespace", *where)
-
-    done = helm(*install)
-    assert done.returncode == 0, done.stderr
-    assert "gpu-topology certificates --output" in done.stdout
-    assert "Nothing has changed for any pod yet" in done.stdout
+    where = (cluster.kubeconfig(), NAMESPACE)
+    notes = helm.install(*where)
+    assert "gpu-topology certificates --output" in notes
+    assert "Nothing has changed for any pod yet" in notes
     with cluster.client() as api:
         deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
         definition = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD}"
@@ -265,21 +260,20 @@ def test_a_release_is_installed_changed_and_removed(helm: Helm, cluster: Control
         assert api.get(definition).is_success
         assert not api.get(scheduler).is_success
 
-        done = helm(*install, values={"scheduler": {"enabled": True}})
-        assert done.returncode == 0, done.stderr
+        notes = helm.install(*where, values={"scheduler": {"enabled": True}})
         image = api.get(scheduler).json()["spec"]["template"]["spec"]["containers"][0]["image"]
         version = api.get("/version").json()["gitVersion"]
         assert image.endswith(f":{version.partition('-')[0]}")
-        assert "--scheduler-secret" in done.stdout
+        assert "--scheduler-secret" in notes
         steering = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
         assert api.get(f"{steering}/gpu-topology-steering").is_success
 
-        done = helm(*install, "--reset-values")
-        assert done.returncode == 0, done.stderr
+        helm.install(*where, "--reset-values")
         assert not api.get(scheduler).is_success
         assert not api.get(f"{steering}/gpu-topology-steering").is_success
 
-        done = helm("uninstall", "gpu-topology", *where)
+        named = ("--kubeconfig", str(where[0]), "--namespace", where[1])
+        done = helm("uninstall", RELEASE, *named)
         assert done.returncode == 0, done.stderr
         assert not api.get(f"{deployments}/gpu-topology-extender").is_success
         assert api.get(definition).is_success

@@ -15,12 +15,16 @@ extenders:
     serverName: gpu-topology.{{ .Release.Namespace }}.svc
   filterVerb: filter
   prioritizeVerb: prioritize
+{{- if not .Values.extender.shadow }}
   bindVerb: bind
+{{- end }}
+{{- if not .Values.extender.shadow }}
   preemptVerb: preempt
+{{- end }}
   weight: 5
   nodeCacheCapable: true
   httpTimeout: 10s
-  ignorable: false
+  ignorable: {{ .Values.extender.shadow }}
   managedResources:
   - name: nvidia.com/gpu
     ignoredByScheduler: false
