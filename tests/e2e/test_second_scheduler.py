@@ -1,11 +1,12 @@
 """Beside a kube-scheduler that nobody can configure: the chart's second one places the GPU pods.
 
-Helm installs the chart on a real API server; the first kube-scheduler is as it comes, the second one
-has the configuration and the rights that the chart gives it.
+Helm installs the chart on a real API server; the first kube-scheduler is as it comes, the second
+one has the configuration and the rights that the chart gives it.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from scheduler_extender.cli import main
+from tests.commands import asked
 from tests.e2e.cluster import PODS, STOCK, RealCluster
 from tests.e2e.controlplane import SCHEDULER, Process
 from tests.e2e.helm import Helm
@@ -52,7 +55,7 @@ class TwoSchedulers(RealCluster):
         """Start the second kube-scheduler with what the ConfigMap says, as its account."""
         maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         shipped = self.api.get(f"{maps}/gpu-topology-scheduler").json()["data"]["config.yaml"]
-        config = self.adapted(yaml.safe_load(shipped))
+        config = self.adapted(yaml.safe_load(shipped), self._mounted())
         kubeconfig = str(self.control_plane.kubeconfig(SECOND))
         config["clientConnection"] = {"kubeconfig": kubeconfig}  # its pod needs none
         path = self._folder / "second.yaml"
@@ -60,6 +63,25 @@ class TwoSchedulers(RealCluster):
         flags = (f"--config={path}", "--secure-port=0", "-v=3")
         log = self._folder / "second.log"
         self._second = Process("second", [str(self._program), *flags], log)
+
+    def _mounted(self) -> dict[str, str]:
+        """The files of the Secret that `certificates --scheduler-secret` prints, as mounted."""
+        folder = self._folder / "mounted"
+        folder.mkdir(exist_ok=True)
+        renewed = asked(
+            main,
+            *("certificates", "--scheduler-secret", "--output", self.tls, "--ca", self.tls),
+        )
+        assert renewed.returncode == 0, renewed.stderr
+        for name, data in yaml.safe_load(renewed.stdout)["data"].items():
+            (folder / name).write_bytes(base64.b64decode(data))
+        files = {"caFile": "ca.crt", "certFile": "tls.crt", "keyFile": "tls.key"}
+        return {field: str(folder / name) for field, name in files.items()}
+
+    def _logs(self) -> str:
+        second = self._folder / "second.log"
+        told = second.read_text(errors="replace")[-2500:] if second.exists() else "(none)"
+        return f"{super()._logs()}\n--- second\n{told}"
 
     def stop_second(self) -> None:
         """Stop the second kube-scheduler."""
@@ -193,7 +215,7 @@ def test_a_pod_that_cannot_be_promised_waits_and_the_stock_one_leaves_it_alone(
     real: TwoSchedulers,
 ) -> None:
     real.add_pod("too-many", 2, {"link": "nvlink", "gpu-model": "A100*"})
-    assert "GPU model is not A100*" in real.unschedulable("too-many")
+    assert "GPU model is not a100*" in real.unschedulable("too-many")
     assert "too-many" not in real.bindings_of(SCHEDULER)
     real.remove_pod("too-many")
 
