@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from tests.manifests.building import (
     KUBERNETES,
     NAMESPACE,
     OPTIONS,
+    ROOT,
     Object,
+    arguments,
     extender,
     objects,
     scheduler_config,
@@ -175,6 +179,58 @@ def test_a_value_that_cannot_be_meant_is_refused_by_its_name(
     assert done.returncode == 1
     assert "values don't meet the specifications of the schema" in done.stderr
     assert field in done.stderr
+
+
+PAGES = ("helm", "managed", "eks", "gke", "aks")
+
+
+def helm_commands() -> list[str]:
+    """The commands of the pages that install the chart."""
+    blocks = [
+        block
+        for page in PAGES
+        for block in re.findall(r"^```sh\n(.*?)^```", text_of(page), re.M | re.S)
+    ]
+    whole = "\n".join(blocks).replace("\\\n", " ")
+    return [line for line in whole.splitlines() if line.startswith("helm ")]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / f"{page}.md").read_text()
+
+
+@pytest.mark.parametrize("command", helm_commands())
+def test_a_command_of_the_pages_renders(helm: Helm, command: str) -> None:
+    words = shlex.split(command.replace('"$IMAGE"', "registry.example.com/gpu-topology"))
+    assert words[:4] == ["helm", "upgrade", "--install", RELEASE]
+    assert ROOT / words[4] == CHART
+    flags = [word for word in words[5:] if word != "--create-namespace"]
+    done = helm("template", RELEASE, str(CHART), *flags)
+    assert done.returncode == 0, done.stderr
+    images = re.findall(r"image: (\S*/gpu-topology:\S*)", done.stdout)
+    assert set(images) == {"registry.example.com/gpu-topology:0.1.0"}
+
+
+def values_of_the_pages() -> list[Any]:
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```yaml\n(# values .*?)^```", text_of(page), re.M | re.S):
+            found.append(pytest.param(yaml.safe_load(block), id=block.splitlines()[0][2:]))
+    return found
+
+
+@pytest.mark.parametrize("values", values_of_the_pages())
+def test_the_values_of_the_pages_change_the_agents_and_validate(helm: Helm, values: Object) -> None:
+    found = by_name(rendered(helm, **values))["DaemonSet", "gpu-topology-agent"]
+    kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    plain = by_name(rendered(helm))["DaemonSet", "gpu-topology-agent"]
+    assert found != plain
+    spec = found["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    arguments(container["args"])  # flags that there are
+    labels = values["agent"].get("nodeSelector")
+    if labels:
+        assert spec["nodeSelector"] == {k: v for k, v in labels.items() if v is not None}
 
 
 def test_an_old_cluster_is_refused(helm: Helm) -> None:
