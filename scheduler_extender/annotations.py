@@ -205,13 +205,13 @@ def _one_of(words: Mapping[str, Any]) -> Callable[[str], Any]:
 
 
 def _nvlinks(text: str) -> int:
-    if not re.fullmatch(r"\d{1,2}", text) or not 1 <= int(text) <= 18:
+    if not re.fullmatch(r"[0-9]{1,2}", text) or not 1 <= int(text) <= 18:
         raise BadValueError("allowed are whole numbers from 1 to 18")
     return int(text)
 
 
 def _bandwidth(text: str) -> GBps:
-    if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or float(text) <= 0:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text) or float(text) <= 0:
         raise BadValueError("allowed are GB/s above 0, such as 100 or 37.5")
     return GBps(float(text))
 

@@ -31,7 +31,10 @@ _SUFFIXES: dict[str, int | Decimal] = {
 }
 SHORT = 16
 """Characters of a quantity that is remembered: the same few stand in thousands of pods."""
-_QUANTITY = re.compile(r"([+-]?\d{1,18}(?:\.\d{0,9})?(?:[eE][+-]?\d{1,2})?)([A-Za-z]{0,2})")
+_QUANTITY = re.compile(
+    r"([+-]?\d{1,18}(?:\.\d{0,9})?)(?:([eE][+-]?\d{1,2})|([A-Za-z]{0,2}))", re.ASCII
+)
+"""A number and an exponent or a suffix; never both."""
 
 
 def quantity(text: str) -> Decimal:
@@ -46,10 +49,10 @@ def _common(text: str) -> Decimal:
 
 def _read(text: str) -> Decimal:
     match = _QUANTITY.fullmatch(text.strip())
-    if match is None or match[2] not in _SUFFIXES:
+    if match is None or (match[3] or "") not in _SUFFIXES:
         raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi")
     try:
-        return Decimal(match[1]) * _SUFFIXES[match[2]]
+        return Decimal(match[1] + (match[2] or "")) * _SUFFIXES[match[3] or ""]
     except InvalidOperation as error:
         raise BadValueError(f"{shortened(text)} is not a quantity such as 2 or 40Gi") from error
 

@@ -26,6 +26,7 @@ def demo(
         Path | None,
         typer.Option(metavar="FILE", help="Cluster file to take in place of the bundled one."),
     ] = None,
+    each: Annotated[bool, typer.Option(help="List every placed pod, too.")] = False,
     serve: Annotated[
         bool, typer.Option(help="Place no pods; leave the extender running over the cluster.")
     ] = False,
@@ -39,21 +40,23 @@ def demo(
     """Place pods on a bundled cluster and show what happened.
 
     The cluster has 64 nodes. The extender is the real one, over HTTP; the kubelets are emulated.
+    The same pods are placed without it, too, as kube-scheduler alone does.
     """
-    from scheduler_extender.demo import PICTURE, run_demo, serve_demo
+    from scheduler_extender.demo import PICTURE, STOCK_PICTURE, run_demo, serve_demo
     from scheduler_extender.http.servers import PortError
 
     if serve:
         two_ports(port, admin_port)
     else:
         folder("--out", out)
-        if (out / PICTURE).is_dir():
-            raise BadInputError(f"--out: {out / PICTURE}: Is a directory")
+        for picture in (out / PICTURE, out / STOCK_PICTURE):
+            if picture.is_dir():
+                raise BadInputError(f"--out: {picture}: Is a directory")
     try:
         if serve:
             code = serve_demo(console, cluster, port, admin_port)
         else:
-            code = run_demo(console, out, pods, seed, cluster)
+            code = run_demo(console, out, pods, seed, cluster, each=each)
     except (ClusterFileError, PortError) as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)

@@ -2,52 +2,83 @@
 
 :mod:`~scheduler_extender.demo.workload` draws the pods,
 :mod:`~scheduler_extender.demo.scheduler` plays kube-scheduler,
-:mod:`~scheduler_extender.demo.kubelet` plays the kubelets, and
-:mod:`~scheduler_extender.demo.picture` draws what came of it.
+:mod:`~scheduler_extender.demo.kubelet` plays the kubelets.
+:mod:`~scheduler_extender.demo.stock` places the same pods without us,
+:mod:`~scheduler_extender.demo.tables` says what came of it, and
+:mod:`~scheduler_extender.demo.picture` draws it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from scheduler_extender.demo import workload
+from scheduler_extender.demo import tables, workload
 from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.demo.picture import picture
+from scheduler_extender.demo.picture import picture, standing
 from scheduler_extender.demo.scheduler import Outcome, Scheduler
+from scheduler_extender.demo.stock import StockScheduler
+from scheduler_extender.demo.tables import Play
 from scheduler_extender.files.clusterfile import ClusterFile, load
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.servers import Servers
 from scheduler_extender.serving import file_service, in_thread
 from scheduler_extender.terminal import show
-from scheduler_extender.wording import set_text, sets_text, verdict_text
 from topology.core.devices import PodUid
 
 FLEET = Path(__file__).with_name("fleet.yaml")
 PICTURE = "cluster.svg"
-SHOWN_SETS = 3
+STOCK_PICTURE = "stock.svg"
+LEGEND = (
+    "The kubelets here choose GPUs as NVIDIA's plugin does, ties at random. Stock is "
+    "kube-scheduler without an extender: it counts GPUs, and pods have node selectors for model "
+    "and memory."
+)
 WEIGHT = 5
 """As in manifests/scheduler/kube-scheduler-config.yaml, which says why; a test compares the two."""
 
 
-def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path | None) -> int:
-    """Place ``count`` pods and show what happened; 0, or 1 if a promise was broken."""
+def run_demo(
+    console: Console, out: Path, count: int, seed: int, cluster: Path | None, *, each: bool = False
+) -> int:
+    """Place ``count`` pods and show what happened; 0, or 1 if a promise was broken.
+
+    The stock scheduler places the same pods on the same nodes, empty again. With ``each`` every
+    placed pod is listed.
+    """
     source = cluster or FLEET
     content = load(source)
-    kubelets = Kubelets([record.topology for record in content.records], seed)
-    pods = workload.pods(count, seed)
-    outcomes: list[Outcome] = []
+    play = _played(console, content, source.name, workload.pods(count, seed), seed)
+    drawings = _drawn(out, play)
+    if each:
+        show(console, tables.each_pod(play.outcomes))
+        console.print()
+    show(console, tables.by_request(play))
+    console.print()
+    waiting = tables.waiting(play.outcomes)
+    if waiting.row_count:
+        show(console, waiting, keys=2)
+        console.print()
+    console.print(tables.summary(play, drawings))
+    console.print(LEGEND, style="dim")
+    return 1 if any(outcome.broken for outcome in play.outcomes) else 0
+
+
+def _played(
+    console: Console, content: ClusterFile, source: str, pods: list[dict[str, Any]], seed: int
+) -> Play:
+    nodes = [record.topology for record in content.records]
+    kubelets, outcomes = Kubelets(nodes, seed), list[Outcome]()
     service, binder = file_service(content)
     with in_thread(service) as serving:
         url, admin = _urls(serving)
+        gpus = sum(len(node.gpus) for node in nodes)
         console.print(
-            f"[bold]{len(content.records)} nodes, {_gpus(content)} GPUs[/] from {source.name}; "
+            f"[bold]{len(nodes)} nodes, {gpus} GPUs[/] from {source}; "
             f"the extender serves {url}/scheduler"
         )
         scheduler = Scheduler(url, admin, kubelets, lambda uid: binder.placement(PodUid(uid)))
@@ -64,86 +95,36 @@ def run_demo(console: Console, out: Path, count: int, seed: int, cluster: Path |
                 outcomes.append(scheduler.schedule(pod))
                 placed = sum(o.node is not None for o in outcomes)
                 progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
-        spent = scheduler.spent
-    drawing = out / PICTURE
-    placed = sum(o.node is not None for o in outcomes)
-    title = f"{len(content.records)} nodes after {len(pods)} pods: {placed} placed"
-    drawing.write_text(picture(list(kubelets.nodes.values()), kubelets.holders, title))
-    _show(console, outcomes)
-    _summarise(console, content, kubelets, outcomes, spent, drawing)
-    return 1 if any(o.broken for o in outcomes) else 0
+    again = Kubelets(nodes, seed)
+    stock = StockScheduler(again, seed)
+    return Play(outcomes, [stock.schedule(pod) for pod in pods], kubelets, again, scheduler.spent)
+
+
+def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
+    """The two plays as pictures: where they are."""
+    nodes, pods = list(play.kubelets.nodes.values()), len(play.outcomes)
+    ours = {o.pod: standing(required=o.promised, met=o.met) for o in play.outcomes}
+    theirs = {o.pod: standing(required=o.required, met=not o.wrong) for o in play.stock}
+    placed = sum(o.node is not None for o in play.outcomes)
+    wrong = sum(o.wrong for o in play.stock)
+    there = sum(o.node is not None for o in play.stock)
+    drawings = (
+        (PICTURE, play.kubelets, ours, f"gpu-topology: {placed} of {pods} pods placed"),
+        (
+            STOCK_PICTURE,
+            play.stock_kubelets,
+            theirs,
+            f"stock kube-scheduler: {there} of {pods} pods placed, {wrong} on unfit GPUs",
+        ),
+    )
+    for name, kubelets, standings, title in drawings:
+        (out / name).write_text(picture(nodes, kubelets.holders, standings, title))
+    return out / PICTURE, out / STOCK_PICTURE
 
 
 def _urls(serving: Servers) -> tuple[str, str]:
     port, admin_port = serving.ports
     return f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
-
-
-def _gpus(content: ClusterFile) -> int:
-    return sum(len(record.topology.gpus) for record in content.records)
-
-
-def _show(console: Console, outcomes: list[Outcome]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("pod", overflow="fold")
-    table.add_column("asked for", overflow="fold")
-    table.add_column("node", overflow="fold")
-    table.add_column("got", no_wrap=True)
-    table.add_column("could have got", overflow="fold")
-    table.add_column("verdict", no_wrap=True)
-    for o in outcomes:
-        if o.node is not None:
-            possible = sets_text(o.possible, SHOWN_SETS) if o.possible else "any"
-            got = set_text(o.got)
-            table.add_row(o.pod, o.asks, o.node, got, possible, verdict_text(o.verdict))
-    show(console, table)
-    console.print()
-    waiting = Table(box=None, pad_edge=False, header_style="bold")
-    waiting.add_column("waiting pod", overflow="fold")
-    waiting.add_column("asked for", overflow="fold")
-    waiting.add_column("why, and on how many nodes", overflow="fold")
-    for o in outcomes:
-        if o.node is None:
-            why = "; ".join(f"{n} nodes: {reason}" for reason, n in o.reasons)
-            waiting.add_row(o.pod, o.asks, why)
-    if waiting.row_count:
-        show(console, waiting)
-        console.print()
-
-
-def _summarise(
-    console: Console,
-    content: ClusterFile,
-    kubelets: Kubelets,
-    outcomes: list[Outcome],
-    spent: dict[str, list[float]],
-    drawing: Path,
-) -> None:
-    placed = [o for o in outcomes if o.node is not None]
-    held = sum(len(set(chain(*pods.values()))) for pods in kubelets.holders.values())
-    promised = [o for o in placed if o.promised]
-    broken = sum(o.broken for o in promised)
-    verdicts = Counter(o.verdict for o in promised)
-    times = ", ".join(
-        f"{verb} {1000 * sorted(seconds)[len(seconds) // 2]:.1f} ms"
-        for verb, seconds in spent.items()
-        if seconds
-    )
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row("placed", f"{len(placed)} of {len(outcomes)} pods")
-    table.add_row("GPUs in use", f"{held} of {_gpus(content)}")
-    kinds = ", ".join(f"{n} {verdict}" for verdict, n in sorted(verdicts.items()))
-    kinds = f" ({kinds})" if kinds else ""
-    table.add_row("promises", f"{len(promised)}{kinds}; broken: {broken}")
-    table.add_row("median answer", times)
-    table.add_row("picture", str(drawing))
-    console.print(table)
-    console.print(
-        "The kubelets here choose GPUs as NVIDIA's plugin does, ties at random.",
-        style="dim",
-    )
 
 
 def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: int) -> int:

@@ -37,6 +37,21 @@ class Kubelets:
         self.holders[name][meta["name"]] = taken
         return taken
 
+    def overcommitted(self) -> int:
+        """GPUs whose pods may use more memory than there is, by what they say, or else by their
+        shares."""
+        found = 0
+        for name, kubelet in self._kubelets.items():
+            gpus = {str(gpu.uuid): gpu for gpu in self.nodes[name].gpus}
+            for uuid, there in kubelet.sharing().items():
+                memory, replicas = gpus[uuid].memory, self.nodes[name].resources[0].replicas
+                used = sum(
+                    request.constraints.gpu_memory or memory * devices // replicas
+                    for _, request, devices in there
+                )
+                found += used > memory
+        return found
+
     def report(self, name: NodeName) -> dict[str, Any]:
         """The body of POST /v1/reports for a node as it is now."""
         return {"node": name, "status": codec.encode_report(self._kubelets[name].report())}

@@ -1,10 +1,15 @@
-"""The cluster as one SVG: every node with its GPUs, what joins them, and who holds what."""
+"""The cluster as one SVG: every node with its GPUs, what joins them, and who holds what.
+
+A colour says how a pod that holds a GPU stands: it has what it needs, it needs nothing but a GPU,
+or it needs other ones. Free GPUs are white. On a node with NVLinks a free GPU without an NVLink to
+another free one is *stranded*: nobody can have a pair with it now.
+"""
 
 from __future__ import annotations
 
-import colorsys
 import math
 from collections.abc import Mapping
+from enum import Enum
 from itertools import chain, groupby
 from xml.sax.saxutils import escape
 
@@ -15,15 +20,39 @@ from topology.core.links import Via
 COLUMNS = 12
 CELL, RING, DOT = 118, 36, 9.5
 HEAD, MARGIN, TITLE = 34, 28, 74
-FREE = "#ffffff"
+FREE, STRANDED = "#ffffff", "#fde8b3"
 Held = Mapping[str, tuple[int, ...]]
 """By pod, the position of the GPU of each device that it has on a node."""
-INK, QUIET, WIRE = "#1f2933", "#7b8794", "#9aa5b1"
+INK, QUIET, WIRE = "#1f2933", "#616e7c", "#b8c2cc"
 
 
-def picture(nodes: list[NodeTopology], holders: Mapping[NodeName, Held], title: str) -> str:
-    """An SVG document. Nodes of one kind stand together, in the order given."""
-    colours = _colours([pod for held in holders.values() for pod in held])
+class Standing(Enum):
+    """How a pod stands; the value is its colour."""
+
+    KEPT = "#2166ac"
+    """It has the GPUs that it needs."""
+    PLAIN = "#8d99a6"
+    """Any GPU will do."""
+    WRONG = "#c62828"
+    """It needs other GPUs."""
+
+
+def standing(*, required: bool, met: bool) -> Standing:
+    """How a pod stands that has ``required`` constraints, or has none, and got what it asks."""
+    if not required:
+        return Standing.PLAIN
+    return Standing.KEPT if met else Standing.WRONG
+
+
+def picture(
+    nodes: list[NodeTopology],
+    holders: Mapping[NodeName, Held],
+    standings: Mapping[str, Standing],
+    title: str,
+) -> str:
+    """An SVG document. Nodes of one kind stand together, in the order given; ``standings`` are by
+    pod."""
+    colours = {pod: found.value for pod, found in standings.items()}
     parts: list[str] = []
     y = float(TITLE)
     for kind, group in groupby(nodes, key=_kind):
@@ -40,7 +69,7 @@ def picture(nodes: list[NodeTopology], holders: Mapping[NodeName, Held], title: 
             row = y + i // COLUMNS * (CELL + 6)
             parts.append(_node(node, holders.get(node.name, {}), colours, x, row))
         y += -(-len(members) // COLUMNS) * (CELL + 6) + 12
-    height = y + 40
+    height = y + 64
     legend = _legend(MARGIN, height - 22)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_width()}" height="{height:.0f}" '
@@ -83,6 +112,7 @@ def _node(
     replicas = node.resources[0].replicas if node.resources else 1
     on = [{pod: n for pod, at in held.items() if (n := at.count(p))} for p in range(n)]
     owner = {p: next(iter(pods)) for p, pods in enumerate(on) if len(pods) == 1}
+    stranded = _stranded(node, {p for p, pods in enumerate(on) if not pods})
     parts = [
         f'<rect x="{x}" y="{y}" width="{CELL - 8}" height="{CELL - 2}" rx="8" '
         'fill="#ffffff" stroke="#e4e7eb"/>'
@@ -90,9 +120,12 @@ def _node(
     parts += _wires(node, spots, owner, colours, (cx, cy))
     for p, (sx, sy) in enumerate(spots):
         pods, whole = on[p], replicas == 1
-        fill = colours[owner[p]] if pods and whole else FREE
+        bare = STRANDED if p in stranded else FREE
+        fill = colours[owner[p]] if pods and whole else bare
         ink = ("#ffffff" if whole else INK) if pods else QUIET
         tip = f"GPU {node.gpus[p].index}: {_who(pods, replicas)}"
+        if p in stranded:
+            tip += ", stranded: no NVLink to another free GPU"
         parts.append(
             f"<g><title>{escape(tip)}</title>"
             f'<circle cx="{sx:.1f}" cy="{sy:.1f}" r="{DOT}" fill="{fill}" '
@@ -105,6 +138,15 @@ def _node(
         )
     parts.append(_text(x + 8, y + CELL - 8, node.name, size=9.5, fill=QUIET))
     return "\n".join(parts)
+
+
+def _stranded(node: NodeTopology, free: set[int]) -> set[int]:
+    """The free positions without an NVLink to another one, where the node has NVLinks at all."""
+    at = node.position_of_index
+    pairs = [{at[link.a], at[link.b]} for link in node.links if link.nvlinks]
+    if not pairs:
+        return set()
+    return free - {p for pair in pairs if pair <= free for p in pair}
 
 
 def _who(pods: Mapping[str, int], replicas: int) -> str:
@@ -186,26 +228,25 @@ def _text(
 
 
 def _legend(x: float, y: float) -> str:
-    parts = [
-        f'<circle cx="{x + 8}" cy="{y - 4}" r="7" fill="{FREE}" stroke="{WIRE}"/>',
-        _text(x + 22, y, "free", fill=QUIET),
-        f'<circle cx="{x + 78}" cy="{y - 4}" r="7" fill="#2f7fd0" stroke="{INK}"/>',
-        _text(x + 92, y, "held; one colour is one pod", fill=QUIET),
-        _line(x + 270, y - 4, x + 300, y - 4, WIRE, 3),
-        _text(x + 308, y, "NVLink, as thick as its count", fill=QUIET),
-        f'<rect x="{x + 490}" y="{y - 12}" width="15" height="15" rx="3" fill="#52606d"/>',
-        _text(x + 513, y, "NVSwitch", fill=QUIET),
-        _text(x + 600, y, "no line: PCIe only", fill=QUIET),
-        _text(x + 740, y, "a ring in slices: a GPU that pods share", fill=QUIET),
+    dots = (
+        (Standing.KEPT.value, "held by a pod that has what it needs"),
+        (Standing.PLAIN.value, "held by a pod to which any GPU will do"),
+        (Standing.WRONG.value, "held by a pod that needs other GPUs"),
+        (FREE, "free"),
+        (STRANDED, "free, no NVLink to another free one"),
+    )
+    parts, at = [], x
+    for colour, words in dots:
+        edge = WIRE if colour in (FREE, STRANDED) else INK
+        parts.append(f'<circle cx="{at + 8}" cy="{y - 28}" r="7" fill="{colour}" stroke="{edge}"/>')
+        parts.append(_text(at + 22, y - 24, words, fill=QUIET))
+        at += 50 + 6.3 * len(words)
+    parts += [
+        _line(x, y - 4, x + 30, y - 4, WIRE, 3),
+        _text(x + 38, y, "NVLink, as thick as its count; coloured within one pod", fill=QUIET),
+        f'<rect x="{x + 420}" y="{y - 12}" width="15" height="15" rx="3" fill="#52606d"/>',
+        _text(x + 443, y, "NVSwitch", fill=QUIET),
+        _text(x + 530, y, "no line: PCIe only", fill=QUIET),
+        _text(x + 670, y, "a ring in slices: a GPU that pods share", fill=QUIET),
     ]
     return "\n".join(parts)
-
-
-def _colours(pods: list[str]) -> dict[str, str]:
-    """A colour per pod, far apart for pods that follow one another (golden-ratio hues)."""
-    found = {}
-    for i, pod in enumerate(pods):
-        hue = i * 0.618034 % 1
-        red, green, blue = colorsys.hls_to_rgb(hue, 0.42 + 0.08 * (i % 3 - 1), 0.62)
-        found[pod] = f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from scheduler_extender.annotations import PREFIX, Malformed, parse
 from scheduler_extender.demo.kubelet import Kubelets
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
 from topology.core.placement import satisfies
 from topology.core.requests import GpuRequest
 
@@ -28,7 +29,8 @@ class Outcome:
     """What became of one pod.
 
     ``got`` and ``possible`` are driver indices; ``promised`` says whether the pod was placed on a
-    promise and ``broken`` whether what it got breaks it. ``reasons`` counts refusals over nodes.
+    promise, and ``met`` whether what it got is what it asks. ``reasons`` counts refusals over
+    nodes.
     """
 
     pod: str
@@ -38,8 +40,20 @@ class Outcome:
     got: tuple[int, ...] = ()
     possible: tuple[tuple[int, ...], ...] = ()
     promised: bool = False
-    broken: bool = False
+    met: bool = False
     reasons: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def broken(self) -> bool:
+        """Whether a promise was given and not kept."""
+        return self.promised and not self.met
+
+
+def met(topology: NodeTopology, request: GpuRequest, taken: Sequence[int]) -> bool:
+    """Whether the GPUs at these positions, one for each device, are what a pod asks."""
+    mask = sum(1 << p for p in set(taken))
+    replicas = topology.resources[0].replicas
+    return satisfies(topology.shape, request.constraints, mask, count=len(taken), replicas=replicas)
 
 
 class Scheduler:
@@ -108,23 +122,15 @@ class Scheduler:
             "POST", f"{self._admin}/v1/reports", body=json.dumps(self._kubelets.report(node))
         )
         topology = self._kubelets.nodes[node]
-        mask = sum(1 << p for p in set(taken))
-        broken = request.required and not satisfies(
-            topology.shape,
-            request.constraints,
-            mask,
-            count=len(taken),
-            replicas=topology.resources[0].replicas,
-        )
         return Outcome(
             pod["metadata"]["name"],
             asks,
             node,
             placement["verdict"],
-            topology.indices(mask),
+            topology.indices(sum(1 << p for p in set(taken))),
             tuple(tuple(found) for found in placement["sets"]),
             request.required,
-            broken,
+            met(topology, request, taken),
         )
 
     def _post(self, verb: str, body: dict[str, Any]) -> Any:

@@ -162,29 +162,44 @@ class Board:
         where the states of more than a few nodes have to be found, or finding one fails.
         """
         faulted: set[str] = set()
-        if not at_once:
-            self._find_states(request.resource, names, faulted, late)
-        with self._lock:
-            self._expire(at_once=at_once)
-            look = self._lookup.look(
-                request, names, self._nodes, faulted, scores=scores, at_once=at_once
-            )
+        look = self._look(request, names, faulted, scores=scores, at_once=at_once)
         if at_once and (look.faulted or look.unfound):
             raise NotAtOnceError
+        if look.unfound:
+            self._find_states(request.resource, look.unfound, faulted, late)
+            look = self._look(request, names, faulted, scores=scores)
         return look
+
+    def _look(
+        self,
+        request: GpuRequest,
+        names: Sequence[str],
+        faulted: set[str],
+        *,
+        scores: bool,
+        at_once: bool = False,
+    ) -> Look:
+        with self._lock:
+            self._expire(at_once=at_once)
+            return self._lookup.look(
+                request, names, self._nodes, faulted, scores=scores, at_once=at_once
+            )
+
+    def holds(self, look: Look) -> bool:
+        """Whether nothing has changed since a look."""
+        with self._lock:
+            self._expire()
+            return self._lookup.moment == look.moment
 
     def _find_states(
         self, resource: str, names: Sequence[str], faulted: set[str], late: Callable[[], bool]
     ) -> None:
         """Find the states of nodes that have changed, each once; the lock is given back between."""
-        with self._lock:
-            self._expire()
-            todo = self._lookup.unknown(resource, names, self._nodes)
-        for start in range(0, len(todo), SLICE):
+        for start in range(0, len(names), SLICE):
             if late():
                 return
             with self._lock:
-                self._lookup.find(resource, todo[start : start + SLICE], self._nodes, faulted)
+                self._lookup.find(resource, names[start : start + SLICE], self._nodes, faulted)
 
     def remember(self, request: GpuRequest, state: State, decision: Decision) -> None:
         """Remember an answer, as long as some node is in that state."""

@@ -105,14 +105,12 @@ def enquire(
         if not work.left(look):
             break
         in_time = work.through(look)
+        if in_time and not look.unfound and cluster.holds(look):
+            break
         look = cluster.look(request, names, scores=scores, late=work.late)
         if not in_time:
             break
-    left = {
-        name: state
-        for name, state in zip(names, look.states, strict=True)
-        if state is not None and state not in look.decisions
-    }
+    left = _left(names, look)
     return Answered(
         names,
         look.states,
@@ -122,6 +120,14 @@ def enquire(
         cluster.undecided([*left, *look.faulted, *look.unfound], request),
         frozenset(n for n, state in left.items() if state not in work.failed) | set(look.unfound),
     )
+
+
+def _left(names: Sequence[str], look: Look) -> dict[str, State]:
+    """The nodes whose state is known and has no decision."""
+    if look.distinct <= {*look.decisions, None}:
+        return {}
+    pairs = zip(names, look.states, strict=True)
+    return {n: state for n, state in pairs if state is not None and state not in look.decisions}
 
 
 def enquire_at(

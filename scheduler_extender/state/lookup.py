@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, count, repeat
+from itertools import compress, count, filterfalse, repeat
 from operator import is_
 
 from scheduler_extender.limits import AT_ONCE_STATES
@@ -44,7 +44,7 @@ class Look:
     without repetition, ``decisions`` and ``merits`` are remembered. ``missing`` are states
     without an answer, ``unweighed`` states that pass and have no merit under ``mix``, each with
     the facts of one node that is in it. ``unfound`` are nodes that have changed just now, or whose
-    state there was no time to find.
+    state there was no time to find. ``moment`` is :attr:`Lookup.moment` at the time.
     """
 
     states: list[State | None]
@@ -56,6 +56,7 @@ class Look:
     unweighed: dict[State, NodeFacts] = field(default_factory=dict)
     faulted: list[str] = field(default_factory=list)
     unfound: list[str] = field(default_factory=list)
+    moment: int = 0
 
     @property
     def left(self) -> int:
@@ -96,13 +97,15 @@ class Lookup:
         self._places = Places()
         self._totals = Totals()
         self._mix = RequestMix()
+        self.moment = 0
+        """Counts what may change an answer: a node's facts, and the weights of scores."""
 
     def unknown(
         self, resource: str, names: Sequence[str], nodes: Mapping[NodeName, NodeFacts]
     ) -> list[str]:
         """The nodes among ``names`` whose state has to be found."""
         known = self._states_over(resource)
-        return [name for name in names if name not in known and name in nodes]
+        return [name for name in filterfalse(known.__contains__, names) if name in nodes]
 
     def find(
         self,
@@ -136,6 +139,9 @@ class Lookup:
         at_once: bool,
     ) -> Look:
         """A look at ``names``. The states of a few nodes are found, if they have to be."""
+        many = min(len(names), len(self._numbers)) > AT_ONCE_STATES
+        if at_once and many and not self._answers.to(request).decisions:
+            raise NotAtOnceError  # nobody has asked this before
         resource = request.resource
         known = self._states_over(resource)
         # What is done for each of thousands of nodes is done inside of map and its like.
@@ -152,7 +158,7 @@ class Lookup:
                 states[i] = known.get(names[i])
             distinct, unfound = set(states), [names[i] for i in new[SLICE:]]
         look = self._look(request, names, nodes, Look(states, distinct, self._mix.current), scores)
-        look.faulted, look.unfound = sorted(faulted), unfound
+        look.faulted, look.unfound, look.moment = sorted(faulted), unfound, self.moment
         return look
 
     def state(self, facts: NodeFacts, resource: str) -> State:
@@ -184,6 +190,7 @@ class Lookup:
 
     def leave(self, name: NodeName) -> None:
         """A node has changed, or is gone; a state that no node is in any more is forgotten."""
+        self.moment += 1
         for states in self._states.values():
             state = states.pop(name, None)
             if state is not None:
@@ -249,6 +256,7 @@ class Lookup:
     def observe(self, request: GpuRequest) -> None:
         """Count a request that is seen for the first time into the mix."""
         if self._mix.observe(request):
+            self.moment += 1
             self._answers.weights_changed()
 
     def size(self) -> Size:

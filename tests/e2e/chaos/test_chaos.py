@@ -20,10 +20,10 @@ from tests.e2e.chaos import clocks
 from tests.e2e.chaos.faults import Faults
 from tests.e2e.chaos.replicas import ReplicatedCluster
 from tests.e2e.chaos.workload import Workload
-from tests.e2e.chaos.worlds import OVER, World, judged, kept_at, world
+from tests.e2e.chaos.worlds import CUT_OFF, OVER, World, judged, kept_at, world
 from tests.e2e.cluster import PODS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings(CUT_OFF)]
 
 SECONDS = float(os.environ.get("GPU_TOPOLOGY_CHAOS_SECONDS", "40"))
 SEED = int(os.environ.get("GPU_TOPOLOGY_CHAOS_SEED", "0")) or random.SystemRandom().randrange(

@@ -14,9 +14,9 @@ from tests.e2e.chaos import sources
 from tests.e2e.chaos.planted import VARIABLE, WRAPPER
 from tests.e2e.chaos.replicas import Replica, ReplicatedCluster
 from tests.e2e.chaos.workload import Workload
-from tests.e2e.chaos.worlds import World, judged, kept_at, world
+from tests.e2e.chaos.worlds import CUT_OFF, World, judged, kept_at, world
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings(CUT_OFF)]
 
 LABEL = "e2e/takes-the-late-pod"
 LEASE_SECONDS = 3.0

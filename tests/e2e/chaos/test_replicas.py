@@ -14,9 +14,9 @@ import pytest
 
 from tests.e2e.chaos.replicas import Replica, ReplicatedCluster
 from tests.e2e.chaos.workload import Workload
-from tests.e2e.chaos.worlds import World, judged, kept_at, world
+from tests.e2e.chaos.worlds import CUT_OFF, World, judged, kept_at, world
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings(CUT_OFF)]
 
 FLEET = (("dgx1-v100", 2), ("a100-pcie-4-bridged", 2), ("hgx-h100-8", 1))
 RATE = 3.0

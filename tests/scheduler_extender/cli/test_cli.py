@@ -420,16 +420,6 @@ def test_plain_http_outside_loopback_is_said_loudly() -> None:
         assert httpx.get(admin, timeout=PATIENCE).status_code == 503  # nobody judges tokens here
 
 
-def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
-    done = run("demo", "--pods", "60", "--seed", "7", "--out", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "broken: 0" in done.stdout
-    assert "annotation gpu-topology.io/link" in done.stdout
-    drawing = (tmp_path / "cluster.svg").read_text()
-    assert drawing.startswith("<svg")
-    assert drawing.count("<title>NVSwitch</title>") == 30
-
-
 MIG_CLUSTER = ROOT / "examples" / "clusters" / "mig.yaml"
 SLICES = ROOT / "manifests" / "samples" / "mig-slices.yaml"
 

@@ -164,12 +164,18 @@ def satisfies(
     return compiled(shape, constraints, sick, replicas).passes(mask, count or mask.bit_count())
 
 
-@remembered
 def compiled(
     shape: Shape, constraints: Constraints, sick: Mask, replicas: int = 1
 ) -> CompiledConstraints:
     """The constraints compiled for a shape of which some GPUs are sick, where each GPU or MIG
     instance is served as so many replicas."""
+    return _compiled(shape, constraints, sick, replicas)
+
+
+@remembered
+def _compiled(
+    shape: Shape, constraints: Constraints, sick: Mask, replicas: int
+) -> CompiledConstraints:
     # Of a GPU in MIG mode nobody knows what part the pod would get.
     allowed = shape.all_gpus & ~sick & ~shape.in_mig_mode
     for p in positions(allowed):

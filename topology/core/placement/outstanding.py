@@ -19,15 +19,19 @@ from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 
-@remembered
 def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     """Whether a pod with this request could break a promise if it were admitted first.
 
     Under a monotone allocator none can: what is left after it is a part of what the promise was
     given over. A pod in the middle of its admission is past that.
     """
-    if kubelet.monotone or request.effective_count == 0:
+    if kubelet.monotone or request.effective_count == 0 or not now.unreported:
         return False
+    return _endangers(kubelet, now, request)
+
+
+@remembered
+def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
     newcomer = Unreported(
         request.counts, only_gpu_plugin=request.only_gpu_plugin, exclusive=request.exclusive
     )

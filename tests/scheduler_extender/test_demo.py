@@ -1,0 +1,100 @@
+"""`make run`: what it prints and draws, and the stock scheduler that it plays beside ours."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from scheduler_extender.cli.commands import main
+from scheduler_extender.demo import PICTURE, STOCK_PICTURE, run_demo, workload
+from scheduler_extender.demo.kubelet import Kubelets
+from scheduler_extender.demo.picture import Standing
+from scheduler_extender.demo.stock import StockScheduler
+from tests.commands import Done, asked
+from topology.machines import machine
+
+
+def run(*words: str | Path) -> Done:
+    return asked(main, "demo", *words)
+
+
+def circles(drawing: str, standing: Standing) -> int:
+    """How many GPUs of a picture have a colour; the legend has it once."""
+    return len(re.findall(rf'<circle [^>]*(?:fill|stroke)="{standing.value}"', drawing)) - 1
+
+
+def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: Path) -> None:
+    done = run("--pods", "60", "--seed", "7", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "broken: 0" in done.stdout
+    assert "annotation gpu-topology.io/link" in done.stdout
+    assert "got other GPUs than they need" in done.stdout
+    assert "notebook-0" not in done.stdout
+    ours, stock = (tmp_path / name for name in (PICTURE, STOCK_PICTURE))
+    drawing = ours.read_text()
+    assert drawing.startswith("<svg")
+    assert drawing.count("<title>NVSwitch</title>") == 30
+    assert circles(drawing, Standing.KEPT) > 20
+    assert circles(drawing, Standing.WRONG) == 0
+    assert circles(stock.read_text(), Standing.WRONG) > 0
+
+
+def test_each_pod_is_listed_where_asked_for(tmp_path: Path) -> None:
+    done = run("--pods", "20", "--each", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "notebook-0" in done.stdout
+
+
+def test_no_line_is_wider_than_80_columns(tmp_path: Path) -> None:
+    out = io.StringIO()
+    assert run_demo(Console(file=out, width=80), tmp_path, 40, 1, None) == 0
+    text = out.getvalue().replace(str(tmp_path), "out")
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+
+
+def stock(*machines: str) -> StockScheduler:
+    nodes = [machine(name).topology(f"n{i}") for i, name in enumerate(machines)]
+    return StockScheduler(Kubelets(nodes, 1), 1)
+
+
+def a_pod(gpus: int, annotations: dict[str, str]) -> dict[str, object]:
+    (found,) = workload.pods(1, 1)
+    limits = {"nvidia.com/gpu": str(gpus)}
+    found["metadata"]["annotations"] = {f"gpu-topology.io/{k}": v for k, v in annotations.items()}
+    found["spec"]["containers"][0]["resources"]["limits"] = limits
+    return found
+
+
+@pytest.mark.parametrize(
+    ("machines", "gpus", "annotations", "node", "met"),
+    [
+        pytest.param(["l40s-4"], 2, {"link": "nvlink"}, "n0", False, id="links count for nothing"),
+        pytest.param(["hgx-h100-8"], 2, {"link": "nvlink"}, "n0", True, id="and may come"),
+        pytest.param(["l40s-4"], 8, {}, None, None, id="the count holds"),
+        pytest.param(["l40s-4"], 1, {"gpu-model": "H100*"}, None, None, id="the model by label"),
+        pytest.param(
+            ["dgx1-v100"], 1, {"min-gpu-memory": "40Gi"}, None, None, id="the memory, too"
+        ),
+        pytest.param(["l40s-4"], 1, {"link": "nvlnk"}, "n0", None, id="a typo is not noticed"),
+    ],
+)
+def test_what_the_stock_scheduler_knows(
+    machines: list[str], gpus: int, annotations: dict[str, str], node: str | None, met: bool | None
+) -> None:
+    found = stock(*machines).schedule(a_pod(gpus, annotations))
+    assert (found.node, found.met) == (node, met)
+
+
+def test_it_spreads_pods() -> None:
+    scheduler = stock("l40s-4", "l40s-4")
+    placed = []
+    for name in ("a", "b"):
+        one = a_pod(1, {})
+        one["metadata"] = {**one["metadata"], "name": name, "uid": name}  # type: ignore[dict-item]
+        placed.append(scheduler.schedule(one).node)
+    assert sorted(filter(None, placed)) == ["n0", "n1"]
