@@ -203,6 +203,11 @@ FILES = {
     "agent.yaml": ({"DaemonSet"}, ".Values.agent.enabled"),
 }
 """The templates: the kinds of objects in each, and the value without which it is empty."""
+OPTIONS = {
+    "cert-manager": ("certificates.yaml", ".Values.certManager.enabled"),
+    "validation": ("policies.yaml", ".Values.validation.enabled"),
+}
+"""The base's components: the file of their objects, and the value that asks for them."""
 LEFT_OUT = {"Namespace"}
 """Helm makes the release's namespace, or it is there before."""
 
@@ -238,9 +243,9 @@ def templates() -> dict[str, str]:
         - set().union(*(k for k, _ in FILES.values()))
     ):
         raise ChartError(f"no template takes {', '.join(sorted(left))}")
-    source = "manifests/base/options/cert-manager"
-    certificates = _documents(HERE / "base/options/cert-manager/certificates.yaml")
-    found["certificates.yaml"] = _file(source, certificates, ".Values.certManager.enabled", unused)
+    for option, (name, value) in OPTIONS.items():
+        made = _documents(HERE / "base" / "options" / option / name)
+        found[f"{option}.yaml"] = _file(f"manifests/base/options/{option}", made, value, unused)
     found["_schedulerconfig.tpl"] = _scheduler_configuration(unused)
     if unused:
         named = sorted(f"{p.kind} with {'.'.join(map(str, p.path))}" for p in unused)

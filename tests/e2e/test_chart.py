@@ -43,6 +43,8 @@ AGENT_VALUES = {
     "runtime-class": {"runtimeClassName": "nvidia"},
 }
 """The chart's values that stand for the components of manifests/agent/options."""
+BASE_VALUES = {"cert-manager": "certManager", "validation": "validation"}
+"""The same for those of manifests/base/options."""
 
 
 def rendered(helm: Helm, *words: str, **values: Any) -> list[Object]:
@@ -107,13 +109,18 @@ def test_a_value_of_the_agent_does_what_the_component_does(
     assert sorted_lists(found) != sorted_lists(plain)
 
 
-def test_cert_manager_is_asked_for_what_the_component_asks_for(helm: Helm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", BASE_VALUES)
+def test_a_value_adds_what_the_component_of_the_base_adds(
+    helm: Helm, option: str, tmp_path: Path
+) -> None:
+    assert sorted(BASE_VALUES) == sorted(path.name for path in (BASE / "options").iterdir())
     base = os.path.relpath(BASE, tmp_path.resolve())
-    overlay = {"resources": [base], "components": [f"{base}/options/cert-manager"]}
+    overlay = {"resources": [base], "components": [f"{base}/options/{option}"]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     expected = without_namespace(objects(tmp_path))
-    found = by_name(rendered(helm, certManager={"enabled": True}, crd={"keep": False}))
-    assert found == expected
+    values = {BASE_VALUES[option]: {"enabled": True}}
+    assert by_name(rendered(helm, crd={"keep": False}, **values)) == expected
+    assert len(expected) > len(without_namespace(objects()))
 
 
 def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
@@ -142,6 +149,7 @@ def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
         pytest.param({}, id="defaults"),
         pytest.param({"scheduler": {"enabled": True}}, id="second-scheduler"),
         pytest.param({"certManager": {"enabled": True}}, id="cert-manager"),
+        pytest.param({"validation": {"enabled": True}}, id="validation"),
     ],
 )
 def test_helm_finds_no_fault_with_the_chart(helm: Helm, values: Object) -> None:

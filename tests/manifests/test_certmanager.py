@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from cryptography import x509
 from scheduler_extender.cli import main
 from scheduler_extender.cli.certificates import LABELS, SECRET
 from tests.commands import asked
-from tests.manifests.building import BASE, NAMESPACE, arguments, objects
+from tests.manifests.building import BASE, NAMESPACE, arguments
 
 COMPONENT = BASE / "options" / "cert-manager"
 
@@ -28,13 +27,6 @@ def test_every_object_is_cert_managers_and_in_our_namespace() -> None:
         assert made["apiVersion"] == "cert-manager.io/v1"
         assert kind in ("Issuer", "Certificate")
         assert made["metadata"] == {"name": name, "namespace": NAMESPACE, "labels": LABELS}
-
-
-def test_the_component_changes_no_object_of_the_base(tmp_path: Path) -> None:
-    base = os.path.relpath(BASE, tmp_path.resolve())
-    overlay = {"resources": [base], "components": [f"{base}/options/cert-manager"]}
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    assert [each for each in objects(tmp_path) if each in objects()] == objects()
 
 
 def test_every_certificate_has_an_issuer_that_there_is() -> None:
