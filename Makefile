@@ -56,8 +56,9 @@ sbom: $(VENV)/dev.stamp          ## the packages of the image as a CycloneDX bil
 
 lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
 	$(BIN)/pip install -q uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url --no-header -q --upgrade -o requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev --group build --universal --generate-hashes --no-emit-index-url --no-header -q --upgrade -o requirements/dev.txt
 	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/run.txt
+	$(BIN)/uv pip compile --group build --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/build.txt
 
 clean:                          ## remove what the targets made
 	rm -rf $(VENV) $(OUT) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -67,8 +68,8 @@ $(VENV)/bin/python:
 	  { echo "gpu-topology needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# hatchling and editables are in both lists so that the editable install needs no build isolation.
-$(VENV)/%.stamp: requirements/%.txt pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$*.txt
+# The builder is locked too, so that the editable install needs no build isolation.
+$(VENV)/%.stamp: requirements/%.txt requirements/build.txt pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$*.txt -r requirements/build.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
