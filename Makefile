@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart sbom lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart sbom sizes lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manife
 
 sbom: $(VENV)/dev.stamp          ## the packages of the image as a CycloneDX bill of materials
 	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/sbom.cdx.json
+
+sizes: $(VENV)/dev.stamp         ## how large the packages of the image are
+	$(BIN)/python -m requirements.sizes
 
 lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
 	$(BIN)/pip install -q uv
