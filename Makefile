@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench sbom lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart sbom sizes lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,13 +48,20 @@ chaos: $(VENV)/dev.stamp        ## replicas, API server and etcd killed at rando
 bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do-nothing route
 	$(BIN)/python -m benchmarks latency --json $(OUT)/latency.json
 
+chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manifests/base
+	$(BIN)/python -m manifests.generatechart
+
 sbom: $(VENV)/dev.stamp          ## the packages of the image as a CycloneDX bill of materials
 	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/sbom.cdx.json
 
+sizes: $(VENV)/dev.stamp         ## how large the packages of the image are
+	$(BIN)/python -m requirements.sizes
+
 lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
 	$(BIN)/pip install -q uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url --no-header -q --upgrade -o requirements/dev.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev --group build --universal --generate-hashes --no-emit-index-url --no-header -q --upgrade -o requirements/dev.txt
 	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/run.txt
+	$(BIN)/uv pip compile --group build --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/build.txt
 
 clean:                          ## remove what the targets made
 	rm -rf $(VENV) $(OUT) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -64,8 +71,8 @@ $(VENV)/bin/python:
 	  { echo "gpu-topology needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 …" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# hatchling and editables are in both lists so that the editable install needs no build isolation.
-$(VENV)/%.stamp: requirements/%.txt pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$*.txt
+# The builder is locked too, so that the editable install needs no build isolation.
+$(VENV)/%.stamp: requirements/%.txt requirements/build.txt pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/$*.txt -r requirements/build.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

@@ -27,7 +27,7 @@ from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.verbs import Turns
+from scheduler_extender.verbs import Turns, WouldRefuse
 from topology.kubeapi.apiserver import ApiServer
 
 if TYPE_CHECKING:  # file mode waits for none of their modules
@@ -54,8 +54,26 @@ def in_memory(cluster: Cluster) -> tuple[Service, FileBinder]:
     binder = FileBinder(cluster)
     metrics = Metrics()
     metrics.watch(cluster)
-    service = Service(cluster, binder, lambda: None, metrics, saw=binder.saw, file_mode=True)
+    shadow = _shadow(cluster.settings, metrics, lambda would: None)
+    service = Service(
+        cluster, binder, lambda: None, metrics, saw=binder.saw, shadow=shadow, file_mode=True
+    )
     return service, binder
+
+
+def _shadow(
+    settings: Settings, metrics: Metrics, events: Callable[[WouldRefuse], None]
+) -> Callable[[WouldRefuse], None] | None:
+    """Who is told what would have been refused; None where the extender refuses."""
+    if not settings.shadow:
+        return None
+    count = metrics.tell_shadow()
+
+    def note(would: WouldRefuse) -> None:
+        count(would)
+        events(would)
+
+    return note
 
 
 @contextmanager
@@ -69,7 +87,15 @@ def kube_service(api: ApiServer, settings: Settings) -> Iterator[Service]:
     source = KubeSource(api, cluster)
     with source.following(metrics.follow):
         turns, reviews = metrics.tell_turns(Turns(cluster)), Reviews(api)
-        yield Service(cluster, source.binder, source.unready, metrics, turns=turns, reviews=reviews)
+        yield Service(
+            cluster,
+            source.binder,
+            source.unready,
+            metrics,
+            turns=turns,
+            reviews=reviews,
+            shadow=_shadow(settings, metrics, source.note_would_refuse),
+        )
 
 
 @contextmanager
@@ -104,6 +130,7 @@ def replica_service(
                     term=lambda: leader.term,
                     turns=metrics.tell_turns(Turns(cluster)),
                     reviews=Reviews(api),
+                    shadow=_shadow(settings, metrics, source.note_would_refuse),
                 ),
                 leader,
             )
@@ -131,6 +158,10 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
         )
     found = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
     found.warnings = open_doors(where) if outside else []
+    if service.shadow is not None:
+        found.warnings.append(
+            "in shadow: no node is refused to a pod, and no pod is promised anything"
+        )
     if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
         found.warnings.append(soon)
     return found

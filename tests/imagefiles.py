@@ -117,6 +117,10 @@ def _step(image: Image, word: str, rest: str) -> None:
         case "WORKDIR":
             image.workdir = rest
             (image.root / rest.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        case "COPY" if rest.startswith("--from="):
+            which, source, target = rest.split()
+            other = build(which.removeprefix("--from="), image.root.with_name("from"))
+            _copy(other.root / source.lstrip("/"), here / target, many=target.endswith("/"))
         case "COPY":
             *sources, target = rest.split()
             for source in sources:
@@ -143,20 +147,25 @@ def _copy(source: Path, target: Path, *, many: bool) -> None:
 
 
 def _install(image: Image, words: list[str], here: Path) -> None:
-    if words[:2] != ["pip", "install"]:
-        raise UnknownStepError(shlex.join(words))
-    rest = [w for w in words[2:] if w not in ("--no-cache-dir", "--require-hashes")]
+    flags = ["-q", "--no-index", "--disable-pip-version-check", "--no-cache-dir"]
+    rest = [w for w in words if w not in ("--no-cache-dir", "--require-hashes")]
     match rest:
-        case ["-r", requirements]:
+        case ["pip", "install", "-r", requirements]:
             for name in locked(here / requirements):
                 _link(image, name)
-        case ["--no-deps", "--no-build-isolation", "."]:
-            flags = ["-q", "--no-index", "--disable-pip-version-check", "--no-cache-dir"]
-            done = image.run(["python", "-m", "pip", "install", *flags, *rest])
-            if done.returncode:
-                raise RuntimeError(done.stdout + done.stderr)
+        case ["pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", _, "."]:
+            _pip(image, ["wheel", *flags, *rest[2:]])
+        case ["pip", "install", "--no-deps", "--no-index", pattern]:
+            wheels = [str(path) for path in here.glob(pattern)]  # as the shell would
+            _pip(image, ["install", *flags, "--no-deps", *wheels])
         case _:
             raise UnknownStepError(shlex.join(words))
+
+
+def _pip(image: Image, words: list[str]) -> None:
+    done = image.run(["python", "-m", "pip", *words])
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
 
 
 def locked(path: Path) -> Iterator[str]:

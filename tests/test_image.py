@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,35 @@ def test_what_an_image_cannot_do_it_says_in_a_line(images: dict[str, Image]) -> 
     assert done.returncode == 2
     assert "in a checkout of the source" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_installed_wheel_says_its_version_and_has_its_data(
+    images: dict[str, Image], tmp_path: Path
+) -> None:
+    image = images["service"]
+    (version,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+    for program in ("gpu-topology", "kubectl-gpu_topology"):
+        done = image.run([program, "--version"], cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, f"gpu-topology {version}\n"), done.stderr
+    done = image.run(["gpu-topology", "demo", "--out", str(tmp_path / "out")], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert any((tmp_path / "out").iterdir())
+
+
+def test_the_image_has_no_builder(images: dict[str, Image]) -> None:
+    image = images["service"]
+    builder = {each.partition("==")[0] for each in _pins("build")} - {
+        each.partition("==")[0] for each in _pins("run")
+    }
+    assert {"hatchling", "editables"} <= builder
+    for name in builder:
+        done = image.run(["python", "-c", f"import importlib.metadata as m; m.version({name!r})"])
+        assert "PackageNotFoundError" in done.stderr, name
+
+
+def _pins(lock: str) -> list[str]:
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text()
+    return re.findall(r"^[A-Za-z0-9][^ ]*==\S+", text, re.M)
 
 
 @pytest.mark.parametrize("step", [("RUN", "apt-get install gcc"), ("ADD", "x y")], ids=str)

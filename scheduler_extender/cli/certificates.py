@@ -23,6 +23,8 @@ CA, EXTENDER, SCHEDULER = "ca", "extender", "scheduler"
 """The pairs of files in the folder: NAME.crt and NAME.key."""
 SECRET = "gpu-topology-tls"  # noqa: S105 (a name)
 """The Secret that the extender's pods mount."""
+SCHEDULER_SECRET = "gpu-topology-scheduler"  # noqa: S105 (a name)
+"""The Secret that the pods of the chart's second kube-scheduler mount."""
 SERVICES = ("gpu-topology", "gpu-topology-admin")
 """Both ports serve the same certificate, and each has a Service of its own."""
 LABELS = {"app.kubernetes.io/name": "gpu-topology", "app.kubernetes.io/component": "extender"}
@@ -73,6 +75,15 @@ def certificates(
             "-f -. The keys of the authority and of kube-scheduler are not in it.",
         ),
     ] = False,
+    scheduler_secret: Annotated[
+        bool,
+        typer.Option(
+            "--scheduler-secret",
+            help=f"Print kube-scheduler's certificate as the Secret {SCHEDULER_SECRET}, for a "
+            "second kube-scheduler that runs in the extender's namespace. Who reads Secrets there "
+            "can then have pods bound.",
+        ),
+    ] = False,
 ) -> None:
     """Make what TLS between kube-scheduler and the extender needs.
 
@@ -101,7 +112,12 @@ def certificates(
         _write(_crt(output, which), issued.certificate, 0o644)
     _tell(output, authority, pairs[EXTENDER], days, now)
     if secret:
-        typer.echo(_secret(namespace, authority.certificate, pairs[EXTENDER]), nl=False)
+        typer.echo(_secret(SECRET, namespace, authority.certificate, pairs[EXTENDER]), nl=False)
+    if scheduler_secret:
+        issued = pairs[SCHEDULER]
+        if secret:
+            typer.echo("---")
+        typer.echo(_secret(SCHEDULER_SECRET, namespace, authority.certificate, issued), nl=False)
 
 
 def _names(namespace: str, more: list[str]) -> list[str]:
@@ -217,14 +233,14 @@ def _tell(output: Path, authority: Authority, issued: Issued, days: int, now: da
         )
 
 
-def _secret(namespace: str, ca: bytes, issued: Issued) -> str:
+def _secret(name: str, namespace: str, ca: bytes, issued: Issued) -> str:
     import yaml
 
     content = {"ca.crt": ca, "tls.crt": issued.certificate, "tls.key": issued.key}
     found = {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": SECRET, "namespace": namespace, "labels": LABELS},
+        "metadata": {"name": name, "namespace": namespace, "labels": LABELS},
         "type": "kubernetes.io/tls",
         "data": {name: base64.b64encode(pem).decode() for name, pem in content.items()},
     }

@@ -8,7 +8,8 @@ the Python type of an argument, and cannot be told not to.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -46,6 +47,24 @@ app.command()(why)
 app.command()(demo)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        # From the package's metadata: pyproject.toml is the one place that says it.
+        typer.echo(f"gpu-topology {version('gpu-topology')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """What comes before a command's name."""
+
+
 plugin = typer.Typer(
     name="kubectl-gpu_topology",
     help="GPU placement on Kubernetes that keeps its word: the part for people, as kubectl "
@@ -59,6 +78,9 @@ plugin.command()(check)
 plugin.command()(node)
 plugin.command()(unblock)
 plugin.command()(why)
+for each in (app, plugin):
+    # Without a help text of its own the callback would take the place of the app's.
+    each.callback(help=each.info.help)(_options)
 
 
 def main() -> NoReturn:

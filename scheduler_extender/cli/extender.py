@@ -64,6 +64,14 @@ def extender(
             "constraints stay off either way.",
         ),
     ] = "certain",
+    shadow: Annotated[
+        bool,
+        typer.Option(
+            "--shadow",
+            help="Refuse nothing: score nodes, and count and tell which ones would have been "
+            "refused. No promise is made or kept.",
+        ),
+    ] = False,
     stale_after: Annotated[
         float,
         typer.Option(
@@ -178,10 +186,10 @@ def extender(
     log_json()
     where = Addresses(host, port, admin_port, tls, open_metrics)
     if cluster is not None:
-        settings = Settings(weakest, None, all_pods_known=False, refusals=kept_off)
+        settings = Settings(weakest, None, all_pods_known=False, refusals=kept_off, shadow=shadow)
         _serve_file(cluster, settings, where)
     else:
-        settings = Settings(weakest, stale_after, refusals=kept_off)
+        settings = Settings(weakest, stale_after, refusals=kept_off, shadow=shadow)
         _serve_kube(kubeconfig, context, settings, where, replication)
 
 

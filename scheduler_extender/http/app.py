@@ -8,7 +8,7 @@ kube-scheduler waits for. A body that cannot be read is a 400 or 413 with one li
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -91,20 +91,34 @@ class _Answers:
     def _filter(self, args: wire.ExtenderArgs, *, at_once: bool) -> bytes:
         self.need_lead()
         _check_size(args, at_once=at_once)
-        if self._service.unready() is not None:
+        shadow = self._service.shadow
+        unready = self._service.unready() is not None
+        if unready and shadow is None:
             return wire.encode(wire.FilterResult(error=verbs.NOT_SYNCED))
         self._service.saw(args.pod)
         full = args.full_nodes()
         names = (args.node_names or []) if full is None else [name for name, _ in full]
-        with self._cluster.locked_if_free() if at_once else nullcontext():
-            result = verbs.filter_nodes(
-                self._cluster, args.pod, names, VERB_SECONDS, at_once=at_once
-            )
+        if unready:
+            result = wire.FilterResult(node_names=list(names))
+        else:
+            result = self._filtered(args.pod, names, at_once=at_once)
         if full is None:
             return wire.encode(result)
         passed = set(result.node_names or ())
         kept = {"metadata": {}, "items": [raw for name, raw in full if name in passed]}
         return wire.encode(msgspec.structs.replace(result, nodes=kept, node_names=None))
+
+    def _filtered(self, pod: wire.Pod, names: Sequence[str], *, at_once: bool) -> wire.FilterResult:
+        """The answer to filter; in shadow whoever counts is told what it leaves out."""
+        ask = (self._cluster, pod, names, VERB_SECONDS)
+        would = None
+        with self._cluster.locked_if_free() if at_once else nullcontext():
+            if self._service.shadow is None:
+                return verbs.filter_nodes(*ask, at_once=at_once)
+            result, would = verbs.filter_in_shadow(*ask, at_once=at_once)
+        if would is not None:
+            self._service.shadow(would)
+        return result
 
     def prioritize(self, args: wire.ExtenderArgs, arrived: float) -> bytes:
         """The scores, worked out where they have to be."""
@@ -132,15 +146,7 @@ class _Answers:
             return wire.encode(wire.BindingResult(verbs.NOT_SYNCED))
         try:
             _names_checked(args)
-            verbs.bind(
-                self._cluster,
-                self._service.binder,
-                args,
-                _now,
-                late=lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN,
-                turns=self._service.turns,
-                term=term,
-            )
+            self._bind(args, lambda: time.monotonic() - arrived > BIND_STARTS_WITHIN, term)
         except verbs.BindError as error:
             self._service.metrics.bind_errors.inc()
             names = {"pod": args.pod_name[:253], "node": args.node[:253]}
@@ -148,9 +154,19 @@ class _Answers:
             return wire.encode(wire.BindingResult(str(error)))
         return wire.encode(wire.BindingResult())
 
+    def _bind(self, args: wire.BindingArgs, late: Callable[[], bool], term: int) -> None:
+        service = self._service
+        if service.shadow is not None:
+            verbs.bind_in_shadow(self._cluster, service.binder, args, late, term)
+            return
+        turns = service.turns
+        verbs.bind(self._cluster, service.binder, args, _now, late=late, turns=turns, term=term)
+
     def preempt(self, args: wire.PreemptionArgs, arrived: float) -> bytes:
         """The nodes on which the offered evictions would help."""
         self.need_lead()
+        if self._service.shadow is not None:
+            return wire.encode(verbs.preempt_in_shadow(args))
         self._need_sync()
         started = time.monotonic()
         return wire.encode(

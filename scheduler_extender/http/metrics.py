@@ -17,8 +17,9 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.refusal import LABELS
 from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
-from scheduler_extender.verbs import Turns
+from scheduler_extender.verbs import Turns, WouldRefuse
 from topology.core.devices import NodeName
+from topology.core.placement import Reason
 
 log = structlog.get_logger(__name__)
 
@@ -211,6 +212,35 @@ class Metrics:
             lambda: turns.late_for_news,
         )
         return turns
+
+    def tell_shadow(self) -> Callable[[WouldRefuse], None]:
+        """Show that nothing is refused; returns who counts what would have been."""
+        shadow = Gauge(
+            "gpu_topology_shadow", "1 where the extender refuses nothing", registry=self.registry
+        )
+        shadow.set(1)
+        refused = Counter(
+            "gpu_topology_would_have_refused",
+            "In shadow: questions about pods for which nodes would have been refused, by reason; a"
+            " question counts once for each of its reasons",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in Reason:
+            refused.labels(reason.value)
+        waited = Counter(
+            "gpu_topology_would_have_waited",
+            "In shadow: questions about pods for which all nodes would have been refused",
+            registry=self.registry,
+        )
+
+        def note(would: WouldRefuse) -> None:
+            for reason in would.reasons:
+                refused.labels(reason.value).inc()
+            if would.none_left:
+                waited.inc()
+
+        return note
 
     def look(self, now: float) -> None:
         """Bring up to date what others count; ``now`` is the cluster's clock."""

@@ -9,7 +9,7 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import Bodies
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.verbs import Binder, Turns
+from scheduler_extender.verbs import Binder, Turns, WouldRefuse
 from scheduler_extender.wire import Pod
 
 
@@ -30,6 +30,7 @@ class Service:
     there is one replica only. ``saw`` is told each pod that filter is asked about. ``turns`` says
     when a bind may be written; None where no kubelet answers that we hear of. ``reviews`` judges
     the tokens of people where the admin port asks for one; None where there is no API server.
+    ``shadow`` says that nothing is refused, and is told what would have been; None where we refuse.
     ``file_mode`` opens ``POST /v1/reports``. ``bodies`` is the budget of memory that both ports
     share.
     """
@@ -43,6 +44,7 @@ class Service:
     saw: Callable[[Pod], None] = _forget
     turns: Turns | None = None
     reviews: Reviews | None = None
+    shadow: Callable[[WouldRefuse], None] | None = None
     file_mode: bool = False
     bodies: Bodies = field(default_factory=Bodies)
 

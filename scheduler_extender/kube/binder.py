@@ -198,8 +198,9 @@ class KubeBinder:
             "name": binding.name,
             "namespace": binding.namespace,
             "uid": binding.uid,
-            "annotations": {PLACEMENT: binding.placement},
         }
+        if binding.placement:
+            metadata["annotations"] = {PLACEMENT: binding.placement}
         if version is not None:
             metadata["resourceVersion"] = version
         body: dict[str, Any] = {

@@ -21,7 +21,7 @@ from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import Surprise
-from scheduler_extender.verbs import Binding
+from scheduler_extender.verbs import Binding, WouldRefuse
 from scheduler_extender.why.placed import bound_text
 from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure
@@ -33,6 +33,7 @@ REASON = "GPUPlacementNotForeseen"
 REFUSED = "GPUPodRefused"
 PLACED = "GPUPlacement"
 WAITS = "GPUPlacementWaits"
+WOULD_REFUSE = "GPUPlacementWouldBeRefused"
 NODES_NAMESPACE = "default"
 """Where Events about objects without a namespace are written, as the kubelet does."""
 COMPONENT = "gpu-topology"
@@ -70,7 +71,8 @@ class _Waiting:
 
 class EventWriter:
     """Writes an Event for each pod and kind of surprise, for each node and reason of refusals, and
-    for each pod that is placed or waits, in a thread of its own.
+    for each pod that is placed, waits, or in shadow would not have been let everywhere, in a thread
+    of its own.
 
     What cannot be written is counted in :attr:`dropped` and let go; the counters and the log have
     it too. ``now`` gives the time that Events bear, ``clock`` seconds for the rate.
@@ -117,6 +119,10 @@ class EventWriter:
         """Take why a pod waits; never waits itself."""
         about = _about_pod(pod.namespace, pod.name, pod.uid)
         self._take((pod.uid, WAITS), _Notice(about, pod.namespace, "", WAITS, words))
+
+    def note_would_refuse(self, would: WouldRefuse) -> None:
+        """Take what would have been refused, were it not for the shadow; never waits."""
+        self._take((would.uid, WOULD_REFUSE), _of_shadow(would))
 
     def _take(self, key: tuple[str, str], notice: _Notice) -> None:
         now = self._stamp()
@@ -181,6 +187,11 @@ def _about_pod(namespace: str, name: str, uid: str) -> dict[str, str]:
     """A pod as Events name it."""
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace}
     return {**about, "name": name, "uid": uid}
+
+
+def _of_shadow(would: WouldRefuse) -> _Notice:
+    about = _about_pod(would.namespace, would.pod, would.uid)
+    return _Notice(about, would.namespace, "", WOULD_REFUSE, would.words, "Normal")
 
 
 def _of_refusal(refusal: NodeRefusal) -> _Notice:

@@ -28,6 +28,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.freshness import Watch
 from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import Surprise
+from scheduler_extender.verbs import WouldRefuse
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Timing
 
@@ -189,6 +190,11 @@ class KubeSource:
     def _note_refusal(self, refusal: NodeRefusal) -> None:
         if self._leads():
             self._events.note_refusal(refusal)
+
+    def note_would_refuse(self, would: WouldRefuse) -> None:
+        """Have an Event written on a pod that is not let everywhere but for the shadow."""
+        if self._leads():
+            self._events.note_would_refuse(would)
 
     def _wake(self, now: float) -> None:
         """One replica wakes pods; the others take note of what has changed."""

@@ -15,7 +15,7 @@ from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain import serves_nothing
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import enquire
-from scheduler_extender.state.groupenquiry import as_member
+from scheduler_extender.state.members import as_member
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.why.phrases import TOLD, sentence
 from topology.core.devices import PodUid

@@ -71,7 +71,8 @@ class Settings:
     ``require`` is the weakest verdict on which a required pod passes, ``refusals`` says which
     kubelets a pod without required constraints is not sent to; ``stale_after`` is in
     seconds of the local clock since the last changed report, None for never. ``all_pods_known``
-    is false where the source names only some pods (see :func:`.ledger.ledger`).
+    is false where the source names only some pods (see :func:`.ledger.ledger`). ``shadow`` changes
+    no answer about a node: the verbs refuse nothing then (:mod:`.verbs.shadowing`).
     """
 
     require: Verdict = Verdict.EXPECTED
@@ -79,6 +80,7 @@ class Settings:
     managed: tuple[str, ...] = MANAGED
     all_pods_known: bool = True
     refusals: Refusals = Refusals.CERTAIN
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

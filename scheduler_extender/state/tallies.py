@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from topology.core.placement import Reason
+from topology.core.placement import Reason, Rejection
 
 
 class Tallies:
@@ -16,10 +17,11 @@ class Tallies:
         self._rejections: Counter[Reason] = Counter()
         self._placements: Counter[str] = Counter()
 
-    def reject(self, nodes: Counter[Reason]) -> None:
-        """Filter has refused so many nodes for each reason, for one pod."""
+    def reject(self, nodes: Mapping[Rejection, Sequence[str]]) -> None:
+        """Filter has refused these nodes to one pod."""
         with self._lock:
-            self._rejections.update(nodes)
+            for why, names in nodes.items():
+                self._rejections[why.kind] += len(names)
 
     def place(self, verdict: str) -> None:
         """A bind was written with this verdict; empty for a pod that requires nothing."""

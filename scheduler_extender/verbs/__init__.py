@@ -15,6 +15,12 @@ from scheduler_extender.verbs.binding import (
 from scheduler_extender.verbs.filtering import IN_FLIGHT, STILL_WORKING, filter_nodes
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.verbs.prioritizing import prioritize
+from scheduler_extender.verbs.shadowing import (
+    WouldRefuse,
+    bind_in_shadow,
+    filter_in_shadow,
+    preempt_in_shadow,
+)
 from scheduler_extender.verbs.turns import Turns
 
 NOT_SYNCED = "gpu-topology extender is not synced with the API server yet"
@@ -29,8 +35,12 @@ __all__ = [
     "Binder",
     "Binding",
     "Turns",
+    "WouldRefuse",
     "bind",
+    "bind_in_shadow",
+    "filter_in_shadow",
     "filter_nodes",
     "preempt",
+    "preempt_in_shadow",
     "prioritize",
 ]

@@ -58,6 +58,7 @@ class BindUnknownError(Exception):
 class Binding:
     """One bind to write: the pod by name and UID, its node, and the placement annotation.
 
+    ``placement`` is empty where nothing is promised, in shadow.
     ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
     ``request`` is what the pod asked for when it was decided: a binder that knows the pod to ask
     for something else by now does not write. None where nobody decided.
@@ -112,7 +113,7 @@ def bind(
     if late():
         raise BindError(TOO_LATE)
     node = NodeName(args.node)
-    pod = _unbound(cluster, binder, args)
+    pod = unbound(cluster, binder, args)
     if pod is None:
         return
     reserved = _awaiting_news(lambda: _reserve(cluster, pod, node), node, late, turns)
@@ -158,7 +159,7 @@ def _in_its_turn(
     return ready
 
 
-def _unbound(cluster: Cluster, binder: Binder, args: BindingArgs) -> PodRecord | None:
+def unbound(cluster: Cluster, binder: Binder, args: BindingArgs) -> PodRecord | None:
     """The pod to bind; None where it is bound to that node already.
 
     Raises :class:`BindError` where it is gone, or bound to another node.

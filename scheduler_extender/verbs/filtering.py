@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-
-from msgspec.structs import replace
+from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.state.answers import State
@@ -27,6 +25,28 @@ IN_FLIGHT = Rejection(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """filter's answer: the nodes that pass, and the others by the reason why they do not.
+
+    With an ``error`` nothing is told of the nodes: kube-scheduler tries the pod again.
+    """
+
+    passed: list[str]
+    refused: dict[Rejection, list[str]] = field(default_factory=dict)
+    error: str = ""
+
+    def result(self) -> FilterResult:
+        """The answer as kube-scheduler reads it."""
+        if self.error:
+            return FilterResult(node_names=[], error=self.error)
+        told: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        for why, names in self.refused.items():
+            told[why.resolvable].update(dict.fromkeys(names, why.reason))
+        unresolvable, failed = told
+        return FilterResult(node_names=self.passed, failed=failed, unresolvable=unresolvable)
+
+
 def filter_nodes(
     cluster: Cluster,
     pod: Pod,
@@ -35,6 +55,20 @@ def filter_nodes(
     *,
     at_once: bool = False,
 ) -> FilterResult:
+    """Which of the offered nodes can keep the pod's request: :func:`filtered` on the wire."""
+    found = filtered(cluster, pod, names, seconds, at_once=at_once)
+    cluster.tallies.reject(found.refused)
+    return found.result()
+
+
+def filtered(
+    cluster: Cluster,
+    pod: Pod,
+    names: Sequence[str],
+    seconds: float = float("inf"),
+    *,
+    at_once: bool = False,
+) -> Filtered:
     """Which of the offered nodes can keep the pod's request.
 
     An annotation that cannot be read refuses every node with the same reason; a pod without GPUs
@@ -47,9 +81,10 @@ def filter_nodes(
     """
     request = parse(pod, cluster.settings.managed)
     if request is None:
-        return FilterResult(node_names=list(names))
+        return Filtered(list(names))
     if isinstance(request, Malformed):
-        return FilterResult(node_names=[], unresolvable=dict.fromkeys(names, request.reason))
+        why = Rejection(request.reason, False, Reason.MALFORMED)
+        return Filtered([], {why: list(names)})
     member = member_of(cluster, pod, request)
     request = request if member is None else member.request
     flying = cluster.bind_in_flight(PodUid(pod.metadata.uid))
@@ -58,43 +93,42 @@ def filter_nodes(
             raise NotAtOnceError
         return _only_where_in_flight(cluster, flying, request, names)
     if request.required and cluster.blind():
-        return FilterResult(node_names=[], unresolvable=dict.fromkeys(names, OUT_OF_DATE.reason))
+        return Filtered([], {OUT_OF_DATE: list(names)})
     until = cluster.clock() + seconds
     place = cluster.reserved_for(PodUid(pod.metadata.uid))
     if at_once and place is not None:
         raise NotAtOnceError
     if at_once:
-        found = _result(cluster, request, enquire_at_once(cluster, request, names))
+        found = _result(request, enquire_at_once(cluster, request, names))
     else:
         others = names if place is None else [name for name in names if name != place]
-        found = _result(cluster, request, enquire(cluster, request, others, seconds=seconds))
+        found = _result(request, enquire(cluster, request, others, seconds=seconds))
         if place is not None and len(others) < len(names):
             found = _with_own_place(cluster, place, PodUid(pod.metadata.uid), request, found)
-    if member is None or not member.bound_to_domain or not found.node_names:
+    if member is None or not member.bound_to_domain or not found.passed:
         return found
     return _with_group(cluster, member, found, until, at_once=at_once)
 
 
 def _with_group(
-    cluster: Cluster, member: Member, result: FilterResult, until: float, *, at_once: bool
-) -> FilterResult:
+    cluster: Cluster, member: Member, result: Filtered, until: float, *, at_once: bool
+) -> Filtered:
     """The result without the nodes to which the pod's group does not let it go."""
-    names = result.node_names or []
+    names = result.passed
     found = gather(cluster, member, names, late=lambda: cluster.clock() >= until, at_once=at_once)
     passed = found.alike.pop(None, [])
     if found.late and not passed:
-        return FilterResult(node_names=[], error=STILL_WORKING)
+        return Filtered([], error=STILL_WORKING)
     for why, refused in found.alike.items():
         if why is not None:
-            into = result.failed if why.resolvable else result.unresolvable
-            into.update(dict.fromkeys(refused, why.reason))
-    return FilterResult(node_names=passed, failed=result.failed, unresolvable=result.unresolvable)
+            result.refused.setdefault(why, []).extend(refused)
+    return Filtered(passed, result.refused)
 
 
-def _result(cluster: Cluster, request: GpuRequest, answered: Answered) -> FilterResult:
+def _result(request: GpuRequest, answered: Answered) -> Filtered:
     """The answer; what has to be done for each of thousands of nodes is a look-up by its state."""
     if not answered.decisions.keys() >= answered.distinct:
-        return _result_one_by_one(cluster, request, answered)
+        return _result_one_by_one(request, answered)
     alike: dict[Rejection | None, list[str]] = {}
     put: dict[State | None, Callable[[str], None]] = {
         state: alike.setdefault(decision.rejection, []).append
@@ -103,73 +137,56 @@ def _result(cluster: Cluster, request: GpuRequest, answered: Answered) -> Filter
     for note, name in zip(map(put.__getitem__, answered.states), answered.names, strict=True):
         note(name)
     passed = alike.pop(None, [])
-    refused: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    for rejection, names in alike.items():
-        if rejection is not None:
-            refused[rejection.resolvable].update(dict.fromkeys(names, rejection.reason))
-    kinds = Counter[Reason]()
-    for rejection, names in alike.items():
-        if rejection is not None:
-            kinds[rejection.kind] += len(names)
-    cluster.tallies.reject(kinds)
-    unresolvable, failed = refused
-    return FilterResult(node_names=passed, failed=failed, unresolvable=unresolvable)
+    return Filtered(passed, {why: names for why, names in alike.items() if why is not None})
 
 
-def _result_one_by_one(cluster: Cluster, request: GpuRequest, answered: Answered) -> FilterResult:
+def _result_one_by_one(request: GpuRequest, answered: Answered) -> Filtered:
     """The answer where some nodes are unknown or undecided."""
-    passed: list[str] = []
-    failed: dict[str, str] = {}
-    unresolvable: dict[str, str] = {}
-    kinds = Counter[Reason]()
+    found = Filtered([])
+    resolvable: set[str] = set()
     for name, decision in answered.each():
         rejection = decision.rejection if decision is not None else None
         if decision is None and request.required:
             rejection = NO_REPORT  # nobody told us of this node
-        if rejection is None:
-            passed.append(name)
-        else:
-            (failed if rejection.resolvable else unresolvable)[name] = rejection.reason
-            kinds[rejection.kind] += 1
-    cluster.tallies.reject(kinds)
-    if answered.late & failed.keys() and not passed:
-        return FilterResult(node_names=[], error=STILL_WORKING)
-    return FilterResult(node_names=passed, failed=failed, unresolvable=unresolvable)
+        _put(found, name, rejection)
+        if rejection is not None and rejection.resolvable:
+            resolvable.add(name)
+    if answered.late & resolvable and not found.passed:
+        return Filtered([], error=STILL_WORKING)
+    return found
+
+
+def _put(found: Filtered, name: str, why: Rejection | None) -> None:
+    """Put one node into the answer."""
+    (found.passed if why is None else found.refused.setdefault(why, [])).append(name)
 
 
 def _with_own_place(
-    cluster: Cluster, place: NodeName, uid: PodUid, request: GpuRequest, others: FilterResult
-) -> FilterResult:
+    cluster: Cluster, place: NodeName, uid: PodUid, request: GpuRequest, others: Filtered
+) -> Filtered:
     """The answer with the node on which a place is kept for this very pod: there it counts not
     against the pod."""
     why = answer_of(cluster, cluster.facts(place).without(frozenset({uid})), request).rejection
-    if why is None:
-        return replace(others, node_names=[*(others.node_names or ()), place], error="")
-    if others.error:
+    if why is not None and others.error:
         return others
-    if why.resolvable:
-        return replace(others, failed={**others.failed, place: why.reason})
-    return replace(others, unresolvable={**others.unresolvable, place: why.reason})
+    found = replace(others, error="")
+    _put(found, place, why)
+    return found
 
 
 def _only_where_in_flight(
     cluster: Cluster, flying: PodRecord, request: GpuRequest, names: Sequence[str]
-) -> FilterResult:
+) -> Filtered:
     """The answer for a pod whose bind nobody can tell the end of: no other node may take it.
 
     On the node itself the pod's own bind does not count against it.
     """
     here = NodeName(flying.node or "")
-    passed: list[str] = []
-    failed: dict[str, str] = {}
-    unresolvable: dict[str, str] = {}
+    found = Filtered([])
     for name in names:
         why: Rejection | None = IN_FLIGHT
         if name == here:
             without = cluster.facts(here).without(frozenset({flying.uid}))
             why = answer_of(cluster, without, request).rejection
-        if why is None:
-            passed.append(name)
-        else:
-            (failed if why.resolvable else unresolvable)[name] = why.reason
-    return FilterResult(node_names=passed, failed=failed, unresolvable=unresolvable)
+        _put(found, name, why)
+    return found

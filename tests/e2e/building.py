@@ -179,6 +179,15 @@ KUEUE_SOURCE = Source(
 )
 """For its manifests."""
 
+_HELM = "helm.sh/helm/v3"
+HELM = ProgramSet(
+    HERE / "helm",
+    ("helm",),
+    (f"{_HELM}/cmd/helm",),
+    # Which Kubernetes it takes to be there when it is not asked about a cluster.
+    f"-X {_HELM}/pkg/chartutil.k8sVersionMajor=1 -X {_HELM}/pkg/chartutil.k8sVersionMinor=36",
+)
+
 
 def plugin_versions() -> Sequence[str]:
     """The versions of NVIDIA's device plugin that can be built, oldest first."""

@@ -35,6 +35,16 @@ OWN_IDENTITY = {
     "leaderElection": {"leaderElect": False},
 }
 """What every configuration of kube-scheduler says here."""
+STOCK = str(
+    yaml.safe_dump(
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            **OWN_IDENTITY,
+        }
+    )
+)
+"""kube-scheduler's configuration without us."""
 
 
 class RealCluster:
@@ -60,6 +70,11 @@ class RealCluster:
         """Where kube-scheduler asks: at the extender, or at whoever stands before it."""
         self.tls = folder / "tls"
         self.client_name = "kube-scheduler"
+        self.extender_flags: Sequence[str] = ()
+        """Further flags of the extender, for its next start."""
+        self.changed_extender: Mapping[str, Any] = {}
+        """Fields of kube-scheduler's entry for the extender that differ from the shipped ones, for
+        its next start; None takes one out."""
         self._extender: Process | None = None
 
     def __enter__(self) -> Self:
@@ -68,10 +83,10 @@ class RealCluster:
             self.api = stack.enter_context(self.control_plane.client())
             self.make_certificates()
             self.admin = stack.enter_context(self.people())
-            self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
+            self.install()
             stack.callback(self.stop_extender)
             self.start_extender()
-            self.start_scheduler()
+            self.start_schedulers(stack)
             self._stack = stack.pop_all()
         return self
 
@@ -82,6 +97,14 @@ class RealCluster:
         trace: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+    def install(self) -> None:
+        """Apply the manifests."""
+        self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
+
+    def start_schedulers(self, stack: ExitStack) -> None:
+        """Start kube-scheduler; the control plane stops it, and ``stack`` what else is started."""
+        self.start_scheduler()
 
     def kubectl(self, *words: str) -> str:
         """What kubectl prints as the admin; a failure ends the test with what it said."""
@@ -115,7 +138,7 @@ class RealCluster:
 
     def start_extender(self) -> None:
         """Start the extender and wait until it is synced."""
-        command = self.extender_command(self.ports)
+        command = self.extender_command(self.ports, *self.extender_flags)
         self._extender = Process("extender", command, self._folder / "extender.log")
         self.until(lambda: self._ready(), "the extender is ready")
 
@@ -148,12 +171,7 @@ class RealCluster:
         """A cluster without us: no extender, and kube-scheduler with its own defaults."""
         self.control_plane.stop_scheduler()
         self.stop_extender()
-        config = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            **OWN_IDENTITY,
-        }
-        self.control_plane.start_scheduler(str(yaml.safe_dump(config)))
+        self.control_plane.start_scheduler(STOCK)
         try:
             yield
         finally:
@@ -173,7 +191,12 @@ class RealCluster:
         """The configuration that we ship, with this machine's address and files and no leader
         election; the caller's to change. ``tls`` as in :meth:`restart_scheduler`."""
         shipped = (ROOT / "manifests" / "scheduler" / "kube-scheduler-config.yaml").read_text()
-        config = yaml.safe_load(shipped)
+        return {**self.adapted(yaml.safe_load(shipped), tls), **OWN_IDENTITY}
+
+    def adapted(
+        self, config: dict[str, Any], tls: Mapping[str, str | None] | None = None
+    ) -> dict[str, Any]:
+        """A configuration of kube-scheduler with this machine's address and files."""
         (extender,) = config["extenders"]
         extender["urlPrefix"] = f"https://127.0.0.1:{self.asked_port}/scheduler"
         files = {
@@ -181,7 +204,8 @@ class RealCluster:
             for field, value in extender["tlsConfig"].items()
         }
         extender["tlsConfig"] = {k: v for k, v in {**files, **(tls or {})}.items() if v}
-        return {**config, **OWN_IDENTITY}
+        changed = {**extender, **self.changed_extender}
+        return {**config, "extenders": [{k: v for k, v in changed.items() if v is not None}]}
 
     # Objects.
 

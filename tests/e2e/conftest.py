@@ -12,6 +12,7 @@ from tests.e2e import building, privatemounts, realnodes
 from tests.e2e.building import ProgramSet, ProgramsUnavailable, Source
 from tests.e2e.cluster import RealCluster
 from tests.e2e.gangcluster import together
+from tests.e2e.helm import Helm
 from tests.e2e.realnodes import RealNode, RealNodes
 
 
@@ -57,6 +58,12 @@ def gang_binaries(control_plane_binaries: Path, tmp_path_factory: pytest.TempPat
 def kueue_program() -> Path:
     """Kueue's manager."""
     return programs(building.KUEUE) / "kueue"
+
+
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Helm."""
+    return Helm(programs(building.HELM) / "helm", tmp_path_factory.mktemp("helm"))
 
 
 @pytest.fixture(scope="module")

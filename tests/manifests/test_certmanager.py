@@ -10,7 +10,7 @@ import yaml
 from cryptography import x509
 
 from scheduler_extender.cli import main
-from scheduler_extender.cli.certificates import SECRET
+from scheduler_extender.cli.certificates import LABELS, SECRET
 from tests.commands import asked
 from tests.manifests.building import BASE, NAMESPACE, arguments
 
@@ -26,7 +26,7 @@ def test_every_object_is_cert_managers_and_in_our_namespace() -> None:
     for (kind, name), made in found().items():
         assert made["apiVersion"] == "cert-manager.io/v1"
         assert kind in ("Issuer", "Certificate")
-        assert made["metadata"] == {"name": name, "namespace": NAMESPACE}
+        assert made["metadata"] == {"name": name, "namespace": NAMESPACE, "labels": LABELS}
 
 
 def test_every_certificate_has_an_issuer_that_there_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import kubernetes_validate
@@ -69,3 +70,12 @@ def test_namespaced_objects_are_in_our_namespace() -> None:
             assert found["metadata"]["namespace"] == NAMESPACE
         else:
             assert "namespace" not in found["metadata"]
+
+
+@pytest.mark.parametrize("option", sorted(p.name for p in (BASE / "options").iterdir()))
+def test_a_component_of_the_base_changes_no_object_of_the_base(option: str, tmp_path: Path) -> None:
+    """A component's labels would go to all objects of the overlay."""
+    base = os.path.relpath(BASE, tmp_path.resolve())
+    overlay = {"resources": [base], "components": [f"{base}/options/{option}"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    assert [each for each in objects(tmp_path) if each in objects()] == objects()

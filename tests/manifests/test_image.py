@@ -32,13 +32,24 @@ def test_images_name_no_registry() -> None:
 
 def service_stages() -> list[str]:
     """The Dockerfile's lines that make the service's image: the stage base, and the last."""
+    return [line for name in ("base", "service") for line in stage(name)]
+
+
+def stage(name: str) -> list[str]:
+    """The Dockerfile's lines of one stage, its FROM first."""
     lines = [
         line
         for line in (ROOT / "Dockerfile").read_text().splitlines()
         if line and not line.startswith("#")
     ]
     starts = [i for i, line in enumerate(lines) if line.startswith("FROM ")]
-    return lines[: starts[1]] + lines[starts[-1] :]
+    ends = [*starts[1:], len(lines)]
+    (found,) = (
+        lines[first:end]
+        for first, end in zip(starts, ends, strict=True)
+        if lines[first].endswith(f" AS {name}")
+    )
+    return found
 
 
 def test_the_dockerfile_installs_hashed_packages_and_then_ours() -> None:
@@ -47,8 +58,13 @@ def test_the_dockerfile_installs_hashed_packages_and_then_ours() -> None:
     installs = [line for line in steps if "pip install" in line]
     assert len(installs) == 2
     assert installs[0].endswith("--require-hashes -r requirements/run.txt")
-    assert re.search(r"--no-deps --no-build-isolation \.$", installs[1])
-    copied = {line.split()[1] for line in steps if line.startswith("COPY")}
+    assert installs[1].endswith("--no-deps --no-index dist/*.whl")
+    assert "COPY --from=wheel /opt/build/dist dist" in steps
+    made = stage("wheel")
+    assert made[0] == steps[0].replace("base", "wheel")
+    (builder,) = (line for line in made if "pip install" in line)
+    assert builder.endswith("--require-hashes -r requirements/build.txt")
+    copied = {line.split()[1] for line in made if line.startswith("COPY")}
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(build["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) <= copied
     (entry,) = (json.loads(s.removeprefix("ENTRYPOINT ")) for s in steps if "ENTRYPOINT" in s)
@@ -78,5 +94,10 @@ def test_the_sweep_is_an_indexed_job_that_may_do_nothing_else() -> None:
     assert f"/{job['completions']}" in next(a for a in only["args"] if a.startswith("--shard="))
     # The image that the args are for is a stage of the Dockerfile.
     stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert stages == ["base", "benchmarks", "service"]  # the last is what `docker build .` builds
+    assert stages == [
+        "wheel",
+        "base",
+        "benchmarks",
+        "service",
+    ]  # the last is what `docker build .` builds
     assert only["image"].startswith("gpu-topology-benchmarks:")

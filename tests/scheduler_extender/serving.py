@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from scheduler_extender.limits import Bodies, Limits
 from scheduler_extender.serving import in_thread
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.verbs import Binder
+from scheduler_extender.verbs import Binder, WouldRefuse
 from tests.waiting import FOREVER, PATIENCE
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
@@ -96,6 +96,7 @@ def running(
     bodies: Bodies | None = None,
     where: Addresses = Addresses(),
     reviews: Reviews | None = None,
+    shadow: Callable[[WouldRefuse], None] | None = None,
 ) -> Iterator[Running]:
     """Serve these nodes, each with an empty report. With TLS the clients check nothing."""
     clock = clock or Clock()
@@ -114,6 +115,7 @@ def running(
         file_mode=binder is None,
         bodies=bodies or Bodies(),
         reviews=reviews,
+        shadow=shadow,
     )
     scheme = "https" if where.tls else "http"
     with in_thread(service, where, limits) as serving:

@@ -219,3 +219,20 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     _refused("a folder is needed", "--output", tmp_path / "file")
     _refused("a folder is needed", "--output", tmp_path / "file" / "tls")
+
+
+def test_the_second_schedulers_secret_is_what_the_first_ones_host_would_get(tmp_path: Path) -> None:
+    done = made("--output", tmp_path, "--secret", "--scheduler-secret", "--namespace", "gpus")
+    extender, scheduler = yaml.safe_load_all(done.stdout)
+    assert extender["metadata"]["name"] == "gpu-topology-tls"
+    assert scheduler["metadata"]["name"] == "gpu-topology-scheduler"
+    assert scheduler["metadata"]["namespace"] == "gpus"
+    content = {name: base64.b64decode(data) for name, data in scheduler["data"].items()}
+    files = {"ca.crt": "ca.crt", "tls.crt": "scheduler.crt", "tls.key": "scheduler.key"}
+    assert content == {name: (tmp_path / file).read_bytes() for name, file in files.items()}
+
+
+def test_the_second_schedulers_secret_may_be_asked_for_alone(tmp_path: Path) -> None:
+    done = made("--output", tmp_path, "--scheduler-secret")
+    (only,) = yaml.safe_load_all(done.stdout)
+    assert only["metadata"]["name"] == "gpu-topology-scheduler"

@@ -51,6 +51,8 @@ class Reason(Enum):
     DRA_ONLY = "dra-only"
     UNDECIDED = "undecided"
     """The node could not be worked out."""
+    MALFORMED = "malformed"
+    """What the pod asks for cannot be read."""
     OUT_OF_DATE = "out-of-date"
     """The extender's view of the cluster is out of date."""
     OTHER = "other"

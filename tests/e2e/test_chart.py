@@ -1,0 +1,343 @@
+"""The chart, by Helm itself: it renders what the base is, and installs, changes and goes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.e2e.controlplane import ControlPlane
+from tests.e2e.helm import CHART, RELEASE, Helm
+from tests.manifests.building import (
+    AGENT,
+    BASE,
+    KUBERNETES,
+    NAMESPACE,
+    OPTIONS,
+    ROOT,
+    Object,
+    arguments,
+    extender,
+    objects,
+    scheduler_config,
+    with_option,
+)
+
+pytestmark = pytest.mark.e2e
+
+CRD = "gputopologies.gpu-topology.io"
+MUTATES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+AGENT_VALUES = {
+    "device-mounts": {"deviceMounts": True},
+    "every-node": {"everyNode": True},
+    "host-driver": {"hostDriver": {"enabled": True}},
+    "host-pid": {"hostPID": True},
+    "kubelet-insecure-tls": {"kubeletInsecureTLS": True},
+    "runtime-class": {"runtimeClassName": "nvidia"},
+}
+"""The chart's values that stand for the components of manifests/agent/options."""
+BASE_VALUES = {"cert-manager": "certManager", "validation": "validation"}
+"""The same for those of manifests/base/options."""
+
+
+def rendered(helm: Helm, *words: str, **values: Any) -> list[Object]:
+    """What the chart makes of values, in the base's namespace."""
+    words = ("template", RELEASE, str(CHART), "--namespace", NAMESPACE, *words)
+    done = helm(*words, values=values)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def by_name(found: list[Object]) -> dict[tuple[str, str], Object]:
+    """Objects by kind and name, none of them twice."""
+    known = {(each["kind"], each["metadata"]["name"]): each for each in found}
+    assert len(known) == len(found)
+    return known
+
+
+def without_namespace(found: list[Object]) -> dict[tuple[str, str], Object]:
+    """The objects without the Namespace, which a release has and does not contain."""
+    return by_name([each for each in found if each["kind"] != "Namespace"])
+
+
+def test_the_chart_renders_the_objects_of_the_base(helm: Helm) -> None:
+    expected, found = without_namespace(objects()), by_name(rendered(helm))
+    crd = found["CustomResourceDefinition", CRD]["metadata"]
+    assert crd.pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert found.keys() == expected.keys()
+    for key, each in found.items():
+        assert each == expected[key], key
+
+
+def test_a_release_elsewhere_names_the_bases_namespace_nowhere(helm: Helm) -> None:
+    words = ("template", RELEASE, str(CHART), "--namespace", "elsewhere")
+    done = helm(*words, values={"scheduler": {"enabled": True}, "certManager": {"enabled": True}})
+    assert done.returncode == 0, done.stderr
+    assert NAMESPACE not in done.stdout
+    assert "system:serviceaccount:elsewhere:gpu-topology-extender" in done.stdout
+
+
+def sorted_lists(found: Any) -> Any:
+    """The same with what is a list by name in Kubernetes in the order of its names."""
+    if isinstance(found, dict):
+        return {key: sorted_lists(value) for key, value in found.items()}
+    if isinstance(found, list):
+        parts = [sorted_lists(each) for each in found]
+        if all(isinstance(each, dict) and "name" in each for each in parts):
+            return sorted(parts, key=lambda each: str(each["name"]))
+        return parts
+    return found
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_value_of_the_agent_does_what_the_component_does(
+    helm: Helm, option: str, tmp_path: Path
+) -> None:
+    assert sorted(AGENT_VALUES) == OPTIONS
+    (expected,) = (e for e in objects(with_option(option, tmp_path)) if e["kind"] == "DaemonSet")
+    values = AGENT_VALUES[option]
+    found = by_name(rendered(helm, agent=values))["DaemonSet", expected["metadata"]["name"]]
+    assert sorted_lists(found) == sorted_lists(expected)
+    (plain,) = (e for e in objects(AGENT) if e["kind"] == "DaemonSet")
+    assert sorted_lists(found) != sorted_lists(plain)
+
+
+@pytest.mark.parametrize("option", BASE_VALUES)
+def test_a_value_adds_what_the_component_of_the_base_adds(
+    helm: Helm, option: str, tmp_path: Path
+) -> None:
+    assert sorted(BASE_VALUES) == sorted(path.name for path in (BASE / "options").iterdir())
+    base = os.path.relpath(BASE, tmp_path.resolve())
+    overlay = {"resources": [base], "components": [f"{base}/options/{option}"]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    expected = without_namespace(objects(tmp_path))
+    values = {BASE_VALUES[option]: {"enabled": True}}
+    assert by_name(rendered(helm, crd={"keep": False}, **values)) == expected
+    assert len(expected) > len(without_namespace(objects()))
+
+
+def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
+    values = {
+        "require": "guaranteed",
+        "refusals": "ignore",
+        "shadow": True,
+        "extraArgs": ["--stale-after=300"],
+        "schedulerAddresses": ["192.0.2.10/32"],
+    }
+    image = {"repository": "example/gpus", "tag": "7", "pullPolicy": "Always", "pullSecrets": ["s"]}
+    found = by_name(rendered(helm, extender=values, image=image))
+    spec = found["Deployment", "gpu-topology-extender"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    flags = ["--require=guaranteed", "--refusals=ignore", "--shadow", "--stale-after=300"]
+    assert container["args"][-4:] == flags
+    assert (container["image"], container["imagePullPolicy"]) == ("example/gpus:7", "Always")
+    assert spec["imagePullSecrets"] == [{"name": "s"}]
+    first, _ = found["NetworkPolicy", "gpu-topology-extender"]["spec"]["ingress"]
+    assert first["from"] == [{"ipBlock": {"cidr": "192.0.2.10/32"}}]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param({}, id="defaults"),
+        pytest.param({"scheduler": {"enabled": True}}, id="second-scheduler"),
+        pytest.param({"certManager": {"enabled": True}}, id="cert-manager"),
+        pytest.param({"validation": {"enabled": True}}, id="validation"),
+    ],
+)
+def test_helm_finds_no_fault_with_the_chart(helm: Helm, values: Object) -> None:
+    done = helm("lint", "--strict", str(CHART), values=values)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for each in rendered(helm, "--api-versions", MUTATES, **values):
+        if each["apiVersion"].startswith("cert-manager.io/"):
+            continue
+        if each["kind"].startswith("MutatingAdmissionPolicy"):
+            continue  # asked of a real API server: test_second_scheduler.py
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        pytest.param({"extender": {"require": "possible"}}, "require", id="unknown-word"),
+        pytest.param({"extender": {"replicas": 0}}, "replicas", id="no-replicas"),
+        pytest.param({"agent": {"runtimeclassname": "n"}}, "runtimeclassname", id="misspelt"),
+        pytest.param({"shadow": True}, "shadow", id="at-the-wrong-place"),
+        pytest.param(
+            {"scheduler": {"name": "default-scheduler"}}, "name", id="the-first-ones-name"
+        ),
+        pytest.param({"scheduler": {"steering": "yes"}}, "steering", id="unknown-steering"),
+        pytest.param({"agent": {"hostDriver": {"path": "lib"}}}, "path", id="relative-path"),
+        pytest.param(
+            {"extender": {"schedulerAddresses": ["192.0.2.1"]}}, "schedulerAddresses", id="no-cidr"
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_by_its_name(
+    helm: Helm, values: Object, field: str
+) -> None:
+    done = helm("template", RELEASE, str(CHART), values=values)
+    assert done.returncode == 1
+    assert "values don't meet the specifications of the schema" in done.stderr
+    assert field in done.stderr
+
+
+PAGES = ("helm", "managed", "eks", "gke", "aks")
+
+
+def helm_commands() -> list[str]:
+    """The commands of the pages that install the chart."""
+    blocks = [
+        block
+        for page in PAGES
+        for block in re.findall(r"^```sh\n(.*?)^```", text_of(page), re.M | re.S)
+    ]
+    whole = "\n".join(blocks).replace("\\\n", " ")
+    return [line for line in whole.splitlines() if line.startswith("helm ")]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / f"{page}.md").read_text()
+
+
+@pytest.mark.parametrize("command", helm_commands())
+def test_a_command_of_the_pages_renders(helm: Helm, command: str) -> None:
+    words = shlex.split(command.replace('"$IMAGE"', "registry.example.com/gpu-topology"))
+    assert words[:4] == ["helm", "upgrade", "--install", RELEASE]
+    assert ROOT / words[4] == CHART
+    flags = [word for word in words[5:] if word != "--create-namespace"]
+    done = helm("template", RELEASE, str(CHART), *flags)
+    assert done.returncode == 0, done.stderr
+    images = re.findall(r"image: (\S*/gpu-topology:\S*)", done.stdout)
+    assert set(images) == {"registry.example.com/gpu-topology:0.1.0"}
+
+
+def values_of_the_pages() -> list[Any]:
+    found = []
+    for page in PAGES:
+        for block in re.findall(r"^```yaml\n(# values .*?)^```", text_of(page), re.M | re.S):
+            found.append(pytest.param(yaml.safe_load(block), id=block.splitlines()[0][2:]))
+    return found
+
+
+@pytest.mark.parametrize("values", values_of_the_pages())
+def test_the_values_of_the_pages_change_the_agents_and_validate(helm: Helm, values: Object) -> None:
+    found = by_name(rendered(helm, **values))["DaemonSet", "gpu-topology-agent"]
+    kubernetes_validate.validate(found, KUBERNETES, strict=True)
+    plain = by_name(rendered(helm))["DaemonSet", "gpu-topology-agent"]
+    assert found != plain
+    spec = found["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    arguments(container["args"])  # flags that there are
+    labels = values["agent"].get("nodeSelector")
+    if labels:
+        assert spec["nodeSelector"] == {k: v for k, v in labels.items() if v is not None}
+
+
+def test_an_old_cluster_is_refused(helm: Helm) -> None:
+    done = helm("template", RELEASE, str(CHART), "--kube-version", "v1.29.9")
+    assert done.returncode == 1
+    assert "requires kubeVersion: >=1.30.0-0" in done.stderr
+    done = helm("template", RELEASE, str(CHART), "--kube-version", "v1.30.1-eks-5e0fdde")
+    assert done.returncode == 0, done.stderr
+
+
+def test_in_shadow_nothing_hangs_on_the_extender(helm: Helm) -> None:
+    values = {"scheduler": {"enabled": True}, "extender": {"shadow": True}}
+    config = by_name(rendered(helm, **values))["ConfigMap", "gpu-topology-scheduler"]
+    (entry,) = yaml.safe_load(config["data"]["config.yaml"])["extenders"]
+    assert entry["ignorable"] is True
+    assert not entry.keys() & {"bindVerb", "preemptVerb"}
+
+
+def test_the_second_scheduler_asks_the_extender_as_the_shipped_one_does(helm: Helm) -> None:
+    values = {"scheduler": {"enabled": True, "percentageOfNodesToScore": 0}}
+    config = by_name(rendered(helm, **values))["ConfigMap", "gpu-topology-scheduler"]
+    found = yaml.safe_load(config["data"]["config.yaml"])
+    folder = "/etc/gpu-topology/tls"
+    files = {"caFile": "ca.crt", "certFile": "tls.crt", "keyFile": "tls.key"}
+    tls = {**extender()["tlsConfig"], **{key: f"{folder}/{name}" for key, name in files.items()}}
+    assert found["extenders"] == [{**extender(), "tlsConfig": tls}]
+    assert found["profiles"] == [{"schedulerName": "gpu-topology"}]
+    same = {"apiVersion", "kind", "percentageOfNodesToScore"}
+    assert {k: found[k] for k in same} == {k: scheduler_config()[k] for k in same}
+    assert found["leaderElection"]["resourceName"] != "kube-scheduler"
+
+
+def test_the_second_scheduler_is_of_the_clusters_version(helm: Helm) -> None:
+    found = by_name(
+        rendered(helm, "--kube-version", "v1.33.4-gke.1036000", scheduler={"enabled": True})
+    )
+    spec = found["Deployment", "gpu-topology-scheduler"]["spec"]["template"]["spec"]
+    assert spec["containers"][0]["image"].endswith("/kube-scheduler:v1.33.4")
+    first, _ = found["NetworkPolicy", "gpu-topology-extender"]["spec"]["ingress"]
+    labels = found["Deployment", "gpu-topology-scheduler"]["spec"]["selector"]["matchLabels"]
+    assert first["from"] == [{"podSelector": {"matchLabels": labels}}]
+
+
+STEERING = [
+    pytest.param("auto", True, {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}, id="new"),
+    pytest.param("auto", False, {"ValidatingAdmissionPolicy"}, id="old"),
+    pytest.param("refuse", True, {"ValidatingAdmissionPolicy"}, id="refuse"),
+    pytest.param("none", True, set[str](), id="none"),
+]
+
+
+@pytest.mark.parametrize(("steering", "can", "kinds"), STEERING)
+def test_pods_are_steered_as_far_as_the_cluster_can(
+    helm: Helm, steering: str, can: bool, kinds: set[str]
+) -> None:
+    words = ("--api-versions", MUTATES) if can else ()
+    found = rendered(helm, *words, scheduler={"enabled": True, "steering": steering})
+    named = {e["kind"] for e in found if e["metadata"]["name"] == "gpu-topology-steering"}
+    assert named == kinds | {f"{kind}Binding" for kind in kinds}
+
+
+# With a real API server.
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    control_plane_binaries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("chart"), control_plane_binaries) as found:
+        yield found
+
+
+def test_a_release_is_installed_changed_and_removed(helm: Helm, cluster: ControlPlane) -> None:
+    where = (cluster.kubeconfig(), NAMESPACE)
+    notes = helm.install(*where)
+    assert "gpu-topology certificates --output" in notes
+    assert "Nothing has changed for any pod yet" in notes
+    with cluster.client() as api:
+        deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+        definition = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD}"
+        scheduler = f"{deployments}/gpu-topology-scheduler"
+        assert api.get(f"{deployments}/gpu-topology-extender").is_success
+        assert api.get(definition).is_success
+        assert not api.get(scheduler).is_success
+
+        notes = helm.install(*where, values={"scheduler": {"enabled": True}})
+        image = api.get(scheduler).json()["spec"]["template"]["spec"]["containers"][0]["image"]
+        version = api.get("/version").json()["gitVersion"]
+        assert image.endswith(f":{version.partition('-')[0]}")
+        assert "--scheduler-secret" in notes
+        steering = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+        assert api.get(f"{steering}/gpu-topology-steering").is_success
+
+        helm.install(*where, "--reset-values")
+        assert not api.get(scheduler).is_success
+        assert not api.get(f"{steering}/gpu-topology-steering").is_success
+
+        named = ("--kubeconfig", str(where[0]), "--namespace", where[1])
+        done = helm("uninstall", RELEASE, *named)
+        assert done.returncode == 0, done.stderr
+        assert not api.get(f"{deployments}/gpu-topology-extender").is_success
+        assert api.get(definition).is_success

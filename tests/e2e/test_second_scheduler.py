@@ -1,0 +1,262 @@
+"""Beside a kube-scheduler that nobody can configure: the chart's second one places the GPU pods.
+
+Helm installs the chart on a real API server; the first kube-scheduler is as it comes, the second
+one has the configuration and the rights that the chart gives it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scheduler_extender.cli import main
+from tests.commands import asked
+from tests.e2e.cluster import PODS, STOCK, RealCluster
+from tests.e2e.controlplane import SCHEDULER, Process
+from tests.e2e.helm import Helm
+from tests.manifests.building import NAMESPACE
+from topology.machines import machine
+
+pytestmark = pytest.mark.e2e
+
+SECOND = f"system:serviceaccount:{NAMESPACE}:gpu-topology-scheduler"
+GROUPS = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated")
+OURS, STOCKS = "gpu-topology", "default-scheduler"
+NVLINK = {"link": "nvlink"}
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+
+
+class TwoSchedulers(RealCluster):
+    """A cluster with the release, the first kube-scheduler as it comes, and the second one."""
+
+    def __init__(self, folder: Path, binaries: Path, helm: Helm) -> None:
+        super().__init__(folder, binaries, {SECOND: GROUPS}, audited=(SCHEDULER, SECOND))
+        self._program = binaries / "kube-scheduler"
+        self._helm = helm
+        self._second: Process | None = None
+
+    def install(self) -> None:
+        values = {"scheduler": {"enabled": True}}
+        self._helm.install(self.control_plane.kubeconfig(), NAMESPACE, values=values)
+
+    def start_schedulers(self, stack: ExitStack) -> None:
+        self.control_plane.start_scheduler(STOCK)
+        stack.callback(self.stop_second)
+        self.start_second()
+
+    def start_second(self) -> None:
+        """Start the second kube-scheduler with what the ConfigMap says, as its account."""
+        maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+        shipped = self.api.get(f"{maps}/gpu-topology-scheduler").json()["data"]["config.yaml"]
+        config = self.adapted(yaml.safe_load(shipped), self._mounted())
+        kubeconfig = str(self.control_plane.kubeconfig(SECOND))
+        config["clientConnection"] = {"kubeconfig": kubeconfig}  # its pod needs none
+        path = self._folder / "second.yaml"
+        path.write_text(yaml.safe_dump(config))
+        flags = (f"--config={path}", "--secure-port=0", "-v=3")
+        log = self._folder / "second.log"
+        self._second = Process("second", [str(self._program), *flags], log)
+
+    def _mounted(self) -> dict[str, str]:
+        """The files of the Secret that `certificates --scheduler-secret` prints, as mounted."""
+        folder = self._folder / "mounted"
+        folder.mkdir(exist_ok=True)
+        renewed = asked(
+            main,
+            *("certificates", "--scheduler-secret", "--output", self.tls, "--ca", self.tls),
+        )
+        assert renewed.returncode == 0, renewed.stderr
+        for name, data in yaml.safe_load(renewed.stdout)["data"].items():
+            (folder / name).write_bytes(base64.b64decode(data))
+        files = {"caFile": "ca.crt", "certFile": "tls.crt", "keyFile": "tls.key"}
+        return {field: str(folder / name) for field, name in files.items()}
+
+    def _logs(self) -> str:
+        second = self._folder / "second.log"
+        told = second.read_text(errors="replace")[-2500:] if second.exists() else "(none)"
+        return f"{super()._logs()}\n--- second\n{told}"
+
+    def stop_second(self) -> None:
+        """Stop the second kube-scheduler."""
+        if self._second is not None:
+            self._second.stop()
+            self._second = None
+
+    def who_placed(self, pod: str) -> str:
+        """The scheduler that says of itself to have placed a pod."""
+        fields = f"involvedObject.name={pod},reason=Scheduled"
+        events = "/api/v1/namespaces/default/events"
+
+        def found() -> list[dict[str, Any]]:
+            return list(self.api.get(events, params={"fieldSelector": fields}).json()["items"])
+
+        self.until(found, f"a scheduler says that it has placed {pod}")
+        return str(found()[0]["reportingComponent"])
+
+    def bindings_of(self, user: str) -> set[str]:
+        """The pods for which a user has created a Binding."""
+        return {
+            event["objectRef"]["name"]
+            for event in self.control_plane.audit()
+            if event["user"]["username"] == user
+            and event["verb"] == "create"
+            and event["objectRef"].get("subresource") == "binding"
+        }
+
+
+@pytest.fixture(scope="module")
+def real(
+    control_plane_binaries: Path, helm: Helm, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TwoSchedulers]:
+    with TwoSchedulers(tmp_path_factory.mktemp("two"), control_plane_binaries, helm) as cluster:
+        cluster.add_machine(machine("hgx-h100-8").topology("gpus"))
+        cluster.add_node("cpus", 0)
+        cluster.until(lambda: _steered(cluster), "the policy is in force")
+        yield cluster
+
+
+def _steered(cluster: RealCluster) -> bool:
+    answer = cluster.api.post(PODS, params={"dryRun": "All"}, json=gpu_pod("asked-only"))
+    return answer.is_success and answer.json()["spec"]["schedulerName"] == OURS
+
+
+def gpu_pod(name: str, resource: str = "nvidia.com/gpu", **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "example/work", "resources": {"limits": {resource: "1"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+def test_a_gpu_pod_that_names_nobody_goes_through_ours(real: TwoSchedulers) -> None:
+    real.add_pod("pair", 2, NVLINK)
+    assert real.pod("pair")["spec"]["schedulerName"] == OURS
+    assert real.node_of("pair") == "gpus"
+    assert (
+        '"verdict":"guaranteed"'
+        in real.pod("pair")["metadata"]["annotations"]["gpu-topology.io/placement"]
+    )
+    assert real.who_placed("pair") == OURS
+
+
+def test_a_pod_without_gpus_stays_with_the_clusters_own(real: TwoSchedulers) -> None:
+    asked = real.calls("filter")
+    real.add_pod("plain", 0)
+    assert real.pod("plain")["spec"]["schedulerName"] == STOCKS
+    real.node_of("plain")
+    assert real.who_placed("plain") == STOCKS
+    assert real.calls("filter") == asked
+
+
+@pytest.mark.parametrize(
+    ("pod", "scheduler"),
+    [
+        pytest.param(gpu_pod("a", "nvidia.com/gpu.shared"), OURS, id="shared"),
+        pytest.param(gpu_pod("a", "nvidia.com/mig-1g.10gb"), OURS, id="mig"),
+        pytest.param(gpu_pod("a", "example.com/fpga"), STOCKS, id="another-device"),
+        pytest.param(gpu_pod("a", schedulerName=OURS), OURS, id="named-by-hand"),
+        pytest.param(
+            {
+                **gpu_pod("a"),
+                "spec": {
+                    "initContainers": gpu_pod("a")["spec"]["containers"],
+                    "containers": [{"name": "app", "image": "example/work"}],
+                },
+            },
+            OURS,
+            id="init-container",
+        ),
+    ],
+)
+def test_pods_are_steered_by_what_they_ask_for(
+    real: TwoSchedulers, pod: dict[str, Any], scheduler: str
+) -> None:
+    answer = real.api.post(PODS, params={"dryRun": "All"}, json=pod)
+    assert answer.is_success, answer.text
+    assert answer.json()["spec"]["schedulerName"] == scheduler
+
+
+@pytest.mark.parametrize(
+    ("pod", "message"),
+    [
+        pytest.param(
+            gpu_pod("a", schedulerName="another"),
+            "pods that ask for GPUs need spec.schedulerName: gpu-topology, not another",
+            id="another-scheduler",
+        ),
+        pytest.param(gpu_pod("a", nodeName="gpus"), "leave spec.nodeName out", id="a-node-by-hand"),
+    ],
+)
+def test_a_gpu_pod_that_would_go_another_way_is_refused(
+    real: TwoSchedulers, pod: dict[str, Any], message: str
+) -> None:
+    answer = real.api.post(PODS, json=pod)
+    assert answer.status_code == HTTPStatus.FORBIDDEN
+    assert message in answer.json()["message"]
+
+
+def test_a_static_pod_is_shown_by_its_kubelet(real: TwoSchedulers) -> None:
+    mirror = gpu_pod("static", nodeName="gpus")
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+    answer = real.api.post(PODS, params={"dryRun": "All"}, json=mirror)
+    assert answer.is_success, answer.text
+
+
+def test_a_pod_that_cannot_be_promised_waits_and_the_stock_one_leaves_it_alone(
+    real: TwoSchedulers,
+) -> None:
+    real.add_pod("too-many", 2, {"link": "nvlink", "gpu-model": "A100*"})
+    assert "GPU model is not a100*" in real.unschedulable("too-many")
+    assert "too-many" not in real.bindings_of(SCHEDULER)
+    real.remove_pod("too-many")
+
+
+def test_gpu_pods_wait_for_ours_and_others_for_nobody(real: TwoSchedulers) -> None:
+    real.stop_second()
+    try:
+        real.add_pod("later", 1)
+        real.add_pod("at-once", 0)
+        real.node_of("at-once")
+        assert not real.pod("later")["spec"].get("nodeName")
+    finally:
+        real.start_second()
+    assert real.node_of("later") == "gpus"
+    assert real.who_placed("later") == OURS
+
+
+def test_the_stock_one_has_bound_no_gpu_pod_and_the_second_none_at_all(real: TwoSchedulers) -> None:
+    """The extender binds in the second one's place, so that promise and bind are one write."""
+    pods = real.api.get(PODS).json()["items"]
+    with_gpus = {
+        pod["metadata"]["name"]
+        for pod in pods
+        if "limits" in pod["spec"]["containers"][0].get("resources", {})
+    }
+    assert len(with_gpus) >= 2
+    assert real.bindings_of(SCHEDULER)
+    assert not real.bindings_of(SCHEDULER) & with_gpus
+    assert not real.bindings_of(SECOND)
+
+
+def test_the_second_one_has_a_lease_of_its_own(real: TwoSchedulers) -> None:
+    lease = real.api.get(f"{LEASES}/gpu-topology-scheduler").json()
+    assert lease["spec"]["holderIdentity"]
+
+
+def test_the_second_one_asks_for_nothing_that_it_may_not(real: TwoSchedulers) -> None:
+    refused = {
+        (event["verb"], event["objectRef"]["resource"])
+        for event in real.control_plane.audit()
+        if event["user"]["username"] == SECOND
+        and event.get("responseStatus", {}).get("code") == HTTPStatus.FORBIDDEN
+    }
+    assert refused == set()
