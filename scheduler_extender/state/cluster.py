@@ -259,6 +259,7 @@ class Cluster(GroupBoard):
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours
         self._pods[pod.uid] = pod
+        self.version += 1
         if pod.node is not None:
             self._groups.put(pod)
         self._take_kept_place(pod)
@@ -306,6 +307,7 @@ class Cluster(GroupBoard):
 
     def _drop_known_pod(self, uid: PodUid, version: int | None) -> None:
         pod = self._pods.pop(uid, None)
+        self.version += 1
         self._groups.drop(uid)
         self._drop_kept_place(uid)
         if pod is None or pod.node is None:
