@@ -81,9 +81,7 @@ class Capacities:
         many = int(promises(kubelet, free, RequestClass(count, NVLINKED)))
         return max(1, min(many, now.devices_left // count))
 
-    def _takes(
-        self, facts: NodeFacts, resource: str, count: int, constraints: Constraints
-    ) -> bool:
+    def _takes(self, facts: NodeFacts, resource: str, count: int, constraints: Constraints) -> bool:
         """Whether the node would promise this to the next pod."""
         decision = decide(facts, gpu_request(count, constraints, resource=resource), self._settings)
         assessed = decision.assessment

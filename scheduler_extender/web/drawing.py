@@ -70,7 +70,9 @@ def tile(node: NodeState) -> Markup:
             parts += _gpu(spot, state, scale.dot)
             if scale is SMALL:
                 text = str(gpu.index)
-                parts.append(_TEXT.format(x=spot[0], y=spot[1] + 3.2, css=state.use.value, text=text))
+                parts.append(
+                    _TEXT.format(x=spot[0], y=spot[1] + 3.2, css=state.use.value, text=text)
+                )
     else:
         x, y = scale.centre
         parts.append(_TEXT.format(x=x, y=y + 9, css="unknown", text="?"))

@@ -147,7 +147,9 @@ def node_state(facts: NodeFacts) -> NodeState:
     topology, report = facts.topology, facts.report
     if topology is None:
         trouble.append(facts.problem or "its agent has written no record yet")
-        return NodeState(facts, NO_RECORD, flags=frozenset({*flags, Flag.UNUSABLE}), trouble=(*trouble,))
+        return NodeState(
+            facts, NO_RECORD, flags=frozenset({*flags, Flag.UNUSABLE}), trouble=(*trouble,)
+        )
     if report is not None and report.not_ready:
         trouble.append(report.not_ready)
     entries = [_Devices(facts, served, topology) for served in topology.resources]
@@ -247,9 +249,7 @@ class _Devices:
         held = sum(count(pool, p, width) for p in range(len(self.devices.gpu_of)))
         if held < request.count:  # the rest is not shown yet: nobody can judge
             return Use.KEPT
-        met = satisfies(
-            shape, request.constraints, mask, count=held, replicas=self.served.replicas
-        )
+        met = satisfies(shape, request.constraints, mask, count=held, replicas=self.served.replicas)
         if met:
             return Use.KEPT
         return Use.BROKEN if request.required else Use.PLAIN
