@@ -204,7 +204,8 @@ def _nics(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[
         tip = _TIP.format(f"{nic.name}: {best.label} to its nearest GPUs")
         yield _LINE.format(css="near", path=lines, thick=1.5, tip=tip)
         yield Markup(
-            '<g><rect x="{x:.1f}" y="{y:.1f}" width="44" height="18" rx="4" class="nic"/>{mark}{tip}</g>'
+            '<g><rect x="{x:.1f}" y="{y:.1f}" width="44" height="18" rx="4" class="nic"/>'
+            "{mark}{tip}</g>"
         ).format(
             x=x - 22,
             y=y - 9,

@@ -59,7 +59,7 @@ class Flag(Enum):
     PAUSED = "paused after refusals"
     SICK = "sick GPU"
     RESERVED = "place kept"
-    COMING = "pods on their way"
+    COMING = "pods not shown yet"
     SHARED = "shared or split GPUs"
 
 
@@ -107,8 +107,8 @@ class GpuState:
 class NodeState:
     """A node as the map shows it: its GPUs by position, and what else is to be said.
 
-    ``coming`` counts devices of pods that are bound and that no report shows yet: which ones they
-    get, the kubelet decides. ``place_for`` is the waiting pod for which a place is kept.
+    ``coming`` counts devices of pods that are bound and that no report shows yet: they look free,
+    and which ones they are, the kubelet decides or has decided. ``place_for`` is the waiting pod for which a place is kept.
     ``trouble`` says what is wrong, in words.
     """
 
@@ -215,11 +215,11 @@ class _Devices:
 
     @property
     def coming(self) -> int:
-        """Devices that pods will get and that no report shows yet."""
+        """Devices that pods have or will get, and that no report shows yet."""
         if not isinstance(self.ledger, Ledger):
             return 0
-        there = self.ledger.availability.unreported
-        return sum(pod.held for pod in there if not pod.departed)
+        now = self.ledger.availability
+        return now.hidden + sum(pod.held for pod in now.unreported if not pod.departed)
 
     def holders(
         self, facts: NodeFacts, pods: dict[PodUid, PodRecord]

@@ -18,6 +18,7 @@ from scheduler_extender.web.html import STATIC, page, static_file
 from scheduler_extender.web.live import Listeners, TooManyListenersError
 from scheduler_extender.web.pages import MAX_POD, BusyError, Pages
 from scheduler_extender.web.sessions import LOGIN, WHO, Sessions
+from scheduler_extender.wire import Body
 
 Word = Annotated[str, Query(max_length=300)]
 THREADS = 4
@@ -101,10 +102,7 @@ def _add_what_if(
         held = service.bodies.hold()
         try:  # a form may write each byte as three
             body = await read(request.scope, request.receive, 3 * MAX_POD + 4096, held)
-            given = parse_qs(body.decode("ascii"), max_num_fields=20)
-            text = given.get("pod", [""])[0].replace("\r\n", "\n")
-            if len(text.encode()) > MAX_POD:
-                raise BodyError(413, f"pod: at most {MAX_POD} bytes are allowed")
+            text = _pod_text(body)
             answer = await anyio.to_thread.run_sync(
                 lambda: pages.what_if(text, signed_in=signed_in), limiter=limiter
             )
@@ -118,6 +116,15 @@ def _add_what_if(
             return _problem("Not asked", problem, 400, signed_in=signed_in)
         finally:
             held.release()
+
+
+def _pod_text(body: Body) -> str:
+    """The field ``pod`` of a form. Raises :class:`.BodyError`, or ValueError where it is none."""
+    given = parse_qs(body.decode("ascii"), max_num_fields=20)
+    text = given.get("pod", [""])[0].replace("\r\n", "\n")
+    if len(text.encode()) > MAX_POD:
+        raise BodyError(413, f"pod: at most {MAX_POD} bytes are allowed")
+    return text
 
 
 def _add_rest(app: FastAPI, listeners: Listeners) -> None:

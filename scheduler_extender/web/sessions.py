@@ -176,7 +176,7 @@ def _form(wanted: str, problem: str = "", status: int = 200) -> Response:
 def _safe_next(wanted: str) -> str:
     """Where to go after signing in: a page of the map, and no address of anybody else.
 
-    >>> _safe_next("/map/waiting?a=b"), _safe_next("//evil.example/map"), _safe_next("/map\\r\\nX: y")
+    >>> _safe_next("/map/waiting?a=b"), _safe_next("//x.example/map"), _safe_next("/map\\r\\nX: y")
     ('/map/waiting?a=b', '/map', '/map')
     """
     path = wanted.partition("?")[0]
@@ -190,7 +190,7 @@ def _with_token(scope: Scope, token: str) -> Scope:
 
 
 def _cookie(scope: Scope) -> str:
-    jar = SimpleCookie[str]()
+    jar = SimpleCookie()
     try:
         jar.load(Headers(scope=scope).get("cookie", "")[:8192])
     except CookieError:
