@@ -18,7 +18,7 @@ ALONE = 48
 """Nodes that are each drawn by themselves."""
 TILES = 72
 """Drawings on a page."""
-NAMES = 3
+NAMES = 2
 """Names of nodes under a drawing that stands for several."""
 KINDS = 40
 """Kinds of machines on a page; the rest is counted together."""
@@ -225,7 +225,7 @@ def some(names: Sequence[str]) -> str:
     """Names of nodes in brief, the first few of them.
 
     >>> some(["a"]), some(["a", "b", "c", "d", "e"])
-    ('a', 'a, b, c and 2 more')
+    ('a', 'a, b and 3 more')
     """
     more = len(names) - NAMES
     text = ", ".join(names[:NAMES])

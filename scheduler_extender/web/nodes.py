@@ -39,13 +39,13 @@ class Use(Enum):
 
 
 MEANINGS = {
-    Use.FREE: "free",
+    Use.FREE: "nobody holds it",
     Use.STRANDED: "free, but no other free GPU has an NVLink to it",
     Use.KEPT: "held by a pod that has the GPUs it asks for",
     Use.PLAIN: "held by a pod for which any GPU will do",
     Use.BROKEN: "held by a pod that requires other GPUs",
     Use.ENDING: "held by a pod that is ending",
-    Use.SICK: "sick",
+    Use.SICK: "unhealthy, or it does not answer; whoever holds it",
 }
 
 

@@ -260,8 +260,9 @@ def test_listeners_are_bounded_and_leave_room_again(
     monkeypatch.setattr(live, "LISTENERS", 1)
     monkeypatch.setattr(live, "range", lambda life: iter(int, 1), raising=False)
     with local.admin.stream("GET", "/map/events") as stream:
-        next(stream.iter_lines())
-        other = httpx.get(f"{local.admin.base_url}map/events", trust_env=False, timeout=PATIENCE)
+        lines = stream.iter_lines()  # to let go of it is to close the stream
+        next(lines)
+        other = httpx.get(local.admin.base_url.join("/map/events"), trust_env=False, timeout=PATIENCE)
         assert other.status_code == 503
         assert "too many browsers" in other.json()["error"]
 
