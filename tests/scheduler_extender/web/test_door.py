@@ -262,7 +262,9 @@ def test_listeners_are_bounded_and_leave_room_again(
     with local.admin.stream("GET", "/map/events") as stream:
         lines = stream.iter_lines()  # to let go of it is to close the stream
         next(lines)
-        other = httpx.get(local.admin.base_url.join("/map/events"), trust_env=False, timeout=PATIENCE)
+        other = httpx.get(
+            local.admin.base_url.join("/map/events"), trust_env=False, timeout=PATIENCE
+        )
         assert other.status_code == 503
         assert "too many browsers" in other.json()["error"]
 
