@@ -121,7 +121,7 @@ def large(nodes: int, seed: int = 1) -> Building:
         )
         free = list(range(len(node.gpus)))
         draw.shuffle(free)
-        held = []
+        held: list[tuple[PodRecord, tuple[int, ...]]] = []
         while free and draw.random() < 0.75:
             count = min(len(free), draw.choice((1, 1, 2, 2, 4)))
             at, free = tuple(sorted(free[:count])), free[count:]
