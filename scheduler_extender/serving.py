@@ -28,6 +28,8 @@ from scheduler_extender.limits import DEFAULT, Limits
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.verbs import Turns, WouldRefuse
+from scheduler_extender.web.routes import add_map, guard_map
+from scheduler_extender.web.sessions import OPEN
 from topology.kubeapi.apiserver import ApiServer
 
 if TYPE_CHECKING:  # file mode waits for none of their modules
@@ -150,13 +152,16 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
     sockets = (listen(where.host, where.port), listen(where.host, where.admin_port))
     strangers = service.metrics.strangers
     admin = create_admin_app(service)
+    listeners = add_map(admin, service)
     outside = not loopback(sockets[1])
     if outside:
-        open_paths = [METRICS] if where.open_metrics else []
+        open_paths = [*OPEN, *([METRICS] if where.open_metrics else [])]
         admin.add_middleware(
             Gate, reviews=service.reviews, strangers=strangers, open_paths=open_paths
         )
+    guard_map(admin, service, signing_in=outside)
     found = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
+    found.on_stop.append(listeners.close)
     found.warnings = open_doors(where) if outside else []
     if service.shadow is not None:
         found.warnings.append(

@@ -85,6 +85,9 @@ class Board:
         self._lookup = Lookup(self.faults)
         self._pods: dict[PodUid, PodRecord] = {}
         self._on_change: list[Callable[[NodeName], None]] = []
+        self.version = 0
+        """Grows whenever what people are shown may have changed: a node, or a pod. To be read
+        without the lock; heartbeats that say nothing new do not count."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -326,6 +329,7 @@ class Board:
             self._staleness.forget(name)
         self._replaced(before, facts, changed=changed)
         if changed:
+            self.version += 1
             self._lookup.leave(name)
             self._tell(name)
 

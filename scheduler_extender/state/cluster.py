@@ -268,6 +268,7 @@ class Cluster(GroupBoard):
             self._nominated[pod.uid] = pod
         else:
             self._nominated.pop(pod.uid, None)
+        self.version += 1
         if pod.node is not None:
             self._groups.put(pod)
         elif pod.uid not in self._in_flight:
@@ -318,6 +319,7 @@ class Cluster(GroupBoard):
     def _drop_known_pod(self, uid: PodUid, version: int | None) -> None:
         pod = self._pods.pop(uid, None)
         self._nominated.pop(uid, None)
+        self.version += 1
         self._groups.drop(uid)
         self._drop_kept_place(uid)
         if pod is None or pod.node is None:

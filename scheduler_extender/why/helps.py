@@ -11,8 +11,9 @@ from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import decide
 from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
+from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.members import as_member, gather
+from scheduler_extender.state.members import as_member
 from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodName, PodRecord
 from scheduler_extender.why.nearest import View, pods_on

@@ -1,0 +1,228 @@
+"""Inline SVG: a node's GPUs in a circle, what joins them, and how each of them stands.
+
+Nothing has a colour here: classes name what is drawn, and the style sheet has a colour for each in
+light and in dark. What is not told by colour alone: free GPUs are hollow, stranded ones dashed,
+sick ones crossed out, broken promises have a thick edge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from scheduler_extender.web.nodes import MEANINGS, GpuState, NodeState, Use
+from topology.core.graph import NodeTopology
+from topology.core.links import LinkKind, Via
+
+Spot = tuple[float, float]
+
+_SVG = Markup(
+    '<svg class="{css}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
+    "{parts}</svg>"
+)
+_LINE = Markup('<path class="{css}" d="{path}" stroke-width="{thick:g}">{tip}</path>')
+_DOT = Markup('<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:g}" class="{css}"/>')
+_TEXT = Markup('<text x="{x:.1f}" y="{y:.1f}" class="{css}">{text}</text>')
+_TIP = Markup("<title>{}</title>")
+_HUB = Markup(
+    '<rect x="{x:.1f}" y="{y:.1f}" width="{size}" height="{size}" rx="3" class="hub">'
+    "<title>NVSwitch</title></rect>"
+)
+_RING = Markup(
+    '<circle cx="{x:.1f}" cy="{y:.1f}" r="{r:g}" class="share {use}" '
+    'stroke-dasharray="{length:.1f} 99"/>'
+)
+_CROSS = Markup('<path class="cross" d="M{a:.1f} {b:.1f}l{d:g} {d:g}m0 -{d:g}l-{d:g} {d:g}"/>')
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """The measures of a drawing, in its own units."""
+
+    width: float
+    height: float
+    ring: float
+    dot: float
+
+    @property
+    def centre(self) -> Spot:
+        return self.width / 2, self.height / 2
+
+
+SMALL = _Scale(104, 104, 38, 9.5)
+SMALL_MANY = _Scale(104, 104, 44, 5.5)
+"""For more than 12 GPUs."""
+LARGE = _Scale(560, 460, 165, 24)
+
+
+def tile(node: NodeState) -> Markup:
+    """A small drawing of a node; what it says in words is its label."""
+    scale = SMALL if len(node.gpus) <= 12 else SMALL_MANY
+    topology = node.topology
+    parts = [Markup("")]
+    if topology is not None:
+        spots = _spots(len(node.gpus), scale, 1.0)
+        parts += _wires(topology, node, spots, scale, tips=False)
+        for spot, gpu, state in zip(spots, topology.gpus, node.gpus, strict=True):
+            parts += _gpu(spot, state, scale.dot)
+            if scale is SMALL:
+                text = str(gpu.index)
+                parts.append(
+                    _TEXT.format(x=spot[0], y=spot[1] + 3.2, css=state.use.value, text=text)
+                )
+    else:
+        x, y = scale.centre
+        parts.append(_TEXT.format(x=x, y=y + 9, css="unknown", text="?"))
+    return _svg("tile", scale, in_words(node), parts)
+
+
+def whole(node: NodeState) -> Markup:
+    """A large drawing of a node with its NICs; every part has a title."""
+    topology, scale = node.topology, LARGE
+    if topology is None:
+        return Markup("")
+    spots = _spots(len(node.gpus), scale, 1.18)
+    dot = scale.dot if len(node.gpus) <= 16 else 11
+    parts = [*_nics(topology, spots, scale)]
+    parts += _wires(topology, node, spots, scale, tips=True)
+    for spot, gpu, state in zip(spots, topology.gpus, node.gpus, strict=True):
+        numa = "" if gpu.numa_node is None else f", NUMA node {gpu.numa_node}"
+        tip = _TIP.format(f"GPU {gpu.index}{numa}: {gpu_in_words(state)}")
+        mark = _TEXT.format(x=spot[0], y=spot[1] + 6, css=state.use.value, text=str(gpu.index))
+        inside = Markup("").join([tip, *_gpu(spot, state, dot), mark])
+        parts.append(Markup('<g class="gpu">{}</g>').format(inside))
+    parts += _numa_labels(topology, spots, scale)
+    return _svg("graph", scale, in_words(node), parts)
+
+
+def in_words(node: NodeState) -> str:
+    """A node's drawing as a sentence, for those who do not see it."""
+    if node.topology is None:
+        return f"{node.name}: {', '.join(node.trouble)}"
+    uses = [f"{n} {use.value}" for use in Use if (n := node.uses[use])]
+    more = [flag.value for flag in sorted(node.flags, key=lambda flag: flag.name)]
+    return f"{node.name}: {len(node.gpus)} GPUs, {', '.join([*uses, *more])}"
+
+
+def gpu_in_words(state: GpuState) -> str:
+    """How a GPU stands, and who holds it."""
+    words = MEANINGS[state.use]
+    if state.devices > 1:
+        words += f", {state.devices - state.held} of {state.devices} devices free"
+    if state.holders:
+        words += ": " + ", ".join(holder.name for holder in state.holders)
+    return f"{words} ({state.trouble})" if state.trouble else words
+
+
+def _svg(css: str, scale: _Scale, label: str, parts: list[Markup]) -> Markup:
+    return _SVG.format(
+        css=css,
+        width=f"{scale.width:g}",
+        height=f"{scale.height:g}",
+        label=label,
+        parts=Markup("").join(parts),
+    )
+
+
+def _spots(n: int, scale: _Scale, wide: float) -> list[Spot]:
+    """Where the GPUs are: on an ellipse, the first half on its right side."""
+    cx, cy = scale.centre
+    turn = math.pi / max(1, n)
+    angles = [2 * math.pi * p / max(1, n) - math.pi / 2 + turn for p in range(n)]
+    return [(cx + wide * scale.ring * math.cos(a), cy + scale.ring * math.sin(a)) for a in angles]
+
+
+def _gpu(spot: Spot, state: GpuState, dot: float) -> Iterator[Markup]:
+    x, y = spot
+    use = state.use
+    if state.partly and use is not Use.SICK:
+        yield _DOT.format(x=x, y=y, r=dot, css="dot free")
+        length = 2 * math.pi * (dot - 2) * state.held / state.devices
+        yield _RING.format(x=x, y=y, r=dot - 2, use=use.value, length=length)
+        return
+    yield _DOT.format(x=x, y=y, r=dot, css=f"dot {use.value}")
+    if use is Use.SICK:
+        d = round(dot, 1)
+        yield _CROSS.format(a=x - d / 2, b=y - d / 2, d=d)
+
+
+def _wires(
+    topology: NodeTopology, node: NodeState, spots: list[Spot], scale: _Scale, *, tips: bool
+) -> Iterator[Markup]:
+    """Direct NVLinks, as thick as their number, one path for each; a switch with its spokes."""
+    at = topology.position_of_index
+    pod_on = [{h.name for h in state.holders} if not state.partly else set() for state in node.gpus]
+    if any(link.nvlinks and link.via is Via.SWITCH for link in topology.links):
+        yield from _hub(spots, scale)
+    paths: dict[tuple[str, int, str], list[str]] = {}
+    for link in topology.links:
+        if not link.nvlinks or link.via is not Via.DIRECT:
+            continue
+        a, b = at[link.a], at[link.b]
+        shared = pod_on[a] & pod_on[b]
+        css = f"wire {node.gpus[a].use.value}" if shared else "wire"
+        (x1, y1), (x2, y2) = spots[a], spots[b]
+        tip = f"{link.a}–{link.b}: {link.nvlinks} NVLinks" if tips else ""
+        path = f"M{x1:.0f} {y1:.0f}L{x2:.0f} {y2:.0f}"
+        paths.setdefault((css, link.nvlinks, tip), []).append(path)
+    grow = scale.width / SMALL.width
+    for (css, nvlinks, tip), found in paths.items():
+        thick = round(min(0.7 + 0.6 * nvlinks, 4.5) * min(grow, 1.7), 1)
+        title = _TIP.format(tip) if tip else Markup("")
+        yield _LINE.format(css=css, path="".join(found), thick=thick, tip=title)
+
+
+def _hub(spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
+    cx, cy = scale.centre
+    spokes = "".join(f"M{cx:.0f} {cy:.0f}L{x:.0f} {y:.0f}" for x, y in spots)
+    yield _LINE.format(css="wire", path=spokes, thick=2 * min(scale.width / 104, 2), tip="")
+    size = 14 if scale.width <= SMALL.width else 40
+    yield _HUB.format(x=cx - size / 2, y=cy - size / 2, size=size)
+
+
+def _nics(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
+    """Each NIC outside of the GPUs that are nearest to it, joined to them."""
+    cx, cy = scale.centre
+    at = topology.position_of_index
+    taken: list[float] = []
+    for nic in topology.nics[:16]:
+        best = max((kind for _, kind in nic.distances), default=LinkKind.UNKNOWN)
+        near = [spots[at[index]] for index, kind in nic.distances if kind is best]
+        if best <= LinkKind.SYS or not near:
+            continue
+        mx = sum(x for x, _ in near) / len(near) - cx
+        my = sum(y for _, y in near) / len(near) - cy
+        angle = math.atan2(my, mx)
+        while any(abs(angle - other) < 0.2 for other in taken):
+            angle += 0.21
+        taken.append(angle)
+        x, y = cx + 252 * math.cos(angle), cy + 208 * math.sin(angle)
+        lines = "".join(f"M{x:.0f} {y:.0f}L{gx:.0f} {gy:.0f}" for gx, gy in near)
+        tip = _TIP.format(f"{nic.name}: {best.label} to its nearest GPUs")
+        yield _LINE.format(css="near", path=lines, thick=1.5, tip=tip)
+        yield Markup(
+            '<g><rect x="{x:.1f}" y="{y:.1f}" width="44" height="18" rx="4" class="nic"/>'
+            "{mark}{tip}</g>"
+        ).format(
+            x=x - 22,
+            y=y - 9,
+            mark=_TEXT.format(x=x, y=y + 4, css="nicname", text=_short(nic.name)),
+            tip=tip,
+        )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 7 else "…" + name[-6:]
+
+
+def _numa_labels(topology: NodeTopology, spots: list[Spot], scale: _Scale) -> Iterator[Markup]:
+    """The NUMA node of each GPU, between it and the middle."""
+    cx, cy = scale.centre
+    for gpu, (x, y) in zip(topology.gpus, spots, strict=True):
+        if gpu.numa_node is not None:
+            text = f"N{gpu.numa_node}"
+            dx, dy = cx + (x - cx) * 0.79, cy + (y - cy) * 0.79
+            yield _TEXT.format(x=dx, y=dy + 4, css="numa", text=text)

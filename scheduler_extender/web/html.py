@@ -1,0 +1,57 @@
+"""Templates into pages. What comes from strangers is escaped, everywhere and without exception."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from scheduler_extender.web.drawing import tile
+from scheduler_extender.web.glance import some
+from scheduler_extender.web.nodes import MEANINGS, Flag, Use
+
+HERE = Path(__file__).parent
+STATIC = {"map.css": "text/css", "map.js": "text/javascript"}
+"""The files that pages load, and their types."""
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters["moment"] = moment
+    found.globals.update(Use=Use, Flag=Flag, meanings=MEANINGS, draw=tile, some=some)
+    return found
+
+
+def page(template: str, here: str, *, signed_in: bool, **values: Any) -> str:
+    """A page of HTML; ``here`` is its path, ``signed_in`` says that a session can be ended."""
+    found = _environment().get_template(template)
+    return found.render(here=here, signed_in=signed_in, **values)
+
+
+def moment(seconds: float) -> str:
+    """A time as people read it, in UTC; empty where it is none that a calendar has.
+
+    >>> moment(0), moment(1e30)
+    ('1970-01-01 00:00', '')
+    """
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+@cache
+def static_file(name: str) -> bytes:
+    """The content of one of the :data:`STATIC` files."""
+    return (HERE / "static" / name).read_bytes()

@@ -1,0 +1,236 @@
+"""The pages of the map, worked out in threads and kept while nothing has changed.
+
+A page over thousands of nodes takes a part of a second. However many people look and however often
+the cluster changes, each page is made by one thread at a time, and rests nine times as long as it
+took: pages take a tenth of a core at most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from time import monotonic
+from typing import Any
+
+from scheduler_extender.files import podfile
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.web.capacity import Capacities, Capacity
+from scheduler_extender.web.drawing import whole
+from scheduler_extender.web.glance import Filters, glance
+from scheduler_extender.web.html import page
+from scheduler_extender.web.nodes import NO_RECORD, Flag, NodeState, node_state
+from scheduler_extender.web.waiting import outlook_of, queues
+from topology.core.devices import NodeName
+from topology.core.graph import NodeTopology
+from topology.core.requests import GpuRequest
+
+RESTS = 9
+"""How many times as long as it took to make it a page is shown, though something has changed."""
+KEPT_PAGES = 32
+RUNNING = 200
+"""Pods in the table of running ones, and in that of a node."""
+MAX_POD = 64 * 1024
+"""Bytes of a pod that is asked about."""
+WHAT_IF_SECONDS = 5.0
+"""For how long a question waits for others before it."""
+
+
+class BusyError(Exception):
+    """Others are being answered, and the question has waited long enough."""
+
+
+class Pages:
+    """The pages over one cluster; any thread."""
+
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._making = threading.Lock()
+        self._asking = threading.Lock()
+        self._states: dict[NodeName, tuple[NodeFacts, NodeState]] = {}
+        self._capacities = Capacities(cluster.settings)
+        self._kept: OrderedDict[Hashable, tuple[int, float, str]] = OrderedDict()
+
+    def map(self, filters: Filters, *, signed_in: bool = False) -> str:
+        """The cluster at a glance."""
+        return self._page(("map", filters, signed_in), lambda v: self._map(filters, v, signed_in))
+
+    def waiting(self, *, signed_in: bool = False) -> str:
+        """Waiting pods beside running ones."""
+        return self._page(("waiting", signed_in), lambda v: self._waiting(v, signed_in))
+
+    def node(self, name: str, *, signed_in: bool = False) -> str | None:
+        """One node; None where nobody told us of it."""
+        facts = self._cluster.facts(NodeName(name))
+        if not facts.known:
+            return None
+        return self._page(("node", name, signed_in), lambda v: self._node(facts, v, signed_in))
+
+    def what_if(self, text: str | None, *, signed_in: bool = False) -> str:
+        """Where the pod of a YAML text would go; None asks for the empty form.
+
+        Raises :class:`BusyError`.
+        """
+        found: dict[str, Any] = {"outlook": None, "problem": "", "name": "", "notes": ()}
+        if text is not None:
+            if not self._asking.acquire(timeout=WHAT_IF_SECONDS):
+                raise BusyError("other questions are being answered: ask again")
+            try:
+                found |= self._answer(text)
+            finally:
+                self._asking.release()
+        return page(
+            "whatif.html",
+            "/map/what-if",
+            signed_in=signed_in,
+            text=text or "",
+            limit=MAX_POD,
+            **found,
+        )
+
+    def _answer(self, text: str) -> dict[str, Any]:
+        try:
+            asked = podfile.read(text)
+        except podfile.PodFileError as error:
+            return {"problem": str(error)}
+        outlook = outlook_of(
+            self._cluster,
+            self._cluster.cluster_facts(),
+            asked.request,
+            membership=asked.membership,
+        )
+        return {"outlook": outlook, "name": asked.name, "notes": asked.notes}
+
+    def _page(self, key: Hashable, make: Callable[[int], str]) -> str:
+        """The page that is kept, or a new one. Its version is read before the cluster is, so that
+        a change in between makes the page old and never too new."""
+        with self._making:
+            self._cluster.expire()
+            version, now = self._cluster.version, self._clock()
+            kept = self._kept.get(key)
+            if kept is not None and (kept[0] == version or now < kept[1]):
+                return kept[2]
+            text = make(version)
+            took = self._clock() - now
+            self._kept[key] = (version, now + took + RESTS * took, text)
+            self._kept.move_to_end(key)
+            while len(self._kept) > KEPT_PAGES:
+                self._kept.popitem(last=False)
+            return text
+
+    def _map(self, filters: Filters, version: int, signed_in: bool) -> str:
+        nodes = self._all_states()
+        found = glance(nodes, self._capacity, filters)
+        return page("map.html", "/map", signed_in=signed_in, glance=found, version=version)
+
+    def _waiting(self, version: int, signed_in: bool) -> str:
+        found, left_out = queues(self._cluster)
+        pods = [
+            pod
+            for facts in self._cluster.all_facts()
+            for pod in (*facts.alive.values(), *facts.in_flight.values())
+        ]
+        pods.sort(key=lambda pod: (-_gpus(pod), pod.namespace, pod.name))
+        return page(
+            "waiting.html",
+            "/map/waiting",
+            signed_in=signed_in,
+            version=version,
+            queues=found,
+            left_out=left_out,
+            running=[(pod, _asks(pod)) for pod in pods[:RUNNING]],
+            running_left=max(0, len(pods) - RUNNING),
+        )
+
+    def _node(self, facts: NodeFacts, version: int, signed_in: bool) -> str:
+        state = self._state(facts)
+        topology = state.topology
+        pods = facts.all_pods
+        return page(
+            "node.html",
+            "/map/nodes",
+            signed_in=signed_in,
+            version=version,
+            node=state,
+            capacity=self._capacity(state),
+            graph=whole(state),
+            rows=list(zip(topology.gpus, state.gpus, strict=False)) if topology else [],
+            links=_matrix(topology) if topology is not None else [],
+            nics=topology.nics if topology is not None else (),
+            pods=[
+                (pod, _asks(pod), _word(facts, pod), pod.promised.text) for pod in pods[:RUNNING]
+            ],
+            more_pods=max(0, len(pods) - RUNNING),
+        )
+
+    def _all_states(self) -> list[NodeState]:
+        """Every node's state; those that have not changed are taken from the last time."""
+        found = [self._state(facts) for facts in self._cluster.all_facts()]
+        self._states = {state.facts.name: (state.facts, state) for state in found}
+        return found
+
+    def _state(self, facts: NodeFacts) -> NodeState:
+        known = self._states.get(facts.name)
+        if known is not None and known[0] is facts:
+            return known[1]
+        try:
+            return node_state(facts)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._cluster.faults.note(facts.name, error)
+            return NodeState(
+                facts.changed(topology=None),
+                NO_RECORD,
+                flags=frozenset({Flag.UNUSABLE}),
+                trouble=(f"internal error: {type(error).__name__}",),
+            )
+
+    def _capacity(self, state: NodeState) -> Capacity:
+        if state.topology is None:
+            return Capacity()
+        try:
+            return self._capacities.of(state.facts)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._cluster.faults.note(state.facts.name, error)
+            return Capacity()
+
+
+def _gpus(pod: PodRecord) -> int:
+    return pod.request.count if isinstance(pod.request, GpuRequest) else 0
+
+
+def _asks(pod: PodRecord) -> str:
+    return pod.request.text if isinstance(pod.request, GpuRequest) else pod.request.reason
+
+
+def _word(facts: NodeFacts, pod: PodRecord) -> str:
+    """What the pod does here, in a word."""
+    if pod.ended:
+        return "ended"
+    if pod.uid in facts.in_flight:
+        return "being bound"
+    if pod.uid in facts.ending:
+        return "ending"
+    return "has its GPUs" if pod.uid in facts.reported else "on its way"
+
+
+def _matrix(topology: NodeTopology) -> list[tuple[int, list[str]]]:
+    """What joins each GPU to every other one and to the NICs, in a word each."""
+    words: dict[tuple[int, int], str] = {}
+    for link in topology.links:
+        word = f"NV{link.nvlinks}" if link.nvlinks else link.pcie.label
+        words[link.a, link.b] = words[link.b, link.a] = word
+    near = [dict(nic.distances) for nic in topology.nics]
+    indices = [gpu.index for gpu in topology.gpus]
+    return [
+        (
+            a,
+            [
+                *("–" if a == b else words.get((a, b), "?") for b in indices),
+                *(kinds[a].label if a in kinds else "?" for kinds in near),
+            ],
+        )
+        for a in indices
+    ]

@@ -1,0 +1,160 @@
+"""The map's routes on the admin port, and the door before them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import parse_qs
+
+import anyio.to_thread
+from fastapi import FastAPI, Query
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from scheduler_extender.http.endpoint import BodyError, error_line, read
+from scheduler_extender.http.service import Service
+from scheduler_extender.web.glance import Filters
+from scheduler_extender.web.guard import PREFIX, Guard
+from scheduler_extender.web.html import STATIC, page, static_file
+from scheduler_extender.web.live import Listeners, TooManyListenersError
+from scheduler_extender.web.pages import MAX_POD, BusyError, Pages
+from scheduler_extender.web.sessions import LOGIN, WHO, Sessions
+from scheduler_extender.wire import Body
+
+Word = Annotated[str, Query(max_length=300)]
+THREADS = 4
+"""Pages that are made or waited for at one time."""
+
+
+def add_map(app: FastAPI, service: Service) -> Listeners:
+    """Add the pages; gives back the streams, which whoever stops the service closes."""
+    pages = Pages(service.cluster)
+    listeners = Listeners(lambda: service.cluster.version)
+    limiter = anyio.CapacityLimiter(THREADS)
+    _add_pages(app, pages, limiter)
+    _add_what_if(app, service, pages, limiter)
+    _add_rest(app, listeners)
+    return listeners
+
+
+def guard_map(app: FastAPI, service: Service, *, signing_in: bool) -> None:
+    """Put the door before the pages; after whatever else stands before the app.
+
+    With ``signing_in`` a gate is behind it, which asks for a token. Without, names of loopback
+    alone are served.
+    """
+    if signing_in:
+        app.add_middleware(Sessions, bodies=service.bodies)
+    app.add_middleware(Guard, own_names_only=not signing_in)
+
+
+def _signed_in(request: Request) -> bool:
+    return bool(request.scope.get("gpu-topology.signed-in"))
+
+
+def _html(text: str, status: int = 200) -> HTMLResponse:
+    return HTMLResponse(text, status)
+
+
+def _add_pages(app: FastAPI, pages: Pages, limiter: anyio.CapacityLimiter) -> None:
+    @app.get(PREFIX, include_in_schema=False)
+    async def glance(
+        request: Request, kind: Word = "", use: Word = "", flag: Word = "", name: Word = ""
+    ) -> Response:
+        filters = Filters(kind, use, flag, name.strip())
+        signed_in = _signed_in(request)
+        return _html(
+            await anyio.to_thread.run_sync(
+                lambda: pages.map(filters, signed_in=signed_in), limiter=limiter
+            )
+        )
+
+    @app.get(f"{PREFIX}/nodes/{{name:path}}", include_in_schema=False)
+    async def node(request: Request, name: str) -> Response:
+        signed_in = _signed_in(request)
+        found = await anyio.to_thread.run_sync(
+            lambda: pages.node(name, signed_in=signed_in), limiter=limiter
+        )
+        if found is None:
+            problem = f"Nobody has told us of a node {name[:253]}."
+            return _problem("Unknown node", problem, 404, signed_in=signed_in)
+        return _html(found)
+
+    @app.get(f"{PREFIX}/waiting", include_in_schema=False)
+    async def waiting(request: Request) -> Response:
+        signed_in = _signed_in(request)
+        return _html(
+            await anyio.to_thread.run_sync(
+                lambda: pages.waiting(signed_in=signed_in), limiter=limiter
+            )
+        )
+
+
+def _add_what_if(
+    app: FastAPI, service: Service, pages: Pages, limiter: anyio.CapacityLimiter
+) -> None:
+    @app.get(f"{PREFIX}/what-if", include_in_schema=False)
+    async def form(request: Request) -> Response:
+        return _html(pages.what_if(None, signed_in=_signed_in(request)))
+
+    @app.post(f"{PREFIX}/what-if", include_in_schema=False)
+    async def ask(request: Request) -> Response:
+        signed_in = _signed_in(request)
+        held = service.bodies.hold()
+        try:  # a form may write each byte as three
+            body = await read(request.scope, request.receive, 3 * MAX_POD + 4096, held)
+            text = _pod_text(body)
+            answer = await anyio.to_thread.run_sync(
+                lambda: pages.what_if(text, signed_in=signed_in), limiter=limiter
+            )
+            return _html(answer)
+        except BodyError as error:
+            return _problem("Not asked", str(error), error.status, signed_in=signed_in)
+        except BusyError as error:
+            return _problem("Not asked", str(error), 503, signed_in=signed_in)
+        except ValueError as error:
+            problem = f"the form cannot be read: {error}"
+            return _problem("Not asked", problem, 400, signed_in=signed_in)
+        finally:
+            held.release()
+
+
+def _pod_text(body: Body) -> str:
+    """The field ``pod`` of a form. Raises :class:`.BodyError`, or ValueError where it is none."""
+    given = parse_qs(body.decode("ascii"), max_num_fields=20)
+    text = given.get("pod", [""])[0].replace("\r\n", "\n")
+    if len(text.encode()) > MAX_POD:
+        raise BodyError(413, f"pod: at most {MAX_POD} bytes are allowed")
+    return text
+
+
+def _add_rest(app: FastAPI, listeners: Listeners) -> None:
+    @app.get(f"{PREFIX}/events", include_in_schema=False)
+    async def events() -> Response:
+        try:
+            stream = listeners.stream()
+        except TooManyListenersError:
+            line = error_line("too many browsers listen: look again later")
+            return Response(line, 503, media_type="application/json")
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    @app.get(f"{PREFIX}/static/{{name}}", include_in_schema=False)
+    async def static(name: str) -> Response:
+        if name not in STATIC:
+            return _problem("Not found", "There is no such file.", 404, signed_in=False)
+        headers = {"cache-control": "private, max-age=300"}
+        return Response(static_file(name), media_type=STATIC[name], headers=headers)
+
+    @app.get(WHO, include_in_schema=False, status_code=204)
+    async def session() -> Response:
+        return Response(status_code=204)
+
+    @app.get(LOGIN, include_in_schema=False)
+    async def login() -> Response:
+        """Where a token is asked for, the door answers this path itself."""
+        problem = "This port asks for no token here."
+        return _problem("Nothing to sign in to", problem, 200, signed_in=False)
+
+
+def _problem(heading: str, problem: str, status: int, *, signed_in: bool) -> HTMLResponse:
+    text = page("problem.html", "", signed_in=signed_in, heading=heading, problem=problem)
+    return _html(text, status)

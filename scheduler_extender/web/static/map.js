@@ -1,0 +1,69 @@
+// Fetches the page again when the extender says that something has changed, and puts the part in
+// #live in place of the one that is shown. Without this script the pages work and stand still.
+"use strict";
+
+(() => {
+  const POLL_MS = 15000;
+  const live = () => document.getElementById("live");
+  if (!live()) return;
+  let busy = false;
+  let wanted = null;
+
+  async function refresh() {
+    if (busy || wanted === null || document.hidden) return;
+    if (live().contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) return;
+    busy = true;
+    wanted = null;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
+      if (answer.type === "opaqueredirect" || answer.status === 401) {
+        location.reload(); // the session is over
+        return;
+      }
+      if (answer.ok) {
+        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const fresh = page.getElementById("live");
+        if (fresh) exchange(fresh);
+      }
+    } catch {
+      // The extender is away; the events begin anew once it is back.
+    } finally {
+      busy = false;
+    }
+  }
+
+  // Keeps what the reader has opened or closed, and where the keyboard is.
+  function exchange(fresh) {
+    const before = live();
+    const open = [...before.querySelectorAll("details")].map((each) => each.open);
+    const focus = document.activeElement;
+    const link = before.contains(focus) ? focus.getAttribute("href") : null;
+    fresh.querySelectorAll("details").forEach((each, i) => {
+      if (i < open.length) each.open = open[i];
+    });
+    before.replaceWith(fresh);
+    if (link) {
+      [...fresh.querySelectorAll("a")].find((each) => each.getAttribute("href") === link)?.focus();
+    }
+  }
+
+  function tell(version) {
+    if (version !== live().dataset.version) {
+      wanted = version;
+      refresh();
+    }
+  }
+
+  let polling = null;
+  const events = new EventSource("/map/events");
+  events.onmessage = (event) => tell(event.data);
+  events.onerror = () => {
+    // Too many listeners, or none allowed: look now and then instead.
+    if (events.readyState === EventSource.CLOSED && polling === null) {
+      polling = setInterval(() => tell("?"), POLL_MS);
+    }
+  };
+  document.addEventListener("visibilitychange", refresh);
+  document.addEventListener("focusout", () => setTimeout(refresh, 0));
+  addEventListener("pagehide", () => events.close());
+})();

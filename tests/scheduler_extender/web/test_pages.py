@@ -1,0 +1,295 @@
+"""What the pages of the map say, how large they are, and that nothing of strangers gets into them
+but as text."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from scheduler_extender.web.capacity import Capacities, Capacity
+from scheduler_extender.web.glance import ALONE, Filters, glance
+from scheduler_extender.web.nodes import Flag, NodeState, Use, node_state
+from scheduler_extender.web.pages import Pages
+from scheduler_extender.web.waiting import queues
+from tests.scheduler_extender.web.cluster import NVLINK, Building, large, small
+from topology.core.devices import NodeName
+
+MOST = 300_000
+"""Bytes of a page."""
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&"
+
+
+class Tags(HTMLParser):
+    """The tags and attributes of a page, its text, and the ones that are open at its end."""
+
+    VOID = frozenset({"meta", "link", "input", "br", "circle", "rect", "path"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def state(made: Building, name: str) -> NodeState:
+    return node_state(made.cluster.facts(NodeName(name)))
+
+
+def uses(made: Building, name: str) -> str:
+    return " ".join(gpu.use.value for gpu in state(made, name).gpus)
+
+
+def test_a_gpu_stands_as_its_pod_does() -> None:
+    made = small()
+    assert uses(made, "dgx-01") == "kept kept kept kept free plain free sick"
+    assert uses(made, "volta-01").split()[0:2] == ["kept", "broken"]
+    assert uses(made, "l40s-01") == "ending ending free free"
+
+
+def test_who_has_no_free_partner_is_stranded() -> None:
+    assert uses(small(), "bridge-01") == "plain stranded free free"
+
+
+def test_without_nvlinks_nothing_is_stranded() -> None:
+    assert state(small(), "l40s-02").uses == Counter({Use.FREE: 4})
+
+
+def test_a_pod_on_its_way_is_told_and_holds_no_gpu_yet() -> None:
+    found = state(small(), "l40s-02")
+    assert (found.coming, found.free) == (2, 4)
+    assert Flag.COMING in found.flags
+
+
+def test_a_running_pod_that_no_report_shows_is_told_too() -> None:
+    made = small()
+    made.pod("runs", 1, made.node("l40s-4", "l40s-03"))
+    assert state(made, "l40s-03").coming == 1
+
+
+def test_a_record_that_cannot_be_used_is_told() -> None:
+    found = state(small(), "odd")
+    assert found.flags == {Flag.UNUSABLE}
+    assert found.trouble == ("spec.devices: field required",)
+
+
+def capacity(made: Building, name: str) -> Capacity:
+    return Capacities(made.cluster.settings).of(made.cluster.facts(NodeName(name)))
+
+
+def test_what_can_be_promised_is_what_the_deciding_code_says() -> None:
+    made = small()
+    assert capacity(made, "volta-02").nodes == 1
+    assert capacity(made, "dgx-01") == Capacity(), "the kubelet may hand out the sick GPU"
+    assert capacity(made, "l40s-01") == Capacity(), "no NVLinks, and two GPUs are held"
+
+
+def test_what_is_on_its_way_is_promised_to_nobody_else() -> None:
+    made = Building()
+    node = made.node("dgx-a100", "a")
+    before = capacity(made, "a")
+    made.pod("comes", 6, node, NVLINK, running=False)
+    after = capacity(made, "a")
+    assert before == Capacity(4, 2, 1)
+    assert after == Capacity(1, 0, 0)
+
+
+def test_a_cordoned_node_promises_nothing() -> None:
+    made = small()
+    made.cluster.put_node(NodeName("volta-02"), advertises=True, cordoned=True)
+    assert capacity(made, "volta-02") == Capacity()
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        (Filters(use="broken"), {"volta-01"}),
+        (Filters(use="sick"), {"dgx-01"}),
+        (Filters(flag=Flag.UNUSABLE.value), {"odd"}),
+        (Filters(name="BRIDGE-02"), {"bridge-02"}),
+        (Filters(name="notebook"), {"dgx-01"}),
+        (Filters(use="nonsense"), set()),
+    ],
+    ids=str,
+)
+def test_filters_let_through_what_they_name(filters: Filters, names: set[str]) -> None:
+    made = small()
+    nodes = [node_state(facts) for facts in made.cluster.all_facts()]
+    found = glance(nodes, lambda node: Capacity(), filters)
+    assert {n for s in found.sections for tile in s.tiles for n in tile.nodes} == names
+    assert (found.seen, found.total) == (len(names), 9)
+
+
+def test_every_node_is_in_a_drawing_or_counted_as_left_out() -> None:
+    made = large(600)
+    nodes = [node_state(facts) for facts in made.cluster.all_facts()]
+    found = glance(nodes, lambda node: Capacity(), Filters())
+    for section in found.sections:
+        assert sum(tile.many for tile in section.tiles) + section.unseen == section.nodes
+        assert sum(section.uses.values()) == section.gpus
+    assert sum(section.nodes for section in found.sections) == 600
+    named = [n for s in found.sections for tile in s.tiles for n in tile.nodes]
+    assert len(named) == len(set(named))
+
+
+def test_alike_nodes_share_a_drawing() -> None:
+    made = Building()
+    for number in range(ALONE + 1):
+        made.node("dgx-a100", f"n-{number:03d}")
+    nodes = [node_state(facts) for facts in made.cluster.all_facts()]
+    (section,) = glance(nodes, lambda node: Capacity(), Filters()).sections
+    assert [(tile.many, tile.exact) for tile in section.tiles] == [(ALONE + 1, True)]
+
+
+def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> None:
+    found, left_out = queues(small().cluster)
+    assert left_out == 0
+    assert [(queue.asks, len(queue.pods)) for queue in found] == [
+        ("8 GPUs link=nvlink", 3),
+        ("16 GPUs", 1),
+    ]
+    outlook = found[0].outlook
+    assert outlook is not None
+    assert sum(n for _, n in outlook.reasons) + outlook.taken_by == 9
+
+
+def test_the_nearest_miss_is_where_most_of_the_gpus_are_free_together() -> None:
+    made = Building()
+    full, half = made.node("a100-pcie-4-bridged", "full"), made.node("a100-pcie-4-bridged", "half")
+    made.report(full, [(made.pod("a", 4, full), (0, 1, 2, 3))])
+    made.report(half, [(made.pod(n, 1, half), (p,)) for n, p in (("b", 0), ("c", 2), ("d", 3))])
+    made.pod("pair", 2, None, NVLINK)
+    (queue,), _ = queues(made.cluster)
+    assert queue.outlook is not None
+    nearest = queue.outlook.misses[0]
+    assert (nearest.node, nearest.found, nearest.wanted) == ("half", 1, 2)
+    assert nearest.holders == ("team-a/b", "team-a/c", "team-a/d")
+
+
+PAGES = ["map", "waiting", "node", "what-if"]
+
+
+def page(made: Building, which: str, node: str = "dgx-01") -> str:
+    pages = Pages(made.cluster)
+    if which == "map":
+        return pages.map(Filters())
+    if which == "waiting":
+        return pages.waiting()
+    if which == "node":
+        return pages.node(node) or ""
+    return pages.what_if(POD)
+
+
+POD = """\
+kind: Pod
+metadata: {name: try, annotations: {gpu-topology.io/link: nvlink}}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 2}}}]}
+"""
+
+
+@pytest.mark.parametrize("which", PAGES)
+def test_pages_are_well_formed_and_have_landmarks(which: str) -> None:
+    tags = Tags(page(small(), which))
+    assert tags.open == []
+    names = [tag for tag, _ in tags.seen]
+    assert {"header", "nav", "main", "h1", "title"} <= set(names)
+    assert names.count("h1") == names.count("main") == 1
+    for tag, attributes in tags.seen:
+        if tag == "svg":
+            assert attributes.get("role") == "img"
+            assert attributes.get("aria-label")
+        assert "style" not in attributes, "the policy forbids it"
+        assert not any(name.startswith("on") for name in attributes)
+
+
+@pytest.mark.parametrize("which", PAGES)
+def test_no_page_has_a_script_or_style_of_its_own(which: str) -> None:
+    for tag, attributes in Tags(page(small(), which)).seen:
+        assert tag != "style"
+        if tag == "script":
+            assert attributes == {"src": "/map/static/map.js", "defer": None}
+
+
+@pytest.mark.parametrize("which", PAGES)
+def test_names_of_strangers_are_text(which: str) -> None:
+    made = Building()
+    hostile = replace(made.node("l40s-4", "x"), name=NodeName(HOSTILE))
+    pod = made.pod(HOSTILE, 1, hostile, namespace=HOSTILE)
+    made.report(hostile, [(pod, (0,))])
+    made.pod(HOSTILE, 8, None, NVLINK, namespace=HOSTILE)
+    made.cluster.put_problem(NodeName("odd" + HOSTILE), HOSTILE)
+    text = page(made, which, HOSTILE)
+    assert "alert(1)" in text or which == "what-if"
+    tags = Tags(text)
+    assert tags.open == []
+    assert [a for tag, a in tags.seen if tag == "script"] == [
+        {"src": "/map/static/map.js", "defer": None}
+    ]
+    assert not [tag for tag, _ in tags.seen if tag == "img"]
+    assert not [a for _, a in tags.seen if "onerror" in a]
+
+
+def test_a_pod_that_is_asked_about_may_be_hostile_too() -> None:
+    pages = Pages(small().cluster)
+    for text in (HOSTILE, f"kind: {HOSTILE!r}", POD.replace("try", repr(HOSTILE))):
+        tags = Tags(pages.what_if(text))
+        assert tags.open == []
+        assert len([tag for tag, _ in tags.seen if tag == "script"]) == 1
+
+
+def test_what_if_says_where_the_pod_would_go() -> None:
+    text = Tags(page(small(), "what-if")).text
+    assert "try : 2 GPUs link=nvlink" in text or "try: 2 GPUs link=nvlink" in text
+    assert "of 9 nodes would take it" in text
+    assert "bridge-01" in text
+
+
+def test_an_unknown_node_has_no_page() -> None:
+    assert Pages(small().cluster).node("nobody") is None
+
+
+def test_a_page_is_made_anew_when_something_has_changed_and_it_has_rested() -> None:
+    made, now = small(), [0.0]
+    pages = Pages(made.cluster, lambda: now[0])
+    first = pages.map(Filters())
+    assert pages.map(Filters()) is first
+    made.node("l40s-4", "l40s-99")
+    second = pages.map(Filters())
+    assert "l40s-99" in second
+    assert "l40s-99" not in first
+
+
+@pytest.mark.parametrize("which", PAGES)
+def test_pages_stay_small_over_5000_nodes(which: str, crowd: Building) -> None:
+    began = time.monotonic()
+    text = page(crowd, which, "node-00000.rack-0.example")
+    print(f"{which}: {len(text.encode()):,} bytes in {time.monotonic() - began:.2f} s")
+    assert len(text.encode()) <= MOST
+
+
+@pytest.fixture(scope="module")
+def crowd() -> Building:
+    return large(5000)
