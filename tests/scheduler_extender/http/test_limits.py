@@ -346,3 +346,23 @@ def test_an_answer_read_late_leaves_nothing_behind(
         with connected(service.ports[0]) as later:
             assert everything(later) == b""  # closed after both of the other's timers
     assert "Exception in callback" not in caplog.text
+
+
+def test_what_clients_send_is_counted_and_told_once_in_a_while(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody needs a token for it: a line for each would fill the disk of the node."""
+    upgrade = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
+    with running(switched()) as service:
+        for port in service.ports:
+            for sent, status in ((b"\x16\x03\x01 no HTTP\r\n\r\n", b" 400 "), (upgrade, b" 200 ")):
+                for _ in range(20):
+                    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+                        client.sendall(sent)
+                        assert status in client.recv(4096).partition(b"\r\n")[0]
+        text = service.admin.get("/metrics").text
+        assert 'gpu_topology_clients_refused_total{why="request"} 40.0' in text
+    out, err = capfd.readouterr()
+    told = [line for line in (out + err).splitlines() if line.strip()]
+    assert len(told) <= 2, told
+    assert "this is not a request of HTTP/1.1" in told[0]
