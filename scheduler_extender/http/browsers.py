@@ -20,8 +20,8 @@ MAX_SHOWN = 100
 def refusal(headers: Iterable[tuple[bytes, bytes]], *, local: bool) -> str | None:
     """Why a request is refused that a page of another site may have sent; None where it is not.
 
-    The names of ``headers`` are in lower case. ``local`` says that we listen on loopback, where
-    only names of this machine lead to us: an IP address, or localhost.
+    The names of ``headers`` are in lower case. ``local`` says that we listen on loopback, without
+    TLS: then only names of this machine lead to us, an IP address or localhost.
     """
     hosts = [value for name, value in headers if name == b"host"]
     for name, value in headers:

@@ -47,7 +47,7 @@ class Connection(HttpToolsProtocol):
 
     ``allowed`` are the names of which a client's certificate must have one, if there are any: every
     request of another client is answered with 403, and so is one that a web page of another site
-    may have sent (:mod:`.browsers`; ``local`` says that we listen on loopback).
+    may have sent (:mod:`.browsers`; ``local`` as there).
 
     Refusals are one line of JSON, and the connection is closed after them. :attr:`stranger` is told
     what was lacking, in which words, and the client's address.

@@ -125,7 +125,8 @@ class Servers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()
-        local = [loopback(found) for found in sockets]
+        # With TLS a page comes no further than to a certificate that is not its name's.
+        local = [certificates is None and loopback(found) for found in sockets]
         scheduler = connection(limits, names, strangers.note, local=local[0])
         people = connection(limits, stranger=strangers.note, local=local[1])
         contexts = (certificates.scheduler, certificates.admin) if certificates else (None, None)

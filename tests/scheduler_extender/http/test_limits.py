@@ -32,7 +32,7 @@ def connected(port: int) -> Iterator[socket.socket]:
 
 
 def head(size: int, path: str = "/scheduler/filter", more: str = "") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{more}Content-Length: {size}\r\n\r\n".encode()
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: {size}\r\n\r\n".encode()
 
 
 def everything(client: socket.socket) -> bytes:
@@ -62,7 +62,7 @@ def asks(service: Running) -> int:
 @PORTS
 @pytest.mark.parametrize(
     "sent",
-    [b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: y", b"\r\n\r\nG"],
+    [b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Half: y", b"\r\n\r\nG"],
 )
 def test_headers_that_never_end_are_cut_off(port: int, sent: bytes) -> None:
     with running(NODE, limits=SHORT_HEADERS) as service, ExitStack() as stack:
@@ -100,7 +100,7 @@ def test_a_connection_without_a_request_is_closed(port: int) -> None:
         connected(service.ports[port]) as silent,
         connected(service.ports[port]) as served,
     ):
-        served.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        served.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert everything(silent) == b""
         assert everything(served).endswith(b'{"status":"ok"}')
 
@@ -320,7 +320,7 @@ def test_a_target_that_is_no_url_is_refused(
         client.sendall(first)
         if first:
             assert client.recv(65536).startswith(b"HTTP/1.1 200")
-        client.sendall(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(b"CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = everything(client)
         assert status_and_error(answer) == (400, "this is not a request of HTTP/1.1")
     assert "Fatal error" not in caplog.text
