@@ -32,7 +32,8 @@ def connected(port: int) -> Iterator[socket.socket]:
 
 
 def head(size: int, path: str = "/scheduler/filter", more: str = "") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{more}Content-Length: {size}\r\n\r\n".encode()
+    first = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
+    return f"{first}{more}Content-Length: {size}\r\n\r\n".encode()
 
 
 def everything(client: socket.socket) -> bytes:
@@ -352,7 +353,7 @@ def test_what_clients_send_is_counted_and_told_once_in_a_while(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Nobody needs a token for it: a line for each would fill the disk of the node."""
-    upgrade = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
+    upgrade = b"GET /healthz HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
     with running(switched()) as service:
         for port in service.ports:
             for sent, status in ((b"\x16\x03\x01 no HTTP\r\n\r\n", b" 400 "), (upgrade, b" 200 ")):
