@@ -47,8 +47,8 @@ VERSION_WITHIN = 1.0
 """Seconds for the watch to show a pod's latest version."""
 VERSIONS_TRIED = 3
 TRIES_WITHIN = 1.0
-"""Seconds within which a Binding is sent anew. What has passed by then is taken from the time of the
-write, so that all ends within httpTimeout."""
+"""Seconds within which a Binding is sent anew. What has passed by then is taken from the time of
+the write, so that all ends within httpTimeout."""
 
 
 class Fence(Protocol):

@@ -78,7 +78,7 @@ def test_it_ends_in_time(watch: float, api: float, monkeypatch: pytest.MonkeyPat
     }
     for name, seconds in shipped.items():  # other tests have more patience
         monkeypatch.setattr(binder, name, seconds)
-    monkeypatch.setattr(binder.time, "monotonic", clock)
+    monkeypatch.setattr("scheduler_extender.kube.binder.time.monotonic", clock)
     busy, slow = BusyApi(clock, api), SlowWatch(clock, watch)
     found = KubeBinder(busy, Cluster(clock), slow)
     metadata = POD["metadata"]
