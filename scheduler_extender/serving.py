@@ -11,7 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from starlette.routing import Match
+from starlette.types import Scope
 
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.files.clusterfile import ClusterFile, feed
@@ -157,7 +162,11 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
     if outside:
         open_paths = [*OPEN, *([METRICS] if where.open_metrics else [])]
         admin.add_middleware(
-            Gate, reviews=service.reviews, strangers=strangers, open_paths=open_paths
+            Gate,
+            reviews=service.reviews,
+            strangers=strangers,
+            serves=partial(_serves, admin),
+            open_paths=open_paths,
         )
     guard_map(admin, service, signing_in=outside)
     found = Servers(create_app(service), admin, sockets, strangers, certificates, limits)
@@ -170,6 +179,11 @@ def servers(service: Service, where: Addresses, limits: Limits = DEFAULT) -> Ser
     if certificates is not None and (soon := certificates.expiry_warning(datetime.now(UTC))):
         found.warnings.append(soon)
     return found
+
+
+def _serves(app: FastAPI, scope: Scope) -> bool:
+    """Whether an app has a route for a request."""
+    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 
 
 def open_doors(where: Addresses) -> list[str]:

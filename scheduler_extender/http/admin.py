@@ -24,6 +24,7 @@ from scheduler_extender import wire
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain import Room, instances, room
 from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.http.encoded import EncodedRoute
 from scheduler_extender.http.endpoint import BodyError, error_line, read
 from scheduler_extender.http.health import add_errors, add_health
 from scheduler_extender.http.schemas import (
@@ -55,6 +56,7 @@ def create_admin_app(service: Service) -> FastAPI:
     """For people and Prometheus: /v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, /metrics, and
     health."""
     app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
+    app.router.route_class = EncodedRoute
     _add_nodes(app, service.cluster)
     _add_explain(app, service.cluster)
     _add_unblock(app, service.cluster)

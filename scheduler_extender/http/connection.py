@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from scheduler_extender.http import browsers
+from scheduler_extender.http.strangers import Lack
 from scheduler_extender.limits import Limits
 
 if TYPE_CHECKING:
@@ -44,15 +46,17 @@ class Connection(HttpToolsProtocol):
     """uvicorn's connection with :attr:`limits`.
 
     ``allowed`` are the names of which a client's certificate must have one, if there are any: every
-    request of another client is answered with 403, and :attr:`stranger` is told its names and its
-    address.
+    request of another client is answered with 403, and so is one that a web page of another site
+    may have sent (:mod:`.browsers`; ``local`` as there).
 
-    Refusals are one line of JSON, and the connection is closed after them.
+    Refusals are one line of JSON, and the connection is closed after them. :attr:`stranger` is told
+    what was lacking, in which words, and the client's address.
     """
 
     limits = Limits()
     allowed: frozenset[str] = frozenset()
-    stranger: Callable[[str, str], None] | None = None
+    local = False
+    stranger: Callable[[Lack, str, str], None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room for it, or take it for the probes only."""
@@ -88,9 +92,12 @@ class Connection(HttpToolsProtocol):
         if names & self.allowed:
             return None
         shown = ", ".join(sorted(names))[:MAX_NAMES] or "none"
-        if self.stranger is not None:
-            self.stranger(shown, str((transport.get_extra_info("peername") or ("",))[0]))
+        self._tell(Lack.NAME, shown, transport)
         return shown
+
+    def _tell(self, lack: Lack, told: str, transport: asyncio.BaseTransport) -> None:
+        if self.stranger is not None:
+            self.stranger(lack, told, str((transport.get_extra_info("peername") or ("",))[0]))
 
     def shutdown(self) -> None:
         """No more requests, as where the service stops: an idle client has seconds to say that it
@@ -165,6 +172,9 @@ class Connection(HttpToolsProtocol):
         if self._foreign is not None:
             said = f"the name in the client certificate is not allowed: {self._foreign}"
             self.app = _refusing(403, said)
+        elif (page := browsers.refusal(self.headers, local=self.local)) is not None:
+            self._tell(Lack.PAGE, page, self.transport)
+            self.app = _refusing(403, page)
         elif crowded and self.url.partition(b"?")[0] not in HEALTH:
             self.app = _refusing(503, "too many connections")
         super().on_headers_complete()  # raises where the target is no URL: then nothing begins
@@ -270,6 +280,7 @@ class Connection(HttpToolsProtocol):
         """One line and the end, or only the end where the line would answer another request."""
         if self.transport.is_closing():
             return
+        self._tell(Lack.REQUEST, message, self.transport)
         body_missing = self._phase is _Phase.BODY
         if self._unanswered == body_missing and not (body_missing and self.cycle.response_started):
             body = _line(message)
@@ -290,11 +301,13 @@ class Connection(HttpToolsProtocol):
 def connection(
     limits: Limits,
     allowed: frozenset[str] = frozenset(),
-    stranger: Callable[[str, str], None] | None = None,
+    stranger: Callable[[Lack, str, str], None] | None = None,
+    *,
+    local: bool = False,
 ) -> type[Connection]:
     """The class of the connections of one port, for uvicorn to make."""
     told = staticmethod(stranger) if stranger is not None else None
-    members = {"limits": limits, "allowed": allowed, "stranger": told}
+    members = {"limits": limits, "allowed": allowed, "stranger": told, "local": local}
     return type("Connection", (Connection,), members)
 
 

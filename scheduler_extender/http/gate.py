@@ -38,11 +38,12 @@ REMEMBERED = 1024
 """Tokens, and rights of users to paths."""
 REVIEW_THREADS = 4
 REVIEWS_WAITING = 16
-"""Requests that ask the API server at one time, and that wait for their turn; over it 503."""
+"""Requests that ask the API server at one time, and that wait for their turn; over it 503. So many
+of tokens that were let in before, and as many of others."""
 REVIEW_RATE, REVIEW_BURST = 10.0, 40
 """Requests a second, and at once, about which the API server is asked: whoever sends guessed tokens
-costs it no more than that. Tokens that were let in before are counted apart, so that their owners
-are kept out neither by guesses nor by the tokens that every pod has."""
+costs it no more than that. Tokens that were let in before are counted apart, and wait apart, so
+that their owners are kept out neither by guesses nor by the tokens that every pod has."""
 LET_IN_SECONDS = 3600.0
 """For how long a token is one that was let in before."""
 MAX_TOKEN = 16 * 1024
@@ -91,7 +92,9 @@ class _Refused(Exception):  # noqa: N818 (an answer, no fault)
 class Gate:
     """ASGI middleware. ``reviews`` is None where there is no API server: then nobody is let in.
 
-    ``open_paths`` are open to everybody, as :data:`PROBES` always are. Event loop only.
+    ``open_paths`` are open to everybody, as :data:`PROBES` always are. ``serves`` says whether
+    there is an answer to a request: a right to what we do not have, as every account has one to
+    ``/api/*``, lets nobody in. Event loop only.
     """
 
     def __init__(
@@ -99,19 +102,21 @@ class Gate:
         app: ASGIApp,
         reviews: Reviews | None,
         strangers: Strangers,
+        serves: Callable[[Scope], bool],
         open_paths: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._reviews = reviews
         self._strangers = strangers
+        self._serves = serves
         self._open = PROBES.union(open_paths)
         self._clock = clock
         self._users = Remembered[User | None](REMEMBERED_SECONDS, REMEMBERED)
         self._rights = Remembered[bool](REMEMBERED_SECONDS, REMEMBERED)
         self._let_in = Remembered[bool](LET_IN_SECONDS, REMEMBERED)
         self._rates = [RateLimit(0.0, REVIEW_RATE, REVIEW_BURST) for _ in range(2)]
-        self._threads = anyio.CapacityLimiter(REVIEW_THREADS)
+        self._threads = [anyio.CapacityLimiter(REVIEW_THREADS) for _ in range(2)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 401, 403 or 503."""
@@ -147,13 +152,13 @@ class Gate:
             if allowed is not None:
                 self._check(known[0], verb, path, allowed[0])
                 return
-        self._make_way(let_in_before=self._let_in.get(key, now) is not None)
-        user, right = await self._ask(token, known[0] if known else None, verb, path)
+        threads = self._way(let_in_before=self._let_in.get(key, now) is not None)
+        user, right = await self._ask(token, known[0] if known else None, verb, path, threads)
         now = self._clock()
         self._users.put(key, user, now)
         if user is None:
             raise _unknown()
-        if right:
+        if right and self._serves(scope):
             self._let_in.put(key, True, now)
         self._rights.put((user, verb, path), right, now)
         self._check(user, verb, path, right)
@@ -164,19 +169,27 @@ class Gate:
             said = f"{who} may not {verb} {path}: a ClusterRole with nonResourceURLs allows it"
             raise _Refused(403, Lack.RIGHT, said)
 
-    def _make_way(self, *, let_in_before: bool) -> None:
-        """Raises :class:`_Refused` where the API server is asked about too many tokens."""
-        waiting = self._threads.statistics().tasks_waiting
-        if waiting >= REVIEWS_WAITING or not self._rates[let_in_before].allows("", self._clock()):
+    def _way(self, *, let_in_before: bool) -> anyio.CapacityLimiter:
+        """The threads that may ask. Raises :class:`_Refused` where the API server is asked about
+        too many tokens."""
+        threads, rate = self._threads[let_in_before], self._rates[let_in_before]
+        waiting = threads.statistics().tasks_waiting
+        if waiting >= REVIEWS_WAITING or not rate.allows("", self._clock()):
             raise _Refused(503, Lack.JUDGE, "too many tokens are being judged, try again")
+        return threads
 
     async def _ask(
-        self, token: str, user: User | None, verb: str, path: str
+        self,
+        token: str,
+        user: User | None,
+        verb: str,
+        path: str,
+        threads: anyio.CapacityLimiter,
     ) -> tuple[User | None, bool]:
         assert self._reviews is not None  # noqa: S101 (for the type)
         try:
             return await anyio.to_thread.run_sync(
-                _review, self._reviews, token, user, verb, path, limiter=self._threads
+                _review, self._reviews, token, user, verb, path, limiter=threads
             )
         except ApiFailure as error:
             word = f"{error.status} {error.reason}" if isinstance(error, ApiError) else "no answer"

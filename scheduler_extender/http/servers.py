@@ -10,7 +10,6 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from ipaddress import ip_address
 
 import anyio.to_thread
@@ -23,7 +22,7 @@ from scheduler_extender.http import certificates as tls
 from scheduler_extender.http.accepting import Acceptor
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.connection import Connection, connection
-from scheduler_extender.http.strangers import Lack, Strangers
+from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.limits import DEFAULT, Limits
 
 log = structlog.get_logger(__name__)
@@ -126,11 +125,14 @@ class Servers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._certificates = certificates
         names = certificates.client_names if certificates else frozenset[str]()
-        scheduler = connection(limits, names, partial(strangers.note, Lack.NAME))
+        # With TLS a page comes no further than to a certificate that is not its name's.
+        local = [certificates is None and loopback(found) for found in sockets]
+        scheduler = connection(limits, names, strangers.note, local=local[0])
+        people = connection(limits, stranger=strangers.note, local=local[1])
         contexts = (certificates.scheduler, certificates.admin) if certificates else (None, None)
         self._servers = [
             _Server(app, sockets[0], scheduler, contexts[0], strangers),
-            _Server(admin, sockets[1], connection(limits), contexts[1], strangers),
+            _Server(admin, sockets[1], people, contexts[1], strangers),
         ]
 
     def run(self, on_started: Callable[[], None] = lambda: None, *, signals: bool = True) -> None:
@@ -202,7 +204,8 @@ def _config(app: FastAPI, connections: type[Connection]) -> uvicorn.Config:
         app,
         http=connections,
         ws="none",
-        log_level="warning",
+        # Its warnings are about what clients send, a line for each: ours are counted (Strangers).
+        log_level="error",
         access_log=False,
         proxy_headers=False,
         timeout_keep_alive=int(connections.limits.idle_seconds),

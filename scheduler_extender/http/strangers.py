@@ -24,6 +24,8 @@ class Lack(StrEnum):
 
     HANDSHAKE = "handshake"
     NAME = "name"
+    REQUEST = "request"
+    PAGE = "page"
     TOKEN = "token"  # noqa: S105 (a label)
     RIGHT = "right"
     JUDGE = "judge"
@@ -35,8 +37,9 @@ class Strangers:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counter = Counter(
             "gpu_topology_clients_refused",
-            "Clients refused: TLS handshake failed, certificate of another name, no valid token, "
-            "no right to the path, or nobody could judge the token",
+            "Clients refused: TLS handshake failed, certificate of another name, no request of "
+            "HTTP within the limits, sent by a web page, no valid token, no right to the path, or "
+            "nobody could judge the token",
             ["why"],
             registry=registry,
         )

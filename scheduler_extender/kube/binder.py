@@ -48,7 +48,8 @@ VERSION_WITHIN = 1.0
 """Seconds for the watch to show a pod's latest version."""
 VERSIONS_TRIED = 3
 TRIES_WITHIN = 1.0
-"""Seconds within which a Binding is sent anew, so that all ends within httpTimeout."""
+"""Seconds within which a Binding is sent anew. What has passed by then is taken from the time of
+the write, so that all ends within httpTimeout."""
 
 
 class Fence(Protocol):
@@ -177,7 +178,7 @@ class KubeBinder:
             self._check_request(binding)
             try:
                 with self._fence.writing(binding.term):
-                    self._create(binding, version)
+                    self._create(binding, version, spent=time.monotonic() - began)
             except _ChangedError:
                 continue
             return
@@ -193,7 +194,8 @@ class KubeBinder:
             f"now for {_text(pod.request)}; kube-scheduler tries again"
         )
 
-    def _create(self, binding: Binding, version: str | None = None) -> None:
+    def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:
+        """Write it. ``spent`` seconds of its time have passed; half of it is left in any case."""
         metadata: dict[str, Any] = {
             "name": binding.name,
             "namespace": binding.namespace,
@@ -210,9 +212,11 @@ class KubeBinder:
             "target": {"apiVersion": "v1", "kind": "Node", "name": binding.node},
         }
         path = _pod_path(binding.namespace, binding.name) + "/binding"
-        limit = (("timeout", f"{SERVER_TIMEOUT}s"),)
+        left = max(WRITE_TIMEOUT - spent, WRITE_TIMEOUT / 2)
+        servers = max(SERVER_TIMEOUT - spent, SERVER_TIMEOUT / 3)
+        limit = (("timeout", f"{round(1000 * servers)}ms"),)
         try:
-            self._api.create(path, msgspec.json.encode(body), limit, timeout=WRITE_TIMEOUT)
+            self._api.create(path, msgspec.json.encode(body), limit, timeout=left)
         except ApiNotSent as error:
             raise BindError(f"the bind could not be sent: {error}") from error
         except ConflictError as error:

@@ -214,6 +214,36 @@ def test_who_may_not_read_does_not_keep_out_those_who_may(
         assert ask(service, "/v1/snapshot", "the-token-of-ada").status_code == 200
 
 
+def test_a_right_to_what_we_do_not_serve_lets_nobody_in(
+    judge: Reviews, fake: FakeApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes grants /api/* to every account (system:discovery): any pod's token has a right to
+    as many paths as it likes, and must not use up what is there for those who were let in."""
+    monkeypatch.setattr(gate, "REVIEW_RATE", 1e-6)  # what is spent does not come back
+    monkeypatch.setattr(gate, "REVIEW_BURST", 3)
+    fake.identities.grant("system:authenticated", "get", "/api/*")
+    with running(switched(), where=Addresses(EVERYWHERE), reviews=judge) as service:
+        assert ask(service, "/v1/nodes", "the-token-of-ada").status_code == 200
+        statuses = [ask(service, f"/api/{i}", "the-token-of-bob").status_code for i in range(5)]
+        assert statuses == [404, 404, 503, 503, 503]
+        assert ask(service, "/v1/snapshot", "the-token-of-ada").status_code == 200
+
+
+def test_tokens_that_wait_to_be_judged_do_not_keep_out_those_that_were_good(
+    service: Running, fake: FakeApiServer
+) -> None:
+    assert ask(service, "/v1/nodes", "the-token-of-ada").status_code == 200
+    fake.delay("tokenreviews", FOREVER)
+    most = gate.REVIEW_THREADS + gate.REVIEWS_WAITING
+    with ThreadPoolExecutor(most + 1) as pool:
+        waiting = [pool.submit(ask, service, "/v1/nodes", f"token-{i}") for i in range(most + 1)]
+        # One more than may wait: its refusal says that all the others do.
+        eventually(lambda: any(one.done() for one in waiting))
+        assert ask(service, "/v1/snapshot", "the-token-of-ada").status_code == 200
+        fake.allow()
+        assert sorted(one.result().status_code for one in waiting) == [401] * most + [503]
+
+
 def test_a_slow_api_server_holds_up_no_probe(service: Running, fake: FakeApiServer) -> None:
     fake.delay("tokenreviews", FOREVER)
     with ThreadPoolExecutor(8) as pool:

@@ -32,7 +32,8 @@ def connected(port: int) -> Iterator[socket.socket]:
 
 
 def head(size: int, path: str = "/scheduler/filter", more: str = "") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{more}Content-Length: {size}\r\n\r\n".encode()
+    first = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n"
+    return f"{first}{more}Content-Length: {size}\r\n\r\n".encode()
 
 
 def everything(client: socket.socket) -> bytes:
@@ -62,7 +63,7 @@ def asks(service: Running) -> int:
 @PORTS
 @pytest.mark.parametrize(
     "sent",
-    [b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: y", b"\r\n\r\nG"],
+    [b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Half: y", b"\r\n\r\nG"],
 )
 def test_headers_that_never_end_are_cut_off(port: int, sent: bytes) -> None:
     with running(NODE, limits=SHORT_HEADERS) as service, ExitStack() as stack:
@@ -100,7 +101,7 @@ def test_a_connection_without_a_request_is_closed(port: int) -> None:
         connected(service.ports[port]) as silent,
         connected(service.ports[port]) as served,
     ):
-        served.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        served.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert everything(silent) == b""
         assert everything(served).endswith(b'{"status":"ok"}')
 
@@ -320,7 +321,7 @@ def test_a_target_that_is_no_url_is_refused(
         client.sendall(first)
         if first:
             assert client.recv(65536).startswith(b"HTTP/1.1 200")
-        client.sendall(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(b"CONNECT x:1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = everything(client)
         assert status_and_error(answer) == (400, "this is not a request of HTTP/1.1")
     assert "Fatal error" not in caplog.text
@@ -346,3 +347,23 @@ def test_an_answer_read_late_leaves_nothing_behind(
         with connected(service.ports[0]) as later:
             assert everything(later) == b""  # closed after both of the other's timers
     assert "Exception in callback" not in caplog.text
+
+
+def test_what_clients_send_is_counted_and_told_once_in_a_while(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody needs a token for it: a line for each would fill the disk of the node."""
+    upgrade = b"GET /healthz HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
+    with running(switched()) as service:
+        for port in service.ports:
+            for sent, status in ((b"\x16\x03\x01 no HTTP\r\n\r\n", b" 400 "), (upgrade, b" 200 ")):
+                for _ in range(20):
+                    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+                        client.sendall(sent)
+                        assert status in client.recv(4096).partition(b"\r\n")[0]
+        text = service.admin.get("/metrics").text
+        assert 'gpu_topology_clients_refused_total{why="request"} 40.0' in text
+    out, err = capfd.readouterr()
+    told = [line for line in (out + err).splitlines() if line.strip()]
+    assert len(told) <= 2, told
+    assert "this is not a request of HTTP/1.1" in told[0]

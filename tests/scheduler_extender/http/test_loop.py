@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import fastapi.encoders
+import fastapi.routing
 import httpx
 import pytest
 
@@ -20,6 +22,8 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, Settings, decide
 from scheduler_extender.state.enquiry import enquire
 from scheduler_extender.state.lookup import Look, NotAtOnceError, Size
+from scheduler_extender.state.pods import pod_record
+from scheduler_extender.wire import pod_decoder
 from tests.nodes import container, pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
 from tests.waiting import PATIENCE
@@ -222,3 +226,28 @@ def test_the_first_verb_loads_no_module() -> None:
     """A library that is loaded late is loaded on the loop, which answers nobody meanwhile."""
     ran = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True)
     assert ran.stdout.strip() == "[]", ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("path", ["/v1/nodes", "/v1/nodes/node-0", "/v1/explain/default/train-0"])
+def test_an_answer_for_people_becomes_json_in_a_thread(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 5,000 nodes the loop stood still for 0.15 s while FastAPI went through their rows."""
+    gone_through: list[str] = []
+    encoder = fastapi.encoders.jsonable_encoder
+
+    def watched(value: Any, *args: Any, **named: Any) -> Any:
+        gone_through.append(threading.current_thread().name)
+        return encoder(value, *args, **named)
+
+    monkeypatch.setattr(fastapi.routing, "jsonable_encoder", watched)
+    with running(*NODES) as service:
+        waiting = pod_record(pod_decoder.decode(json.dumps(PAIR)), ("nvidia.com/gpu",))
+        assert waiting is not None
+        service.cluster.put_pod(waiting)
+        where = path.replace("default/train-0", f"{waiting.namespace}/{waiting.name}")
+        answer = service.admin.get(where)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "application/json"
+        assert "node-0" in answer.text
+    assert all(map(_worker, gone_through)), gone_through

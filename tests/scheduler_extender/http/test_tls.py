@@ -118,7 +118,7 @@ def test_tls_older_than_1_2_is_not_spoken(service: Running, port: int) -> None:
 @PORTS
 def test_plain_http_is_not_answered(service: Running, port: int) -> None:
     with socket.create_connection(("127.0.0.1", service.ports[port]), timeout=PATIENCE) as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
         try:
             while data := client.recv(4096):
@@ -154,7 +154,7 @@ def test_a_changed_authority_ends_the_connections_of_the_former_one(
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain,
         scheduler().wrap_socket(plain, server_hostname="127.0.0.1") as client,
     ):
-        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 200"
         files.write(OTHER)
         while client.recv(65536):
@@ -180,7 +180,7 @@ def test_a_handshake_that_began_under_a_former_authority_is_given_up(
                 break
         files.write(OTHER)
         eventually(lambda: answers(service, scheduler(OTHER, OTHER)))
-        client.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
         with suppress(ConnectionResetError, BrokenPipeError):
             plain.sendall(outgoing.read())
@@ -410,7 +410,7 @@ def test_a_client_that_does_not_say_goodbye_holds_up_no_stop(
             raw = stack.enter_context(quiet(service, 0))
             client = scheduler().wrap_socket(raw, server_hostname="127.0.0.1")
             stack.enter_context(client)
-            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
         assert "graceful shutdown exceeded" not in caplog.text
 

@@ -227,7 +227,7 @@ def test_the_server_is_told_how_long_it_may_take(kube: Kube, bound: Running) -> 
     train = kube.create(pod(2, NVLINK))
     assert bound.bind(train, "switched") == ""
     (write,) = [r for r in kube.fake.requests if r.path.endswith("/binding")]
-    assert write.query == {"timeout": "3s"}
+    assert write.query == {"timeout": "3000ms"}
 
 
 def test_what_was_never_sent_is_released(kube: Kube, bound: Running) -> None:

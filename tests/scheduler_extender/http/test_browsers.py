@@ -1,0 +1,75 @@
+"""Pages of other sites, shown by a browser on this machine, get nothing from either port."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from scheduler_extender.http.addresses import Addresses
+from scheduler_extender.http.browsers import refusal
+from tests.nodes import pod, switched
+from tests.scheduler_extender.serving import Running, running
+from tests.waiting import PATIENCE
+
+BIND = {"PodName": "a", "PodNamespace": "b", "PodUID": "u", "Node": "switched"}
+
+
+def of_page(service: Running, port: int, path: str, headers: dict[str, str]) -> httpx.Response:
+    """What a page of another site asks, as a browser sends it without asking first."""
+    url = f"http://127.0.0.1:{service.ports[port]}{path}"
+    if path.startswith("/scheduler"):
+        plain = {"content-type": "text/plain"} | headers
+        return httpx.post(url, json=BIND, headers=plain, timeout=PATIENCE, trust_env=False)
+    return httpx.get(url, headers=headers, timeout=PATIENCE, trust_env=False)
+
+
+@pytest.mark.parametrize(
+    ("port", "path"), [(0, "/scheduler/bind"), (1, "/v1/nodes"), (1, "/v1/snapshot"), (0, "/none")]
+)
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"host": "page.example:8889"}, "Host: page.example:8889 is neither localhost nor"),
+        ({"host": "127.0.0.1.page.example"}, "Host: 127.0.0.1.page.example is neither"),
+        ({"host": "localhost@page.example"}, "Host: localhost@page.example is neither"),
+        ({"origin": "https://page.example"}, "Origin: a page of https://page.example may not"),
+        ({"origin": "null"}, "Origin: a page of null may not"),
+        ({"origin": ""}, "Origin: a page of  may not"),
+        ({"host": "page.example", "origin": "http://page.example"}, "Host: page.example is"),
+    ],
+)
+def test_a_page_of_another_site_is_refused(
+    port: int, path: str, headers: dict[str, str], why: str
+) -> None:
+    with running(switched()) as service:
+        answer = of_page(service, port, path, headers)
+        assert answer.status_code == 403
+        assert why in answer.json()["error"]
+        metrics = service.admin.get("/metrics").text
+        assert 'gpu_topology_clients_refused_total{why="page"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8889", "a.localhost:1", "127.0.0.1", "[::1]:8889", "10.0.0.7"]
+)
+def test_whoever_comes_by_a_name_of_this_machine_is_answered(host: str) -> None:
+    with running(switched()) as service:
+        for headers in ({"host": host}, {"host": host, "origin": f"http://{host}"}):
+            assert of_page(service, 1, "/v1/nodes", headers).status_code == 200
+        assert service.filter(pod(2), "switched")["NodeNames"] == ["switched"]
+
+
+def test_outside_loopback_any_name_may_lead_here() -> None:
+    with running(switched(), where=Addresses("0.0.0.0")) as service:
+        for headers, status in (
+            ({"host": "gpu-topology.gpu-topology-system.svc"}, 200),
+            ({"host": "a.example", "origin": "https://b.example"}, 403),
+        ):
+            assert of_page(service, 1, "/readyz", headers).status_code == status
+
+
+def test_a_client_that_names_no_host_is_no_browser() -> None:
+    assert refusal([], local=True) is None
+    assert refusal([(b"origin", b"http://a")], local=True) is not None
+    assert refusal([(b"host", b"localhost"), (b"host", b"a.example")], local=True) is not None
+    assert refusal([(b"host", b"[::1")], local=True) is not None
