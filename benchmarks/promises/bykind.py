@@ -35,12 +35,12 @@ def _kind(name: str, pods: int, nodes: str, workload: str, rate: float, seed: in
 
 
 KINDS = (
-    _kind("groups and gangs", 1700, "racks", "groups", 0.5, 1),
-    _kind("groups and gangs, crowded", 1700, "racks", "groups", 0.9, 2),
-    _kind("MIG, one profile", 2600, "sliced", "slices", 1.2, 3),
-    _kind("MIG, several profiles", 500, "profiles", "slices", 0.5, 4),
-    _kind("shares of GPUs", 500, "shared", "everything", 0.8, 5),
-    _kind("memory of shared GPUs", 700, "memory", "shares", 1.5, 6),
+    _kind("groups and gangs", 2400, "racks", "groups", 0.5, 1),
+    _kind("groups and gangs, crowded", 2400, "racks", "groups", 0.9, 2),
+    _kind("MIG, one profile", 1500, "sliced", "slices", 1.2, 3),
+    _kind("MIG, several profiles", 400, "profiles", "slices", 0.5, 4),
+    _kind("shares of GPUs", 250, "shared", "everything", 0.8, 5),
+    _kind("memory of shared GPUs", 250, "memory", "shares", 1.5, 6),
 )
 """About 10,000 placements in a round, with the plays of the rare faults."""
 
@@ -112,6 +112,7 @@ def counted(tally: Tally) -> Counter[str]:
         gang_binds=tally.gang_binds,
         gang_refusals_known=gangs["known"],
         gang_refusals_changed=gangs["changed since"],
+        gang_refusals_unanswered=gangs["a bind had no answer"],
         not_foreseen=tally.surprises["outside-outcomes"],
         faults=len(tally.faults),
     )
@@ -185,7 +186,8 @@ def _cells(name: str, row: KindRow) -> tuple[str, ...]:
     broken = f"{row.guaranteed_broken}"
     if row.expected_broken:
         broken += f" and {row.expected_broken} expected"
-    refused = f"{row.gang_refusals_known} known, {row.gang_refusals_changed} changed"
+    later = row.gang_refusals_changed + row.gang_refusals_unanswered
+    refused = f"{row.gang_refusals_known} known, {later} later"
     return (
         name,
         f"{row.placed:,}",

@@ -20,6 +20,9 @@ from benchmarks.promises.watches import ExtenderWatches
 from scheduler_extender.membership import NVLINK_DOMAIN
 from topology.core.devices import NodeName, PodUid
 
+NO_ANSWER = "the bind was not written"
+"""In the extender's words for a bind that the API server has not answered."""
+
 
 @dataclass(slots=True)
 class _Assumed:
@@ -38,6 +41,7 @@ class GangScheduler(KubeScheduler):
         super().__init__(scene, api, extender)
         self._scene = scene
         self._gangs: dict[str, list[PodEntry]] = {}
+        self._unanswered: set[str] = set()
 
     def hear(self, entry: PodEntry) -> None:
         """The watch will bring a new pod; a gang is tried when all of it has come."""
@@ -98,12 +102,28 @@ class GangScheduler(KubeScheduler):
             if why is not None:
                 refused.append(entry)
                 self._tally.refused_by_bind += 1
-                same = known is not None and known == found.known
-                self._tally.gang_refusals["known" if same else "changed since"] += 1
-                if same:
-                    self._tally.broken_jobs.append(f"{entry.record.name} on {node}: {why}")
+                self._count_refusal(found, known, why)
         if not left[0] and refused:
             self._again(members, refused, backoff, Counter({"a bind was refused": 1}))
+
+    def _count_refusal(self, found: _Assumed, known: Hashable, why: str) -> None:
+        """Count a bind that was refused, by what the extender can have known at filter.
+
+        Where a bind of the gang got no answer, the extender keeps that member's place for as long
+        as the bind may be written yet, and kube-scheduler, which took it for failed, does not.
+        """
+        group = found.entry.job.group
+        assert group is not None
+        if NO_ANSWER in why:
+            self._unanswered.add(group.name)
+        if group.name in self._unanswered:
+            reason = "a bind had no answer"
+        elif known is not None and known == found.known:
+            reason = "known"
+            self._tally.broken_jobs.append(f"{found.entry.record.name} on {found.node}: {why}")
+        else:
+            reason = "changed since"
+        self._tally.gang_refusals[reason] += 1
 
     def _again(
         self,

@@ -140,9 +140,7 @@ class GroupOracle(Oracle):
         in_order = self._best_first(best[1], request)
         return [name for name in in_order for _ in range(places[name])][:members]
 
-    def _domains(
-        self, entry: PodEntry, places: dict[NodeName, int]
-    ) -> Iterator[list[NodeName]]:
+    def _domains(self, entry: PodEntry, places: dict[NodeName, int]) -> Iterator[list[NodeName]]:
         """Nodes with places, domain by domain; the domain of living members alone, if any live."""
         group = entry.job.group
         assert group is not None
