@@ -100,7 +100,7 @@ class State:
 class Tally:
     """How well the plugin's answers were foreseen.
 
-    ``single`` counts questions with one foreseen answer, ``refused`` those that it refuses to serve.
+    ``single`` counts questions with one foreseen answer, ``refused`` those that were refused.
     """
 
     questions: int = 0

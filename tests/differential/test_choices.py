@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.differential import choices
 from tests.differential.choices import FAMILIES, lines, run
 from tests.differential.managers import REQUIRE, ManagersUnavailable
 from tests.differential.nvidiaplugin import SOURCES, VERSION, NvidiaPlugin, plugin_program
+from topology.core.graph import AllocatorFacts
 
 QUESTIONS = 1500
 SEED = 1_000_000
@@ -52,8 +52,11 @@ def test_a_model_of_another_policy_is_found_out(
     plugin: NvidiaPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bug that is planted: the plugin distributes, and the record says that it packs."""
-    honest = choices.AllocatorFacts
-    monkeypatch.setattr(choices, "AllocatorFacts", lambda _, *rest: honest("packed", *rest))
+
+    def packs(_: str, *rest: str) -> AllocatorFacts:
+        return AllocatorFacts("packed", *rest)
+
+    monkeypatch.setattr("tests.differential.choices.AllocatorFacts", packs)
     tallies = run(300, SEED, plugin)
     assert len(tallies["time-slicing"].found) > 5
 
