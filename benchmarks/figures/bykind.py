@@ -15,9 +15,9 @@ class KindRow(Figures):
     ``devices_short`` are pods that a kubelet refused for want of devices. ``group_members`` were
     bound, ``whole_groups`` lived with all their members at one time, and ``split_groups`` counts
     members outside their group's domain. Of ``gang_binds``, some were refused for a reason that was
-    known when the gang's members passed filter, some after something had changed, and some after
-    the API server had left a bind of the gang without an answer: the extender keeps the place then,
-    and the scheduler does not know of it.
+    known when the gang's members passed filter, some after something had changed, and some where
+    kube-scheduler had counted more free GPUs than the extender knew of: one has fallen sick, or a
+    bind of the gang had no answer and may be written yet.
     ``not_foreseen`` counts GPUs that verification did not see in the outcomes, ``faults`` nodes
     about which deciding failed.
     """
@@ -40,7 +40,7 @@ class KindRow(Figures):
     gang_binds: Count
     gang_refusals_known: Count
     gang_refusals_changed: Count
-    gang_refusals_unanswered: Count
+    gang_refusals_miscounted: Count
     not_foreseen: Count
     faults: Count
 

@@ -112,7 +112,7 @@ def counted(tally: Tally) -> Counter[str]:
         gang_binds=tally.gang_binds,
         gang_refusals_known=gangs["known"],
         gang_refusals_changed=gangs["changed since"],
-        gang_refusals_unanswered=gangs["a bind had no answer"],
+        gang_refusals_miscounted=gangs["miscounted"],
         not_foreseen=tally.surprises["outside-outcomes"],
         faults=len(tally.faults),
     )
@@ -130,12 +130,12 @@ def _figures(
         seed=seed,
         rounds=rounds,
         rare_faults=_rates(RARE_FAULTS),
-        rows={name: _row(found) for name, found in ours.items()},
-        oracle={name: _row(found) for name, found in oracles.items()},
+        rows={name: row_of(found) for name, found in ours.items()},
+        oracle={name: row_of(found) for name, found in oracles.items()},
     )
 
 
-def _row(found: Counter[str]) -> KindRow:
+def row_of(found: Counter[str]) -> KindRow:
     return KindRow(**{name: found[name] for name in KindRow.model_fields})
 
 
@@ -168,9 +168,9 @@ def table_of(found: ByKind) -> Table:
     for name, row in found.rows.items():
         table.add_row(*_cells(name, row), *_beside(row, found.oracle.get(name)))
     table.add_section()
-    everything = _row(_sum(found.rows.values()))
-    beside = _row(_sum(row for name, row in found.rows.items() if name in found.oracle))
-    oracle = _row(_sum(found.oracle.values()))
+    everything = row_of(_sum(found.rows.values()))
+    beside = row_of(_sum(row for name, row in found.rows.items() if name in found.oracle))
+    oracle = row_of(_sum(found.oracle.values()))
     table.add_row(*_cells("everything", everything), *_beside(beside, oracle))
     return table
 
@@ -186,7 +186,7 @@ def _cells(name: str, row: KindRow) -> tuple[str, ...]:
     broken = f"{row.guaranteed_broken}"
     if row.expected_broken:
         broken += f" and {row.expected_broken} expected"
-    later = row.gang_refusals_changed + row.gang_refusals_unanswered
+    later = row.gang_refusals_changed + row.gang_refusals_miscounted
     refused = f"{row.gang_refusals_known} known, {later} later"
     return (
         name,
