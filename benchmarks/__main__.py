@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from benchmarks.commands.bykind import promises_by_kind
 from benchmarks.commands.compare import compare
 from benchmarks.commands.promises import kinds, promises, singles
 from benchmarks.commands.report import report
@@ -30,6 +31,7 @@ for command in (
     throughput,
     following,
     promises,
+    promises_by_kind,
     singles,
     kinds,
     agent,

@@ -36,6 +36,10 @@ class Capacity:
         """Whether so many devices are left."""
         return node not in self._closed and self._taken[node] + count <= self._there[node]
 
+    def free(self, node: str) -> int:
+        """How many devices of a node are left."""
+        return self._there[node] - self._taken[node]
+
     def fitting(self, count: int) -> list[str]:
         """The nodes that have so many devices left, in the order of the fleet."""
         return [node for node in self._there if self.fits(node, count)]

@@ -20,15 +20,20 @@ from benchmarks.promises.watches import ExtenderWatches
 from scheduler_extender.membership import NVLINK_DOMAIN
 from topology.core.devices import NodeName, PodUid
 
+NO_ANSWER = "the bind was not written"
+"""In the extender's words for a bind that the API server has not answered just now."""
+
 
 @dataclass(slots=True)
 class _Assumed:
     """A member of a gang that the scheduler has found a node for, and all that our answer about it
-    depended on: what the nodes of its domain were then, without the gang."""
+    depended on: what the nodes of its domain were then, without the gang. ``miscounted``: the
+    scheduler took more devices of the node for free than the extender knew of."""
 
     entry: PodEntry
     node: str
     known: Hashable
+    miscounted: bool
 
 
 class GangScheduler(KubeScheduler):
@@ -63,8 +68,10 @@ class GangScheduler(KubeScheduler):
             if picked is None or picked.node is None:
                 reasons = (picked and picked.reasons) or Counter({"too few free GPUs": 1})
                 break
+            miscounted = self._miscounts(picked.node, assumed, waiting)
             self._capacity.take(picked.node, count)
-            assumed.append(_Assumed(entry, picked.node, self._known(entry, picked.node, members)))
+            known = self._known(entry, picked.node, members)
+            assumed.append(_Assumed(entry, picked.node, known, miscounted))
         if len(assumed) < len(waiting):
             for found in assumed:
                 self._capacity.give_back(found.node, found.entry.request.effective_count)
@@ -98,12 +105,20 @@ class GangScheduler(KubeScheduler):
             if why is not None:
                 refused.append(entry)
                 self._tally.refused_by_bind += 1
-                same = known is not None and known == found.known
-                self._tally.gang_refusals["known" if same else "changed since"] += 1
-                if same:
-                    self._tally.broken_jobs.append(f"{entry.record.name} on {node}: {why}")
+                self._count_refusal(found, known, why)
         if not left[0] and refused:
             self._again(members, refused, backoff, Counter({"a bind was refused": 1}))
+
+    def _count_refusal(self, found: _Assumed, known: Hashable, why: str) -> None:
+        """Count a bind that was refused, by what was known when the member passed filter."""
+        if found.miscounted:
+            reason = "miscounted"
+        elif known is not None and known == found.known and NO_ANSWER not in why:
+            reason = "known"
+            self._tally.broken_jobs.append(f"{found.entry.record.name} on {found.node}: {why}")
+        else:
+            reason = "changed since"
+        self._tally.gang_refusals[reason] += 1
 
     def _again(
         self,
@@ -142,3 +157,19 @@ class GangScheduler(KubeScheduler):
     def _has_ended(self, uid: PodUid) -> bool:
         entry = self._api.pods.get(uid)
         return entry is None or entry.ended or entry.gone
+
+    def _miscounts(self, node: str, assumed: list[_Assumed], waiting: list[PodEntry]) -> bool:
+        """Whether the scheduler counts free devices on a node that the extender knows are not.
+
+        It does where a GPU has fallen sick and the kubelet has not told its count, or where a bind
+        had no answer and may be written yet. Then it sends more members of a gang to the node than
+        there is room for, and the extender, asked about each by itself, cannot see that.
+        """
+        policy = self._policy
+        if not isinstance(policy, Extender):
+            return False
+        now = policy.availability(NodeName(node))
+        left = now.devices_left if now is not None else 0
+        sent = sum(found.entry.request.count for found in assumed if found.node == node)
+        wanted = sum(entry.request.count for entry in waiting)
+        return left < wanted and self._capacity.free(node) + sent > left

@@ -13,6 +13,7 @@ from benchmarks.promises.closed_loop import ClosedLoop
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import FLEETS
+from benchmarks.promises.grouporacle import GroupOracle
 from benchmarks.promises.groups import group_jobs
 from benchmarks.promises.policy import Policy
 from benchmarks.promises.rivals import GoodSetFree, Oracle, least_allocated, most_allocated
@@ -55,7 +56,7 @@ def play(what: Play) -> Tally:
     policies: dict[str, Policy] = {
         "extender": Extender(what.seed),
         "good set free": GoodSetFree(what.seed),
-        "oracle": Oracle(what.seed),
+        "oracle": (GroupOracle if what.workload == "groups" else Oracle)(what.seed),
         "LeastAllocated": Extender(what.seed, score=least_allocated),
         "MostAllocated": Extender(what.seed, score=most_allocated),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.pods import PodEntry
@@ -75,27 +76,38 @@ class Oracle(Extender):
     def pick(self, pod: Pod, offered: list[str]) -> Pick:
         """Nodes whose every outcome satisfies the pod, for least damage."""
         request = self._api.pods[PodUid(pod.metadata.uid)].request
-        merits: dict[str, scoring.Merit] = {}
-        for name in offered:
-            topology = self._scene.nodes[NodeName(name)]
-            served = topology.resources[0]
-            kubelet = kubelet_of(topology, served)
-            places = Counter(
-                served_devices(topology, served).position_of[base_uuid(device)]
-                for device in self._scene.kubelets[NodeName(name)].free_ids()
-            )
-            free = pack((places[p] for p in range(kubelet.shape.size)), kubelet.width)
-            now = Availability(free, width=kubelet.width)
-            assessed = assess(kubelet, now, request)
-            kept = assessed.verdict.holds or not request.required
-            if assessed.fits and kept and self._memory_suffices(topology, kubelet, free, request):
-                merits[name] = scoring.merit(kubelet, now, request, assessed, scoring.PRIOR)
+        return self.best_of(offered, request)
+
+    def best_of(self, names: Iterable[str], request: GpuRequest) -> Pick:
+        """The best of these nodes; ties are broken at random."""
+        found = ((name, self.merit(NodeName(name), request)) for name in names)
+        merits = {name: merit for name, merit in found if merit is not None}
         if not merits:
             return Pick(None, Counter({"no node can keep it": 1}))
         scores = scoring.scores(request, merits.values())
         best = max(scores.values())
         chosen = self._rng.choice([n for n, m in merits.items() if scores[m] == best])
         return Pick(chosen, Counter())
+
+    def merit(self, name: NodeName, request: GpuRequest) -> scoring.Merit | None:
+        """What a node is worth to a pod; None where it does not fit or may not keep its promise."""
+        topology, (kubelet, free) = self._scene.nodes[name], self.standing(name)
+        now = Availability(free, width=kubelet.width)
+        assessed = assess(kubelet, now, request)
+        kept = assessed.verdict.holds or not request.required
+        if not (assessed.fits and kept and self._memory_suffices(topology, kubelet, free, request)):
+            return None
+        return scoring.merit(kubelet, now, request, assessed, scoring.PRIOR)
+
+    def standing(self, name: NodeName) -> tuple[Kubelet, Pool]:
+        """How a node hands out devices, and which of them nobody holds at this moment."""
+        topology = self._scene.nodes[name]
+        served = topology.resources[0]
+        kubelet = kubelet_of(topology, served)
+        position_of = served_devices(topology, served).position_of
+        free = self._scene.kubelets[name].free_ids()
+        places = Counter(position_of[base_uuid(device)] for device in free)
+        return kubelet, pack((places[p] for p in range(kubelet.shape.size)), kubelet.width)
 
     def _memory_suffices(
         self, topology: NodeTopology, kubelet: Kubelet, free: Pool, request: GpuRequest

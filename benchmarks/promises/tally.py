@@ -22,8 +22,9 @@ class Tally:
     has; with pods that others bound, or after such an event, they are ``overcommitted_unseen``.
     ``stale`` counts required pods placed on nodes whose agent was dead, ``blind`` those placed
     while a watch had been failing for long.
-    ``gang_binds`` are binds of gangs' members, ``gang_refusals`` those that were refused, by
-    whether anything had changed since the gang's filter calls. ``split_groups`` counts members that
+    ``gang_binds`` are binds of gangs' members, ``gang_refusals`` those that were refused: for a
+    reason that was ``known`` at the gang's filter calls, because something had ``changed since``,
+    or because kube-scheduler had ``miscounted`` the node's free devices. ``split_groups`` counts members that
     were bound outside the domain of their group,
     ``whole_groups`` groups of which all members lived at
     one time.

@@ -10,4 +10,7 @@ What is real: the managers of the release in ``kubelet/go.mod``, which is the on
 and NVIDIA's go-gpuallocator. What is ours: the greedy policies of NVIDIA's plugin (written after
 its source), what cadvisor would say of the machine, and the plugin's end of the device manager's
 calls, without a socket in between.
+
+For shared GPUs and MIG instances ``choices`` asks NVIDIA's plugin itself: ``plugin/`` is a Go
+program that calls the plugin's own functions, and ``nvidiaplugin`` talks to it.
 """

@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 from tests.differential.arguments import parser
+from tests.differential.choices import lines, run
 from tests.differential.histories import random_history
 from tests.differential.managers import Managers, programs
+from tests.differential.nvidiaplugin import NvidiaPlugin, plugin_program
 from tests.differential.play import play
 from tests.differential.shrinking import shrunk
 from tests.differential.tally import Table
@@ -23,12 +25,18 @@ def main() -> int:
     """Run, print, and say whether all was foreseen."""
     options = parser(
         "python -m tests.differential",
-        "Let Kubernetes' own managers and NVIDIA's allocator admit random pods, and compare what "
-        "they do with what the extender foresees. Exit with 1 where one admission was not "
-        "foreseen.",
+        "Let Kubernetes' own managers and NVIDIA's allocator admit random pods, ask NVIDIA's "
+        "plugin about shared GPUs and MIG instances, and compare what they do with what the "
+        "extender foresees. Exit with 1 where something was not foreseen.",
         seed="the first history",
     )
     options.add_argument("--admissions", type=int, default=100_000, help="how many pods to admit")
+    options.add_argument(
+        "--questions",
+        type=int,
+        default=20_000,
+        help="how many questions about shared GPUs and MIG instances to ask NVIDIA's plugin",
+    )
     options.add_argument("--keep", type=Path, help="folder for counterexamples")
     options.add_argument("--shrink", type=int, default=10, help="how many of them to make small")
     options.add_argument("--show", type=int, default=10, help="how many of them to print")
@@ -55,7 +63,12 @@ def main() -> int:
         f"histories of seeds {given.seed} to {seed - 1}, {wrong} with a counterexample; "
         f"{seconds:.0f} s"
     )
-    return 1 if wrong else 0
+    with NvidiaPlugin(plugin_program()) as plugin:
+        choices = run(given.questions, given.seed, plugin)
+    print("\n".join(["", *lines(choices)]))
+    unforeseen = [words for tally in choices.values() for words in tally.found]
+    print("\n".join(unforeseen[: given.show]))
+    return 1 if wrong or unforeseen else 0
 
 
 if __name__ == "__main__":

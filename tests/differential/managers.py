@@ -35,35 +35,35 @@ class ManagersFailed(Exception):  # noqa: N818
     """The program ended, or said that what it was asked makes no sense."""
 
 
-def programs() -> Path:
-    """The folder with both programs, built if need be (minutes, once).
+def programs(of: Path = SOURCES, names: Mapping[str, str] = PROGRAMS) -> Path:
+    """The folder with the programs of a Go module, built if need be (minutes, once).
 
     Raises :class:`ManagersUnavailable`.
     """
-    sources = sorted([*SOURCES.glob("*/*.go"), *SOURCES.glob("go.*")])
+    sources = sorted([*of.glob("*/*.go"), *of.glob("go.*")])
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
     folder = CACHE / digest
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not all(os.access(folder / name, os.X_OK) for name in PROGRAMS):
-            _build(folder)
+        if not all(os.access(folder / name, os.X_OK) for name in names):
+            _build(folder, of, names)
     return folder
 
 
-def _build(folder: Path) -> None:
+def _build(folder: Path, of: Path, names: Mapping[str, str]) -> None:
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if go is None:
         raise ManagersUnavailable("Go is not installed")
     if shutil.which(os.environ.get("CC", "cc")) is None:
-        raise ManagersUnavailable("there is no C compiler, and NVIDIA's allocator binds to NVML")
+        raise ManagersUnavailable("there is no C compiler, and NVIDIA's code binds to NVML")
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     # Without -buildvcs=false the build fails where git distrusts the owner of the checkout.
     flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
-    for name, cgo in PROGRAMS.items():
+    for name, cgo in names.items():
         done = subprocess.run(
             [go, "build", *flags, "-o", str(fresh / name), f"./{name}"],
-            cwd=SOURCES,
+            cwd=of,
             env={**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": "-mod=readonly"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

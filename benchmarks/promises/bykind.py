@@ -1,0 +1,215 @@
+"""Promises over every kind of GPU: shared ones, MIG instances, groups and gangs.
+
+Rounds are played until so many pods are placed. A round has one play of each kind with the faults
+of every day, an oracle's play of the same jobs beside it, and one with the rare faults besides.
+What is counted is in :class:`~benchmarks.figures.bykind.KindRow`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import count
+
+from rich.table import Table
+
+from benchmarks.figures.bykind import ByKind, KindRow
+from benchmarks.promises.faults import RARE_FAULTS, Faults
+from benchmarks.promises.plays import Play, play
+from benchmarks.promises.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of GPUs and pods: ``first`` is its play in the first round; the seeds count on."""
+
+    name: str
+    first: Play
+
+
+def _kind(name: str, pods: int, nodes: str, workload: str, rate: float, seed: int) -> Kind:
+    play_of = Play("extender", pods, seed, nodes, workload, rate, foreign=0.0, restarts=1)
+    return Kind(name, play_of)
+
+
+KINDS = (
+    _kind("groups and gangs", 2400, "racks", "groups", 0.5, 1),
+    _kind("groups and gangs, crowded", 2400, "racks", "groups", 0.9, 2),
+    _kind("MIG, one profile", 1500, "sliced", "slices", 1.2, 3),
+    _kind("MIG, several profiles", 400, "profiles", "slices", 0.5, 4),
+    _kind("shares of GPUs", 250, "shared", "everything", 0.8, 5),
+    _kind("memory of shared GPUs", 250, "memory", "shares", 1.5, 6),
+)
+"""About 10,000 placements in a round, with the plays of the rare faults."""
+
+SEEDS = 10
+"""From a round's seed to the next."""
+PLACED_IN_A_ROUND = 10_000
+WITH_FAULTS = ", rare faults"
+ORACLE = "oracle"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One play of a round: the row that it counts in, and what is played."""
+
+    row: str
+    play: Play
+
+
+def parts(number: int, seed: int, scale: float) -> list[Part]:
+    """The plays of a round; ``scale`` shortens them."""
+    found = []
+    for kind in KINDS:
+        pods = max(10, int(kind.first.pods * scale))
+        first = replace(kind.first, pods=pods, seed=kind.first.seed + seed + SEEDS * number)
+        found.append(Part(kind.name, first))
+        found.append(Part(kind.name, replace(first, policy=ORACLE, restarts=0)))
+        found.append(Part(kind.name + WITH_FAULTS, replace(first, faults=RARE_FAULTS)))
+    return found
+
+
+def by_kind(placements: int, seed: int, workers: int) -> Iterator[ByKind]:
+    """The figures after each play, until ``placements`` pods are placed by the extender."""
+    ours = {name: Counter[str]() for kind in KINDS for name in (kind.name, kind.name + WITH_FAULTS)}
+    oracles = {kind.name: Counter[str]() for kind in KINDS}
+    scale = min(1.0, placements / PLACED_IN_A_ROUND)
+    with ProcessPoolExecutor(workers) as pool:
+        for number in count():
+            round_of = parts(number, seed, scale)
+            for part, found in zip(round_of, pool.map(_counted, round_of), strict=True):
+                (oracles if part.play.policy == ORACLE else ours)[part.row].update(found)
+                yield _figures(placements, seed, number + 1, ours, oracles)
+            if sum(row["placed"] for row in ours.values()) >= placements:
+                return
+
+
+def _counted(part: Part) -> Counter[str]:
+    return counted(play(part.play))
+
+
+def counted(tally: Tally) -> Counter[str]:
+    """What one play adds to its row."""
+    refused, gangs = tally.kubelet_refusals, tally.gang_refusals
+    return Counter(
+        asked=tally.asked_by_kind.total(),
+        placed=tally.placed,
+        required=tally.required,
+        required_placed=tally.required_placed,
+        guaranteed=tally.promised["guaranteed"],
+        expected=tally.promised["expected"],
+        guaranteed_broken=tally.broken["guaranteed"],
+        expected_broken=tally.broken["expected"],
+        unreported=tally.unreported.total(),
+        memory_exceeded=tally.overcommitted,
+        memory_unreported=tally.overcommitted_unseen,
+        devices_short=refused["UnexpectedAdmissionError"],
+        group_members=tally.group_members,
+        whole_groups=tally.whole_groups,
+        split_groups=tally.split_groups,
+        gang_binds=tally.gang_binds,
+        gang_refusals_known=gangs["known"],
+        gang_refusals_changed=gangs["changed since"],
+        gang_refusals_miscounted=gangs["miscounted"],
+        not_foreseen=tally.surprises["outside-outcomes"],
+        faults=len(tally.faults),
+    )
+
+
+def _figures(
+    placements: int,
+    seed: int,
+    rounds: int,
+    ours: dict[str, Counter[str]],
+    oracles: dict[str, Counter[str]],
+) -> ByKind:
+    return ByKind(
+        placements=placements,
+        seed=seed,
+        rounds=rounds,
+        rare_faults=_rates(RARE_FAULTS),
+        rows={name: row_of(found) for name, found in ours.items()},
+        oracle={name: row_of(found) for name, found in oracles.items()},
+    )
+
+
+def row_of(found: Counter[str]) -> KindRow:
+    return KindRow(**{name: found[name] for name in KindRow.model_fields})
+
+
+def _rates(faults: Faults) -> dict[str, float]:
+    """The faults whose rates are not those of a play without any."""
+    names = Faults.__dataclass_fields__
+    given = {name: float(getattr(faults, name)) for name in names}
+    return {name: rate for name, rate in given.items() if rate != getattr(Faults(), name)}
+
+
+def table_of(found: ByKind) -> Table:
+    """The figures for a terminal, and their sum."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    placed = sum(row.placed for row in found.rows.values())
+    table.title = f"{placed:,} placements, seed {found.seed}, rounds: {found.rounds}"
+    table.add_column("what is placed")
+    for column in (
+        "placed",
+        "guaranteed",
+        "expected",
+        "broken",
+        "memory exceeded",
+        "groups split",
+        "gang binds refused",
+        "of the oracle's, all",
+        "required",
+        "whole groups",
+    ):
+        table.add_column(column, justify="right")
+    for name, row in found.rows.items():
+        table.add_row(*_cells(name, row), *_beside(row, found.oracle.get(name)))
+    table.add_section()
+    everything = row_of(_sum(found.rows.values()))
+    beside = row_of(_sum(row for name, row in found.rows.items() if name in found.oracle))
+    oracle = row_of(_sum(found.oracle.values()))
+    table.add_row(*_cells("everything", everything), *_beside(beside, oracle))
+    return table
+
+
+def _sum(rows: Iterable[KindRow]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update(row.model_dump())
+    return found
+
+
+def _cells(name: str, row: KindRow) -> tuple[str, ...]:
+    broken = f"{row.guaranteed_broken}"
+    if row.expected_broken:
+        broken += f" and {row.expected_broken} expected"
+    later = row.gang_refusals_changed + row.gang_refusals_miscounted
+    refused = f"{row.gang_refusals_known} known, {later} later"
+    return (
+        name,
+        f"{row.placed:,}",
+        f"{row.guaranteed:,}",
+        f"{row.expected:,}",
+        broken,
+        f"{row.memory_exceeded}",
+        f"{row.split_groups}" if row.group_members else "",
+        refused if row.gang_binds else "",
+    )
+
+
+def _beside(row: KindRow, oracle: KindRow | None) -> tuple[str, str, str]:
+    """The shares of what an oracle places; nothing where it did not play."""
+    if oracle is None:
+        return "", "", ""
+    return (
+        _share(row.placed, oracle.placed),
+        _share(row.required_placed, oracle.required_placed),
+        _share(row.whole_groups, oracle.whole_groups),
+    )
+
+
+def _share(ours: int, oracle: int) -> str:
+    return f"{ours / oracle:.1%}" if oracle else ""
