@@ -96,7 +96,8 @@ def gather(
     that is kept for a member of the group is a place of the group. Members of a gang are bound at
     the same time, and each takes a place that another has counted. So a refusal counts only if
     no member has come or gone meanwhile. After some tries the lock of the cluster is held, for
-    :data:`.AT_ONCE_SECONDS` at a time; what is left over then is worked out without it.
+    :data:`.AT_ONCE_SECONDS` at a time; what is left over then is worked out without it,
+    and the answer is late where that never ends.
     """
 
     def ask(late: Callable[[], bool]) -> Gathering:
@@ -117,6 +118,7 @@ def gather(
                 found = ask(partial(_is_over, cluster, cluster.clock() + AT_ONCE_SECONDS))
             if not found.late:
                 return found
+    found.late = True
     return found
 
 

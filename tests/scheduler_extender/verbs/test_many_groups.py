@@ -5,17 +5,27 @@ The clock is this thread's own processor time, so that a busy machine makes no d
 
 from __future__ import annotations
 
+import itertools
 import time
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from scheduler_extender.limits import VERB_SECONDS
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.groupenquiry import gather
+from scheduler_extender.state.groups import ELSEWHERE
+from scheduler_extender.state.members import member_of
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import FilterResult, Pod
 from tests.scheduler_extender.test_meetings import record
 from tests.scheduler_extender.verbs.racks import Scheduler, member
 from topology.core.devices import NodeName
+from topology.core.report import Report
+from topology.core.requests import gpu_request
+from topology.machines import machine
 
 NODES = 2_000
 GROUPS = 300
@@ -64,3 +74,36 @@ def test_a_change_costs_no_more_than_one_question(crowded: Scheduler) -> None:
         crowded.cluster.put_pod(record(manifest))
         found = ask(crowded, "x", VERB_SECONDS, group="x", size=2, gpus=1, annotations=ZONE)
         assert found.error == ""
+
+
+class NeverStill(Cluster):
+    """A cluster in which members come and go whenever one looks, and places maybe as well."""
+
+    looks = 1000
+    forgetful = False
+
+    @property
+    def group_changes(self) -> int:
+        self.looks += 1
+        if self.forgetful:
+            self.forget_answers()
+        return self.looks
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_a_group_that_never_stands_still_is_answered_or_late(*, forgetful: bool) -> None:
+    """While the lock is held only what is remembered is answered: time is up at once there. Where
+    nothing stays remembered that ends some day, and the answer is late and no refusal."""
+    cluster = NeverStill(itertools.count(0.0).__next__, Settings(stale_after=None))
+    for name in ("a-0", "b-0"):
+        cluster.put_record(machine("gb200-tray").topology(name, group=name[0]), Report())
+    first = record(member("m0", size=3, gpus=1))
+    cluster.put_pod(replace(first, node=NodeName("a-0")))
+    asked = member_of(cluster, msgspec.convert(member("m1", size=3, gpus=1), Pod), gpu_request(1))
+    assert asked is not None
+    cluster.forgetful = forgetful
+    found = gather(cluster, asked, ["a-0", "b-0"])
+    assert found.late is forgetful
+    assert 1000 < cluster.looks < 1020
+    if not found.late:
+        assert found.rejections == {"b-0": ELSEWHERE}
