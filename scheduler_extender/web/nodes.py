@@ -108,9 +108,8 @@ class NodeState:
     """A node as the map shows it: its GPUs by position, and what else is to be said.
 
     ``coming`` counts devices of pods that are bound and that no report shows yet: they look free,
-    and which ones they are, the kubelet decides or has decided. ``place_for`` is the waiting pod for
-    which a place is kept.
-    ``trouble`` says what is wrong, in words.
+    and which ones they are, the kubelet decides or has decided. ``place_for`` is the waiting pod
+    for which a place is kept. ``trouble`` says what is wrong, in words.
     """
 
     facts: NodeFacts
