@@ -51,7 +51,7 @@ class _Notice:
     node: str
     reason: str
     message: str
-    kind: str = "Warning"
+    type: str = "Warning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +158,20 @@ class EventWriter:
 
 def _of_surprise(surprise: Surprise) -> _Notice:
     pod = surprise.pod
-    about = _pod(pod.uid, pod.namespace, pod.name)
+    about = _about_pod(pod.namespace, pod.name, pod.uid)
     words = f"{surprise.message} ({surprise.kind})"
     return _Notice(about, pod.namespace, surprise.node, REASON, words)
 
 
 def _of_shadow(would: WouldRefuse) -> _Notice:
-    about = _pod(would.uid, would.namespace, would.pod)
+    about = _about_pod(would.namespace, would.pod, would.uid)
     return _Notice(about, would.namespace, "", WOULD_REFUSE, would.words, "Normal")
 
 
-def _pod(uid: str, namespace: str, name: str) -> dict[str, str]:
-    found = {"namespace": namespace, "name": name, "uid": uid}
-    return {"apiVersion": "v1", "kind": "Pod", **found}
+def _about_pod(namespace: str, name: str, uid: str) -> dict[str, str]:
+    """A pod as Events name it."""
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace}
+    return {**about, "name": name, "uid": uid}
 
 
 def _of_refusal(refusal: NodeRefusal) -> _Notice:
@@ -192,7 +193,7 @@ def _event(waiting: _Waiting) -> dict[str, Any]:
             "namespace": notice.namespace,
         },
         "involvedObject": notice.about,
-        "type": notice.kind,
+        "type": notice.type,
         "reason": notice.reason,
         "message": notice.message,
         "source": {"component": COMPONENT, "host": notice.node},
