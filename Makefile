@@ -24,7 +24,8 @@ test: $(VENV)/dev.stamp         ## unit, property and service tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests --ignore=tests/e2e
 
 closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, ten times as long as in `make test`
-	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=10 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py
+	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=10 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py tests/benchmarks/test_groups_loop.py
+	$(BIN)/python -m benchmarks promises-by-kind --placements 100000 --json $(OUT)/promises-by-kind.json
 
 differential: $(VENV)/dev.stamp ## the model beside Kubernetes' own managers: 100,000 admissions (needs Go; builds once)
 	$(BIN)/python -m tests.differential --admissions 100000 --keep $(OUT)/differential

@@ -136,6 +136,7 @@ def _figures(
 
 
 def row_of(found: Counter[str]) -> KindRow:
+    """The row of a sum of :func:`counted` plays."""
     return KindRow(**{name: found[name] for name in KindRow.model_fields})
 
 

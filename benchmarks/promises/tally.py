@@ -24,10 +24,9 @@ class Tally:
     while a watch had been failing for long.
     ``gang_binds`` are binds of gangs' members, ``gang_refusals`` those that were refused: for a
     reason that was ``known`` at the gang's filter calls, because something had ``changed since``,
-    or because kube-scheduler had ``miscounted`` the node's free devices. ``split_groups`` counts members that
-    were bound outside the domain of their group,
-    ``whole_groups`` groups of which all members lived at
-    one time.
+    or because kube-scheduler had ``miscounted`` the node's free devices. ``split_groups`` counts
+    members that were bound outside the domain of their group, ``whole_groups`` groups of which all
+    members lived at one time.
     """
 
     placed: int = 0

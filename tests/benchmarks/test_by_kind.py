@@ -1,4 +1,4 @@
-"""Promises over every kind of GPU, beside oracles: a short form of what `make closed-loop` plays."""
+"""Promises over every kind of GPU, beside oracles; `make closed-loop` plays it at full length."""
 
 from __future__ import annotations
 
