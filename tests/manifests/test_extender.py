@@ -12,6 +12,7 @@ from scheduler_extender.cli.certificates import SECRET
 from scheduler_extender.http.gate import METRICS, PROBES
 from scheduler_extender.leader.address import Address
 from scheduler_extender.leader.leader import DRAINS_WITHIN
+from scheduler_extender.web.guard import PREFIX
 from tests.manifests.building import (
     AGENT_NAME,
     EXTENDER_NAME,
@@ -180,15 +181,21 @@ def test_each_port_has_a_service_of_its_own() -> None:
     assert not {"type"} & (scheduler.keys() | admin.keys())  # ClusterIP
 
 
+READ = ["/v1/*", METRICS, "/openapi.json", PREFIX, f"{PREFIX}/*"]
+
+
 @pytest.mark.parametrize(
-    ("name", "paths"),
+    ("name", "rights"),
     [
-        ("gpu-topology-reader", ["/v1/*", METRICS, "/openapi.json"]),
-        ("gpu-topology-metrics-reader", [METRICS]),
+        ("gpu-topology-reader", {"get": READ, "post": [f"{PREFIX}/what-if"]}),
+        ("gpu-topology-metrics-reader", {"get": [METRICS]}),
     ],
 )
-def test_readers_may_read_the_admin_port_and_nothing_else(name: str, paths: list[str]) -> None:
-    assert the("ClusterRole", name)["rules"] == [{"nonResourceURLs": paths, "verbs": ["get"]}]
+def test_readers_may_read_the_admin_port_and_nothing_else(
+    name: str, rights: dict[str, list[str]]
+) -> None:
+    rules = [{"nonResourceURLs": paths, "verbs": [verb]} for verb, paths in rights.items()]
+    assert the("ClusterRole", name)["rules"] == rules
 
 
 def test_the_readers_account_may_read_and_runs_nothing() -> None:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,6 @@ def test_the_pages_fit_a_narrow_screen(address: str, tmp_path: Path) -> None:
         )
         for path in ("/map", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"):
             page.send("Page.navigate", url=address + path)
-            eventually(lambda path=path: page.value("location.pathname") == path)
-            eventually(lambda: page.value("document.readyState") == "complete")
+            there = f"location.pathname == '{path}' && document.readyState == 'complete'"
+            eventually(partial(page.value, there))
             assert page.value("document.documentElement.scrollWidth") <= 400, path
