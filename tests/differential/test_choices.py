@@ -53,8 +53,8 @@ def test_a_model_of_another_policy_is_found_out(
 ) -> None:
     """A bug that is planted: the plugin distributes, and the record says that it packs."""
 
-    def packs(_: str, *rest: str) -> AllocatorFacts:
-        return AllocatorFacts("packed", *rest)
+    def packs(_: str, version: str, manager: str, scope: str) -> AllocatorFacts:
+        return AllocatorFacts("packed", version, manager, scope)
 
     monkeypatch.setattr("tests.differential.choices.AllocatorFacts", packs)
     tallies = run(300, SEED, plugin)
