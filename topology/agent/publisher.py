@@ -62,10 +62,15 @@ class RecordApi(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """Writes by what was written, and failures by kind (an HTTP code, or ``unreachable``)."""
+    """Writes by what was written, and failures by kind (an HTTP code, or ``unreachable``).
+
+    ``report_at`` is when the API server last accepted a report, by the publisher's clock; None as
+    long as it has accepted none.
+    """
 
     written: dict[str, int] = field(default_factory=lambda: {"spec": 0, "status": 0})
     failed: dict[str, int] = field(default_factory=dict)
+    report_at: float | None = None
 
 
 class Publisher:
@@ -197,6 +202,7 @@ class Publisher:
         status = codec.encode_report(replace(report, sequence=self._sequence), topology)
         self._put("status", f"{self._path}/status", {"status": status})
         self._report = report
+        self.counts.report_at = self._clock()
         spread = self._rng.uniform(1 - JITTER, 1 + JITTER)
         self._due = self._clock() + self._heartbeat * spread
 
