@@ -64,8 +64,9 @@ class RecordApi(Protocol):
 class Counts:
     """Writes by what was written, and failures by kind (an HTTP code, or ``unreachable``).
 
-    ``report_at`` is when the API server last accepted a report, by the publisher's clock; None as
-    long as it has accepted none.
+    ``report_at`` is when the API server last accepted a whole report, by the publisher's clock;
+    None as long as it has accepted none. A bare one, which only says that the record is refused,
+    does not count.
     """
 
     written: dict[str, int] = field(default_factory=lambda: {"spec": 0, "status": 0})
@@ -193,6 +194,7 @@ class Publisher:
             self._spec = spec
         if report != self._report or beat or "status" not in (self._stored or {}):
             self._put_status(report, self._topology)
+            self.counts.report_at = self._clock()
             self._deletions = deletions
 
     def _put_status(self, report: Report, topology: NodeTopology | None) -> None:
@@ -202,7 +204,6 @@ class Publisher:
         status = codec.encode_report(replace(report, sequence=self._sequence), topology)
         self._put("status", f"{self._path}/status", {"status": status})
         self._report = report
-        self.counts.report_at = self._clock()
         spread = self._rng.uniform(1 - JITTER, 1 + JITTER)
         self._due = self._clock() + self._heartbeat * spread
 

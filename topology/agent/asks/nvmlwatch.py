@@ -327,9 +327,7 @@ class _Session:
     def _busy(self) -> None:
         self._asked_since = self._clock()
 
-    def _see(
-        self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...], seconds: float
-    ) -> None:
+    def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...], seconds: float) -> None:
         """Tell what a look has shown, and how long it took."""
 
         def looked(before: NvmlState) -> NvmlState:
