@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,8 +12,13 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Histogram, make_wsgi_app
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, make_wsgi_app
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from topology.agent.decides.observed import Vitals
@@ -38,12 +44,16 @@ class Seen:
     writes: Counts = field(default_factory=Counts)
     kubelet_failures: int = 0
     nvml_up: bool = False
+    looks: int = 0
+    look_seconds: float = 0.0
 
 
 class Metrics(Collector):
-    """The registry, fed from :class:`Seen` at each scrape."""
+    """The registry, fed from :class:`Seen` at each scrape; ``clock`` is the publisher's."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = clock()
         self.registry = CollectorRegistry()
         self.seen = Seen()
         self.latency = Histogram(
@@ -53,6 +63,7 @@ class Metrics(Collector):
             registry=self.registry,
         )
         self.registry.register(self)
+        ProcessCollector(registry=self.registry)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the metrics are known once there is something to tell."""
@@ -62,6 +73,18 @@ class Metrics(Collector):
         """Everything but the latency."""
         seen = self.seen
         yield _gauge("nvml_up", "Whether NVML answers.", float(seen.nvml_up))
+        yield SummaryMetricFamily(
+            f"{PREFIX}_nvml_look_seconds",
+            "Time that looks at the GPUs through NVML have taken, and how many ended.",
+            count_value=seen.looks,
+            sum_value=seen.look_seconds,
+        )
+        since = seen.writes.report_at
+        yield _gauge(
+            "report_age_seconds",
+            "Seconds since the API server accepted a report; since the start where it has none.",
+            self._clock() - (self._started if since is None else since),
+        )
         failures = CounterMetricFamily(
             f"{PREFIX}_kubelet_failures", "PodResources calls that failed."
         )
@@ -102,6 +125,13 @@ def _of_record(picture: Picture) -> Iterator[Metric]:
             )
         if condition.type == READY:
             yield _gauge("ready", "Whether the record can be relied on.", condition.status)
+    if picture.topology is not None:
+        policy = picture.topology.allocator.topology_manager_policy
+        yield _gauge(
+            "topology_manager_policy_unknown",
+            "1 while nobody knows the kubelet's Topology Manager policy.",
+            policy == "unknown",
+        )
     gpus = picture.topology.gpus if picture.topology else ()
     yield _gauge("gpus", "GPUs of the node, lost ones included.", len(gpus))
     ids = sum(len(a.device_ids) for a in picture.report.allocations)

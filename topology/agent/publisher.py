@@ -62,10 +62,16 @@ class RecordApi(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """Writes by what was written, and failures by kind (an HTTP code, or ``unreachable``)."""
+    """Writes by what was written, and failures by kind (an HTTP code, or ``unreachable``).
+
+    ``report_at`` is when the API server last accepted a whole report, by the publisher's clock;
+    None as long as it has accepted none. A bare one, which only says that the record is refused,
+    does not count.
+    """
 
     written: dict[str, int] = field(default_factory=lambda: {"spec": 0, "status": 0})
     failed: dict[str, int] = field(default_factory=dict)
+    report_at: float | None = None
 
 
 class Publisher:
@@ -188,6 +194,7 @@ class Publisher:
             self._spec = spec
         if report != self._report or beat or "status" not in (self._stored or {}):
             self._put_status(report, self._topology)
+            self.counts.report_at = self._clock()
             self._deletions = deletions
 
     def _put_status(self, report: Report, topology: NodeTopology | None) -> None:

@@ -264,6 +264,7 @@ class AgentService:
         seen.picture = turn.picture
         state = self._nvml.state()
         seen.vitals, seen.nvml_up = state.vitals, not state.problem
+        seen.looks, seen.look_seconds = state.looks, state.look_seconds
         seen.expected_links = dict(turn.expected_links)
         seen.kubelet_failures = turn.kubelet_failures
         if self._publisher is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -172,6 +173,14 @@ def test_it_runs_serves_and_stops(tmp_path: Path) -> None:
     assert lost.status_code == 404
     assert "gpu_topology_agent_gpus 8.0" in metrics
     assert "gpu_topology_agent_nvml_up 1.0" in metrics
+    looks = re.search(r"^gpu_topology_agent_nvml_look_seconds_count (\S+)$", metrics, re.MULTILINE)
+    assert looks is not None
+    assert float(looks[1]) >= 1
+    spent = re.search(r"^gpu_topology_agent_nvml_look_seconds_sum (\S+)$", metrics, re.MULTILINE)
+    assert spent is not None
+    assert 0 < float(spent[1]) < PATIENCE
+    assert "gpu_topology_agent_topology_manager_policy_unknown 0.0" in metrics
+    assert "process_resident_memory_bytes" in metrics
     assert 'gpu_topology_agent_writes_total{what="status"} 1.0' in metrics
     uuid = played.gpus[3].uuid
     assert f'gpu_topology_agent_nvlinks_active{{gpu="3",uuid="{uuid}"}} 6.0' in metrics

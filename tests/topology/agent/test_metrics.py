@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 from prometheus_client import generate_latest
 
+from topology.agent.decides.observed import Vitals
 from topology.agent.decides.record import Picture
-from topology.agent.metrics import Metrics
-from topology.core.report import Report
+from topology.agent.metrics import PREFIX, Metrics
+from topology.core.report import READY, UNACCOUNTED_USE, Condition, Report
+from topology.machines import machine
+
+PAGE = Path(__file__).parents[3] / "docs" / "agent.md"
+TOPOLOGY = machine("dgx1-v100").topology("n")
+
+
+def with_everything() -> Metrics:
+    """The metrics of an agent that has seen all that it can tell of."""
+    metrics = Metrics()
+    seen = metrics.seen
+    conditions = tuple(Condition(name, True, "", "", "") for name in (READY, UNACCOUNTED_USE))
+    seen.picture = Picture(TOPOLOGY, Report(conditions=conditions))
+    seen.vitals = tuple(Vitals(gpu.uuid, active_links=frozenset({0, 1})) for gpu in TOPOLOGY.gpus)
+    return metrics
 
 
 def test_unknown_ids_are_a_metric() -> None:
@@ -15,3 +35,41 @@ def test_unknown_ids_are_a_metric() -> None:
     text = generate_latest(metrics.registry).decode()
     assert "gpu_topology_agent_unknown_devices 8.0" in text
     assert "gpu_topology_agent_unpublished_devices 3.0" in text
+
+
+def test_a_report_ages_until_the_next_one_is_accepted() -> None:
+    now = 100.0
+    metrics = Metrics(lambda: now)
+
+    def age() -> float | None:
+        return metrics.registry.get_sample_value("gpu_topology_agent_report_age_seconds")
+
+    now = 130.0
+    assert age() == 30, "none has been accepted since the start"
+    metrics.seen.writes.report_at = 120.0
+    assert age() == 10
+    now = 200.0
+    assert age() == 80
+
+
+@pytest.mark.parametrize(
+    ("policy", "unknown"), [("unknown", 1.0), ("none", 0.0), ("restricted", 0.0)]
+)
+def test_an_unknown_topology_manager_is_told(policy: str, unknown: float) -> None:
+    metrics = Metrics()
+    allocator = replace(TOPOLOGY.allocator, topology_manager_policy=policy)
+    metrics.seen.picture = Picture(replace(TOPOLOGY, allocator=allocator), Report())
+    name = "gpu_topology_agent_topology_manager_policy_unknown"
+    assert metrics.registry.get_sample_value(name) == unknown
+
+
+def test_the_page_names_every_metric_and_no_other() -> None:
+    there = {
+        f"{family.name}{'_total' if family.type == 'counter' else ''}".removeprefix(f"{PREFIX}_")
+        for family in with_everything().registry.collect()
+        if family.name.startswith(PREFIX)
+    }
+    _, _, section = PAGE.read_text().partition("## Metrics and health")
+    section, _, _ = section.partition("\n## ")
+    cells = " ".join(row.split("|")[1] for row in section.splitlines() if row.startswith("| `"))
+    assert set(re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", cells)) == there

@@ -125,6 +125,22 @@ def test_a_heartbeat_raises_the_sequence_and_nothing_else(desk: Desk) -> None:
         sequence = desk.published.sequence
 
 
+def test_it_is_told_when_a_whole_report_was_last_accepted(desk: Desk) -> None:
+    def at() -> float | None:
+        return desk.publisher.counts.report_at
+
+    assert at() is None
+    desk.now = 5.0
+    assert desk.write(report())
+    assert at() == 5.0
+    desk.now = 20.0
+    assert desk.write(report())
+    assert at() == 5.0, "nothing was due"
+    desk.now = 5 + 60 * (1 + JITTER)
+    assert desk.write(report())
+    assert at() == desk.now
+
+
 def test_a_deletion_is_news_though_nothing_else_has_changed(desk: Desk) -> None:
     written = []
     for deletions in (0, 1, 1, 2):
@@ -280,6 +296,7 @@ def test_a_spec_that_is_refused_does_not_hide_the_node(desk: Desk) -> None:
     assert not desk.write(report())
     assert "refused" in desk.published.not_ready
     assert codec.decode(desk.record).topology == NodeTopology(NodeName("n"), ())
+    assert desk.publisher.counts.report_at is None, "the bare one is no report"
     desk.server.validate(RECORDS, faults)
     desk.now = desk.publisher.next_write()
     assert desk.write(report())

@@ -256,14 +256,16 @@ class _Session:
         """Look and listen until NVML fails or has to be opened anew."""
         opened = looked = self._clock()
         listening = nvml.listen()  # first: what happens during the look is heard
+        began = self._clock()
         seen = nvml.look()
         vitals = nvml.vitals()
-        self._see(nvml, seen, vitals)
+        self._see(nvml, seen, vitals, self._clock() - began)
         while not self._ended():
             listening = self._hear(nvml, listening=listening)
             if self._ended():
                 return
             self._busy()
+            began = self._clock()
             before, vitals = vitals, nvml.vitals()
             if self._listen_anew or not listening:
                 self._listen_anew = False
@@ -275,7 +277,7 @@ class _Session:
                 or self._clock() - looked >= self._cadence.look
             ):
                 seen, looked = nvml.look(), self._clock()
-            self._see(nvml, seen, vitals)
+            self._see(nvml, seen, vitals, self._clock() - began)
 
     def _to_reopen(self, vitals: tuple[Vitals, ...]) -> bool:
         """Whether a GPU is missing that NVML, opened anew, might see."""
@@ -325,12 +327,22 @@ class _Session:
     def _busy(self) -> None:
         self._asked_since = self._clock()
 
-    def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...]) -> None:
+    def _see(self, nvml: Nvml, seen: SeenNode, vitals: tuple[Vitals, ...], seconds: float) -> None:
+        """Tell what a look has shown, and how long it took."""
+
         def looked(before: NvmlState) -> NvmlState:
             rounds = before.rounds + 1
             hung = tuple(index for index in nvml.nameless if index in nvml.hung)
             return NvmlState(
-                seen, vitals, rounds, "", asked=True, nameless=nvml.nameless, hung=hung
+                seen,
+                vitals,
+                rounds,
+                "",
+                asked=True,
+                nameless=nvml.nameless,
+                hung=hung,
+                looks=before.looks + 1,
+                look_seconds=before.look_seconds + seconds,
             )
 
         self._notes.tell(looked, unless=self._over)

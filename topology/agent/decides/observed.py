@@ -126,7 +126,8 @@ class NvmlState:
 
     ``rounds`` counts looks at the vitals; ``asked`` is false before the first answer or failure.
     ``nameless`` are the driver's numbers of GPUs that it counts, that do not answer, and whose UUID
-    nobody knows; ``hung`` are those of them over which a call hangs.
+    nobody knows; ``hung`` are those of them over which a call hangs. ``looks`` counts the looks
+    that ended, and ``look_seconds`` is how long they took, all together.
     """
 
     seen: SeenNode | None = None
@@ -136,6 +137,8 @@ class NvmlState:
     asked: bool = False
     nameless: tuple[int, ...] = ()
     hung: tuple[int, ...] = ()
+    looks: int = 0
+    look_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
