@@ -6,12 +6,16 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from scheduler_extender.serving import in_memory
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
 from tests.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +34,29 @@ def named() -> set[str]:
     page = (ROOT / "docs" / "metrics.md").read_text()
     cells = " ".join(row.split("|")[1] for row in page.splitlines() if row.startswith("| `"))
     return {f"gpu_topology_{name}" for name in re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", cells)}
+
+
+def label_values() -> dict[str, set[str]]:
+    """Of a service over a node: the values of each label, by metric and label."""
+    service, _ = in_memory(Cluster(time.monotonic, Settings()))
+    found: dict[str, set[str]] = {}
+    for family in service.metrics.registry.collect():
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                found.setdefault(f"{sample.name} {label}", set()).add(value)
+    return found
+
+
+def test_labels_have_the_values_that_alerts_look_for() -> None:
+    known, looked_for = label_values(), 0
+    for rule in rules():
+        for name, matchers in re.findall(r"(gpu_topology_[a-z_]+)\{([^}]*)\}", rule["expr"]):
+            for label, values in re.findall(r'([a-z]+)=~?"([^"]*)"', matchers):
+                if label in ("code", "verb"):  # shown once somebody has asked
+                    continue
+                looked_for += 1
+                assert set(values.split("|")) <= known[f"{name} {label}"], rule["alert"]
+    assert looked_for > 5
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
@@ -77,7 +104,7 @@ tests:
     values: '1+0x20 0+0x20'
   - series: 'gpu_topology_leader_term{instance="b"}'
     values: '0+0x40'
-  - series: 'gpu_topology_surprises_total{kind="broken"}'
+  - series: 'gpu_topology_surprises_total{kind="promise-broken"}'
     values: '0+0x30 1+0x10'
   - series: 'gpu_topology_nodes{state="stale"}'
     values: '3+0x60'
@@ -99,7 +126,7 @@ tests:
   - eval_time: 8m
     alertname: GpuTopologyPromiseBroken
     exp_alerts:
-    - exp_labels: {severity: critical, kind: broken}
+    - exp_labels: {severity: critical, kind: promise-broken}
       exp_annotations:
         summary: A pod got GPUs that do not meet what it requires
         runbook: docs/runbooks.md#gputopologypromisebroken
