@@ -42,7 +42,7 @@ for command in (
     simulate,
     report,
 ):
-    app.command()(command)
+    app.command(command.__name__.replace("_", "-"))(command)
 
 
 if __name__ == "__main__":

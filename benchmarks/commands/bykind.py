@@ -23,7 +23,7 @@ def promises_by_kind(
     ] = os.cpu_count() or 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Count promises over shared GPUs, MIG instances, groups and gangs.
+    """Count promises over shared GPUs, MIG and groups.
 
     The extender places the same pods as an oracle that knows every node at every moment, and then
     once more with rare faults. The figures so far are written after each play. Exit with 1 where

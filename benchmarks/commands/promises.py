@@ -41,7 +41,7 @@ def singles(
     ] = 5,
     json_file: JsonFile = None,
 ) -> None:
-    """Count the pairs and quads that get promises beside single GPUs.
+    """Count pairs and quads that get promises beside singles.
 
     The extender filters all the time. Who scores differs: the extender, or kube-scheduler's
     LeastAllocated or MostAllocated.

@@ -70,7 +70,7 @@ def throughput(
     ] = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure how many pods a second the real kube-scheduler places.
+    """Measure how many pods a second kube-scheduler places.
 
     Without an extender, with one that does nothing, with one that does nothing but bind, and with
     ours, one after the other in each round. It builds kube-scheduler and the API server first
@@ -123,7 +123,7 @@ def agent(
     seed: Annotated[int, typer.Option(metavar="NUMBER", help="Seed of heartbeats and pods.")] = 1,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure what node agents cost their nodes and the API server."""
+    """Measure what agents cost nodes and the API server."""
     writable(json=json_file)
     try:
         found = agent_.measure(seconds, agents, seed)

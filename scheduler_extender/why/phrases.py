@@ -34,6 +34,7 @@ TOLD: dict[Reason, tuple[str, str]] = {
     Reason.REFUSING: ("is refusing such pods", "are refusing such pods"),
     Reason.GROUP: ("does not suit the pod's group", "do not suit the pod's group"),
     Reason.UNDECIDED: ("could not be worked out", "could not be worked out"),
+    Reason.MALFORMED: ("cannot read what it asks for", "cannot read what it asks for"),
     Reason.OUT_OF_DATE: ("may have changed unseen", "may have changed unseen"),
     Reason.OTHER: ("refuses it", "refuse it"),
 }

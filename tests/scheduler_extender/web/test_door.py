@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_on_loopback_nothing_is_asked(local: Running, path: str) -> None:
 def test_on_loopback_another_name_is_refused(local: Running, host: str) -> None:
     answer = local.admin.get("/map", headers={"Host": host})
     assert answer.status_code == 403
-    assert "loopback names only" in answer.json()["error"]
+    assert re.search("neither localhost nor|loopback names only", answer.json()["error"])
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_form_of_another_origin_is_refused(
 ) -> None:
     answer = outside.admin.post(path, data={"pod": POD, "token": ADA}, headers=headers)
     assert answer.status_code == 403
-    assert "sent by a page of another" in answer.json()["error"]
+    assert re.search("may not ask here|a page of another", answer.json()["error"])
 
 
 def test_a_form_of_our_own_is_answered(local: Running) -> None:
