@@ -62,15 +62,27 @@ class GroupBoard(Board):
             return GroupLook(standing, domains, self._groups.starts, self._groups.changes)
 
     def look_at_waiting(
-        self, *, at_once: bool = False, late: Callable[[], bool] = lambda: False
+        self,
+        *,
+        at_once: bool = False,
+        late: Callable[[], bool] = lambda: False,
     ) -> Keeping | WaitingLook:
         """The places that are kept for groups, if they are remembered; else all that they depend
         on. With ``at_once`` it raises :class:`.NotAtOnceError` where that is much."""
         with self._lock:
             self._expire(at_once=at_once)
-            waiting, version = self._groups.waiting(), self._version
-            if self._keeping.version == version:
+            self._groups.waiting()  # whose changes are a part of the version
+            if self._keeping.version == self._version:
                 return self._keeping
+        return self.waiting_look(at_once=at_once, late=late)
+
+    def waiting_look(
+        self, *, at_once: bool = False, late: Callable[[], bool] = lambda: False
+    ) -> WaitingLook:
+        """All that the places depend on that are kept for groups."""
+        with self._lock:
+            self._expire(at_once=at_once)
+            waiting, version = self._groups.waiting(), self._version
             placed = self._placed(waiting)
             wheres = dict.fromkeys(where for _, where in placed)
             domains = {where: self._domains.names(*where, self._nodes) for where in wheres}

@@ -39,7 +39,15 @@ from scheduler_extender.state.groups import (
     in_no_domain,
     members_domain,
 )
-from scheduler_extender.state.keeping import Alike, Keeping, Share, keep, merged
+from scheduler_extender.state.keeping import (
+    Alike,
+    Keeping,
+    Share,
+    keep,
+    kept_for,
+    merged,
+    without_node,
+)
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.members import Member
 from scheduler_extender.state.node import NodeFacts
@@ -120,6 +128,27 @@ def gather(
                 return found
     found.late = True
     return found
+
+
+def kept_elsewhere(
+    cluster: Cluster, member: Member, name: NodeName, late: Callable[[], bool]
+) -> bool:
+    """Whether all places that are kept for other groups can be kept on other nodes than this one.
+
+    Places are kept where most are free, so what a gang's first members take may move those of
+    another group to a node that its scheduler has chosen for a later member. The gang is to be
+    bound whole, so they move on, if they can. What there is no time for counts as no.
+    """
+    look = cluster.look_at_group(member.membership, member.uid)
+    asking = _Gatherer(cluster, member, look, late, at_once=False, instead={})
+    waiting = cluster.waiting_look(late=late)
+    group = member.membership.group
+    try:
+        now = kept_for(keep(without_node(waiting, NodeName("")), asking.count))
+        then = kept_for(keep(without_node(waiting, name), asking.count))
+    except OutOfTimeError:
+        return False
+    return all(then[other] >= places for other, places in now.items() if other != group)
 
 
 def _is_over(cluster: Cluster, until: float) -> bool:
@@ -303,14 +332,14 @@ class _Gatherer:
         if isinstance(look, Keeping):
             return look
         try:
-            found = keep(look, self._count)
+            found = keep(look, self.count)
         except OutOfTimeError:
             self._found.late = True
             return Keeping(None)
         self._cluster.remember_keeping(found)
         return found
 
-    def _count(self, alike: Alike, request: GpuRequest) -> int:
+    def count(self, alike: Alike, request: GpuRequest) -> int:
         """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
         state = alike.states[request.resource]
         question = PlaceCount(request, MOST_PLACES, merged(alike.kept))

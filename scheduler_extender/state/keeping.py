@@ -9,9 +9,9 @@ few milliseconds.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from scheduler_extender.membership import Group
@@ -121,6 +121,23 @@ class Keeping:
         if len(self.shares) > REMEMBERED_SHARES:
             self.shares.popitem(last=False)
         return found
+
+
+def kept_for(keeping: Keeping) -> Counter[Group]:
+    """How many places each group has."""
+    found = Counter[Group]()
+    for places in keeping.kept.values():
+        for group, arrivals in places:
+            found[group] += arrivals.count
+    return found
+
+
+def without_node(look: WaitingLook, name: NodeName) -> WaitingLook:
+    """The same look where nothing can be kept on a node."""
+    alike = tuple(
+        replace(each, nodes=[node for node in each.nodes if node != name]) for each in look.alike
+    )
+    return replace(look, alike=tuple(each for each in alike if each.nodes))
 
 
 def most_places(room: Mapping[str, int], request: GpuRequest) -> int:

@@ -19,7 +19,8 @@ from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, sets_of
 from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.groupenquiry import gather
+from scheduler_extender.state.groupenquiry import gather, kept_elsewhere
+from scheduler_extender.state.groups import KEPT
 from scheduler_extender.state.members import Member, as_member
 from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodRecord
@@ -327,8 +328,12 @@ def _asked_of_group(
     found = gather(cluster, member, [facts.name], late=late, instead=instead)
     if found.late:
         raise BindError(STILL_COUNTING)
-    if found.rejections:
-        raise _refused(found.rejections[facts.name])
+    why = found.rejections.get(facts.name)
+    gang = member.membership.gang
+    if why is not None and not (
+        why is KEPT and gang and kept_elsewhere(cluster, member, facts.name, late)
+    ):
+        raise _refused(why)
     return found.starts
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.decision import SIBLINGS
-from scheduler_extender.state.groups import ANOTHER_CHOSEN
+from scheduler_extender.state.groups import ANOTHER_CHOSEN, KEPT, TOO_SMALL
 from scheduler_extender.state.pods import pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
@@ -229,3 +229,33 @@ def test_a_gang_of_many_small_pods_fits_a_rack_tray_by_tray() -> None:
         assert scheduler.passing(each) == rack("a", 4)
     for i, each in enumerate(pods):
         assert scheduler.bind(each, rack("a", 4)[i % 4]) == ""
+
+
+def test_places_kept_for_another_group_make_way_where_it_has_others() -> None:
+    """While members of a gang are bound, what is kept for others may move to a node that a member
+    was sent to. It moves on then, and the gang is bound whole."""
+    for room in (2, 1):
+        scheduler = Scheduler({"a": 3})
+        assert scheduler.bind(member("b0", "other", 2, 1), "a-02") == ""
+        assert scheduler.bind(pod(3, name="plain", uid="plain"), "a-02") == ""
+        assert scheduler.bind(pod(4 - room, name="beside", uid="beside"), "a-01") == ""
+        gang_of_five = [member(f"g{i}", "", 5, 1, labels={LABEL: "g"}) for i in range(5)]
+        passing = [scheduler.passing(each) for each in gang_of_five]
+        if room == 1:
+            assert passing == [[]] * 5
+            continue
+        assert passing == [["a-00", "a-01"]] * 5
+        assert [scheduler.bind(each, "a-00") for each in gang_of_five[:4]] == [""] * 4
+        assert scheduler.bind(gang_of_five[4], "a-01") == ""
+        assert scheduler.bind(member("b1", "other", 2, 1), "a-01") == ""
+
+
+def test_a_place_that_can_be_kept_nowhere_else_is_not_given_to_a_gang() -> None:
+    scheduler = Scheduler({"a": 2})
+    assert scheduler.bind(member("b0", "other", 2, 2), "a-01") == ""
+    assert scheduler.bind(pod(2, name="plain", uid="plain"), "a-01") == ""
+    pods = [member(f"g{i}", "", 2, 1, labels={LABEL: "g"}) for i in range(2)]
+    assert [scheduler.passing(each) for each in pods] == [["a-00"]] * 2
+    beside = pod(2, name="beside", uid="beside")
+    assert scheduler.bind(beside, "a-00") == "", "plain pods know nothing of kept places"
+    assert scheduler.bind(pods[0], "a-00") in (KEPT.reason, TOO_SMALL.reason)
