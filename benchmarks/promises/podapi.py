@@ -52,8 +52,8 @@ class PodApi:
         if fate < faults.late_commits:
             self._scene.tally.late_commits += 1
             if timeline.rng.random() < WRITTEN:
-                limit = dict(query).get("timeout")
-                longest = float(limit.removesuffix("s")) + ETCD if limit else faults.limit
+                limit = dict(query).get("timeout", "")
+                longest = float(limit.removesuffix("ms")) / 1000 + ETCD if limit else faults.limit
                 when = timeline.rng.uniform(0, longest)
                 timeline.after(when, partial(self._commit_late, entry, binding))
             raise ApiUnreachable("timed out")
