@@ -76,7 +76,7 @@ def why(
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Say why a pod waits and what would help, or what GPUs it got.
+    """Say why a pod waits and what would help.
 
     POD is the name of a pod, or KIND/NAME of what makes pods, such as deployment/train, job/train,
     jobset/train or pytorchjob/train. The command needs a kubeconfig and the rights to list nodes,
