@@ -117,6 +117,7 @@ class Gate:
         self._let_in = Remembered[bool](LET_IN_SECONDS, REMEMBERED)
         self._rates = [RateLimit(0.0, REVIEW_RATE, REVIEW_BURST) for _ in range(2)]
         self._threads = [anyio.CapacityLimiter(REVIEW_THREADS) for _ in range(2)]
+        self._asking = [0, 0]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 401, 403 or 503."""
@@ -152,8 +153,14 @@ class Gate:
             if allowed is not None:
                 self._check(known[0], verb, path, allowed[0])
                 return
-        threads = self._way(let_in_before=self._let_in.get(key, now) is not None)
-        user, right = await self._ask(token, known[0] if known else None, verb, path, threads)
+        kind = int(self._let_in.get(key, now) is not None)
+        self._check_load(kind)
+        # Counted from here on: a request waits for a thread only after the loop has gone on.
+        self._asking[kind] += 1
+        try:
+            user, right = await self._ask(token, known[0] if known else None, verb, path, kind)
+        finally:
+            self._asking[kind] -= 1
         now = self._clock()
         self._users.put(key, user, now)
         if user is None:
@@ -169,27 +176,20 @@ class Gate:
             said = f"{who} may not {verb} {path}: a ClusterRole with nonResourceURLs allows it"
             raise _Refused(403, Lack.RIGHT, said)
 
-    def _way(self, *, let_in_before: bool) -> anyio.CapacityLimiter:
-        """The threads that may ask. Raises :class:`_Refused` where the API server is asked about
-        too many tokens."""
-        threads, rate = self._threads[let_in_before], self._rates[let_in_before]
-        waiting = threads.statistics().tasks_waiting
-        if waiting >= REVIEWS_WAITING or not rate.allows("", self._clock()):
+    def _check_load(self, kind: int) -> None:
+        """Raises :class:`_Refused` where the API server is asked about too many tokens of this
+        kind: 1 for those that were let in before."""
+        full = self._asking[kind] >= REVIEW_THREADS + REVIEWS_WAITING
+        if full or not self._rates[kind].allows("", self._clock()):
             raise _Refused(503, Lack.JUDGE, "too many tokens are being judged, try again")
-        return threads
 
     async def _ask(
-        self,
-        token: str,
-        user: User | None,
-        verb: str,
-        path: str,
-        threads: anyio.CapacityLimiter,
+        self, token: str, user: User | None, verb: str, path: str, kind: int
     ) -> tuple[User | None, bool]:
         assert self._reviews is not None  # noqa: S101 (for the type)
         try:
             return await anyio.to_thread.run_sync(
-                _review, self._reviews, token, user, verb, path, limiter=threads
+                _review, self._reviews, token, user, verb, path, limiter=self._threads[kind]
             )
         except ApiFailure as error:
             word = f"{error.status} {error.reason}" if isinstance(error, ApiError) else "no answer"

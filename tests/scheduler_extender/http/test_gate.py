@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
+from starlette.types import Message, Receive, Scope, Send
 
 from scheduler_extender.http import gate
 from scheduler_extender.http.addresses import Addresses
-from scheduler_extender.http.gate import Remembered
+from scheduler_extender.http.gate import Gate, Remembered
+from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.kube import reviews
 from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.serving import open_doors
@@ -242,6 +246,40 @@ def test_tokens_that_wait_to_be_judged_do_not_keep_out_those_that_were_good(
         assert ask(service, "/v1/snapshot", "the-token-of-ada").status_code == 200
         fake.allow()
         assert sorted(one.result().status_code for one in waiting) == [401] * most + [503]
+
+
+def test_no_more_wait_to_be_judged_although_all_come_at_once(
+    judge: Reviews, fake: FakeApiServer
+) -> None:
+    """All requests start in one turn of the event loop: none waits yet when the last one asks."""
+    most = gate.REVIEW_THREADS + gate.REVIEWS_WAITING
+
+    async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("nobody has a good token")
+
+    async def go() -> list[int]:
+        statuses: list[int] = []
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                if message["status"] == 503:
+                    fake.allow()  # this one need not wait, so the others need not either
+
+        async def one(number: int) -> None:
+            token = (b"authorization", f"Bearer token-{number}".encode())
+            scope: Scope = {"type": "http", "method": "GET", "path": "/v1/nodes"}
+            await door({**scope, "headers": [token], "client": ("10.0.0.1", 1)}, receive, send)
+
+        await asyncio.gather(*(one(number) for number in range(most + 1)))
+        return statuses
+
+    fake.delay("tokenreviews", PATIENCE / 20)
+    door = Gate(nothing, judge, Strangers(CollectorRegistry()), lambda scope: True)
+    assert sorted(asyncio.run(go())) == [401] * most + [503]
 
 
 def test_a_slow_api_server_holds_up_no_probe(service: Running, fake: FakeApiServer) -> None:
