@@ -216,6 +216,22 @@ class Connection(HttpToolsProtocol):
         self._paused_at = self.loop.time()
         left = max(0.0, self.limits.write_seconds - self._paused_for)
         self._writing = self.loop.call_later(left, self.transport.abort)
+        self._make_answers_fit()
+
+    def _make_answers_fit(self) -> None:
+        """Cut clients off, the one that has not read for longest first, until what the others have
+        not read is within :attr:`Limits.unread`."""
+        slow = [
+            one
+            for one in self.connections
+            if isinstance(one, Connection) and one._writing is not None
+        ]
+        unread = sum(one.transport.get_write_buffer_size() for one in slow)
+        for one in sorted(slow, key=lambda one: one._paused_at):
+            if unread <= self.limits.unread:
+                return
+            unread -= one.transport.get_write_buffer_size()
+            one.transport.abort()
 
     def resume_writing(self) -> None:
         """The client reads again."""

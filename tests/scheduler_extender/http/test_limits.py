@@ -239,6 +239,23 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
         assert len(everything(client)) < len(body)
 
 
+def test_answers_that_nobody_reads_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them may wait for write_seconds; 512 of the admin port's would fill the memory."""
+    monkeypatch.setattr("scheduler_extender.http.endpoint.PIECE", 1 << 30)  # as the admin port's
+    names = [f"{'n' * 200}{i}" for i in range(50_000)]
+    body = json.dumps({**ASK, "NodeNames": names}).encode()
+    limits = replace(UNHURRIED, unread=2 * len(body))
+    with running(NODE, limits=limits) as service, ExitStack() as stack:
+        # Sockets hold some of each answer, but not two thirds of it.
+        clients = [stack.enter_context(connected(service.ports[0])) for _ in range(6)]
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            client.sendall(head(len(body), "/scheduler/prioritize", "Connection: close\r\n") + body)
+            assert client.recv(1)
+        first, *_, last = [len(everything(client)) for client in clients]
+        assert first < len(body) < last, "the one that was asked for first is cut off"
+
+
 def test_a_long_answer_that_is_read_arrives_whole() -> None:
     names = [f"{'n' * 200}{i}" for i in range(20_000)]
     with running(NODE) as service:
