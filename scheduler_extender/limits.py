@@ -77,11 +77,11 @@ class Limits:
     waited longest without a request makes room, and if all are busy only /healthz and /readyz are
     answered. ``header_bytes`` of one request. Seconds from the first byte until the headers are
     complete (``header_seconds``), then until the body is (``body_seconds``); seconds in which a
-    client may keep an answer waiting by not reading it (``write_seconds``); bytes of all such answers
-    together (``unread``), over which the one that has waited longest is cut off; seconds of an idle
-    connection (``idle_seconds``: longer than the 90 s of Go's client, which does not repeat a POST
-    on a connection that we have closed). ``pipelined`` requests wait behind one that is being
-    answered.
+    client may keep an answer waiting by not reading it (``write_seconds``); bytes of all such
+    answers together (``unread``), over which the one that has waited longest is cut off; seconds of
+    an idle connection (``idle_seconds``: longer than the 90 s of Go's client, which does not repeat
+    a POST on a connection that we have closed). ``pipelined`` requests wait behind one that is
+    being answered.
     """
 
     handshakes: int = 128
