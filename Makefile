@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart sbom sizes lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart plugin sbom sizes lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,9 @@ bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do
 chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manifests/base
 	$(BIN)/python -m manifests.generatechart
 
+plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew
+	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin
+
 sbom: $(VENV)/dev.stamp          ## the packages of both images as CycloneDX bills of materials
 	$(BIN)/python -m requirements.billofmaterials --output $(OUT)
 
@@ -62,7 +65,7 @@ lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, 
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --group build --universal --generate-hashes --no-emit-index-url --no-header -q --upgrade -o requirements/dev.txt
 	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/run.txt
-	for each in agent extender; do \
+	for each in agent extender plugin; do \
 	  $(BIN)/uv pip compile --group $$each --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/$$each.txt || exit 1; done
 	$(BIN)/uv pip compile --group build --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/build.txt
 

@@ -19,12 +19,17 @@ LOCKS = [Path(__file__).with_name(f"{image}.txt") for image in ("agent", "extend
 MB = 1_000_000
 
 
-def locked_names(text: str) -> Iterator[str]:
-    """The names of a lock's packages that belong on this machine."""
+def locked_requirements(text: str) -> Iterator[Requirement]:
+    """A lock's packages that belong on this machine."""
     for line in re.findall(r"^[A-Za-z0-9].*==.*$", text, re.MULTILINE):
         wanted = Requirement(line.rstrip("\\ "))
         if wanted.marker is None or wanted.marker.evaluate():
-            yield wanted.name
+            yield wanted
+
+
+def locked_names(text: str) -> Iterator[str]:
+    """Their names."""
+    return (wanted.name for wanted in locked_requirements(text))
 
 
 def size(found: Distribution) -> int:

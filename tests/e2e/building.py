@@ -187,6 +187,7 @@ HELM = ProgramSet(
     # Which Kubernetes it takes to be there when it is not asked about a cluster.
     f"-X {_HELM}/pkg/chartutil.k8sVersionMajor=1 -X {_HELM}/pkg/chartutil.k8sVersionMinor=36",
 )
+KREW = ProgramSet(HERE / "krew", ("krew",), ("sigs.k8s.io/krew/cmd/krew",), "")
 
 
 def plugin_versions() -> Sequence[str]:

@@ -1,0 +1,149 @@
+"""``make plugin``: the kubectl plugin as one archive for this platform, and its manifest for krew.
+
+The program is a PEX, a zip file that Python runs: our wheel with the packages of
+``requirements/plugin.txt``, taken from the environment in which this runs. Some of them are
+compiled, so it is for one platform and one minor version of Python, which must be on the PATH.
+
+https://docs.pex-tool.org, https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import platform
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from requirements.sizes import locked_requirements
+
+ROOT = Path(__file__).parents[1]
+LOCK = ROOT / "requirements" / "plugin.txt"
+PROGRAM = "kubectl-gpu_topology"
+NAME = "gpu-topology"
+FOR_EVER = 1800
+"""Seconds after which a program is given up."""
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+"""Go's names, which krew uses, by those of ``uname -m``."""
+
+
+class PluginError(Exception):
+    """The plugin cannot be built here; the message is one line."""
+
+
+def build_program(path: Path) -> None:
+    """Write the program. Raises :class:`PluginError`."""
+    environment = Path(sys.prefix)
+    with tempfile.TemporaryDirectory() as folder:
+        build = ("wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index")
+        _run([sys.executable, "-m", "pip", *build, "--wheel-dir", folder, str(ROOT)])
+        (wheel,) = Path(folder).glob("*.whl")
+        pins = Path(folder) / "pins.txt"
+        pins.write_text("\n".join(map(str, locked_requirements(LOCK.read_text()))))
+        _run(
+            [
+                *(sys.executable, "-m", "pex", "--venv-repository", str(environment)),
+                *("--no-transitive", "--requirement", str(pins), str(wheel)),
+                *("--console-script", PROGRAM, "--output-file", str(path)),
+                *("--python-shebang", "/usr/bin/env python3", "--disable-cache"),
+            ]
+        )
+
+
+def archive(program: Path) -> bytes:
+    """The program and our licence as a tar.gz; equal programs give equal archives."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for path, mode in ((ROOT / "LICENSE", 0o644), (program, 0o755)):
+            content = path.read_bytes()
+            entry = tarfile.TarInfo(path.name)
+            entry.size, entry.mode = len(content), mode
+            tar.addfile(entry, io.BytesIO(content))
+    return gzip.compress(packed.getvalue(), compresslevel=1, mtime=0)  # the zip is packed already
+
+
+def manifest(version: str, address: str, digest: str) -> dict[str, Any]:
+    """What krew needs to know: the archive's address and its SHA-256 in hexadecimal digits."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    matches = {"os": _system(), "arch": _architecture()}
+    one = {
+        "selector": {"matchLabels": matches},
+        "uri": address,
+        "sha256": digest,
+        "bin": PROGRAM,
+        "files": [{"from": name, "to": "."} for name in (PROGRAM, "LICENSE")],
+    }
+    return {
+        "apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
+        "kind": "Plugin",
+        "metadata": {"name": NAME},
+        "spec": {
+            "version": f"v{version}",
+            "shortDescription": "Why GPU pods wait, and where GPUs are free",
+            "description": (
+                "Says why a pod waits for GPUs and what would help, which GPUs a pod got and "
+                "whether they keep what it asked for, and where GPUs are free. It reads nodes, "
+                "pods and GPUTopology objects with your own rights."
+            ),
+            "caveats": f"Python {python} has to be on the PATH.",
+            "platforms": [one],
+        },
+    }
+
+
+def _system() -> str:
+    return platform.system().lower()
+
+
+def _architecture() -> str:
+    machine = platform.machine()
+    return ARCHITECTURES.get(machine, machine)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FOR_EVER)
+    if done.returncode:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no word why"]
+        raise PluginError(f"{re.sub(r'.*/', '', command[0])} {command[2]}: {last[0]}")
+
+
+def main() -> int:
+    """Write archive and manifest where ``--output`` says; 1 where they cannot be built."""
+    parser = argparse.ArgumentParser(description="Build the kubectl plugin for this platform.")
+    parser.add_argument("--output", type=Path, required=True, help="the folder")
+    parser.add_argument(
+        "--address",
+        default="https://example.com/gpu-topology",
+        help="where the archive will be downloaded from, without its name",
+    )
+    given = parser.parse_args()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    given.output.mkdir(parents=True, exist_ok=True)
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    name = f"{PROGRAM}-{_system()}-{_architecture()}-{python}.tar.gz"
+    try:
+        build_program(given.output / PROGRAM)
+    except PluginError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    packed = archive(given.output / PROGRAM)
+    (given.output / name).write_bytes(packed)
+    address = f"{given.address.rstrip('/')}/{name}"
+    said = manifest(project["version"], address, hashlib.sha256(packed).hexdigest())
+    (given.output / f"{NAME}.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
+    sys.stdout.write(f"{given.output / name}\n{given.output / f'{NAME}.yaml'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
