@@ -58,7 +58,7 @@ _DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]*(::[0-9]+)?")
 _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 # What a part takes in JSON beside its words, a little more than less.
 _SPEC, _GPU, _MIG, _LINK, _NIC, _DISTANCE = 2_000, 250, 120, 95, 60, 32
-_STATUS, _ALLOCATION, _DEVICE = 50_000, 110, 4
+_STATUS, _ALLOCATION, _DEVICE = 50_000, 148, 4
 _NUMA_NODE, _MEMORY, _HOLDING, _BLOCK, _NUMBER = 80, 120, 60, 60, 4
 
 
