@@ -165,7 +165,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         holdings=own.holdings,
         missing=facts.missing,
         several_shares=facts.several_shares,
-        idle=idle_allocations(shown.allocations, facts.idle),
+        idle=limits.idle(idle_allocations(shown.allocations, facts.idle), shown.room),
         observed_at=holders.observed_at,
         pods_version=holders.pods_version,
     )
