@@ -61,6 +61,21 @@ class AdminPort:
 
     def get(self, path: str) -> dict[str, Any] | None:
         """What it answers, or None for 404. Raises :class:`BadInputError` for anything else."""
+        answer = self._answer(path)
+        try:
+            return None if answer is None else msgspec.json.decode(answer, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
+
+    def text(self, path: str) -> str | None:
+        """The same for an answer that is text."""
+        answer = self._answer(path)
+        try:
+            return None if answer is None else answer.decode()
+        except UnicodeDecodeError as error:
+            raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
+
+    def _answer(self, path: str) -> bytes | None:
         import urllib3
 
         self._check()
@@ -82,10 +97,7 @@ class AdminPort:
             return None
         if answer.status != 200:
             raise BadInputError(self._refusal(answer.status, answer.data))
-        try:
-            return msgspec.json.decode(answer.data, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
+        return answer.data
 
     def _check(self) -> None:
         """The URL is one, and a token is not shown to everybody on the way."""

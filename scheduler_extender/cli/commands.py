@@ -8,6 +8,7 @@ the Python type of an argument, and cannot be told not to.
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
@@ -16,13 +17,17 @@ import typer
 from scheduler_extender.cli.agent import agent
 from scheduler_extender.cli.certificates import certificates
 from scheduler_extender.cli.check import check
+from scheduler_extender.cli.clustermap import map_
 from scheduler_extender.cli.commandline import run
+from scheduler_extender.cli.completion import complete_for_kubectl
 from scheduler_extender.cli.demo import demo
 from scheduler_extender.cli.extender import extender
 from scheduler_extender.cli.importing import import_
 from scheduler_extender.cli.machines import machines
 from scheduler_extender.cli.node import node
+from scheduler_extender.cli.nodes import nodes
 from scheduler_extender.cli.unblock import unblock
+from scheduler_extender.cli.waiting import waiting
 from scheduler_extender.cli.why import why
 
 app = typer.Typer(
@@ -31,7 +36,7 @@ app = typer.Typer(
     "Every command exits with 0 when it is done, with 1 when the answer is no, and with 2 and one "
     "line on standard error when its input is wrong.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -41,7 +46,10 @@ app.command()(certificates)
 app.command("import")(import_)
 app.command()(check)
 app.command()(machines)
+app.command()(nodes)
 app.command()(node)
+app.command("map")(map_)
+app.command()(waiting)
 app.command()(unblock)
 app.command()(why)
 app.command()(demo)
@@ -75,7 +83,10 @@ plugin = typer.Typer(
     rich_markup_mode=None,
 )
 plugin.command()(check)
+plugin.command()(nodes)
 plugin.command()(node)
+plugin.command("map")(map_)
+plugin.command()(waiting)
 plugin.command()(unblock)
 plugin.command()(why)
 for each in (app, plugin):
@@ -91,3 +102,8 @@ def main() -> NoReturn:
 def kubectl_plugin() -> NoReturn:
     """The console script that kubectl runs as ``kubectl gpu-topology``."""
     run(plugin, "kubectl gpu-topology")
+
+
+def kubectl_completion() -> None:
+    """The console script that kubectl runs to complete the words of ``kubectl gpu-topology``."""
+    sys.stdout.write(complete_for_kubectl(plugin, sys.argv[1:]))

@@ -25,8 +25,8 @@ from scheduler_extender.cli.adminport import (
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, console, one_of
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
-from scheduler_extender.cli.node import token_of
 from scheduler_extender.cli.subject import subject
+from scheduler_extender.cli.tokens import token_of
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.cluster import Cluster

@@ -103,9 +103,7 @@ def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[]
     return Seen(cluster, namespaces, notes, sees_nodes, installed)
 
 
-def listed(
-    api: Reader, where: str, page: int, query: Query = ()
-) -> tuple[list[msgspec.Raw], str]:
+def listed(api: Reader, where: str, page: int, query: Query = ()) -> tuple[list[msgspec.Raw], str]:
     """All objects of a collection that ``query`` selects, page by page, and the list's
     resourceVersion."""
     found: list[msgspec.Raw] = []

@@ -36,7 +36,8 @@ class Counts:
         refused = sentence(self.refusals.items())
         if not self.takes:
             return f"no node takes it: {refused}"
-        taken = f"{self.takes:,} of {self.nodes:,} node{'s' if self.nodes != 1 else ''} would take it"
+        nodes = f"{self.nodes:,} node{'s' if self.nodes != 1 else ''}"
+        taken = f"{self.takes:,} of {nodes} would take it"
         promised = self.takes - sum(self.doubts.values())
         if self.doubts:
             taken += f" ({promised:,} with a promise)"

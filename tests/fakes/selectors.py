@@ -20,7 +20,7 @@ def selects(selector: str, labels: Mapping[str, str]) -> bool:
         found = _FORMS.fullmatch(part)
         if found is None:
             raise ValueError(
-                f'unable to parse requirement: found {part!r}, expected: an identifier'
+                f"unable to parse requirement: found {part!r}, expected: an identifier"
             )
         verdict = _meets(found, labels) and verdict
     return verdict
