@@ -22,6 +22,7 @@ from scheduler_extender.cli.commandline import run
 from scheduler_extender.cli.completion import complete_for_kubectl
 from scheduler_extender.cli.demo import demo
 from scheduler_extender.cli.extender import extender
+from scheduler_extender.cli.idle import idle
 from scheduler_extender.cli.importing import import_
 from scheduler_extender.cli.machines import machines
 from scheduler_extender.cli.node import node
@@ -50,6 +51,7 @@ app.command()(nodes)
 app.command()(node)
 app.command("map")(map_)
 app.command()(waiting)
+app.command()(idle)
 app.command()(unblock)
 app.command()(why)
 app.command()(demo)
@@ -87,6 +89,7 @@ plugin.command()(nodes)
 plugin.command()(node)
 plugin.command("map")(map_)
 plugin.command()(waiting)
+plugin.command()(idle)
 plugin.command()(unblock)
 plugin.command()(why)
 for each in (app, plugin):
