@@ -161,3 +161,17 @@ def test_where_there_is_no_time_it_is_said() -> None:
     cluster.put_pod(waiting("w", gpu_request(2, NVLINKED)))
     found = what_ends_would_do(cluster, cluster.cluster_facts(), idle, lambda: True)
     assert (found.completes, found.whole) == ({}, False)
+
+
+def test_that_a_pod_is_idle_changes_no_answer_and_wakes_nobody() -> None:
+    """An extender from before reads a record without the field, and this one decides alike."""
+    cluster = cluster_of({PAIRS: {"a": Held((0,)), "b": Held((2,))}})
+    (before,) = cluster.all_facts()
+    assert before.report is not None
+    idle = (IdleAllocation(PodUid("a"), "main", GPU, "2026-01-01T10:00:00Z"),)
+    cluster.put_report(before.name, replace(before.report, sequence=2, idle=idle))
+    (after,) = cluster.all_facts()
+    assert after.report is not None
+    assert after.report.idle == idle
+    assert after.key(GPU) == before.key(GPU)
+    assert after.report.allocations == before.report.allocations
