@@ -638,8 +638,10 @@ def test_what_is_logged(story: Story, expected: list[tuple[str, str]]) -> None:
     assert said == expected
 
 
-WORKS = shows(0, 1, 2, 3, **{f"gpu{n}": {"utilisation": 0.5} for n in range(4)})
-RESTS = shows(0, 1, 2, 3, **{f"gpu{n}": {"utilisation": 0.0} for n in range(4)})
+ALL_WORK: dict[str, Any] = {f"gpu{n}": {"utilisation": 0.5} for n in range(4)}
+ALL_REST: dict[str, Any] = {f"gpu{n}": {"utilisation": 0.0} for n in range(4)}
+WORKS = shows(0, 1, 2, 3, **ALL_WORK)
+RESTS = shows(0, 1, 2, 3, **ALL_REST)
 COMES = (Row(1, bound("1", "a")), Row(2, listed(holds("a", 0))))
 
 

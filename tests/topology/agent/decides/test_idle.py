@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.topology.agent.entries import GPU, entry
 from topology.agent.decides.holdings import Entry, Held, allocations
@@ -15,6 +17,7 @@ from topology.agent.decides.idle import (
     INSTANCE_MEMORY,
     LONGEST_GAP,
     SHORTEST,
+    STEP,
     IdleBook,
     idle_allocations,
 )
@@ -239,3 +242,47 @@ def test_a_record_that_was_tampered_with_counts_for_nothing(
     other.now, other.off = agent.now, agent.off
     other.book.remember(replace(agent.report(), **broken), other.now, other.text)
     assert other.looks(LOOK, gpu()) == [""]
+    assert other.looks(SHORTEST, gpu()) == ["13:00"], "and what is seen from now on does"
+
+
+MOMENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["rests", "works", "nobody knows", "restarts", "clock is set"]),
+        st.floats(1.0, 2 * LONGEST_GAP),
+    ),
+    max_size=40,
+)
+
+
+@given(MOMENTS)
+def test_no_story_makes_an_idle_time_longer_than_it_was(
+    moments: list[tuple[str, float]],
+) -> None:
+    """But for the rounding, and ten minutes for each restart, in which nobody looked."""
+    agent = Agent()
+    worked, slack, clock = agent.now, 600.0 + STEP, Draw()
+    for what, seconds in moments:
+        agent.now += seconds
+        if what == "restarts":
+            agent = agent.restarted(after=0.0)
+            slack += 2 * LONGEST_GAP
+        elif what == "clock is set":
+            agent.off += clock.step(seconds)
+        else:
+            told = {"rests": 0.0, "works": 0.5, "nobody knows": None}[what]
+            agent.book.look([gpu(utilisation=told)], agent.holders, agent.now)
+            worked = agent.now if what == "works" else worked
+        for idle in agent.report().idle:
+            since = datetime.fromisoformat(idle.since)
+            lasted = (datetime.fromisoformat(agent.text) - since).total_seconds()
+            assert SHORTEST - 1 <= lasted <= agent.now - worked + slack
+
+
+class Draw:
+    """Steps of the clock, forward and back in turns."""
+
+    sign = -1
+
+    def step(self, seconds: float) -> float:
+        self.sign = -self.sign
+        return self.sign * seconds * 20
