@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from scheduler_extender.cli import kubectl_completion, kubectl_plugin, main
-from tests.commands import asked
+from tests.commands import ROOT, asked
+from tests.e2e.controlplane import KUBECTL
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
+from tests.programs import started
 from tests.scheduler_extender.cli.kubecluster import Cluster
 from topology.machines import machine
 
@@ -77,3 +82,22 @@ def test_typers_own(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_version(program: object) -> None:
     done = asked(program, "--version")  # type: ignore[arg-type]
     assert (done.returncode, done.stdout.split()[0]) == (0, "gpu-topology")
+
+
+def test_kubectl_itself_completes_the_plugin(tmp_path: Path) -> None:
+    for program, function in (
+        ("kubectl-gpu_topology", "kubectl_plugin"),
+        ("kubectl_complete-gpu_topology", "kubectl_completion"),
+    ):
+        script = tmp_path / program  # as the wheel's console scripts are
+        script.write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            f"from scheduler_extender.cli import {function}\n{function}()\n"
+        )
+        script.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [str(KUBECTL), "__complete", "gpu-topology", "map", "-o", ""]
+    with started(command, stdout=PIPE, stderr=PIPE, env=environment) as child:
+        said, _ = child.communicate()
+    *choices, directive = said.splitlines()
+    assert (sorted(choices), directive) == (FORMS, ":4")
