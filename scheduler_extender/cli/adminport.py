@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import context_completions
 
 ADMIN = "https://localhost:8889"
 FORWARD = "kubectl -n gpu-topology-system port-forward service/gpu-topology-admin 8889"
@@ -23,7 +24,11 @@ TIMEOUT = 10.0
 
 ContextOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Context of the kubeconfig. Without it: the current one."),
+    typer.Option(
+        metavar="NAME",
+        help="Context of the kubeconfig. Without it: the current one.",
+        autocompletion=context_completions,
+    ),
 ]
 AdminOption = Annotated[
     str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
+from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.gpurows import FREE, reserved_gpus
@@ -35,17 +36,23 @@ class Kind:
 KINDS: dict[str, Kind] = {
     Use.FREE.value: Kind("f", "bold green", "free"),
     Use.STRANDED.value: Kind(
-        "s", "black on yellow", "stranded: free, but no other free GPU has an NVLink to it"
+        "s", "#000000 on #f5c542", "stranded: free, but no other free GPU has an NVLink to it"
     ),
-    RESERVED: Kind("R", "white on magenta", "reserved: a pod that is on its way will have it"),
-    Use.KEPT.value: Kind("K", "white on blue", "kept: its pod has the GPUs it asks for"),
-    Use.PLAIN.value: Kind("P", "white on bright_black", "plain: any GPU will do for its pod"),
-    Use.BROKEN.value: Kind("B", "bold white on red", "broken: its pod requires other GPUs"),
-    Use.ENDING.value: Kind("E", "black on cyan", "ending: its pod is on its way out"),
-    Use.SICK.value: Kind("X", "bold red reverse", "sick: unhealthy, or it does not answer"),
+    RESERVED: Kind("R", "#ffffff on #7b3fa0", "reserved: a pod that is on its way will have it"),
+    Use.KEPT.value: Kind("K", "#ffffff on #2166ac", "kept: its pod has the GPUs it asks for"),
+    Use.PLAIN.value: Kind("P", "#ffffff on #5b6770", "plain: any GPU will do for its pod"),
+    Use.BROKEN.value: Kind("B", "bold #ffffff on #c62828", "broken: its pod requires other GPUs"),
+    Use.ENDING.value: Kind("E", "#000000 on #a8d5e2", "ending: its pod is on its way out"),
+    Use.SICK.value: Kind("X", "bold reverse", "sick: unhealthy, or it does not answer"),
 }
 """By the word for it, in the order of the legend."""
-PARTLY = "a small letter of these: some of its shares are free"
+PARTLY = "a small letter in place of a capital: some of its shares are free"
+MARKS = {
+    "[ ]": "joined by NVLinks, directly or over one another",
+    "( )": "of one PCIe switch",
+    "|": "another NUMA node begins",
+}
+"""What stands around cells and between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +128,8 @@ def node_cells(state: NodeState) -> list[Text]:
             for p in part:
                 found.append(_cell(topology.gpus[p].index, state.gpus[p], words[p], width))
         first = -sum(map(len, group.parts)) - len(group.parts) + 1
-        found[first] = Text(group.opens, "dim") + found[first]
-        found[-1] = found[-1] + Text(group.closes, "dim")
+        found[first] = Text.assemble((group.opens, "dim"), found[first])
+        found[-1] = Text.assemble(found[-1], (group.closes, "dim"))
         before = _numa(topology.shape, group.parts[-1][-1])
     return found
 
@@ -133,29 +140,23 @@ def _cell(index: int, gpu: GpuState, word: str, width: int) -> Text:
     return Text(f"{index:>{width}}{letter}", kind.style)
 
 
-def legend(states: Iterable[NodeState]) -> list[Text]:
-    """What the letters mean that occur, one line each."""
+def legend(states: Iterable[NodeState]) -> Table:
+    """What the letters, brackets and bars mean that occur."""
     shown = list(states)
     there = {word for state in shown for word in words_of(state)}
-    found = [
-        Text.assemble((f" {kind.letter} ", kind.style), f" {kind.meaning}")
-        for word, kind in KINDS.items()
-        if word in there
-    ]
+    drawn = "".join(text.plain for state in shown for text in node_cells(state))
+    found = Table.grid(padding=(0, 2))
+    found.add_column(no_wrap=True)
+    found.add_column(overflow="fold")
+    for word, kind in KINDS.items():
+        if word in there:
+            found.add_row(Text.assemble((f" {kind.letter} ", kind.style)), kind.meaning)
     if any(gpu.partly for state in shown for gpu in state.gpus):
-        found.append(Text(f"    {PARTLY}"))
+        found.add_row(" k ", PARTLY)
+    for mark, meaning in MARKS.items():
+        if mark[0] in drawn:
+            found.add_row(Text(f"{mark:^3}", "dim"), meaning)
     return found
-
-
-def bracket_words(states: Iterable[NodeState]) -> list[Text]:
-    """What the brackets and bars mean that occur."""
-    marks = {
-        "[": "[ ]  joined by NVLinks",
-        "(": "( )  of one PCIe switch",
-        "|": " |   another NUMA node begins",
-    }
-    drawn = "".join(text.plain for state in states for text in node_cells(state))
-    return [Text(words) for mark, words in marks.items() if mark in drawn]
 
 
 def folded(cells: Sequence[Text], width: int) -> list[Text]:
@@ -163,7 +164,7 @@ def folded(cells: Sequence[Text], width: int) -> list[Text]:
     lines: list[Text] = []
     for cell in cells:
         if lines and cell_len(lines[-1].plain) + 1 + cell_len(cell.plain) <= width:
-            lines[-1] = lines[-1] + Text(" ") + cell
+            lines[-1] = Text.assemble(lines[-1], " ", cell)
         else:
-            lines.append(cell.copy())
+            lines.append(Text.assemble(cell))
     return lines

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
-from scheduler_extender.cli.cells import bracket_words, folded, legend, node_cells
+from scheduler_extender.cli.cells import folded, legend, node_cells
 from scheduler_extender.cli.forwarding import SYSTEM, open_map
 from scheduler_extender.cli.gpurows import GpuRow, gpu_rows, total_of, total_text
 from scheduler_extender.cli.kubeconfig import KubeconfigOption
@@ -57,7 +57,7 @@ def map_(
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Draw every node's GPUs on the terminal: who is free, held, reserved, stranded or sick.
+    """Draw every node's GPUs: free, held, stranded or sick.
 
     Each GPU is its index and a letter, with colours on a terminal; a legend stands below. Nodes
     that look alike share a line where there are many; -o wide gives each its own. The command needs
@@ -107,8 +107,7 @@ def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
         console.print()
     if found.kinds_left:
         console.print(f"… {found.kinds_left} more kinds of machines (nodes lists them)")
-    for line in (*legend(states), *bracket_words(states)):
-        console.print(line)
+    console.print(legend(states))
 
 
 def _sum(rows: Sequence[GpuRow]) -> str:

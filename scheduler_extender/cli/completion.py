@@ -1,8 +1,8 @@
 """Shell completion: names from the cluster, and what kubectl asks of a plugin.
 
 kubectl runs ``kubectl_complete-gpu_topology`` with the words typed so far, the last of them perhaps
-empty, and expects a choice on each line, with its description after a tab, and on the last line a
-colon and a number: 0 lets the shell offer files, 4 forbids it (cobra's ``ShellCompDirective``).
+empty, and expects a choice on each line, and on the last line a colon and a number: 0 lets the
+shell offer files, 4 forbids it (cobra's ``ShellCompDirective``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import io
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 TIMEOUT = 2.0
 """Seconds: somebody has pressed a key and waits."""
 MOST = 500
+"""Names that are asked for."""
+OF_FILES = ("check",)
+"""Commands whose argument is a file."""
+PROGRAM = "kubectl-gpu_topology"
 FILES, NO_FILES = 0, 4
 
 
@@ -86,29 +90,38 @@ def _listed(api: ApiServer, collection: str) -> list[str]:
 
 def complete_for_kubectl(plugin: typer.Typer, words: list[str]) -> str:
     """What ``kubectl_complete-gpu_topology`` prints for these words, the last one unfinished."""
-    from typer.completion import completion_init
+    from typer._completion_classes import completion_init  # what an app with add_completion calls
 
     completion_init()
+    command = typer.main.get_command(plugin)
     variable = "_KUBECTL_GPU_TOPOLOGY_COMPLETE"
-    *before, last = words or [""]
-    line = shlex.join(["kubectl-gpu_topology", *before]) + " " + (shlex.quote(last) if last else "")
-    # typer answers fish with "choice<tab>description" on each line, which is what kubectl wants.
+    line = [PROGRAM, *(words or [""])]
+    # As bash asks typer: it answers with a choice on each line, which is what kubectl wants.
     given = {
-        variable: "complete_fish",
-        "_TYPER_COMPLETE_ARGS": line,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        variable: "complete_bash",
+        "COMP_WORDS": shlex.join(line),
+        "COMP_CWORD": str(len(line) - 1),
     }
     said = io.StringIO()
     with _environment(given), contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-        typer.main.get_command(plugin).main(
-            args=[], prog_name="kubectl-gpu_topology", complete_var=variable, standalone_mode=False
-        )
-    choices = [line for line in said.getvalue().splitlines() if line.strip()]
-    return "\n".join([*choices, f":{NO_FILES if choices else FILES}", ""])
+        command.main(args=[], prog_name=PROGRAM, complete_var=variable, standalone_mode=False)
+    choices = [choice for choice in said.getvalue().splitlines() if choice.strip()]
+    files = not choices and _wants_file(command, words)
+    return "\n".join([*choices, f":{FILES if files else NO_FILES}", ""])
+
+
+def _wants_file(group: Any, words: list[str]) -> bool:
+    """Whether the unfinished word is a file's: the value of such an option, or of ``check``."""
+    command = group.commands.get(words[0]) if words else None
+    if command is None or len(words) < 2:
+        return False
+    if words[-2].startswith("-"):
+        return any(words[-2] in each.opts and each.metavar == "FILE" for each in command.params)
+    return words[0] in OF_FILES
 
 
 @contextlib.contextmanager
-def _environment(given: dict[str, str]) -> Any:
+def _environment(given: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,7 +20,6 @@ from topology.core.requests import GpuRequest
 GONE = "a pod that is gone"
 FREE = (Use.FREE, Use.STRANDED)
 HELD = (Use.KEPT, Use.PLAIN, Use.BROKEN, Use.ENDING)
-KEPT_FOR = "place kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ class GpuRow:
             "trouble": list(state.trouble),
             "onTheirWay": state.coming,
             "placeKeptFor": self.place_for or None,
-            "reportedSecondsAgo": None if self.reported is None else round(self.reported),
+            "observedAt": (state.facts.report.observed_at if state.facts.report else "") or None,
         }
         if gpus and state.topology is not None:
             found["devices"] = [
@@ -217,6 +215,16 @@ def total_text(nodes: int, counts: Counts, capacity: Capacity) -> str:
     >>> total_text(2, Counts(8, 3, 1, 0, 3, 1), Capacity(1, 0, 0))
     '2 nodes, 8 GPUs: 3 free, 1 stranded, 3 held, 1 sick; can still promise 1 pair'
     """
+    promised = f"can still promise {promises_text(capacity)}"
+    return f"{_many(nodes, 'node')}, {gpus_text(counts)}; {promised}"
+
+
+def gpus_text(counts: Counts) -> str:
+    """How many GPUs stand how.
+
+    >>> gpus_text(Counts(4, 0, 1, 0, 2, 1))
+    '4 GPUs: 0 free, 1 stranded, 2 held, 1 sick'
+    """
     stands = {
         "free": counts.free,
         "stranded": counts.stranded,
@@ -225,8 +233,7 @@ def total_text(nodes: int, counts: Counts, capacity: Capacity) -> str:
         "sick": counts.sick,
     }
     told = ", ".join(f"{n:,} {word}" for word, n in stands.items() if n or word == "free")
-    sizes = f"{_many(nodes, 'node')}, {_many(counts.gpus, 'GPU')}"
-    return f"{sizes}: {told}; can still promise {promises_text(capacity)}"
+    return f"{_many(counts.gpus, 'GPU')}: {told}"
 
 
 def promises_text(capacity: Capacity) -> str:
@@ -264,11 +271,3 @@ def ago(seconds: float | None) -> str:
     ('1 min ago', 'unknown')
     """
     return "unknown" if seconds is None else f"{duration(seconds)} ago"
-
-
-def uses_in(states: Sequence[NodeState]) -> Counter[Use]:
-    """How many GPUs stand how."""
-    found: Counter[Use] = Counter()
-    for state in states:
-        found.update(state.uses)
-    return found

@@ -17,6 +17,7 @@ import typer
 
 from scheduler_extender.cli.adminport import ADMIN, AdminPort
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import namespace_completions
 from scheduler_extender.cli.inputs import cluster_file, log_json
 from scheduler_extender.cli.kubeconfig import asking
 from scheduler_extender.files import clusterfile
@@ -49,6 +50,7 @@ WhoseOption = Annotated[
         metavar="NAME",
         help="Whose pods are listed where you may not list those of all namespaces. Without it: "
         "the one of the context.",
+        autocompletion=namespace_completions,
     ),
 ]
 SelectorOption = Annotated[
@@ -60,6 +62,9 @@ SelectorOption = Annotated[
         help="Only the nodes with these labels, as kubectl takes it, such as pool=a100,zone!=b.",
     ),
 ]
+
+
+MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,10 @@ def _at_api_server(where: Where, *, live: bool) -> Iterator[Callable[[], Look]]:
 
             def look() -> Look:
                 seen.cluster.expire()
-                view = View(time.time(), seen.namespaces)
+                today = time.time()
+                if live:  # ages change once a minute, so that an answer does not by them alone
+                    today -= today % MINUTE
+                view = View(today, seen.namespaces)
                 return Look(seen.cluster, view, tuple(seen.notes), namespace, api)
 
             yield look

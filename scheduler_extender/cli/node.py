@@ -68,7 +68,7 @@ def node(
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Show a node's GPUs, who holds them, and what joins them; or resume the node.
+    """Show a node's GPUs, who holds them, and their links.
 
     NODE is the name of a node. The command needs the rights to list nodes, pods and gputopologies,
     and says what it may not see. A node whose kubelet refused pods in a row takes none for a while;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -13,6 +14,8 @@ from scheduler_extender.cli.gpurows import (
     GpuRow,
     ago,
     gpu_rows,
+    gpus_text,
+    promises_text,
     total_of,
     total_text,
 )
@@ -29,7 +32,7 @@ from scheduler_extender.cli.looking import (
 )
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
 from scheduler_extender.cli.tokens import port_of
-from scheduler_extender.terminal import show
+from scheduler_extender.terminal import fits, show
 
 NOBODY = "no node with GPUs is known"
 
@@ -46,7 +49,7 @@ def nodes(
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
-    """List the nodes with GPUs: how many are free, stranded, held or sick, and what they promise.
+    """List the nodes with GPUs, and what they can still promise.
 
     Stranded is a free GPU without an NVLink to another free one. Pairs, quads and whole are how
     many pods the node can still be promised to that ask for two or four GPUs that NVLinks join, or
@@ -77,10 +80,25 @@ def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
     if not rows:
         console.print(NOBODY)
         return
-    show(console, _table(rows, wide=wide))
+    table = _table(rows, wide=wide)
+    if wide or fits(console, table):
+        show(console, table)
+    else:
+        for row in rows:
+            _stacked(console, row)
     counts, capacity = total_of(rows)
     console.print()
     console.print(total_text(len(rows), counts, capacity))
+
+
+def _stacked(console: Console, row: GpuRow) -> None:
+    """A node where there is no room for a table."""
+    console.print(Text(row.name, "bold", overflow="fold"))
+    promised = f"can still promise {promises_text(row.capacity)}"
+    for words in (gpus_text(row.counts), promised):
+        console.print(Padding(Text(words), (0, 0, 0, 2)))
+    for words in row.words():
+        console.print(Padding(Text(words, "yellow"), (0, 0, 0, 2)))
 
 
 def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:

@@ -39,9 +39,11 @@ def _gpus(row: GpuRow, topology: NodeTopology, *, wide: bool) -> Table:
     if wide:
         found.add_column("NUMA", justify="right", no_wrap=True)
         found.add_column("UUID", no_wrap=True)
-    found.add_column("held by", overflow="fold")
-    found.add_column("asks for", overflow="fold")
-    found.add_column("since", no_wrap=True, justify="right")
+    held = any(each.holders for each in row.state.gpus)
+    if held:
+        found.add_column("held by", overflow="fold")
+        found.add_column("asks for", overflow="fold")
+        found.add_column("for", no_wrap=True, justify="right")
     troubled = any(each.trouble for each in row.state.gpus)
     if troubled:
         found.add_column("trouble", overflow="fold")
@@ -54,7 +56,8 @@ def _gpus(row: GpuRow, topology: NodeTopology, *, wide: bool) -> Table:
         shares = f"{each.held} of {each.devices} shares: " if each.devices > 1 else ""
         by = shares + ", ".join(row.holders(each)) if each.holders else shares.rstrip(": ")
         asks = ", ".join(dict.fromkeys(holder.asks for holder in each.holders if holder.asks))
-        cells += [Text(by), Text(asks), Text(_since(row, each))]
+        if held:
+            cells += [Text(by), Text(asks), Text(_since(row, each))]
         if troubled:
             cells.append(Text(each.trouble, "red"))
         found.add_row(*cells)

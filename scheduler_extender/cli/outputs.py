@@ -38,7 +38,11 @@ class Form(Enum):
 OutputOption = Annotated[
     str,
     typer.Option(
-        "--output", "-o", metavar="FORM", help=f"{', '.join(form.value for form in Form)}."
+        "--output",
+        "-o",
+        metavar="FORM",
+        help=f"{', '.join(form.value for form in Form)}.",
+        autocompletion=lambda: [form.value for form in Form],
     ),
 ]
 WatchOption = Annotated[

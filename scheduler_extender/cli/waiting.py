@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import namespace_completions
 from scheduler_extender.cli.inputs import one_of
 from scheduler_extender.cli.kubeconfig import KubeconfigOption
 from scheduler_extender.cli.looking import (
@@ -32,7 +34,7 @@ from scheduler_extender.cli.tokens import port_of
 from scheduler_extender.explain import answers
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.terminal import show
+from scheduler_extender.terminal import fits, show
 from scheduler_extender.why.counts import Counts, counts_of
 from scheduler_extender.why.explanation import asked_text
 from scheduler_extender.why.phrases import duration
@@ -41,6 +43,8 @@ from topology.core.placement import Verdict
 
 SECONDS = 20.0
 """For how long the nodes are asked about pods; those that are left then are only listed."""
+ROOMY = 72
+"""Columns from which on a table is easier to read than a paragraph for each pod."""
 NOT_ASKED = "not asked about, for want of time: kubectl gpu-topology why says it"
 
 
@@ -53,6 +57,7 @@ def waiting(
             "-n",
             metavar="NAME",
             help="Whose pods. Without it: those of the context's namespace.",
+            autocompletion=namespace_completions,
         ),
     ] = None,
     everybody: Annotated[
@@ -82,7 +87,7 @@ def waiting(
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
-    """List the pods that wait for GPUs, with the reason in one line each.
+    """List the pods that wait for GPUs, and why, in one line each.
 
     The reason counts the nodes by what they answer; why POD says more about one pod. The command
     needs the rights to list pods, nodes and gputopologies, and says what it may not see. Exits with
@@ -131,11 +136,11 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row as data."""
-        counts = self.counts
+        counts, since = self.counts, self.waits.since
         return {
             "pod": self.name,
             "asks": asked_text(self.waits.pod),
-            "waitsSeconds": None if self.seconds is None else round(self.seconds),
+            "since": None if since is None else datetime.fromtimestamp(since, UTC).isoformat(),
             "gated": self.waits.gated,
             "reason": self.reason,
             "nodes": None if counts is None else counts.nodes,
@@ -256,7 +261,25 @@ def draw(console: Console, rows: Sequence[Row], *, wide: bool) -> None:
     if not rows:
         console.print("no pod waits for GPUs")
         return
-    show(console, _table(rows, wide=wide))
+    table = _table(rows, wide=wide)
+    if wide or (fits(console, table) and console.width >= ROOMY):
+        show(console, table)
+        return
+    for row in rows:
+        _stacked(console, row)
+
+
+def _stacked(console: Console, row: Row) -> None:
+    """A pod where there is no room for a table."""
+    console.print(Text(row.name, "bold", overflow="fold"))
+    since = "" if row.seconds is None else f", waits for {duration(row.seconds)}"
+    asks = f"asks for {asked_text(row.waits.pod)}" if asked_text(row.waits.pod) else "unreadable"
+    console.print(Padding(Text(f"{asks}{since}"), (0, 0, 0, 2)))
+    console.print(Padding(Text(row.reason, _style(row)), (0, 0, 0, 2)))
+
+
+def _style(row: Row) -> str:
+    return "red" if row.hopeless else "yellow"
 
 
 def _table(rows: Sequence[Row], *, wide: bool) -> Table:
@@ -276,5 +299,5 @@ def _table(rows: Sequence[Row], *, wide: bool) -> Table:
         if wide:
             counts = row.counts
             cells.append(Text("–" if counts is None else f"{counts.takes}/{counts.nodes}"))
-        found.add_row(*cells, Text(row.reason, "red" if row.hopeless else "yellow"))
+        found.add_row(*cells, Text(row.reason, _style(row)))
     return found

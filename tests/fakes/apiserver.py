@@ -727,6 +727,7 @@ def _labelled(items: list[Json], selector: str | None) -> list[Json]:
     if not selector:
         return items
     try:
+        selects(selector, {})  # an unreadable one is refused, though there is nothing to select
         return [obj for obj in items if selects(selector, obj["metadata"].get("labels") or {})]
     except ValueError as error:
         raise _StatusAnswer(400, str(error)) from error
