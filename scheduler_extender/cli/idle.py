@@ -15,6 +15,7 @@ from rich.text import Text
 
 from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import namespace_completions
 from scheduler_extender.cli.inputs import one_of
 from scheduler_extender.cli.kubeconfig import KubeconfigOption
 from scheduler_extender.cli.looking import (
@@ -60,6 +61,7 @@ def idle(
             "-n",
             metavar="NAME",
             help="Whose pods. Without it: those of the context's namespace.",
+            autocompletion=namespace_completions,
         ),
     ] = None,
     everybody: Annotated[
@@ -212,7 +214,9 @@ def told(look: Look, selector: str | None, shortest: float, *, everybody: bool) 
         everywhere = [pod for pod in everywhere if pod.uid in labelled]
     chosen = [pod for pod in everywhere if everybody or pod.namespace == look.namespace]
     until = time.monotonic() + SECONDS
-    found = what_ends_would_do(look.cluster, seen, everywhere, lambda: time.monotonic() > until)
+    shown = {pod.node for pod in chosen}
+    beside = [pod for pod in everywhere if pod.node in shown]
+    found = what_ends_would_do(look.cluster, seen, beside, lambda: time.monotonic() > until)
     names = {pod.uid: look.view.name(pod.namespace, pod.pod) for pod in everywhere}
     rows = [
         Row(p, names[p.uid], tuple(found.completes.get(p.uid, ())), names,
