@@ -89,10 +89,10 @@ class GpuRow:
         namespace, _, name = self.state.place_for.partition("/")
         return self.view.name(namespace, name) if name else ""
 
-    def words(self) -> list[str]:
-        """What is particular about the node."""
+    def words(self, *, counted: bool = False) -> list[str]:
+        """What is particular about the node; reserved GPUs where they are not ``counted``."""
         found = [flag.value for flag in Flag if flag in self.state.flags and flag not in TOLD_APART]
-        if self.state.coming:
+        if self.state.coming and not counted:
             unit = "share" if Flag.SHARED in self.state.flags else "GPU"
             found.append(f"{_many(self.state.coming, unit)} reserved for pods on their way")
         if self.place_for:

@@ -97,14 +97,15 @@ def _stacked(console: Console, row: GpuRow) -> None:
     promised = f"can still promise {promises_text(row.capacity)}"
     for words in (gpus_text(row.counts), promised):
         console.print(Padding(Text(words), (0, 0, 0, 2)))
-    for words in row.words():
+    for words in row.words(counted=True):
         console.print(Padding(Text(words, "yellow"), (0, 0, 0, 2)))
 
 
 def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     found.add_column("node", overflow="fold", no_wrap=True)
-    numbers = ["GPUs", "free", "stranded", *(["reserved"] if wide else []), "held", "sick"]
+    reserved = wide or any(row.counts.reserved for row in rows)
+    numbers = ["GPUs", "free", "stranded", *(["reserved"] if reserved else []), "held", "sick"]
     for header in numbers:
         found.add_column(header, justify="right", no_wrap=True)
     for header in ("pairs", "quads", "whole"):
@@ -112,7 +113,7 @@ def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
     if wide:
         found.add_column("machine", overflow="fold")
         found.add_column("reported", no_wrap=True)
-    beware = any(row.words() for row in rows)
+    beware = any(row.words(counted=True) for row in rows)
     if beware:
         found.add_column("beware", overflow="fold")
     for row in rows:
@@ -121,7 +122,7 @@ def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
             Text(str(counts.gpus or "–")),
             Text(str(counts.free), "green" if counts.free else "dim"),
             _figure(counts.stranded, "yellow"),
-            *([_figure(counts.reserved, "magenta")] if wide else []),
+            *([_figure(counts.reserved, "magenta")] if reserved else []),
             Text(str(counts.held), "" if counts.held else "dim"),
             _figure(counts.sick, "red"),
             *(_figure(n, "green") for n in (can.pairs, can.quads, can.nodes)),
@@ -129,7 +130,7 @@ def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
         if wide:
             cells += [Text(row.state.kind), Text(ago(row.reported))]
         if beware:
-            cells.append(Text("; ".join(row.words()), "yellow"))
+            cells.append(Text("; ".join(row.words(counted=True)), "yellow"))
         found.add_row(Text(row.name), *cells)
     return found
 
