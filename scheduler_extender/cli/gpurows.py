@@ -12,7 +12,15 @@ from scheduler_extender.cli.looking import Look
 from scheduler_extender.explain import serves_nothing
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.web.capacity import Capacities, Capacity
-from scheduler_extender.web.nodes import Flag, GpuHolder, GpuState, NodeState, Use, node_state
+from scheduler_extender.web.nodes import (
+    NO_RECORD,
+    Flag,
+    GpuHolder,
+    GpuState,
+    NodeState,
+    Use,
+    node_state,
+)
 from scheduler_extender.why.nearest import HIDDEN, View
 from scheduler_extender.why.phrases import duration
 from topology.core.requests import GpuRequest
@@ -166,9 +174,15 @@ def gpu_rows(look: Look, names: set[str] | None = None) -> list[GpuRow]:
 
 
 def row_of(facts: NodeFacts, capacities: Capacities, view: View) -> GpuRow:
-    """A node."""
-    state = node_state(facts)
-    capacity = Capacity() if state.topology is None else capacities.of(facts)
+    """A node. A fault of ours costs the node, not the answer: then it has a trouble."""
+    try:
+        state = node_state(facts)
+        capacity = Capacity() if state.topology is None else capacities.of(facts)
+    except Exception as error:  # noqa: BLE001 (told where the node is)
+        trouble = (f"internal error: {type(error).__name__}",)
+        bare = facts.changed(topology=None)
+        state = NodeState(bare, NO_RECORD, flags=frozenset({Flag.UNUSABLE}), trouble=trouble)
+        capacity = Capacity()
     return GpuRow(state, _counts(state), capacity, view)
 
 
