@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
+from scheduler_extender.cli.forwarding import SYSTEM
 from scheduler_extender.cli.gpurows import (
     GpuRow,
     ago,
@@ -23,15 +24,17 @@ from scheduler_extender.cli.kubeconfig import KubeconfigOption
 from scheduler_extender.cli.looking import (
     AskAdminOption,
     ClusterOption,
+    ForwardOption,
     Look,
     SelectorOption,
+    SystemOption,
     Where,
     WhoseOption,
+    extender_of,
     looking,
     selected_nodes,
 )
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
-from scheduler_extender.cli.tokens import port_of
 from scheduler_extender.terminal import fits, show
 
 NOBODY = "no node with GPUs is known"
@@ -46,6 +49,8 @@ def nodes(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     admin: AskAdminOption = None,
+    forward: ForwardOption = False,
+    system: SystemOption = SYSTEM,
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -57,8 +62,10 @@ def nodes(
     and says what it may not see. Exits with 1 if no node has GPUs.
     """
     form = form_of(output)
-    port = port_of(admin, admin_ca, token, kubeconfig, context)
-    where = Where(kubeconfig, context, namespace, cluster, port)
+    extender = extender_of(
+        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    )
+    where = Where(kubeconfig, context, namespace, cluster, extender)
     with looking(where, live=watch) as look:
         answer(lambda: told(look(), selector), form, watch=watch)
 

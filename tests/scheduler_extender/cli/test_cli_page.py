@@ -16,7 +16,16 @@ from tests.commands import ROOT, asked
 PAGE = (ROOT / "docs" / "cli.md").read_text()
 SHOWN = re.findall(r"```sh\ngpu-topology ([^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 WHERE = ("nodes", "map", "node", "waiting")
-ELSEWHERE = {"--resume", "--open", "--system", "--admin-ca", "--token", "--require", "--help"}
+ELSEWHERE = {
+    "--resume",
+    "--open",
+    "--system",
+    "--forward",
+    "--admin-ca",
+    "--token",
+    "--require",
+    "--help",
+}
 """Options that the table of options leaves out: the text tells of some, --help of the others."""
 
 
