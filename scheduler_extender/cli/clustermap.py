@@ -18,16 +18,18 @@ from scheduler_extender.cli.kubeconfig import KubeconfigOption
 from scheduler_extender.cli.looking import (
     AskAdminOption,
     ClusterOption,
+    ForwardOption,
     Look,
     SelectorOption,
+    SystemOption,
     Where,
     WhoseOption,
+    extender_of,
     looking,
     selected_nodes,
 )
 from scheduler_extender.cli.nodes import NOBODY
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
-from scheduler_extender.cli.tokens import port_of
 from scheduler_extender.web.glance import Filters, Tile, glance, some
 
 NAMES = 28
@@ -45,15 +47,13 @@ def map_(
             help="Open the map in the browser: forwards the extender's admin port until Ctrl-C.",
         ),
     ] = False,
-    system: Annotated[
-        str,
-        typer.Option("--system", metavar="NAME", help="With --open: the extender's namespace."),
-    ] = SYSTEM,
     namespace: WhoseOption = None,
     cluster: ClusterOption = None,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     admin: AskAdminOption = None,
+    forward: ForwardOption = False,
+    system: SystemOption = SYSTEM,
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -67,8 +67,10 @@ def map_(
     form = form_of(output)
     if open_:
         open_map(kubeconfig, context, system)
-    port = port_of(admin, admin_ca, token, kubeconfig, context)
-    where = Where(kubeconfig, context, namespace, cluster, port)
+    extender = extender_of(
+        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    )
+    where = Where(kubeconfig, context, namespace, cluster, extender)
     with looking(where, live=watch) as look:
         answer(lambda: told(look(), selector), form, watch=watch)
 

@@ -1,4 +1,4 @@
-"""``map --open``: forwards the extender's admin port with kubectl, and opens the map there."""
+"""Forwards the extender's admin port with kubectl, to ask it or to open it in the browser."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import re
 import shutil
 import ssl
 import subprocess
+import threading
 import webbrowser
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import typer
 
-from scheduler_extender.cli.adminport import CREATE_TOKEN, FORWARD
+from scheduler_extender.cli.adminport import CREATE_TOKEN, FORWARD, AdminPort
 from scheduler_extender.cli.commandline import BadInputError
 
 SYSTEM = "gpu-topology-system"
@@ -31,7 +33,7 @@ def open_map(kubeconfig: Path | None, context: str | None, system: str) -> NoRet
 
     Raises :class:`BadInputError` where the port cannot be forwarded.
     """
-    with forwarded(kubeconfig, context, system) as (port, lines):
+    with forwarded("--open", kubeconfig, context, system) as (port, lines):
         url = f"{scheme_of(port)}://localhost:{port}/map"
         typer.echo(f"The map is at {url} until you press Ctrl-C.")
         typer.echo(f"It asks for a token. This prints one: {_token_command(system)}")
@@ -44,17 +46,38 @@ def _token_command(system: str) -> str:
     return CREATE_TOKEN.replace(SYSTEM, system, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """That the admin port is to be forwarded and asked: the extender's namespace, the CA of the
+    port's certificate, and the token to show."""
+
+    system: str = SYSTEM
+    ca: Path | None = None
+    token: str | None = None
+
+
+@contextmanager
+def asked_over(
+    meant: Forwarding, kubeconfig: Path | None, context: str | None
+) -> Iterator[AdminPort]:
+    """The admin port, forwarded inside the block. Raises :class:`BadInputError`."""
+    with forwarded("--forward", kubeconfig, context, meant.system) as (port, lines):
+        # kubectl says a line for each connection, and waits where nobody reads them.
+        threading.Thread(target=deque, args=(lines, 0), daemon=True).start()
+        yield AdminPort(f"{scheme_of(port)}://localhost:{port}", meant.ca, meant.token)
+
+
 @contextmanager
 def forwarded(
-    kubeconfig: Path | None, context: str | None, system: str
+    flag: str, kubeconfig: Path | None, context: str | None, system: str
 ) -> Iterator[tuple[int, Iterator[str]]]:
     """The port of this machine's loopback that is forwarded, and what kubectl says from then on.
 
-    kubectl ends with the block. Raises :class:`BadInputError`.
+    kubectl ends with the block. Raises :class:`BadInputError`, which names the ``flag``.
     """
     program = shutil.which("kubectl")
     if program is None:
-        raise BadInputError(f"--open: there is no kubectl; forward the port yourself: {FORWARD}")
+        raise BadInputError(f"{flag}: there is no kubectl; forward the port yourself: {FORWARD}")
     command = [program]
     command += [] if kubeconfig is None else ["--kubeconfig", str(kubeconfig)]
     command += [] if context is None else ["--context", context]
@@ -75,7 +98,7 @@ def forwarded(
                     yield int(found[1]), child.stdout
                     return
                 said.append(line)
-            raise BadInputError(f"--open: the port cannot be forwarded: {_last(iter(said))}")
+            raise BadInputError(f"{flag}: the port cannot be forwarded: {_last(iter(said))}")
         finally:
             child.terminate()
 

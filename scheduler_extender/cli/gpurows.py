@@ -12,7 +12,15 @@ from scheduler_extender.cli.looking import Look
 from scheduler_extender.explain import serves_nothing
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.web.capacity import Capacities, Capacity
-from scheduler_extender.web.nodes import Flag, GpuHolder, GpuState, NodeState, Use, node_state
+from scheduler_extender.web.nodes import (
+    NO_RECORD,
+    Flag,
+    GpuHolder,
+    GpuState,
+    NodeState,
+    Use,
+    node_state,
+)
 from scheduler_extender.why.nearest import HIDDEN, View
 from scheduler_extender.why.phrases import duration
 from topology.core.requests import GpuRequest
@@ -89,10 +97,10 @@ class GpuRow:
         namespace, _, name = self.state.place_for.partition("/")
         return self.view.name(namespace, name) if name else ""
 
-    def words(self) -> list[str]:
-        """What is particular about the node."""
+    def words(self, *, counted: bool = False) -> list[str]:
+        """What is particular about the node; reserved GPUs where they are not ``counted``."""
         found = [flag.value for flag in Flag if flag in self.state.flags and flag not in TOLD_APART]
-        if self.state.coming:
+        if self.state.coming and not counted:
             unit = "share" if Flag.SHARED in self.state.flags else "GPU"
             found.append(f"{_many(self.state.coming, unit)} reserved for pods on their way")
         if self.place_for:
@@ -166,9 +174,15 @@ def gpu_rows(look: Look, names: set[str] | None = None) -> list[GpuRow]:
 
 
 def row_of(facts: NodeFacts, capacities: Capacities, view: View) -> GpuRow:
-    """A node."""
-    state = node_state(facts)
-    capacity = Capacity() if state.topology is None else capacities.of(facts)
+    """A node. A fault of ours costs the node, not the answer: then it has a trouble."""
+    try:
+        state = node_state(facts)
+        capacity = Capacity() if state.topology is None else capacities.of(facts)
+    except Exception as error:  # noqa: BLE001 (told where the node is)
+        trouble = (f"internal error: {type(error).__name__}",)
+        bare = facts.changed(topology=None)
+        state = NodeState(bare, NO_RECORD, flags=frozenset({Flag.UNUSABLE}), trouble=trouble)
+        capacity = Capacity()
     return GpuRow(state, _counts(state), capacity, view)
 
 

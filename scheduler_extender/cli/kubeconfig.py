@@ -35,7 +35,7 @@ def _api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer
     """The API server and the namespace."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
-    found = _path(kubeconfig)
+    found = path_of(kubeconfig)
     try:
         if found is None:
             return ApiServer.in_cluster(), "default"
@@ -82,7 +82,8 @@ def looked_at(
     return seen.cluster, View(time.time(), seen.namespaces), seen.notes
 
 
-def _path(given: Path | None) -> str | None:
+def path_of(given: Path | None) -> str | None:
+    """The kubeconfig that is meant; None where there is none."""
     if given is not None:
         return str(given)
     named = os.environ.get("KUBECONFIG", "")
@@ -101,7 +102,7 @@ def _namespace(path: str, context: str | None) -> str:
 def contexts_of(kubeconfig: Path | None) -> list[str]:
     """The names of a kubeconfig's contexts; none where there is no kubeconfig. Raises whatever a
     bad file raises."""
-    found = _path(kubeconfig)
+    found = path_of(kubeconfig)
     return [] if found is None else [str(each["name"]) for each in _contexts(found)[0]]
 
 

@@ -18,8 +18,10 @@ import typer
 from scheduler_extender.cli.adminport import ADMIN, AdminPort
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions
+from scheduler_extender.cli.forwarding import SYSTEM, Forwarding, asked_over
 from scheduler_extender.cli.inputs import cluster_file, log_json
-from scheduler_extender.cli.kubeconfig import asking
+from scheduler_extender.cli.kubeconfig import asking, path_of
+from scheduler_extender.cli.tokens import token_of
 from scheduler_extender.files import clusterfile
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
@@ -40,6 +42,19 @@ AskAdminOption = Annotated[
         metavar="URL",
         help="Ask the extender's admin port, forwarded to here, in place of the API server: it "
         f"knows the binds that are being written. For an installed one: {ADMIN}.",
+    ),
+]
+ForwardOption = Annotated[
+    bool,
+    typer.Option(
+        "--forward",
+        help="The same, and forward the port with kubectl for as long as the command runs.",
+    ),
+]
+SystemOption = Annotated[
+    str,
+    typer.Option(
+        "--system", metavar="NAME", help="With a port that is forwarded: the extender's namespace."
     ),
 ]
 WhoseOption = Annotated[
@@ -69,14 +84,45 @@ MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where to look, as the options say it. ``port`` is the extender's, None to ask nobody."""
+    """Where to look, as the options say it.
+
+    ``extender`` is how to ask the extender: at its port, or at one that has to be forwarded; None
+    to ask the API server.
+    """
 
     kubeconfig: Path | None = None
     context: str | None = None
     namespace: str | None = None
     cluster: Path | None = None
-    port: AdminPort | None = None
+    extender: AdminPort | Forwarding | None = None
     require: Verdict = Verdict.EXPECTED
+
+
+def extender_of(
+    admin: str | None,
+    ca: Path | None,
+    token: str | None,
+    whose: tuple[Path | None, str | None],
+    *,
+    forward: bool = False,
+    system: str = SYSTEM,
+) -> AdminPort | Forwarding | None:
+    """How the extender is to be asked, by the options; None where it is not.
+
+    ``whose`` are the kubeconfig and the context, whose token is shown where none is given. Raises
+    :class:`BadInputError`.
+    """
+    if admin is None and not forward:
+        if ca is not None:
+            raise BadInputError("--admin-ca: it is for --admin URL or --forward, which is missing")
+        return None
+    if admin is None:
+        found = path_of(whose[0])
+        own = token or token_of(Path(found) if found else None, whose[1], needed=False)
+        return Forwarding(system, ca, own)
+    if forward:
+        raise BadInputError("--cluster, --admin and --forward: allowed is one of them")
+    return AdminPort(admin.rstrip("/"), ca, token or token_of(*whose))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +144,7 @@ class Look:
         none."""
         if self.api is None:
             raise BadInputError(
-                f"{flag}: the API server is asked for it: not with --cluster or --admin"
+                f"{flag}: it asks the API server: not with --cluster, --admin or --forward"
             )
         return self.api
 
@@ -111,14 +157,17 @@ def looking(where: Where, *, live: bool = False) -> Iterator[Callable[[], Look]]
     """
     log_json(quiet=True)
     settings = Settings(where.require, None, all_pods_known=False)
-    if where.cluster is not None and where.port is not None:
-        raise BadInputError("--cluster and --admin: allowed is one of them")
+    if where.cluster is not None and where.extender is not None:
+        raise BadInputError("--cluster, --admin and --forward: allowed is one of them")
     if where.cluster is not None:
         content = cluster_file(where.cluster)
         yield lambda: _described(content, settings, where)
-    elif where.port is not None:
-        port = where.port
+    elif isinstance(where.extender, AdminPort):
+        port = where.extender
         yield lambda: _described(_snapshot(port), settings, where)
+    elif where.extender is not None:
+        with asked_over(where.extender, where.kubeconfig, where.context) as port:
+            yield lambda: _described(_snapshot(port), settings, where)
     else:
         yield from _at_api_server(where, live=live)
 

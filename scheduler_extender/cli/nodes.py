@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
+from scheduler_extender.cli.forwarding import SYSTEM
 from scheduler_extender.cli.gpurows import (
     GpuRow,
     ago,
@@ -23,15 +24,17 @@ from scheduler_extender.cli.kubeconfig import KubeconfigOption
 from scheduler_extender.cli.looking import (
     AskAdminOption,
     ClusterOption,
+    ForwardOption,
     Look,
     SelectorOption,
+    SystemOption,
     Where,
     WhoseOption,
+    extender_of,
     looking,
     selected_nodes,
 )
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
-from scheduler_extender.cli.tokens import port_of
 from scheduler_extender.terminal import fits, show
 
 NOBODY = "no node with GPUs is known"
@@ -46,6 +49,8 @@ def nodes(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     admin: AskAdminOption = None,
+    forward: ForwardOption = False,
+    system: SystemOption = SYSTEM,
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -57,8 +62,10 @@ def nodes(
     and says what it may not see. Exits with 1 if no node has GPUs.
     """
     form = form_of(output)
-    port = port_of(admin, admin_ca, token, kubeconfig, context)
-    where = Where(kubeconfig, context, namespace, cluster, port)
+    extender = extender_of(
+        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    )
+    where = Where(kubeconfig, context, namespace, cluster, extender)
     with looking(where, live=watch) as look:
         answer(lambda: told(look(), selector), form, watch=watch)
 
@@ -97,14 +104,15 @@ def _stacked(console: Console, row: GpuRow) -> None:
     promised = f"can still promise {promises_text(row.capacity)}"
     for words in (gpus_text(row.counts), promised):
         console.print(Padding(Text(words), (0, 0, 0, 2)))
-    for words in row.words():
+    for words in row.words(counted=True):
         console.print(Padding(Text(words, "yellow"), (0, 0, 0, 2)))
 
 
 def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     found.add_column("node", overflow="fold", no_wrap=True)
-    numbers = ["GPUs", "free", "stranded", *(["reserved"] if wide else []), "held", "sick"]
+    reserved = wide or any(row.counts.reserved for row in rows)
+    numbers = ["GPUs", "free", "stranded", *(["reserved"] if reserved else []), "held", "sick"]
     for header in numbers:
         found.add_column(header, justify="right", no_wrap=True)
     for header in ("pairs", "quads", "whole"):
@@ -112,7 +120,7 @@ def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
     if wide:
         found.add_column("machine", overflow="fold")
         found.add_column("reported", no_wrap=True)
-    beware = any(row.words() for row in rows)
+    beware = any(row.words(counted=True) for row in rows)
     if beware:
         found.add_column("beware", overflow="fold")
     for row in rows:
@@ -121,7 +129,7 @@ def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
             Text(str(counts.gpus or "–")),
             Text(str(counts.free), "green" if counts.free else "dim"),
             _figure(counts.stranded, "yellow"),
-            *([_figure(counts.reserved, "magenta")] if wide else []),
+            *([_figure(counts.reserved, "magenta")] if reserved else []),
             Text(str(counts.held), "" if counts.held else "dim"),
             _figure(counts.sick, "red"),
             *(_figure(n, "green") for n in (can.pairs, can.quads, can.nodes)),
@@ -129,7 +137,7 @@ def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
         if wide:
             cells += [Text(row.state.kind), Text(ago(row.reported))]
         if beware:
-            cells.append(Text("; ".join(row.words()), "yellow"))
+            cells.append(Text("; ".join(row.words(counted=True)), "yellow"))
         found.add_row(Text(row.name), *cells)
     return found
 

@@ -43,6 +43,8 @@ def _gpus(row: GpuRow, topology: NodeTopology, *, wide: bool) -> Table:
     if held:
         found.add_column("held by", overflow="fold")
         found.add_column("asks for", overflow="fold")
+    aged = any(_since(row, each) for each in row.state.gpus)
+    if aged:
         found.add_column("for", no_wrap=True, justify="right")
     troubled = any(each.trouble for each in row.state.gpus)
     if troubled:
@@ -57,7 +59,9 @@ def _gpus(row: GpuRow, topology: NodeTopology, *, wide: bool) -> Table:
         by = shares + ", ".join(row.holders(each)) if each.holders else shares.rstrip(": ")
         asks = ", ".join(dict.fromkeys(holder.asks for holder in each.holders if holder.asks))
         if held:
-            cells += [Text(by), Text(asks), Text(_since(row, each))]
+            cells += [Text(by), Text(asks)]
+        if aged:
+            cells.append(Text(_since(row, each)))
         if troubled:
             cells.append(Text(each.trouble, "red"))
         found.add_row(*cells)

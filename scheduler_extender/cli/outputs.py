@@ -81,9 +81,10 @@ def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:
     first = told()
     for note in first.notes:
         typer.echo(f"note: {note}", err=True)
-    _write(_text(first, form), form, first=True, watch=watch)
+    text = _text(first, form)
+    _write(text, form, first=True, watch=watch)
     if watch:
-        _follow(told, _text(first, form), form)
+        _follow(told, text, form)
     raise typer.Exit(0 if first.yes else 1)
 
 

@@ -1,26 +1,11 @@
-"""The extender's admin port as options name it, with the token that is shown to it."""
+"""The token that is shown to the extender's admin port."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from scheduler_extender.cli.adminport import CREATE_TOKEN, TOKEN_VARIABLE, AdminPort
+from scheduler_extender.cli.adminport import CREATE_TOKEN, TOKEN_VARIABLE
 from scheduler_extender.cli.commandline import BadInputError
-
-
-def port_of(
-    admin: str | None,
-    ca: Path | None,
-    token: str | None,
-    kubeconfig: Path | None,
-    context: str | None,
-) -> AdminPort | None:
-    """The port that is to be asked; None where none is named. Raises :class:`BadInputError`."""
-    if admin is None:
-        if ca is not None:
-            raise BadInputError("--admin-ca: it is for --admin URL, which is missing")
-        return None
-    return AdminPort(admin.rstrip("/"), ca, token or token_of(kubeconfig, context))
 
 
 def token_of(kubeconfig: Path | None, context: str | None, *, needed: bool = True) -> str | None:

@@ -19,18 +19,21 @@ from scheduler_extender.annotations import MANAGED, Malformed
 from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions
+from scheduler_extender.cli.forwarding import SYSTEM
 from scheduler_extender.cli.inputs import one_of
 from scheduler_extender.cli.kubeconfig import KubeconfigOption
 from scheduler_extender.cli.looking import (
     AskAdminOption,
     ClusterOption,
+    ForwardOption,
     Look,
+    SystemOption,
     Where,
+    extender_of,
     looking,
     selector_error,
 )
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
-from scheduler_extender.cli.tokens import port_of
 from scheduler_extender.explain import answers
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.pods import PodRecord, pod_record
@@ -84,6 +87,8 @@ def waiting(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     admin: AskAdminOption = None,
+    forward: ForwardOption = False,
+    system: SystemOption = SYSTEM,
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -97,8 +102,10 @@ def waiting(
     if namespace is not None and everybody:
         raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
-    port = port_of(admin, admin_ca, token, kubeconfig, context)
-    where = Where(kubeconfig, context, namespace, cluster, port, weakest)
+    extender = extender_of(
+        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    )
+    where = Where(kubeconfig, context, namespace, cluster, extender, weakest)
     with looking(where, live=watch) as look:
         answer(lambda: told(look(), selector, everybody=everybody), form, watch=watch)
 

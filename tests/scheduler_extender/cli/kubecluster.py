@@ -30,7 +30,7 @@ class Cluster:
 
     def node(self, node: NodeTopology, **held: Held) -> None:
         """A node, its record, and pods that hold GPUs, as ``name=(namespace, GPU, …)``."""
-        self.labelled(node, {}, **held)
+        self.labelled(node, {}, None, **held)
 
     def labelled(
         self,

@@ -12,7 +12,7 @@ import pytest
 from scheduler_extender.cli import main
 from scheduler_extender.cli.forwarding import scheme_of
 from tests.commands import Done, asked
-from tests.nodes import switched
+from tests.nodes import pcie, switched
 from tests.programs import started
 from tests.scheduler_extender.serving import running
 from tests.waiting import eventually
@@ -115,3 +115,27 @@ def test_without_kubectl(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_listens_without_tls_is_http() -> None:
     with running(switched()) as service:
         assert scheme_of(service.ports[1]) == "http"
+
+
+@pytest.mark.parametrize("command", ["nodes", "map", "waiting"])
+def test_the_extender_is_asked_over_a_forwarded_port(folder: Path, command: str) -> None:
+    with running(switched(), pcie()) as service:
+        kubectl(folder, f"{says(service.ports[1])}\ntime.sleep(3600)")
+        done = asked(main, command, "--forward", "-o", "name", "--system", "gpus")
+    assert (done.returncode, done.stderr) == (0, "")
+    names = [] if command == "waiting" else ["node/pcie", "node/switched"]
+    assert done.stdout.split() == names
+    assert "--namespace gpus port-forward" in (folder / "words").read_text()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), 0)
+
+
+def test_one_way_to_ask_is_enough(folder: Path) -> None:
+    for words in (("--admin", "http://127.0.0.1:1"), ("--cluster", "examples/clusters/why.yaml")):
+        done = asked(main, "nodes", "--forward", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "allowed is one of them" in done.stderr
+    kubectl(folder, "sys.exit('Error from server (Forbidden): pods is forbidden')")
+    done = asked(main, "nodes", "--forward")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --forward: the port cannot be forwarded: Error from")

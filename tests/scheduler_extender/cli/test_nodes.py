@@ -268,3 +268,15 @@ def test_the_extender_is_asked_for_what_only_it_knows(cluster: Cluster) -> None:
     gone = asked(main, "map", "--admin", admin)
     assert (gone.returncode, gone.stdout) == (2, "")
     assert "port-forward" in gone.stderr
+
+
+def test_a_record_that_cannot_be_used_is_told(cluster: Cluster) -> None:
+    record = cluster.fake.read(f"{RECORDS_PATH}/serve-01")
+    cluster.fake.put(RECORDS_PATH, {**record, "spec": {**record["spec"], "devices": "none"}})
+    nodes = cluster.asked("nodes")
+    assert (nodes.returncode, nodes.stderr) == (0, "")
+    assert "no usable record" in nodes.stdout
+    node = cluster.asked("node", "serve-01")
+    assert node.returncode == 0
+    assert "devices" in node.stdout, "which field of it"
+    assert cluster.asked("nodes", "-o", "json").stdout.startswith("{"), "no log stands before it"

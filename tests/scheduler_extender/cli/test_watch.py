@@ -55,7 +55,8 @@ def test_names_of_waiting_pods_as_they_come_and_go(cluster: Cluster) -> None:
 def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
     with started(command(cluster, "nodes", "-o", "json"), stdout=PIPE) as child:
         assert child.stdout is not None
-        decoder, text, held = json.JSONDecoder(), "", []
+        decoder, text = json.JSONDecoder(), ""
+        held: list[int] = []
         while len(held) < 2:
             text += child.stdout.readline()
             try:
