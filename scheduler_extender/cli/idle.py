@@ -16,18 +16,21 @@ from rich.text import Text
 from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions
+from scheduler_extender.cli.forwarding import SYSTEM
 from scheduler_extender.cli.inputs import one_of
 from scheduler_extender.cli.kubeconfig import KubeconfigOption
 from scheduler_extender.cli.looking import (
     AskAdminOption,
     ClusterOption,
+    ForwardOption,
     Look,
+    SystemOption,
     Where,
+    extender_of,
     looking,
     selector_error,
 )
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
-from scheduler_extender.cli.tokens import port_of
 from scheduler_extender.terminal import show
 from scheduler_extender.why.explanation import asked_text
 from scheduler_extender.why.idle import (
@@ -96,6 +99,8 @@ def idle(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     admin: AskAdminOption = None,
+    forward: ForwardOption = False,
+    system: SystemOption = SYSTEM,
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
@@ -111,8 +116,10 @@ def idle(
         raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
     shortest = 0.0 if longer_than is None else seconds_in(longer_than)
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
-    port = port_of(admin, admin_ca, token, kubeconfig, context)
-    where = Where(kubeconfig, context, namespace, cluster, port, weakest)
+    extender = extender_of(
+        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    )
+    where = Where(kubeconfig, context, namespace, cluster, extender, weakest)
     with looking(where, live=watch) as look:
         answer(
             lambda: told(look(), selector, shortest, everybody=everybody),
