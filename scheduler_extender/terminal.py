@@ -23,6 +23,13 @@ def show(console: Console, table: Table, keys: int = 1) -> None:
         console.print(part)
 
 
+def fits(console: Console, table: Table, keys: int = 1) -> bool:
+    """Whether a table is printed in one part, with no figure cut."""
+    parts = list(_parts(table, console.width, keys))
+    needed = sum(_width(column) + GAP for column in table.columns) - GAP
+    return len(parts) == 1 and needed <= console.width
+
+
 def _parts(table: Table, width: int, keys: int) -> Iterator[Table]:
     columns = table.columns
     fixed = sum(_width(column) + GAP for column in columns[:keys])

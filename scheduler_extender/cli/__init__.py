@@ -17,3 +17,10 @@ def kubectl_plugin() -> NoReturn:
     from scheduler_extender.cli.commands import kubectl_plugin as commands
 
     commands()
+
+
+def kubectl_completion() -> None:
+    """The console script ``kubectl_complete-gpu_topology``."""
+    from scheduler_extender.cli.commands import kubectl_completion as commands
+
+    commands()

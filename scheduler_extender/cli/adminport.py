@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import context_completions
 
 ADMIN = "https://localhost:8889"
 FORWARD = "kubectl -n gpu-topology-system port-forward service/gpu-topology-admin 8889"
@@ -23,7 +24,11 @@ TIMEOUT = 10.0
 
 ContextOption = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Context of the kubeconfig. Without it: the current one."),
+    typer.Option(
+        metavar="NAME",
+        help="Context of the kubeconfig. Without it: the current one.",
+        autocompletion=context_completions,
+    ),
 ]
 AdminOption = Annotated[
     str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
@@ -61,6 +66,21 @@ class AdminPort:
 
     def get(self, path: str) -> dict[str, Any] | None:
         """What it answers, or None for 404. Raises :class:`BadInputError` for anything else."""
+        answer = self._answer(path)
+        try:
+            return None if answer is None else msgspec.json.decode(answer, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
+
+    def text(self, path: str) -> str | None:
+        """The same for an answer that is text."""
+        answer = self._answer(path)
+        try:
+            return None if answer is None else answer.decode()
+        except UnicodeDecodeError as error:
+            raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
+
+    def _answer(self, path: str) -> bytes | None:
         import urllib3
 
         self._check()
@@ -82,10 +102,7 @@ class AdminPort:
             return None
         if answer.status != 200:
             raise BadInputError(self._refusal(answer.status, answer.data))
-        try:
-            return msgspec.json.decode(answer.data, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
+        return answer.data
 
     def _check(self) -> None:
         """The URL is one, and a token is not shown to everybody on the way."""

@@ -8,6 +8,7 @@ the Python type of an argument, and cannot be told not to.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
@@ -23,7 +24,7 @@ app = typer.Typer(
     "Every command exits with 0 when it is done, with 1 when the answer is no, and with 2 and one "
     "line on standard error when its input is wrong.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -65,13 +66,17 @@ COMMANDS = {
     "import": (app,),
     "check": (app, plugin),
     "machines": (app,),
+    "nodes": (app, plugin),
     "node": (app, plugin),
+    "map": (app, plugin),
+    "waiting": (app, plugin),
+    "idle": (app, plugin),
     "unblock": (app, plugin),
     "why": (app, plugin),
     "demo": (app,),
 }
 """In the order of the help text, with the programs that have them."""
-_ELSEWHERE = {"import": ("importing", "import_")}
+_ELSEWHERE = {"import": ("importing", "import_"), "map": ("clustermap", "map_")}
 """Module and function of a command, where they are not called as the command is."""
 
 
@@ -115,3 +120,10 @@ def main() -> NoReturn:
 def kubectl_plugin() -> NoReturn:
     """The console script that kubectl runs as ``kubectl gpu-topology``."""
     run(plugin, "kubectl gpu-topology")
+
+
+def kubectl_completion() -> None:
+    """The console script that kubectl runs to complete the words of ``kubectl gpu-topology``."""
+    from scheduler_extender.cli.completion import complete_for_kubectl
+
+    sys.stdout.write(complete_for_kubectl(plugin, sys.argv[1:]))

@@ -35,7 +35,7 @@ def _api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer
     """The API server and the namespace."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
-    found = _path(kubeconfig)
+    found = path_of(kubeconfig)
     try:
         if found is None:
             return ApiServer.in_cluster(), "default"
@@ -51,16 +51,19 @@ def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiSe
 
     What it refuses is bad input, too. Raises :class:`BadInputError`.
     """
-    from topology.kubeapi.apiserver import ApiFailure
+    from topology.kubeapi.apiserver import ApiError, ApiFailure
 
     api, namespace = _api_server(kubeconfig, context)
     try:
         yield api, namespace
     except ApiFailure as error:
-        raise BadInputError(
-            f"{error} (needed are the rights to get and list pods and gputopologies; --admin URL "
-            "of why asks the extender instead)"
-        ) from error
+        hint = ""
+        if isinstance(error, ApiError) and error.status in (401, 403):
+            hint = (
+                " (needed are the rights to get and list pods and gputopologies; --admin URL asks "
+                "the extender instead)"
+            )
+        raise BadInputError(f"{error}{hint}") from error
     except msgspec.DecodeError as error:
         raise BadInputError(f"what answers there is no Kubernetes API server: {error}") from error
     finally:
@@ -79,7 +82,8 @@ def looked_at(
     return seen.cluster, View(time.time(), seen.namespaces), seen.notes
 
 
-def _path(given: Path | None) -> str | None:
+def path_of(given: Path | None) -> str | None:
+    """The kubeconfig that is meant; None where there is none."""
     if given is not None:
         return str(given)
     named = os.environ.get("KUBECONFIG", "")
@@ -90,9 +94,21 @@ def _path(given: Path | None) -> str | None:
 
 
 def _namespace(path: str, context: str | None) -> str:
+    contexts, current = _contexts(path)
+    chosen = next((c for c in contexts if c["name"] == context), current)
+    return str((chosen or {}).get("context", {}).get("namespace") or "default")
+
+
+def contexts_of(kubeconfig: Path | None) -> list[str]:
+    """The names of a kubeconfig's contexts; none where there is no kubeconfig. Raises whatever a
+    bad file raises."""
+    found = path_of(kubeconfig)
+    return [] if found is None else [str(each["name"]) for each in _contexts(found)[0]]
+
+
+def _contexts(path: str) -> Any:
+    """The contexts of a kubeconfig, and the current one."""
     from kubernetes import config
 
     listed: Callable[[str], Any] = config.list_kube_config_contexts
-    contexts, current = listed(path)
-    chosen = next((c for c in contexts if c["name"] == context), current)
-    return str((chosen or {}).get("context", {}).get("namespace") or "default")
+    return listed(path)

@@ -1,4 +1,7 @@
-"""``gpu-topology node``: what the extender knows of a node, and taking pods again after refusals.
+"""``gpu-topology node``: one node's GPUs, and taking pods again after refusals.
+
+Without ``--admin`` the API server is asked, as by ``nodes`` and ``map``. With it the extender tells
+what it knows, as YAML: that is older, and scripts read it.
 
 ``--resume`` reaches the extender by an annotation on the Node (:data:`.RESUME`), not by a request
 to its admin port, which changes nothing: the API server asks who writes; every replica of the
@@ -17,107 +20,100 @@ import msgspec
 import typer
 
 from scheduler_extender.annotations import RESUME
+from scheduler_extender.cli import nodetext
 from scheduler_extender.cli.adminport import (
     ADMIN,
-    CREATE_TOKEN,
-    TOKEN_VARIABLE,
     AdminCaOption,
-    AdminOption,
     AdminPort,
     ContextOption,
     TokenOption,
 )
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import node_completions
+from scheduler_extender.cli.gpurows import node_row
 from scheduler_extender.cli.inputs import check_node_name
+from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
+from scheduler_extender.cli.looking import ClusterOption, Look, Where, WhoseOption, looking
+from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.cli.tokens import token_of
 
 TIMEOUT = 10.0
 """Seconds."""
 
 
 def node(
-    name: Annotated[str, typer.Argument(metavar="NODE", hidden=True)],
+    name: Annotated[
+        str, typer.Argument(metavar="NODE", hidden=True, autocompletion=node_completions)
+    ],
+    output: OutputOption = "table",
+    watch: WatchOption = False,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume", help="Forgive the node's refusals so far: it takes GPU pods again."
         ),
     ] = False,
-    kubeconfig: Annotated[
-        Path | None,
+    namespace: WhoseOption = None,
+    cluster: ClusterOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    admin: Annotated[
+        str | None,
         typer.Option(
-            metavar="FILE",
-            help="With --resume: the cluster. Without --kubeconfig: the one in which the command "
-            "runs. Without --resume: whose token to show to the admin port.",
+            metavar="URL",
+            help="Print what the extender knows, as YAML: the URL of its admin port, forwarded to "
+            f"here. For an installed one: {ADMIN}.",
         ),
     ] = None,
-    context: ContextOption = None,
-    admin: AdminOption = ADMIN,
     admin_ca: AdminCaOption = None,
     token: TokenOption = None,
 ) -> None:
-    """Show what the extender knows of a node, or resume it.
+    """Show a node's GPUs, who holds them, and their links.
 
-    NODE is the name of a node. A node whose kubelet refused pods in a row takes none for a while;
-    to resume it is to let it take pods again. Without --resume the command asks the extender's
-    admin port, which has to be forwarded (kubectl port-forward) and asks for a token, and prints
-    what it answers as YAML. Which pods have which exclusive CPUs stands in the record (kubectl get
-    gputopo NODE -o yaml, status.exclusive). With --resume it writes the annotation
-    gpu-topology.io/resume to the Node, which needs the right to patch nodes.
+    NODE is the name of a node. The command needs the rights to list nodes, pods and gputopologies,
+    and says what it may not see. A node whose kubelet refused pods in a row takes none for a while;
+    to resume it is to let it take pods again: --resume writes the annotation gpu-topology.io/resume
+    to the Node, which needs the right to patch nodes. Which pods have which exclusive CPUs stands
+    in the record (kubectl get gputopo NODE -o yaml, status.exclusive).
     """
     check_node_name("NODE", name)
+    form = form_of(output)
     if resume:
         _resume(name, kubeconfig, context)
         typer.echo(f"{name} takes GPU pods again")
-    else:
+    elif admin is not None or admin_ca is not None:
         token = token or token_of(kubeconfig, context)
-        port = AdminPort(admin.rstrip("/"), admin_ca, token)
+        port = AdminPort((admin or ADMIN).rstrip("/"), admin_ca, token)
         found = port.get(f"/v1/nodes/{quote(name, safe='')}")
         if found is None:
             raise BadInputError(f"the extender knows of no node {name}")
         _show(found)
+    else:
+        with looking(Where(kubeconfig, context, namespace, cluster), live=watch) as look:
+            answer(lambda: told(look(), name), form, watch=watch)
+
+
+def told(look: Look, name: str) -> Told:
+    """The answer. Raises :class:`BadInputError` where there is no such node with GPUs."""
+    row = node_row(look, name)
+    return Told(
+        row.as_json(gpus=True),
+        [f"node/{row.name}"],
+        lambda console, wide: nodetext.draw(console, row, wide=wide),
+        look.notes,
+    )
 
 
 def _resume(name: str, kubeconfig: Path | None, context: str | None) -> None:
-    from topology.kubeapi.apiserver import ApiFailure, ApiServer
     from topology.kubeapi.paths import path
 
     body = {"metadata": {"annotations": {RESUME: datetime.now(UTC).isoformat()}}}
     try:
-        if kubeconfig is not None:
-            api = ApiServer.from_kubeconfig(kubeconfig, context)
-        else:
-            api = ApiServer.in_cluster()
-        where = path("/api/v1/nodes", name)
-        api.patch(where, msgspec.json.encode(body), timeout=TIMEOUT)
-    except ApiFailure as error:
-        hint = "" if kubeconfig else "; outside a cluster give --kubeconfig PATH"
-        raise BadInputError(f"{name} was not resumed: {error}{hint}") from error
-
-
-def token_of(kubeconfig: Path | None, context: str | None, *, needed: bool = True) -> str | None:
-    """The token that a kubeconfig has or gets, as from a plugin. Where it has none that is bad
-    input if it is ``needed``, and else None."""
-    from topology.kubeapi.apiserver import ApiFailure, ApiServer
-
-    if kubeconfig is None:
-        return None
-    try:
-        api = ApiServer.from_kubeconfig(kubeconfig, context)
-        try:
-            shown = api.authorization().values()
-        finally:
-            api.close()
-    except ApiFailure as error:
-        raise BadInputError(str(error)) from error
-    tokens = [value.partition(" ")[2] for value in shown if value.lower().startswith("bearer ")]
-    if not tokens and not needed:
-        return None
-    if not tokens:
-        raise BadInputError(
-            f"--kubeconfig: {kubeconfig} has no token; give --token, or set {TOKEN_VARIABLE}, to "
-            f"what this prints: {CREATE_TOKEN}"
-        )
-    return tokens[0]
+        with asking(kubeconfig, context) as (api, _):
+            where = path("/api/v1/nodes", name)
+            api.patch(where, msgspec.json.encode(body), timeout=TIMEOUT)
+    except BadInputError as error:
+        raise BadInputError(f"{name} was not resumed: {error}") from error
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from scheduler_extender.cli.adminport import (
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.evictions import Waiting, carry_out
 from scheduler_extender.cli.inputs import one_of
-from scheduler_extender.cli.node import token_of
+from scheduler_extender.cli.tokens import token_of
 from scheduler_extender.state.reserved import MAX_SECONDS
 from topology.core.devices import PodUid
 

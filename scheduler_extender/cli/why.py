@@ -23,10 +23,11 @@ from scheduler_extender.cli.adminport import (
     TokenOption,
 )
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import namespace_completions, pod_completions
 from scheduler_extender.cli.inputs import cluster_file, console, one_of
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
-from scheduler_extender.cli.node import token_of
 from scheduler_extender.cli.subject import subject
+from scheduler_extender.cli.tokens import token_of
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.limits import EXPLAIN_SECONDS
 from scheduler_extender.state.cluster import Cluster
@@ -39,7 +40,7 @@ from topology.core.placement import Verdict
 
 
 def why(
-    pod: Annotated[str, typer.Argument(metavar="POD", hidden=True)],
+    pod: Annotated[str, typer.Argument(metavar="POD", hidden=True, autocompletion=pod_completions)],
     namespace: Annotated[
         str | None,
         typer.Option(
@@ -47,6 +48,7 @@ def why(
             "-n",
             metavar="NAME",
             help="The pod's namespace. Without it: the one of the context.",
+            autocompletion=namespace_completions,
         ),
     ] = None,
     output: Annotated[

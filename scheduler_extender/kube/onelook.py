@@ -26,6 +26,7 @@ RECORDS_PAGE = 100
 TIMEOUT = 30.0
 """Seconds for one page."""
 FORBIDDEN = (401, 403)
+NOT_INSTALLED = "the cluster has no GPUTopology records: is gpu-topology installed?"
 
 
 class Reader(Protocol):
@@ -51,12 +52,15 @@ class Seen:
     """The cluster, as far as it could be read.
 
     ``namespaces`` are those whose pods could be listed; None for all. ``notes`` say what the caller
-    may not read, and what that leaves out.
+    may not read, and what that leaves out. ``sees_nodes`` says whether nodes could be listed,
+    ``installed`` whether the API server knows GPUTopology records at all.
     """
 
     cluster: Cluster
     namespaces: frozenset[str] | None = None
     notes: list[str] = field(default_factory=list)
+    sees_nodes: bool = True
+    installed: bool = True
 
 
 def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[], float]) -> Seen:
@@ -80,11 +84,13 @@ def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[]
             "that no report shows yet are not counted"
         )
     cluster = Cluster(clock, replace(settings, all_pods_known=namespaces is None))
+    sees_nodes = installed = True
     try:
         NodeSink(cluster).replace(*listed(api, NODES_PATH, PAGE))
     except ApiError as error:
         if error.status not in FORBIDDEN:
             raise
+        sees_nodes = False
         notes.append(
             "you may not list nodes: nodes without a topology record are not known to this answer"
         )
@@ -92,27 +98,29 @@ def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[]
     try:
         RecordSink(cluster).replace(*listed(api, RECORDS_PATH, RECORDS_PAGE))
     except NotFoundError:
-        notes.append("the cluster has no GPUTopology records: is gpu-topology installed?")
-    return Seen(cluster, namespaces, notes)
+        installed = False
+        notes.append(NOT_INSTALLED)
+    return Seen(cluster, namespaces, notes, sees_nodes, installed)
 
 
-def listed(api: Reader, where: str, page: int) -> tuple[list[msgspec.Raw], str]:
-    """All objects of a collection, page by page, and the list's resourceVersion."""
+def listed(api: Reader, where: str, page: int, query: Query = ()) -> tuple[list[msgspec.Raw], str]:
+    """All objects of a collection that ``query`` selects, page by page, and the list's
+    resourceVersion."""
     found: list[msgspec.Raw] = []
     version = ""
-    for part in _pages(api, where, page):
+    for part in _pages(api, where, page, query):
         found += part.items or []
         version = part.metadata.resource_version
     return found, version
 
 
-def _pages(api: Reader, where: str, page: int) -> Iterator[_Page]:
+def _pages(api: Reader, where: str, page: int, query: Query) -> Iterator[_Page]:
     following = ""
     while True:
-        query = [("limit", str(page))]
+        asked = [*query, ("limit", str(page))]
         if following:
-            query.append(("continue", following))
-        part = msgspec.json.decode(api.get(where, query, timeout=TIMEOUT), type=_Page)
+            asked.append(("continue", following))
+        part = msgspec.json.decode(api.get(where, asked, timeout=TIMEOUT), type=_Page)
         yield part
         following = part.metadata.continue_
         if not following:

@@ -5,8 +5,7 @@ It is worked out once and read by ``/v1/explain``, ``why`` and ``check`` alike.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,9 +14,10 @@ from scheduler_extender.explain import answers
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.why.counts import Counts, counts_of
 from scheduler_extender.why.helps import Help, helps_of
 from scheduler_extender.why.nearest import View
-from scheduler_extender.why.phrases import request_text, sentence
+from scheduler_extender.why.phrases import request_text
 from scheduler_extender.why.placed import Placed, Written, placed_on
 from scheduler_extender.why.rows import Row, rows_of
 from topology.core.placement import Reason
@@ -48,8 +48,8 @@ class Explanation:
     reason: str = ""
     takes: int = 0
     closed: int = 0
-    refusals: dict[Reason, int] = field(default_factory=dict)
-    doubts: dict[Reason, int] = field(default_factory=dict)
+    refusals: Mapping[Reason, int] = field(default_factory=dict)
+    doubts: Mapping[Reason, int] = field(default_factory=dict)
     rows: Sequence[Row] = ()
     nearest: Sequence[Row] = ()
     helps: Sequence[Help] = ()
@@ -65,20 +65,8 @@ class Explanation:
             return f"no node takes it: {self.reason}"
         if self.placed is not None:
             return self.placed.words[0]
-        if not self.rows:
-            return "no node is known"
-        nodes = len(self.rows)
-        refused = sentence(self.refusals.items())
-        if not self.takes:
-            return f"no node takes it: {refused}"
-        taken = f"{self.takes:,} of {nodes:,} node{'s' if nodes != 1 else ''} would take it"
-        promised = self.takes - sum(self.doubts.values())
-        if self.doubts:
-            taken += f" ({promised:,} with a promise)"
-        if self.closed:
-            some = f"{self.closed:,} of them" if self.closed < self.takes else "all of them"
-            taken += f", {some} closed to it by its selector, or by taints or cordon"
-        return f"{taken}; {refused}" if refused else taken
+        counts = Counts(len(self.rows), self.takes, self.closed, self.refusals, self.doubts)
+        return counts.headline
 
     def as_json(self) -> dict[str, Any]:
         """The JSON contract of ``/v1/explain`` and of ``why --output json``."""
@@ -129,9 +117,7 @@ def explanation_of(
     told = answers(cluster, seen, request, asking=pod.uid, membership=pod.membership)
     rows = rows_of(request, told, view)
     placed = _placed(seen, pod, written)
-    refusals = Counter(a.kind for a in told if not a.passes and a.kind is not None)
-    doubts = Counter(a.kind for a in told if a.passes and a.kind is not None)
-    closed = sum(answer.passes and not answer.facts.is_open_to(pod) for answer in told)
+    counts = counts_of(pod, told)
     helps: list[Help] = []
     whole = True
     waits = placed is None and not any(row.answer.passes for row in rows)
@@ -142,10 +128,10 @@ def explanation_of(
         node=pod.node,
         asks=asked_text(pod),
         request=request_text(request),
-        takes=sum(answer.passes for answer in told),
-        closed=closed,
-        refusals=dict(refusals),
-        doubts=dict(doubts),
+        takes=counts.takes,
+        closed=counts.closed,
+        refusals=counts.refusals,
+        doubts=counts.doubts,
         rows=rows,
         nearest=_nearest(rows) if placed is None else (),
         helps=helps,

@@ -119,21 +119,22 @@ def _ends_on(
     }
     alone = False
     for uid, name in named.items():
-        _check(late)
-        if _takes(cluster, facts, request, frozenset({uid})):
+        check_time(late)
+        if takes(cluster, facts, request, frozenset({uid})):
             alone = True
             words = f"{name} on {facts.name} ends: the node takes the pod then"
             yield Help("end", words, 1, facts.name, (name,))
     if alone or len(named) < 2:
         return
-    fewest = _fewest(cluster, facts, request, list(named), late)
-    if fewest is not None:
-        names = tuple(name for uid, name in named.items() if uid in fewest)
+    ending = fewest(cluster, facts, request, list(named), late)
+    if ending is not None:
+        names = tuple(name for uid, name in named.items() if uid in ending)
         words = f"{listed(names)} on {facts.name} end: the node takes the pod then"
         yield Help("end", words, 1, facts.name, names)
 
 
-def _check(late: Callable[[], bool]) -> None:
+def check_time(late: Callable[[], bool]) -> None:
+    """Raise :class:`.OutOfTimeError` where it is late."""
     if late():
         raise OutOfTimeError
 
@@ -146,7 +147,7 @@ def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
     return {uid: pod for uid, pod in pods_on(facts).items() if uid in here | shown}
 
 
-def _fewest(
+def fewest(
     cluster: Cluster,
     facts: NodeFacts,
     request: GpuRequest,
@@ -156,18 +157,17 @@ def _fewest(
     """Pods without whom the node takes the pod, none of whom could stay; None where all together
     do not help."""
     gone = frozenset(uids)
-    if not _takes(cluster, facts, request, gone):
+    if not takes(cluster, facts, request, gone):
         return None
     for uid in uids:
-        _check(late)
-        if _takes(cluster, facts, request, gone - {uid}):
+        check_time(late)
+        if takes(cluster, facts, request, gone - {uid}):
             gone -= {uid}
     return gone
 
 
-def _takes(
-    cluster: Cluster, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]
-) -> bool:
+def takes(cluster: Cluster, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
+    """Whether the node would take a pod with this request if these pods had ended."""
     return decide(facts.without(gone), request, cluster.settings).rejection is None
 
 
@@ -182,7 +182,7 @@ def _relaxed(
     nodes = [facts.topology for facts in seen.nodes if facts.topology is not None]
     for _, values in relaxations(request, nodes):
         for relaxed in values:
-            _check(late)
+            check_time(late)
             passing = _passing(cluster, seen, pod, relaxed, late)
             if passing:
                 nodes_text = f"{passing:,} node{'s' if passing != 1 else ''}"

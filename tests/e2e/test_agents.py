@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scheduler_extender.cli import main
+from tests.commands import asked
 from tests.e2e import agentidentity
 from tests.e2e.agents import Agent
 from tests.e2e.cluster import PODS, RealCluster
@@ -20,7 +25,7 @@ from tests.fakes.kubelet import GPU, FakeKubelet
 from topology import codec
 from topology.codec import Record
 from topology.core.graph import NodeTopology
-from topology.core.report import Report
+from topology.core.report import IdleAllocation, Report
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -148,6 +153,38 @@ def test_an_agent_that_was_killed_catches_up(site: Site) -> None:
     assert after.sequence > before.sequence
     site.end("n1", "late")
     site.real.until(lambda: site.holders("n1") == {}, "n1 is empty")
+
+
+def test_a_pod_that_rests_is_listed_and_an_agents_restart_forgets_nothing(site: Site) -> None:
+    """The record of an agent that has watched for two hours; the next agent takes over from it."""
+    site.real.add_pod("rests", 1, nodeName="n1")
+    site.admit("n1", "rests", 2)
+    site.real.until(lambda: site.holders("n1") == {"rests": 1}, "rests is shown")
+    site.agents["n1"].stop()
+    before, now = site.report("n1"), datetime.now(UTC)
+    since = f"{now - timedelta(hours=2):%Y-%m-%dT%H:00:00Z}"
+    idle = tuple(
+        IdleAllocation(a.pod_uid, a.container, a.resource, since) for a in before.allocations
+    )
+    site.real.put_report("n1", replace(before, idle=idle, observed_at=now.isoformat()))
+    site.agents["n1"].start()
+    site.real.until(lambda: site.report("n1").sequence > before.sequence, "the next wrote")
+    assert site.report("n1").idle == idle
+    assert listed_idle(site) == ["default/rests"]
+    assert "gpu_topology_agent_idle_since_timestamp_seconds{" in site.agents["n1"].metrics()
+    site.agents["n1"].nvml.utilisation(2, 40)
+    site.real.until(lambda: site.report("n1").idle == (), "rests works")
+    assert listed_idle(site) == []
+    site.end("n1", "rests")
+    site.real.until(lambda: site.holders("n1") == {}, "n1 is empty")
+
+
+def listed_idle(site: Site) -> list[str]:
+    """Who is idle, as an administrator asks."""
+    kubeconfig = site.real.control_plane.kubeconfig("admin")
+    done = asked(main, "idle", "-A", "-o", "json", "--kubeconfig", kubeconfig)
+    assert done.returncode == 0, done.stderr
+    return [each["pod"] for each in json.loads(done.stdout)["idle"]]
 
 
 def test_a_rebooted_node_with_other_gpus_lets_a_waiting_pod_in(site: Site) -> None:

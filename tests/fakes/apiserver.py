@@ -35,6 +35,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from tests.fakes.identities import Identities
+from tests.fakes.selectors import selects
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -466,6 +467,7 @@ class FakeApiServer:
                 items = self._snapshots[target.collection, version]
             else:
                 items = self._select(target.collection, target.namespace, node)
+                items = _labelled(items, query.get("labelSelector"))
             metadata: Json = {"resourceVersion": str(version)}
             end = start + limit if limit else len(items)
             if end < len(items):
@@ -649,6 +651,8 @@ class FakeApiServer:
     @contextmanager
     def _watching(self, target: _Target, query: dict[str, str]) -> Iterator[_Watcher]:
         """Register a watcher with what it missed; 410 when that is no longer known."""
+        if "labelSelector" in query:
+            raise _StatusAnswer(400, "the fake watches without a label selector")
         node = _selected_node(query)
         watcher = _Watcher(
             target.collection, target.namespace, query.get("allowWatchBookmarks") == "true", node
@@ -707,15 +711,26 @@ class FakeApiServer:
 
 
 def _node(obj: Json) -> str:
-    return str(obj.get("spec", {}).get("nodeName", ""))
+    return str(obj.get("spec", {}).get("nodeName") or "")
 
 
 def _selected_node(query: dict[str, str]) -> str | None:
     """The node whose objects are asked for; None for all."""
     field, _, value = query.get("fieldSelector", "").partition("=")
-    if "labelSelector" in query or field not in ("", "spec.nodeName"):
-        raise _StatusAnswer(400, "the fake knows no selector but spec.nodeName")
-    return value or None
+    if field not in ("", "spec.nodeName"):
+        raise _StatusAnswer(400, "the fake knows no field selector but spec.nodeName")
+    return value if field else None
+
+
+def _labelled(items: list[Json], selector: str | None) -> list[Json]:
+    """The objects that a label selector selects."""
+    if not selector:
+        return items
+    try:
+        selects(selector, {})  # an unreadable one is refused, though there is nothing to select
+        return [obj for obj in items if selects(selector, obj["metadata"].get("labels") or {})]
+    except ValueError as error:
+        raise _StatusAnswer(400, str(error)) from error
 
 
 def _line(kind: str, obj: Json) -> bytes:

@@ -108,6 +108,10 @@ tests:
     values: '0x120'
   - series: 'gpu_topology_agent_gpu_utilization_ratio{gpu="1",pod="at-times"}'
     values: '0x9 0.5 0x9 0.5 0x9 0.5 0x9 0.5 0x9 0.5 0x9 0.5 0x9 0.5 0x9 0.5 0x9 0.5'
+  - series: 'gpu_topology_agent_idle_since_timestamp_seconds{namespace="",pod="idle"}'
+    values: '0x120'
+  - series: 'gpu_topology_agent_idle_since_timestamp_seconds{namespace="ml",pod="slice"}'
+    values: '_x9 0x80 4800x20'
   - series: 'gpu_topology_agent_gpu_utilization_ratio{gpu="2",pod=""}'
     values: '0x120'
   - series: 'gpu_topology_agent_nvlinks_expected{gpu="0",uuid="GPU-0"}'
@@ -121,6 +125,17 @@ tests:
   alert_rule_test:
   - {eval_time: 40m, alertname: GpuTopologyGpuIdle}
   - eval_time: 65m
+    alertname: GpuTopologyGpuIdle
+    exp_alerts:
+    - exp_labels: {severity: info, gpu: "0", pod: idle}
+      exp_annotations:
+        summary: A pod has held a GPU for an hour without using it
+        runbook: docs/agent.md#gputopologygpuidle
+    - exp_labels: {severity: info, namespace: ml, pod: slice}
+      exp_annotations:
+        summary: A pod has held a GPU for an hour without using it
+        runbook: docs/agent.md#gputopologygpuidle
+  - eval_time: 95m
     alertname: GpuTopologyGpuIdle
     exp_alerts:
     - exp_labels: {severity: info, gpu: "0", pod: idle}

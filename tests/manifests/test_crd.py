@@ -218,6 +218,7 @@ def test_the_schema_has_the_designs_fields_and_only_these_more() -> None:
         ".spec.numaNodes[].memory[].type",
         ".spec.numaNodes[].socket",
         ".spec.resources[].failRequestsGreaterThanOne",
+        ".status.allocations[].idleSince",
         ".status.conditions[]",
         ".status.conditions[].lastTransitionTime",
         ".status.conditions[].message",

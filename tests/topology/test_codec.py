@@ -19,7 +19,15 @@ from topology.codec import RecordError, decode, encode
 from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.numa import CpuSet, Holding, MemoryBlock, NumaFacts, NumaNode, cpu_list, cpu_set
-from topology.core.report import Allocation, Condition, Health, MissingGpu, Report, SharesAnswer
+from topology.core.report import (
+    Allocation,
+    Condition,
+    Health,
+    IdleAllocation,
+    MissingGpu,
+    Report,
+    SharesAnswer,
+)
 from topology.machines import MACHINES, machine
 
 CRD = Path(__file__).parents[2] / "manifests" / "base" / "crd.yaml"
@@ -38,6 +46,7 @@ REPORT = Report(
         MissingGpu("GPU 3", counted=True, since="2026-01-01T12:00:00Z"),
         MissingGpu("GPU-77", counted=False),
     ),
+    idle=(IdleAllocation(PodUid("uid"), "main", "nvidia.com/gpu", "2026-01-01T11:50:00Z"),),
     several_shares=SharesAnswer(
         True, "2026-01-01T12:00:00Z", "2026-01-01T11:00:00Z", configuration="shared"
     ),
@@ -121,6 +130,30 @@ def test_what_an_agent_adds_goes_there_and_back() -> None:
     assert (record.topology, record.report) == (topology, report)
     assert report.not_ready == "NVML: gone"
     assert replace(report, conditions=()).not_ready == ""
+
+
+def test_an_older_agents_record_says_nothing_of_idleness() -> None:
+    wire = yaml.safe_load(EXAMPLE)
+    report = decode(wire).report
+    assert report is not None
+    assert report.idle == ()
+    newer = copy.deepcopy(wire)
+    newer["status"]["allocations"][0]["idleSince"] = "2026-01-01T12:00:00Z"
+    jsonschema.validate(newer, schema())
+    told = decode(newer).report
+    assert told is not None
+    assert told.idle == (
+        IdleAllocation(PodUid("u"), "main", "nvidia.com/gpu", "2026-01-01T12:00:00Z"),
+    )
+    assert replace(told, idle=()) == report, "who holds what is the same"
+
+
+def test_an_extender_that_does_not_know_a_field_of_an_allocation_passes_it_over() -> None:
+    """As one from before ``idleSince`` does with that."""
+    wire = yaml.safe_load(EXAMPLE)
+    newer = copy.deepcopy(wire)
+    newer["status"]["allocations"][0]["someLaterField"] = "2026-01-01T12:00:00Z"
+    assert decode(newer) == decode(wire)
 
 
 STATIC = """

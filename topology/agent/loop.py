@@ -9,7 +9,7 @@ what is asked         who decides
 the kubelet's list    ``polling`` when it is asked, ``holders`` what of the list counts
 the driver            ``flapping`` whose answers count, ``health`` who is sick, ``missing`` who does
                       not answer, ``hardwarebook`` what is there, ``unaccounted`` who computes
-                      without a pod
+                      without a pod, ``idle`` which pods do not use what they hold
 everything together   ``shares`` whether a container gets several shares, ``record`` what is
                       published, and whether it can be relied on
 ====================  ============================================================================
@@ -36,6 +36,7 @@ from topology.agent.decides.hardwarebook import HardwareBook
 from topology.agent.decides.health import HealthBook
 from topology.agent.decides.holders import HoldersBook
 from topology.agent.decides.holdings import Entry, Held, awaited
+from topology.agent.decides.idle import IdleBook
 from topology.agent.decides.limits import HOLDINGS_LEFT_OUT
 from topology.agent.decides.missing import MissingBook
 from topology.agent.decides.observed import NvmlState, Processors, Unseen, Xid
@@ -167,6 +168,7 @@ class NodeAgent:
         self._hardware = HardwareBook(node)
         self._health = HealthBook()
         self._unaccounted = UnaccountedUse()
+        self._idle = IdleBook()
         self._conditions = ConditionBook()
         self._topology_nodes: dict[GpuUuid, tuple[int, ...]] = {}
         self._exclusive: Allocatable | None = None
@@ -194,6 +196,7 @@ class NodeAgent:
         self._shares = SharesBook(report.several_shares)
         if any(c.type == READY and c.reason in HOLDINGS_LEFT_OUT for c in report.conditions):
             return  # the record does not show all of who holds what; the kubelet tells again
+        self._idle.remember(report, self._clock.seconds(), self._clock.text())
         held: defaultdict[PodUid, list[Held]] = defaultdict(list)
         names = {}
         for a in report.allocations:
@@ -290,6 +293,7 @@ class NodeAgent:
         if nvml.rounds != self._rounds:
             self._rounds = nvml.rounds
             self._health.look(nvml.vitals, self._clock.text())
+            self._idle.look(nvml.vitals, self._holders.holders.by_uid, self._clock.seconds())
             held = set(map(base_uuid, self._holders.holders.device_ids))
             split = {gpu.uuid for gpu in nvml.seen.gpus if gpu.mig_instances}
             self._unaccounted.look(nvml.vitals, held | split, news_due=bool(self._polling.due))
@@ -339,6 +343,7 @@ class NodeAgent:
             health=self._health.report(),
             missing=self._missing_gpus(around),
             unaccounted=self._unaccounted.gpus(),
+            idle=self._idle.since(now, self._clock.text()),
             due=polling.due,
             topology_nodes=self._topology_nodes,
             processors=self._processors,

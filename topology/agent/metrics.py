@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -25,7 +26,7 @@ from topology.agent.decides.observed import Vitals
 from topology.agent.decides.record import Picture
 from topology.agent.publisher import Counts
 from topology.core.devices import GpuUuid, base_uuid
-from topology.core.report import READY, UNACCOUNTED_USE
+from topology.core.report import READY, UNACCOUNTED_USE, Report
 
 PREFIX = "gpu_topology_agent"
 MOST_CLIENTS = 16
@@ -106,6 +107,7 @@ class Metrics(Collector):
             yield from _of_record(seen.picture)
             yield _health(seen.picture)
             yield from _of_gpus(seen, seen.picture)
+            yield _idle(seen.picture.report)
 
 
 def _of_record(picture: Picture) -> Iterator[Metric]:
@@ -144,6 +146,20 @@ def _health(picture: Picture) -> Metric:
     for gpu in picture.topology.gpus if picture.topology else ():
         healthy.add_metric([str(gpu.index), gpu.uuid], float(gpu.uuid not in sick))
     return healthy
+
+
+def _idle(report: Report) -> Metric:
+    """Allocations that are not used; the others have no such figure."""
+    found = _labelled(
+        "idle_since_timestamp_seconds",
+        "Since when none of an allocation's devices is used, in seconds since 1970.",
+        ["namespace", "pod", "container", "resource"],
+    )
+    names = {a.pod_uid: (a.namespace, a.pod) for a in report.allocations}
+    for idle in report.idle:
+        since = datetime.fromisoformat(idle.since).timestamp()
+        found.add_metric([*names[idle.pod_uid], idle.container, idle.resource], since)
+    return found
 
 
 def _of_gpus(seen: Seen, picture: Picture) -> Iterator[Metric]:

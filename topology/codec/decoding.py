@@ -32,7 +32,15 @@ from topology.core.graph import (
     TopologyError,
 )
 from topology.core.links import GBps, Link, LinkKind, Via
-from topology.core.report import Allocation, Condition, Health, MissingGpu, Report, SharesAnswer
+from topology.core.report import (
+    Allocation,
+    Condition,
+    Health,
+    IdleAllocation,
+    MissingGpu,
+    Report,
+    SharesAnswer,
+)
 
 
 class RecordError(ValueError):
@@ -218,6 +226,11 @@ def _report(status: wire.Status) -> Report:
         holdings=holdings(status.exclusive),
         missing=tuple(MissingGpu(m.name, m.counted, m.since or "") for m in status.missing or ()),
         several_shares=None if status.several_shares is None else _shares(status.several_shares),
+        idle=tuple(
+            IdleAllocation(Uid(a.pod_uid), a.container, a.resource, a.idle_since)
+            for a in status.allocations
+            if a.pod_uid and a.idle_since
+        ),
         observed_at=status.observed_at or "",
         pods_version=status.pods_resource_version or "",
     )

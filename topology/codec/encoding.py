@@ -42,13 +42,17 @@ def encode_report(report: Report, topology: NodeTopology | None = None) -> dict[
 
     With the topology it has the summary that ``kubectl get`` shows.
     """
+    idle = {(i.pod_uid, i.container, i.resource): i.since for i in report.idle}
     status = wire.Status(
         bootID=report.boot_id,
         sequence=report.sequence,
         observed_at=report.observed_at or None,
         pods_resource_version=report.pods_version or None,
         allocatable=None if report.allocatable is None else sorted(report.allocatable),
-        allocations=[_allocation(a) for a in report.allocations],
+        allocations=[
+            _allocation(a, idle.get((a.pod_uid, a.container, a.resource)))
+            for a in report.allocations
+        ],
         exclusive=exclusive(report.holdings),
         health=[_health(h) for h in report.health],
         missing=[
@@ -151,13 +155,14 @@ def _fabric(fabric: Fabric) -> wire.Fabric:
     return wire.Fabric(clusterUUID=fabric.cluster_uuid, clique_id=fabric.clique_id)
 
 
-def _allocation(allocation: Allocation) -> wire.Allocation:
+def _allocation(allocation: Allocation, idle_since: str | None) -> wire.Allocation:
     return wire.Allocation(
         podUID=allocation.pod_uid,
         namespace=allocation.namespace,
         pod=allocation.pod,
         container=allocation.container,
         resource=allocation.resource,
+        idle_since=idle_since,
         device_ids=list(allocation.device_ids),
     )
 

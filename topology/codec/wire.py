@@ -210,6 +210,7 @@ class Allocation(Wire):
     pod: Text = ""
     container: Text = ""
     resource: Text = "nvidia.com/gpu"
+    idle_since: Text | None = None
     device_ids: Annotated[list[Name], Field(max_length=4096, fail_fast=True)] = []
 
 

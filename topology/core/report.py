@@ -20,6 +20,19 @@ class Allocation:
     device_ids: tuple[DeviceId, ...]
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class IdleAllocation:
+    """An allocation whose devices are all unused, and since when (RFC 3339, rounded down).
+
+    It is told apart from :class:`Allocation`, for who holds what does not change by it.
+    """
+
+    pod_uid: PodUid
+    container: str
+    resource: str
+    since: str
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """The agent's view of one GPU's health, kept until the GPU is reset or the node reboots.
@@ -97,6 +110,8 @@ class Report:
     exclusive CPUs and memory that pods have; None where nobody has looked. ``missing`` are
     the GPUs that do not answer at this moment: health remembers, this does not. An agent that
     starts anew reads in ``several_shares`` what the one before it has learnt of the plugin.
+    ``idle`` are the allocations that have not been used for a while; one that is not among them is
+    used, or nobody can tell.
 
     Two fields say when the agent looked; they make no report differ from another. ``observed_at``
     is the time by the node's clock (RFC 3339), ``pods_version`` the resourceVersion up to which the
@@ -113,6 +128,7 @@ class Report:
     missing: tuple[MissingGpu, ...] = ()
     holdings: tuple[Holding, ...] | None = None
     several_shares: SharesAnswer | None = None
+    idle: tuple[IdleAllocation, ...] = ()
     observed_at: str = field(default="", compare=False)
     pods_version: str = field(default="", compare=False)
 

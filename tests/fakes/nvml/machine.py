@@ -95,6 +95,8 @@ class _State:
     mig: bool = False
     instances: tuple[MigInstance | None, ...] = ()
     processes: tuple[tuple[int, int], ...] = ()
+    inside: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    """Processes on MIG instances, by slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +262,16 @@ class FakeNvml:
 
     # --- What is measured ---------------------------------------------------------------------
 
-    def processes(self, index: int, processes: Sequence[tuple[int, int]]) -> None:
-        """The compute processes on the GPU: process id and bytes each. :meth:`used` is apart."""
+    def processes(
+        self, index: int, processes: Sequence[tuple[int, int]], slot: int | None = None
+    ) -> None:
+        """The compute processes on the GPU, or on the MIG instance in a slot: process id and bytes
+        each. :meth:`used` is apart; of an instance it is what its processes use."""
         with self._changing(index) as gpu:
-            gpu.processes = tuple(processes)
+            if slot is None:
+                gpu.processes = tuple(processes)
+            else:
+                gpu.inside[slot] = tuple(processes)
 
     def used(self, index: int, used: int) -> None:
         """Bytes of its memory in use, the driver's own not counted."""
@@ -407,6 +415,9 @@ class FakeNvml:
                 )
         for pid, used in state.processes:
             yield f"process {i} compute {pid} {used} {NO_INSTANCE} {NO_INSTANCE}"
+        for slot, processes in state.inside.items():
+            for pid, used in processes:
+                yield f"process {i} compute {pid} {used} {slot + 1} 0"
         if state.lost:
             yield f"lost {i}"
         if state.gone:

@@ -110,7 +110,8 @@ def test_it_says_what_is_wrong_with_tls(closed: tuple[str, Path]) -> None:
 def test_a_kubeconfig_without_a_token_is_told(tmp_path: Path) -> None:
     with FakeApiServer() as fake:
         kubeconfig = fake.write_kubeconfig(tmp_path / "kubeconfig")
-        done = asked(main, "node", "n", "--kubeconfig", kubeconfig)
+        admin = ("--admin", "https://127.0.0.1:1")
+        done = asked(main, "node", "n", *admin, "--kubeconfig", kubeconfig)
     assert done.returncode == 2
     assert "has no token" in done.stderr
 

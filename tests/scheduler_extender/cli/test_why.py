@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from scheduler_extender.cli import main
-from scheduler_extender.kube.onelook import NODES_PATH, PODS_PATH, RECORDS_PATH
+from scheduler_extender.kube.onelook import PODS_PATH, RECORDS_PATH
 from tests.commands import Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod, switched
+from tests.scheduler_extender.cli.kubecluster import Cluster
 from tests.scheduler_extender.serving import running
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
 from topology import codec
 from topology.core.devices import DeviceId, PodUid
-from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report
 from topology.core.requests import gpu_request
 from topology.machines import machine
@@ -32,43 +32,6 @@ PAIRS = machine("a100-pcie-4-bridged").topology("train-07")
 
 def why(*words: object) -> Done:
     return asked(main, "why", *words)
-
-
-class Cluster:
-    """A fake API server with GPU nodes and pods in it, and a kubeconfig for it."""
-
-    def __init__(self, fake: FakeApiServer, folder: Path) -> None:
-        self.fake = fake
-        self.kubeconfig = fake.write_kubeconfig(folder / "kubeconfig")
-
-    def node(self, node: NodeTopology, **held: tuple[str, int]) -> None:
-        """A node, its record, and pods that hold a GPU, as ``name=(namespace, GPU)``."""
-        allocations = []
-        for name, (namespace, gpu) in held.items():
-            self.pod(pod(1, name=name, uid=name, node=node.name, phase="Running"), namespace)
-            ids = (DeviceId(node.gpus[gpu].uuid),)
-            allocations.append(
-                Allocation(PodUid(name), namespace, name, "main", "nvidia.com/gpu", ids)
-            )
-        now = datetime.now(UTC).isoformat()
-        report = Report("boot", 1, allocations=tuple(allocations), observed_at=now)
-        self.fake.put(RECORDS_PATH, codec.encode(node, report))
-        status = {"allocatable": {"nvidia.com/gpu": str(len(node.gpus))}}
-        self.fake.put(NODES_PATH, {"metadata": {"name": node.name}, "status": status})
-
-    def pod(
-        self,
-        manifest: dict[str, Any],
-        namespace: str = "team-a",
-        owner: dict[str, Any] | None = None,
-    ) -> None:
-        manifest["metadata"]["namespace"] = namespace
-        if owner is not None:
-            manifest["metadata"]["ownerReferences"] = [{**owner, "controller": True}]
-        self.fake.put(f"/api/v1/namespaces/{namespace}/pods", manifest)
-
-    def why(self, *words: object) -> Done:
-        return why(*words, "--kubeconfig", self.kubeconfig, "-n", "team-a")
 
 
 @pytest.fixture

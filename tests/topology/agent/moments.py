@@ -62,6 +62,8 @@ class ScriptedNode:
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.clock_off = 0.0
+        """By how many seconds the time of day was set."""
         self.boot = "boot-1"
         self.listed: list[Entry] = []
         self.served: dict[str, list[str]] = {GPU: [f"GPU-{i}" for i in range(4)]}
@@ -96,8 +98,12 @@ class ScriptedNode:
 
     def time_of_day(self) -> str:
         """The clock as text: the test began at midnight."""
-        at = MIDNIGHT + timedelta(seconds=self.now)
+        at = MIDNIGHT + timedelta(seconds=self.now + self.clock_off)
         return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def idle(self) -> dict[str, str]:
+        """Since when pods have not used their GPUs (hours and minutes), by UID, as published."""
+        return {i.pod_uid: i.since[11:16] for i in self.turn.picture.report.idle}
 
     # What the agent asks.
 

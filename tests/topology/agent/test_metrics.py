@@ -12,7 +12,15 @@ from prometheus_client import generate_latest
 from topology.agent.decides.observed import Vitals
 from topology.agent.decides.record import Picture
 from topology.agent.metrics import PREFIX, Metrics
-from topology.core.report import READY, UNACCOUNTED_USE, Condition, Report
+from topology.core.devices import DeviceId, PodUid
+from topology.core.report import (
+    READY,
+    UNACCOUNTED_USE,
+    Allocation,
+    Condition,
+    IdleAllocation,
+    Report,
+)
 from topology.machines import machine
 
 PAGE = Path(__file__).parents[3] / "docs" / "agent.md"
@@ -50,6 +58,21 @@ def test_a_report_ages_until_the_next_one_is_accepted() -> None:
     assert age() == 10
     now = 200.0
     assert age() == 80
+
+
+def test_an_allocation_that_is_not_used_is_told_with_whose_it_is() -> None:
+    metrics = Metrics()
+    gpu = "nvidia.com/gpu"
+    held = tuple(
+        Allocation(PodUid(n), "ns", n, "main", gpu, (DeviceId(n),)) for n in ("busy", "rests")
+    )
+    idle = (IdleAllocation(PodUid("rests"), "main", gpu, "2026-01-01T00:00:00Z"),)
+    metrics.seen.picture = Picture(TOPOLOGY, Report(allocations=held, idle=idle))
+    name = "gpu_topology_agent_idle_since_timestamp_seconds"
+    (family,) = [f for f in metrics.registry.collect() if f.name == name]
+    assert [(s.labels, s.value) for s in family.samples] == [
+        ({"namespace": "ns", "pod": "rests", "container": "main", "resource": gpu}, 1767225600.0)
+    ]
 
 
 @pytest.mark.parametrize(

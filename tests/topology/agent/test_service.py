@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -49,6 +50,30 @@ def test_a_pod_comes_and_goes(node: Node) -> None:
     node.kubelet.hide("a")
     node.until(lambda: node.holders() == {})
     assert service.alive()
+
+
+def test_a_pod_that_uses_none_of_its_gpus_is_told_of(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the driver's utilisation to the record, over a restart, and away again."""
+    monkeypatch.setattr("topology.agent.decides.idle.SHORTEST", 0.5)
+    node.start()
+    node.until(node.ready)
+    uid = node.pod("a", 2)["metadata"]["uid"]
+    node.admit("a", 0, 3)
+    node.nvml.utilisation(1, 90)
+    node.until(lambda: node.report().idle)
+    before = node.report()
+    (idle,) = before.idle
+    assert (idle.pod_uid, idle.container, idle.resource) == (uid, "main", GPU)
+    assert datetime.fromisoformat(idle.since).timestamp() % 600 == 0
+    node.stop()
+    node.start()  # the next agent has it from the record
+    node.until(lambda: node.report().sequence > before.sequence)
+    assert node.report().idle == before.idle
+    node.nvml.utilisation(3, 1)
+    node.until(lambda: not node.report().idle)
+    assert node.holders() == {"a": (0, 3)}
 
 
 def test_cpus_and_memory_of_pods_without_gpus_are_told(node: Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from ctypes import byref
 from typing import Any
@@ -11,7 +11,14 @@ from typing import Any
 import pynvml
 
 from topology.agent.asks.nvmlcall import ABSENT, LOST, NOT_TOLD, Asker, Handle
-from topology.agent.decides.observed import GpuProcess, NvlinkEnd, Remote, SeenGpu, Vitals
+from topology.agent.decides.observed import (
+    GpuProcess,
+    InstanceVitals,
+    NvlinkEnd,
+    Remote,
+    SeenGpu,
+    Vitals,
+)
 from topology.core.devices import Bytes, Fabric, GpuUuid, MigInstance, bus_id
 
 REMOTES = {
@@ -95,8 +102,11 @@ def vitals_of(asker: Asker, handle: Handle, uuid: GpuUuid) -> Vitals:
         energy=ask(pynvml.nvmlDeviceGetTotalEnergyConsumption),
         recovery=_recovery(ask),
         utilisation=None if rates is None else rates.gpu / 100,
+        memory_utilisation=None if rates is None else rates.memory / 100,
         memory_used=None if used is None else Bytes(used.used),
         processes=processes,
+        # In MIG mode the driver has no utilisation; on other GPUs these calls are spared.
+        instances=_instance_vitals(asker, handle) if rates is None else (),
     )
 
 
@@ -128,15 +138,36 @@ def _mig(asker: Asker, of: str, handle: Handle) -> tuple[str, tuple[MigInstance,
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return "disabled", ()
     found = []
+    for uuid, part in _mig_devices(asker, of, handle):
+        info = asker.ask("MIG memory", of, pynvml.nvmlDeviceGetMemoryInfo, part)
+        memory = Bytes(info.total if info is not None else 0)
+        found.append(MigInstance(uuid, _profile(asker, of, part), memory))
+    return "enabled", tuple(found)
+
+
+def _mig_devices(asker: Asker, of: str, handle: Handle) -> Iterator[tuple[str, Handle]]:
+    """The UUID and the handle of each MIG instance of a GPU in MIG mode."""
     count = asker.ask("MIG instances", of, pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
     for i in range(count):
         part = asker.ask("MIG instances", of, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, i)
         uuid = part and asker.ask("MIG instances", of, pynvml.nvmlDeviceGetUUID, part)
         if uuid:
-            info = asker.ask("MIG memory", of, pynvml.nvmlDeviceGetMemoryInfo, part)
-            memory = Bytes(info.total if info is not None else 0)
-            found.append(MigInstance(uuid, _profile(asker, of, part), memory))
-    return "enabled", tuple(found)
+            yield uuid, part
+
+
+def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]:
+    """What moves on each MIG instance; none where the GPU is not in MIG mode."""
+    mode = asker.ask("", "", pynvml.nvmlDeviceGetMigMode, handle)
+    if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return ()
+    found = []
+    for uuid, part in _mig_devices(asker, "", handle):
+        running = asker.ask("", "", pynvml.nvmlDeviceGetComputeRunningProcesses_v3, part)
+        info = asker.ask("", "", pynvml.nvmlDeviceGetMemoryInfo, part, pynvml.nvmlMemory_v2)
+        processes = None if running is None else len(running)
+        used = None if info is None else Bytes(info.used)
+        found.append(InstanceVitals(uuid, processes, used))
+    return tuple(found)
 
 
 def _profile(asker: Asker, of: str, part: Handle) -> str:

@@ -21,7 +21,7 @@ from topology.agent.decides.observed import Unseen
 from topology.core.devices import DeviceId, Gpu, GpuResource, GpuUuid, Nic, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.numa import Holding, NumaFacts, cpu_list
-from topology.core.report import Allocation
+from topology.core.report import Allocation, IdleAllocation
 
 MOST_DEVICE_IDS = 4096
 """In what may be handed out, and in one allocation."""
@@ -59,6 +59,7 @@ _BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 # What a part takes in JSON beside its words, a little more than less.
 _SPEC, _GPU, _MIG, _LINK, _NIC, _DISTANCE = 2_000, 250, 120, 95, 60, 32
 _STATUS, _ALLOCATION, _DEVICE = 50_000, 110, 4
+_IDLE = 40  # with its comma and spaces
 _NUMA_NODE, _MEMORY, _HOLDING, _BLOCK, _NUMBER = 80, 120, 60, 60, 4
 
 
@@ -72,12 +73,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class PublishedHoldings:
-    """What is published of who holds what; ``left_out`` counts device ids."""
+    """What is published of who holds what; ``left_out`` counts device ids, and ``room`` is how many
+    bytes are left."""
 
     allocatable: frozenset[DeviceId] | None
     allocations: tuple[Allocation, ...]
     problem: Problem | None = None
     left_out: int = 0
+    room: int = 0
 
 
 @lru_cache(maxsize=65536)
@@ -152,6 +155,7 @@ def publishable_holdings(
         or not all(map(publishable, listed))
     ):
         listed = None
+    room -= sum(len(i) + _DEVICE for i in listed or ())
     left_out = total - len(listed or ()) - sum(len(a.device_ids) for a in fitting)
     problem = None
     if unknown:
@@ -163,7 +167,12 @@ def publishable_holdings(
             f"{MOST_DEVICE_IDS} to hand out, {MOST_ALLOCATIONS} allocations and "
             f"{LARGEST_RECORD // 1000} kB: share each GPU among fewer pods",
         )
-    return PublishedHoldings(listed, tuple(fitting), problem, left_out)
+    return PublishedHoldings(listed, tuple(fitting), problem, left_out, room)
+
+
+def idle(found: Sequence[IdleAllocation], room: int) -> tuple[IdleAllocation, ...]:
+    """As many as fit into so many bytes: of the others nothing is said, as of those in use."""
+    return tuple(found[: max(0, room) // _IDLE])
 
 
 @dataclass(frozen=True, slots=True)

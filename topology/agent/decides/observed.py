@@ -85,12 +85,26 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceVitals:
+    """What moves on one MIG instance; None where it could not be had.
+
+    ``processes`` is how many there are. The driver has no utilisation of a MIG instance.
+    """
+
+    uuid: str
+    processes: int | None = None
+    memory_used: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Vitals:
     """What moves on one GPU; None where it could not be had.
 
     ``active_links`` are NVML's numbers. ``energy`` is in mJ since the driver or the GPU was last
-    reset. ``utilisation`` is 0 to 1. ``processes`` ascend. Of a GPU that does not answer nothing is
-    told but that: it is ``lost`` where its calls fail, and ``hung`` where they do not return.
+    reset. ``utilisation`` and ``memory_utilisation`` are 0 to 1: for how much of the last second or
+    less a kernel ran, and memory was read or written. ``processes`` ascend. ``instances`` are those
+    of a GPU that is split by MIG. Of a GPU that does not answer nothing is told but that: it is
+    ``lost`` where its calls fail, and ``hung`` where they do not return.
     """
 
     uuid: GpuUuid
@@ -103,8 +117,10 @@ class Vitals:
     energy: int | None = None
     recovery: str | None = None
     utilisation: float | None = None
+    memory_utilisation: float | None = None
     memory_used: Bytes | None = None
     processes: tuple[GpuProcess, ...] | None = None
+    instances: tuple[InstanceVitals, ...] = ()
 
     @property
     def silent(self) -> bool:

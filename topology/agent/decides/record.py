@@ -15,6 +15,7 @@ from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.hardwarebook import Hardware
 from topology.agent.decides.holders import Holders
 from topology.agent.decides.holdings import allocations
+from topology.agent.decides.idle import Key, idle_allocations
 from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
 from topology.agent.decides.observed import Processors, Unseen
 from topology.agent.decides.surroundings import Surroundings
@@ -81,7 +82,8 @@ class Facts:
     """All that a record is made of, at one moment.
 
     ``nvml_problem`` is empty where NVML answers. ``allocatable`` are device ids by resource, None
-    before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds.
+    before the kubelet's first answer. ``unaccounted`` are GPUs that somebody uses and no pod holds,
+    ``idle`` what pods hold and do not use, and since when (RFC 3339).
     ``topology_nodes`` are the NUMA nodes that the plugin names to the kubelet, by GPU, as far as
     they have been seen. ``processors`` are the machine's, or why they are not known; None before
     anybody has looked. ``exclusive`` is what pods may have exclusively, None before the kubelet's
@@ -100,6 +102,7 @@ class Facts:
     health: tuple[Health, ...] = ()
     missing: tuple[MissingGpu, ...] = ()
     unaccounted: Collection[GpuUuid] = ()
+    idle: Mapping[Key, str] = field(default_factory=dict)
     due: frozenset[PodUid] = frozenset()
     topology_nodes: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)
     processors: Processors | Unseen | None = None
@@ -162,6 +165,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         holdings=own.holdings,
         missing=facts.missing,
         several_shares=facts.several_shares,
+        idle=limits.idle(idle_allocations(shown.allocations, facts.idle), shown.room),
         observed_at=holders.observed_at,
         pods_version=holders.pods_version,
     )

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE
 from topology.agent.asks import pci
 from topology.agent.asks.nvml import EventsFailedError, Nvml, NvmlDownError
 from topology.agent.decides.hardware import topology_of
-from topology.agent.decides.observed import GpuProcess, Unseen
+from topology.agent.decides.observed import GpuProcess, InstanceVitals, Unseen
 from topology.core.devices import MIB, Bytes, NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
@@ -211,6 +211,25 @@ def test_vitals_are_what_moves(tmp_path: Path) -> None:
     assert vitals[0].active_links == frozenset(range(6)) - {1}
     assert vitals[7].processes == ()
     assert vitals[7].energy is not None
+
+
+def test_vitals_of_mig_instances_are_their_processes_and_their_memory(tmp_path: Path) -> None:
+    fake = fake_nvml(tmp_path, machine("dgx-a100").topology("n"))
+    parts = [MigInstance(f"MIG-{i}", "1g.5gb", 5 << 30) for i in range(2)]
+    fake.mig(3, [parts[0], None, parts[1]])
+    fake.processes(3, [(4711, 300 * MIB)], slot=2)
+    fake.utilisation(2, 40)
+    with fake.in_process(), Nvml() as nvml:
+        vitals = nvml.vitals()
+        assert vitals[3].utilisation is None
+        assert vitals[3].instances == (
+            InstanceVitals("MIG-0", 0, Bytes(0)),
+            InstanceVitals("MIG-1", 1, Bytes(300 * MIB)),
+        )
+        assert (vitals[2].instances, vitals[2].memory_utilisation) == ((), 0.2)
+        fake.fail("nvmlDeviceGetComputeRunningProcesses", NO_PERMISSION, 3)
+        hidden = nvml.vitals()[3].instances
+        assert [each.processes for each in hidden] == [None, None]
 
 
 def test_an_xid_arrives(tmp_path: Path) -> None:

@@ -32,11 +32,22 @@ from topology.agent.decides.observed import (
 from topology.agent.decides.pcitree import PciNic, PciTree
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent
-from topology.core.devices import MIB, Bytes, DeviceId, Gpu, GpuUuid, MigInstance, Nic, NodeName
+from topology.core.devices import (
+    MIB,
+    Bytes,
+    DeviceId,
+    Gpu,
+    GpuUuid,
+    MigInstance,
+    Nic,
+    NodeName,
+    PodUid,
+)
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
 from topology.core.numa import CpuSet, MemoryBlock, cpu_set
 from topology.core.placement import NOT_READY
+from topology.core.report import Allocation, IdleAllocation, Report
 from topology.core.requests import Constraints, gpu_request
 
 ETCD_LIMIT = 3 * 2**19
@@ -346,6 +357,7 @@ CANNOT = {
     ".status.allocations[].namespace": "the API server's own rule",
     ".status.allocations[].pod": "the API server's own rule",
     ".status.allocations[].container": "the API server's own rule",
+    ".status.allocations[].idleSince": "our own clock",
     ".status.exclusive[].namespace": "the API server's own rule",
     ".status.exclusive[].pod": "the API server's own rule",
     ".status.severalShares.podStarted": "the API server's own rule for a time",
@@ -463,6 +475,26 @@ def test_the_estimate_of_what_pods_have_for_their_own_is_no_less_than_its_size()
     told = json.dumps(record["status"]["exclusive"], separators=(",", ":"))
     size = limits.exclusive(found.report.holdings).size
     assert 0.8 * size < len(told) <= size
+
+
+def test_since_when_devices_are_idle_is_told_as_far_as_there_is_room() -> None:
+    held = [
+        Allocation(PodUid(f"{i:x>60}"), "ns", f"{i:x>250}", "m", GPU, ids(1)) for i in range(2000)
+    ]
+    shown = limits.publishable_holdings({}, held, ())
+    assert 1000 < len(shown.allocations) < len(held)
+    assert 0 <= shown.room < 1000
+    idle = tuple(IdleAllocation(a.pod_uid, a.container, a.resource, NOON) for a in held)
+    said = limits.idle(idle, shown.room)
+    assert said == idle[: len(said)]
+    few = limits.publishable_holdings({}, held[:9], ())
+    assert limits.idle(idle[:9], few.room) == idle[:9]
+    tight = limits.publishable_holdings({}, held[:900], (), 440_000)
+    some = limits.idle(idle[:900], tight.room)
+    assert 0 < len(some) < 900
+    report = Report("boot", 1, tight.allocatable, tight.allocations, idle=some)
+    assert len(json.dumps(codec.encode_report(report))) <= 440_000
+    assert limits.idle(idle, -1) == ()
 
 
 def owned(found: Any, value: Any) -> Any:

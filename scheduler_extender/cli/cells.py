@@ -1,0 +1,170 @@
+"""A node's GPUs as cells of text, and the groups that their links make of them.
+
+A cell is the GPU's index and a letter for how it stands: a capital where nobody else can have it, a
+small one where somebody can. Square brackets are around GPUs that NVLinks join, directly or over
+one another; round ones around GPUs of one PCIe switch, on nodes without NVLinks. A bar stands where
+another NUMA node begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from scheduler_extender.cli.gpurows import FREE, reserved_gpus
+from scheduler_extender.web.nodes import GpuState, NodeState, Use
+from topology.core.devices import Mask, positions
+from topology.core.graph import NodeTopology, Shape
+from topology.core.links import LinkKind
+
+RESERVED = "reserved"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How cells of one kind look: letter and style, and what they mean in few words."""
+
+    letter: str
+    style: str
+    meaning: str
+
+
+KINDS: dict[str, Kind] = {
+    Use.FREE.value: Kind("f", "bold green", "free"),
+    Use.STRANDED.value: Kind(
+        "s", "#000000 on #f5c542", "stranded: free, but no other free GPU has an NVLink to it"
+    ),
+    RESERVED: Kind("R", "#ffffff on #7b3fa0", "reserved: a pod that is on its way will have it"),
+    Use.KEPT.value: Kind("K", "#ffffff on #2166ac", "kept: its pod has the GPUs it asks for"),
+    Use.PLAIN.value: Kind("P", "#ffffff on #5b6770", "plain: any GPU will do for its pod"),
+    Use.BROKEN.value: Kind("B", "bold #ffffff on #c62828", "broken: its pod requires other GPUs"),
+    Use.ENDING.value: Kind("E", "#000000 on #a8d5e2", "ending: its pod is on its way out"),
+    Use.SICK.value: Kind("X", "bold reverse", "sick: unhealthy, or it does not answer"),
+}
+"""By the word for it, in the order of the legend."""
+PARTLY = "a small letter in place of a capital: some of its shares are free"
+MARKS = {
+    "[ ]": "joined by NVLinks, directly or over one another",
+    "( )": "of one PCIe switch",
+    "|": "another NUMA node begins",
+}
+"""What stands around cells and between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """GPUs that belong together, by position, those of one NUMA node after the other."""
+
+    parts: tuple[tuple[int, ...], ...]
+    opens: str = ""
+    closes: str = ""
+
+
+def groups(topology: NodeTopology) -> list[Group]:
+    """The GPUs by what joins them, ordered by their lowest index."""
+    shape = topology.shape
+    nvlinked = frozenset(link for link in shape.distinct_links() if link.nvlinks)
+    near = frozenset(link for link in shape.distinct_links() if link.kind >= LinkKind.PXB)
+    joins, opens, closes = (nvlinked, "[", "]") if nvlinked else (near, "(", ")")
+    found = []
+    for mask in _joined(shape, shape.rows(joins)):
+        by_numa: dict[int, list[int]] = {}
+        for p in positions(mask):
+            by_numa.setdefault(_numa(shape, p), []).append(p)
+        parts = tuple(map(tuple, by_numa.values()))  # the one with the lowest position first
+        alone = mask.bit_count() == 1
+        found.append(Group(parts, "" if alone else opens, "" if alone else closes))
+    return found
+
+
+def _numa(shape: Shape, position: int) -> int:
+    numa = shape.numa[position]
+    return -1 if numa is None else numa
+
+
+def _joined(shape: Shape, rows: Sequence[Mask]) -> Iterator[Mask]:
+    """The positions that are connected, as masks, ordered by their lowest position."""
+    left = shape.all_gpus
+    while left:
+        mask, grown = 0, left & -left
+        while grown != mask:
+            mask = grown
+            for p in positions(mask):
+                grown |= rows[p]
+        left &= ~mask
+        yield mask
+
+
+def words_of(state: NodeState) -> list[str]:
+    """How each GPU stands, by position: the words that :data:`KINDS` has.
+
+    Free GPUs are reserved where pods on their way take all of them; of fewer nobody knows which.
+    """
+    free = sum(gpu.use in FREE for gpu in state.gpus)
+    all_reserved = 0 < free <= reserved_gpus(state)
+    return [RESERVED if all_reserved and gpu.use in FREE else gpu.use.value for gpu in state.gpus]
+
+
+def node_cells(state: NodeState) -> list[Text]:
+    """The node's GPUs as texts that may stand on lines of their own between one another."""
+    topology = state.topology
+    if topology is None:
+        return []
+    words = words_of(state)
+    width = len(str(topology.gpus[-1].index)) if topology.gpus else 1
+    found: list[Text] = []
+    before: int | None = None
+    for group in groups(topology):
+        first_numa = _numa(topology.shape, group.parts[0][0])
+        if before is not None and before != first_numa:
+            found.append(Text("|", "dim"))
+        for number, part in enumerate(group.parts):
+            if number:
+                found.append(Text("|", "dim"))
+            for p in part:
+                found.append(_cell(topology.gpus[p].index, state.gpus[p], words[p], width))
+        first = -sum(map(len, group.parts)) - len(group.parts) + 1
+        found[first] = Text.assemble((group.opens, "dim"), found[first])
+        found[-1] = Text.assemble(found[-1], (group.closes, "dim"))
+        before = _numa(topology.shape, group.parts[-1][-1])
+    return found
+
+
+def _cell(index: int, gpu: GpuState, word: str, width: int) -> Text:
+    kind = KINDS[word]
+    letter = kind.letter.lower() if gpu.partly and word not in (Use.SICK.value,) else kind.letter
+    return Text(f"{index:>{width}}{letter}", kind.style)
+
+
+def legend(states: Iterable[NodeState]) -> Table:
+    """What the letters, brackets and bars mean that occur."""
+    shown = list(states)
+    there = {word for state in shown for word in words_of(state)}
+    drawn = "".join(text.plain for state in shown for text in node_cells(state))
+    found = Table.grid(padding=(0, 2))
+    found.add_column(no_wrap=True)
+    found.add_column(overflow="fold")
+    for word, kind in KINDS.items():
+        if word in there:
+            found.add_row(Text.assemble((f" {kind.letter} ", kind.style)), kind.meaning)
+    if any(gpu.partly for state in shown for gpu in state.gpus):
+        found.add_row(" k ", PARTLY)
+    for mark, meaning in MARKS.items():
+        if mark[0] in drawn:
+            found.add_row(Text(f"{mark:^3}", "dim"), meaning)
+    return found
+
+
+def folded(cells: Sequence[Text], width: int) -> list[Text]:
+    """The cells on lines of at most so many columns, as far as a cell fits in them."""
+    lines: list[Text] = []
+    for cell in cells:
+        if lines and cell_len(lines[-1].plain) + 1 + cell_len(cell.plain) <= width:
+            lines[-1] = Text.assemble(lines[-1], " ", cell)
+        else:
+            lines.append(Text.assemble(cell))
+    return lines

@@ -1,0 +1,150 @@
+"""``gpu-topology map``: every node's GPUs as cells on the terminal, or the map in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
+from scheduler_extender.cli.cells import folded, legend, node_cells
+from scheduler_extender.cli.forwarding import SYSTEM, open_map
+from scheduler_extender.cli.gpurows import GpuRow, gpu_rows, total_of, total_text
+from scheduler_extender.cli.kubeconfig import KubeconfigOption
+from scheduler_extender.cli.looking import (
+    AskAdminOption,
+    ClusterOption,
+    ForwardOption,
+    Look,
+    SelectorOption,
+    SystemOption,
+    Where,
+    WhoseOption,
+    extender_of,
+    looking,
+    selected_nodes,
+)
+from scheduler_extender.cli.nodes import NOBODY
+from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.web.glance import Filters, Tile, glance, some
+
+NAMES = 28
+"""Columns for a node's name beside its cells; a longer one gets a line of its own."""
+
+
+def map_(
+    output: OutputOption = "table",
+    selector: SelectorOption = None,
+    watch: WatchOption = False,
+    open_: Annotated[
+        bool,
+        typer.Option(
+            "--open",
+            help="Open the map in the browser: forwards the extender's admin port until Ctrl-C.",
+        ),
+    ] = False,
+    namespace: WhoseOption = None,
+    cluster: ClusterOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    admin: AskAdminOption = None,
+    forward: ForwardOption = False,
+    system: SystemOption = SYSTEM,
+    admin_ca: AdminCaOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Draw every node's GPUs: free, held, stranded or sick.
+
+    Each GPU is its index and a letter, with colours on a terminal; a legend stands below. Nodes
+    that look alike share a line where there are many; -o wide gives each its own. The command needs
+    the rights to list nodes, pods and gputopologies, and says what it may not see. Exits with 1 if
+    no node has GPUs.
+    """
+    form = form_of(output)
+    if open_:
+        open_map(kubeconfig, context, system)
+    extender = extender_of(
+        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    )
+    where = Where(kubeconfig, context, namespace, cluster, extender)
+    with looking(where, live=watch) as look:
+        answer(lambda: told(look(), selector), form, watch=watch)
+
+
+def told(look: Look, selector: str | None) -> Told:
+    """The answer."""
+    rows = gpu_rows(look, selected_nodes(look, selector))
+    data: dict[str, Any] = {"nodes": [row.as_json(gpus=True) for row in rows]}
+    return Told(
+        data,
+        [f"node/{row.name}" for row in rows],
+        lambda console, wide: draw(console, rows, wide=wide),
+        look.notes,
+        bool(rows),
+    )
+
+
+def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
+    """The nodes by kind of machine, then what the letters mean."""
+    if not rows:
+        console.print(NOBODY)
+        return
+    by_name = {row.name: row for row in rows}
+    states = [row.state for row in rows]
+    found = glance(states, lambda state: by_name[state.name].capacity, Filters())
+    for section in found.sections:
+        of_kind = [row for row in rows if row.state.kind == section.kind]
+        console.print(Text(section.kind, "bold"))
+        console.print(_sum(of_kind))
+        tiles = _alone(of_kind) if wide else section.tiles
+        beside = _beside(console, tiles)
+        for tile in tiles:
+            _tile(console, tile, by_name, beside)
+        if section.unseen and not wide:
+            console.print(Text(f"… {section.unseen:,} more nodes (-o wide shows each)", "dim"))
+        console.print()
+    if found.kinds_left:
+        console.print(f"… {found.kinds_left} more kinds of machines (nodes lists them)")
+    console.print(legend(states))
+
+
+def _sum(rows: Sequence[GpuRow]) -> str:
+    counts, capacity = total_of(rows)
+    return total_text(len(rows), counts, capacity)
+
+
+def _alone(rows: Sequence[GpuRow]) -> list[Tile]:
+    return [Tile(row.state, (row.name,)) for row in rows]
+
+
+def _beside(console: Console, tiles: Sequence[Tile]) -> int:
+    """How many columns names take that stand beside their cells."""
+    names = [cell_len(tile.nodes[0]) for tile in tiles if tile.many == 1]
+    most = min(NAMES, console.width // 2)
+    return 2 + max((name for name in names if name <= most), default=0) + 2
+
+
+def _tile(console: Console, tile: Tile, by_name: dict[str, GpuRow], beside: int) -> None:
+    """A node, or several that look the same: name, cells, and what is particular about it."""
+    row = by_name[tile.sample.name]
+    cells = node_cells(tile.sample)
+    if tile.many > 1:
+        like = "alike" if tile.exact else "similar"
+        console.print(f"  {tile.many:,} nodes {like}: {some(tile.nodes)}")
+        indent = 4
+    elif cell_len(row.name) + 4 <= beside and cells:
+        indent = beside
+    else:
+        console.print(f"  {row.name}", overflow="fold")
+        indent = 4
+    lines = folded(cells, max(console.width - indent, 1))
+    for number, line in enumerate(lines):
+        name = f"  {row.name}" if not number and indent > 4 else ""
+        console.print(Text(name.ljust(indent)) + line, soft_wrap=True)
+    words = row.words() if tile.many == 1 else [w for w in row.words() if tile.exact]
+    for word in (*words, *(tile.sample.trouble if tile.many == 1 else ())):
+        console.print(Text(f"    {word}", "yellow"), overflow="fold")

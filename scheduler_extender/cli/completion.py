@@ -1,0 +1,134 @@
+"""Shell completion: names from the cluster, and what kubectl asks of a plugin.
+
+kubectl runs ``kubectl_complete-gpu_topology`` with the words typed so far, the last of them perhaps
+empty, and expects a choice on each line, and on the last line a colon and a number: 0 lets the
+shell offer files, 4 forbids it (cobra's ``ShellCompDirective``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from topology.kubeapi.apiserver import ApiServer
+
+TIMEOUT = 2.0
+"""Seconds: somebody has pressed a key and waits."""
+MOST = 500
+"""Names that are asked for."""
+OF_FILES = ("check",)
+"""Commands whose argument is a file."""
+PROGRAM = "kubectl-gpu_topology"
+FILES, NO_FILES = 0, 4
+
+
+def node_completions(context: typer.Context, incomplete: str) -> list[str]:
+    """Nodes whose names begin so: those with a GPUTopology record."""
+    return _names(context, incomplete, lambda _: "/apis/gpu-topology.io/v1alpha1/gputopologies")
+
+
+def namespace_completions(context: typer.Context, incomplete: str) -> list[str]:
+    """Namespaces whose names begin so."""
+    return _names(context, incomplete, lambda _: "/api/v1/namespaces")
+
+
+def pod_completions(context: typer.Context, incomplete: str) -> list[str]:
+    """Pods of the namespace that is meant whose names begin so."""
+
+    def where(usual: str) -> str:
+        from topology.kubeapi.paths import path
+
+        meant = context.params.get("namespace") or usual
+        return path("/api/v1/namespaces", meant, "pods")
+
+    return _names(context, incomplete, where)
+
+
+def context_completions(context: typer.Context, incomplete: str) -> list[str]:
+    """Contexts of the kubeconfig whose names begin so."""
+    from scheduler_extender.cli.kubeconfig import contexts_of
+
+    try:
+        found = contexts_of(context.params.get("kubeconfig"))
+    except Exception:  # noqa: BLE001 (nothing to offer; the command itself will say what is wrong)
+        return []
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def _names(context: typer.Context, incomplete: str, where: Callable[[str], str]) -> list[str]:
+    """Names of objects that begin so; none where the cluster cannot be asked at once.
+
+    Whatever is wrong is told by the command itself, once it runs.
+    """
+    from scheduler_extender.cli.kubeconfig import asking
+
+    given: Path | None = context.params.get("kubeconfig")
+    try:
+        with asking(given, context.params.get("context")) as (api, usual):
+            return [name for name in _listed(api, where(usual)) if name.startswith(incomplete)]
+    except Exception:  # noqa: BLE001
+        return []
+
+
+def _listed(api: ApiServer, collection: str) -> list[str]:
+    import msgspec
+
+    query = (("limit", str(MOST)),)
+    found: dict[str, Any] = msgspec.json.decode(
+        api.get(collection, query, timeout=TIMEOUT), type=dict[str, Any]
+    )
+    return sorted(str(item["metadata"]["name"]) for item in found.get("items") or ())
+
+
+def complete_for_kubectl(plugin: typer.Typer, words: list[str]) -> str:
+    """What ``kubectl_complete-gpu_topology`` prints for these words, the last one unfinished."""
+    from typer._completion_classes import completion_init  # what an app with add_completion calls
+
+    completion_init()
+    command = typer.main.get_command(plugin)
+    variable = "_KUBECTL_GPU_TOPOLOGY_COMPLETE"
+    line = [PROGRAM, *(words or [""])]
+    # As bash asks typer: it answers with a choice on each line, which is what kubectl wants.
+    given = {
+        variable: "complete_bash",
+        "COMP_WORDS": shlex.join(line),
+        "COMP_CWORD": str(len(line) - 1),
+    }
+    said = io.StringIO()
+    with _environment(given), contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        command.main(args=[], prog_name=PROGRAM, complete_var=variable, standalone_mode=False)
+    choices = [choice for choice in said.getvalue().splitlines() if choice.strip()]
+    files = not choices and _wants_file(command, words)
+    return "\n".join([*choices, f":{FILES if files else NO_FILES}", ""])
+
+
+def _wants_file(group: Any, words: list[str]) -> bool:
+    """Whether the unfinished word is a file's: the value of such an option, or of ``check``."""
+    command = group.commands.get(words[0]) if words else None
+    if command is None or len(words) < 2:
+        return False
+    if words[-2].startswith("-"):
+        return any(words[-2] in each.opts and each.metavar == "FILE" for each in command.params)
+    return words[0] in OF_FILES
+
+
+@contextlib.contextmanager
+def _environment(given: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,304 @@
+"""``gpu-topology idle``: who holds GPUs without using them, and whom their release would help."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
+from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.completion import namespace_completions
+from scheduler_extender.cli.forwarding import SYSTEM
+from scheduler_extender.cli.inputs import one_of
+from scheduler_extender.cli.kubeconfig import KubeconfigOption
+from scheduler_extender.cli.looking import (
+    AskAdminOption,
+    ClusterOption,
+    ForwardOption,
+    Look,
+    SystemOption,
+    Where,
+    extender_of,
+    looking,
+    selector_error,
+)
+from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.terminal import show
+from scheduler_extender.why.explanation import asked_text
+from scheduler_extender.why.idle import (
+    Completes,
+    IdlePod,
+    idle_pods,
+    seconds_of,
+    what_ends_would_do,
+)
+from scheduler_extender.why.nearest import HIDDEN
+from scheduler_extender.why.phrases import duration, listed
+from scheduler_extender.wording import set_text
+from topology.core.devices import PodUid
+from topology.core.placement import Verdict
+
+SECONDS = 20.0
+"""For how long ends of pods are tried."""
+OLD = 600.0
+"""Seconds after which it is said that a report is old."""
+SHOWN_REQUESTS = 2
+UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(\d{1,6})(s|m|min|h|d)")
+
+
+def idle(
+    output: OutputOption = "table",
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Whose pods. Without it: those of the context's namespace.",
+            autocompletion=namespace_completions,
+        ),
+    ] = None,
+    everybody: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="The pods of all namespaces.")
+    ] = False,
+    selector: Annotated[
+        str | None,
+        typer.Option(
+            "--selector",
+            "-l",
+            metavar="SELECTOR",
+            help="Only the pods with these labels, as kubectl takes it, such as app=train.",
+        ),
+    ] = None,
+    longer_than: Annotated[
+        str | None,
+        typer.Option(
+            "--longer-than",
+            metavar="TIME",
+            help="Only who has been idle for longer, such as 30m, 2h or 1d.",
+        ),
+    ] = None,
+    watch: WatchOption = False,
+    require: Annotated[
+        str,
+        typer.Option(
+            metavar="VERDICT",
+            help="What the extender is run with: guaranteed or expected.",
+        ),
+    ] = "expected",
+    cluster: ClusterOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    admin: AskAdminOption = None,
+    forward: ForwardOption = False,
+    system: SystemOption = SYSTEM,
+    admin_ca: AdminCaOption = None,
+    token: TokenOption = None,
+) -> None:
+    """List the pods that hold GPUs without using them.
+
+    A pod is listed once no GPU of one of its containers has been used for ten minutes; the agents
+    of the nodes watch that. "Its end lets in" are waiting pods that no node takes now and that the
+    node would take if the idle pod had ended. The command needs the rights to list pods, nodes and
+    gputopologies, and says what it may not see.
+    """
+    form = form_of(output)
+    if namespace is not None and everybody:
+        raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
+    shortest = 0.0 if longer_than is None else seconds_in(longer_than)
+    weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
+    extender = extender_of(
+        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    )
+    where = Where(kubeconfig, context, namespace, cluster, extender, weakest)
+    with looking(where, live=watch) as look:
+        answer(
+            lambda: told(look(), selector, shortest, everybody=everybody),
+            form,
+            watch=watch,
+        )
+
+
+def seconds_in(text: str) -> float:
+    """A duration such as ``30m``. Raises :class:`BadInputError`.
+
+    >>> seconds_in("90s"), seconds_in("2h")
+    (90.0, 7200.0)
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise BadInputError(
+            f"--longer-than: allowed is a whole number with s, m, h or d, such as 30m, not "
+            f"{text[:40]!r}"
+        )
+    return float(int(found[1]) * UNITS[found[2]])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An idle pod as the caller may see it, and whom its end would help.
+
+    ``others`` are the names of the node's idle pods by UID. ``tried`` says that it was tried whom
+    its end would help.
+    """
+
+    pod: IdlePod
+    name: str
+    completes: Sequence[Completes]
+    others: Mapping[PodUid, str]
+    tried: bool
+
+    @property
+    def gpus(self) -> str:
+        """Its unused GPUs by the driver's numbers, and whether it has parts of them only."""
+        numbers = set_text(self.pod.gpus) or "–"
+        if all(device.startswith("MIG-") for device in self.pod.devices):
+            return f"MIG on {numbers}"
+        return f"share of {numbers}" if any("::" in d for d in self.pod.devices) else numbers
+
+    @property
+    def words(self) -> str:
+        """Whom its end would help."""
+        if self.pod.partly:
+            return "another of its containers works"
+        if not self.tried:
+            return "not tried, for want of time"
+        said = [self._said(each) for each in self.completes[:SHOWN_REQUESTS]]
+        more = len(self.completes) - len(said)
+        return "; ".join([*said, *([f"{more} more requests"] if more else [])]) or "nobody"
+
+    def _said(self, each: Completes) -> str:
+        first = each.pods[0]
+        more = f" and {len(each.pods) - 1} more" if len(each.pods) > 1 else ""
+        text = f"{first.namespace}/{first.name}{more} ({asked_text(first)})"
+        together = [self.others[uid] for uid in each.together]
+        if not together:
+            return text
+        return f"{text} once {listed(together)} end{'s' if len(together) == 1 else ''}, too"
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as data."""
+        pod = self.pod
+        return {
+            "pod": self.name,
+            "node": pod.node,
+            "resource": pod.resource,
+            "containers": list(pod.containers),
+            "gpus": list(pod.gpus),
+            "deviceIds": list(pod.devices),
+            "idleSince": pod.since,
+            "idleSeconds": round(pod.seconds),
+            "observedAt": pod.looked or None,
+            "partly": pod.partly,
+            "tried": self.tried,
+            "completes": [
+                {
+                    "pods": [f"{p.namespace}/{p.name}" for p in each.pods],
+                    "asks": asked_text(each.pods[0]),
+                    "together": [self.others[uid] for uid in each.together],
+                }
+                for each in self.completes
+            ],
+        }
+
+
+def told(look: Look, selector: str | None, shortest: float, *, everybody: bool) -> Told:
+    """The answer."""
+    with look.cluster.locked():  # the pods and the nodes at one moment
+        seen = look.cluster.cluster_facts()
+    everywhere = [p for p in idle_pods(seen, look.view.today) if p.seconds >= shortest]
+    labelled = _selected(look, selector, everybody=everybody)
+    if labelled is not None:
+        everywhere = [pod for pod in everywhere if pod.uid in labelled]
+    chosen = [pod for pod in everywhere if everybody or pod.namespace == look.namespace]
+    until = time.monotonic() + SECONDS
+    shown = {pod.node for pod in chosen}
+    beside = [pod for pod in everywhere if pod.node in shown]
+    found = what_ends_would_do(look.cluster, seen, beside, lambda: time.monotonic() > until)
+    names = {pod.uid: look.view.name(pod.namespace, pod.pod) for pod in everywhere}
+    rows = [
+        Row(p, names[p.uid], tuple(found.completes.get(p.uid, ())), names,
+            tried=found.whole or p.uid in found.completes)
+        for p in chosen
+    ]  # fmt: skip
+    whose = "nobody" if everybody else f"no pod of the namespace {look.namespace}"
+    return Told(
+        {"idle": [row.as_json() for row in rows]},
+        [f"pod/{row.pod.pod}" for row in rows if row.name != HIDDEN],
+        lambda console, wide: draw(console, rows, whose, len(everywhere) - len(rows), wide=wide),
+        [*look.notes, *_old(look, chosen)],
+    )
+
+
+def _selected(look: Look, selector: str | None, *, everybody: bool) -> set[str] | None:
+    """The UIDs of the pods that a label selector selects; None for all. Raises
+    :class:`BadInputError`."""
+    if selector is None:
+        return None
+    from scheduler_extender.kube.onelook import PAGE, PODS_PATH
+    from scheduler_extender.kube.onelook import listed as pages
+    from scheduler_extender.kube.sinks import metadata_decoder
+    from topology.kubeapi.apiserver import ApiError
+    from topology.kubeapi.paths import path
+
+    api = look.reachable("--selector")
+    where = PODS_PATH if everybody else path("/api/v1/namespaces", look.namespace, "pods")
+    try:
+        found, _ = pages(api, where, PAGE, [("labelSelector", selector)])
+    except ApiError as error:
+        raise selector_error(selector, error.status, error.message, "pods") from error
+    return {metadata_decoder.decode(raw).metadata.uid for raw in found}
+
+
+def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
+    """Which nodes' agents have not reported lately. A file is as old as it is."""
+    if look.api is None:
+        return
+    for node, looked in {pod.node: pod.looked for pod in pods}.items():
+        at = seconds_of(looked)
+        age = None if at is None else look.view.today - at
+        if age is not None and age > OLD:
+            yield f"the report of {node} is {duration(age)} old: what was used since is not known"
+
+
+def draw(console: Console, rows: Sequence[Row], whose: str, elsewhere: int, *, wide: bool) -> None:
+    """The pods as a table; ``whose`` says who could have been there, ``elsewhere`` how many idle
+    pods other namespaces have."""
+    if rows:
+        show(console, _table(rows, wide=wide))
+    else:
+        console.print(f"{whose} holds GPUs without using them")
+    if elsewhere:
+        console.print()
+        others = "1 pod" if elsewhere == 1 else f"{elsewhere:,} pods"
+        console.print(f"{others} in other namespaces: -A lists them, too")
+
+
+def _table(rows: Sequence[Row], *, wide: bool) -> Table:
+    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    found.add_column("pod", overflow="fold")
+    found.add_column("idle", justify="right", no_wrap=True)
+    found.add_column("node", overflow="fold")
+    found.add_column("GPUs", no_wrap=True)
+    if wide:
+        found.add_column("resource", no_wrap=True)
+        found.add_column("containers", overflow="fold")
+        found.add_column("since", no_wrap=True)
+    found.add_column("its end lets in", overflow="fold")
+    for row in rows:
+        pod = row.pod
+        cells = [Text(row.name), Text(duration(pod.seconds), "yellow"), Text(pod.node)]
+        cells.append(Text(row.gpus))
+        if wide:
+            cells += [Text(pod.resource), Text(", ".join(pod.containers)), Text(pod.since)]
+        found.add_row(*cells, Text(row.words, "green" if row.completes else "dim"))
+    return found

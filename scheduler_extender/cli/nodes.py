@@ -1,0 +1,147 @@
+"""``gpu-topology nodes``: every node with GPUs, how they stand, and what it can still promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
+from scheduler_extender.cli.forwarding import SYSTEM
+from scheduler_extender.cli.gpurows import (
+    GpuRow,
+    ago,
+    gpu_rows,
+    gpus_text,
+    promises_text,
+    total_of,
+    total_text,
+)
+from scheduler_extender.cli.kubeconfig import KubeconfigOption
+from scheduler_extender.cli.looking import (
+    AskAdminOption,
+    ClusterOption,
+    ForwardOption,
+    Look,
+    SelectorOption,
+    SystemOption,
+    Where,
+    WhoseOption,
+    extender_of,
+    looking,
+    selected_nodes,
+)
+from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.terminal import fits, show
+
+NOBODY = "no node with GPUs is known"
+
+
+def nodes(
+    output: OutputOption = "table",
+    selector: SelectorOption = None,
+    watch: WatchOption = False,
+    namespace: WhoseOption = None,
+    cluster: ClusterOption = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    admin: AskAdminOption = None,
+    forward: ForwardOption = False,
+    system: SystemOption = SYSTEM,
+    admin_ca: AdminCaOption = None,
+    token: TokenOption = None,
+) -> None:
+    """List the nodes with GPUs, and what they can still promise.
+
+    Stranded is a free GPU without an NVLink to another free one. Pairs, quads and whole are how
+    many pods the node can still be promised to that ask for two or four GPUs that NVLinks join, or
+    for all GPUs: each alone. The command needs the rights to list nodes, pods and gputopologies,
+    and says what it may not see. Exits with 1 if no node has GPUs.
+    """
+    form = form_of(output)
+    extender = extender_of(
+        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    )
+    where = Where(kubeconfig, context, namespace, cluster, extender)
+    with looking(where, live=watch) as look:
+        answer(lambda: told(look(), selector), form, watch=watch)
+
+
+def told(look: Look, selector: str | None) -> Told:
+    """The answer."""
+    rows = gpu_rows(look, selected_nodes(look, selector))
+    return Told(
+        {"nodes": [row.as_json(gpus=False) for row in rows]},
+        [f"node/{row.name}" for row in rows],
+        lambda console, wide: draw(console, rows, wide=wide),
+        look.notes,
+        bool(rows),
+    )
+
+
+def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
+    """The nodes as a table, and a line about all of them."""
+    if not rows:
+        console.print(NOBODY)
+        return
+    table = _table(rows, wide=wide)
+    if wide or fits(console, table):
+        show(console, table)
+    else:
+        for row in rows:
+            _stacked(console, row)
+    counts, capacity = total_of(rows)
+    console.print()
+    console.print(total_text(len(rows), counts, capacity))
+
+
+def _stacked(console: Console, row: GpuRow) -> None:
+    """A node where there is no room for a table."""
+    console.print(Text(row.name, "bold", overflow="fold"))
+    promised = f"can still promise {promises_text(row.capacity)}"
+    for words in (gpus_text(row.counts), promised):
+        console.print(Padding(Text(words), (0, 0, 0, 2)))
+    for words in row.words(counted=True):
+        console.print(Padding(Text(words, "yellow"), (0, 0, 0, 2)))
+
+
+def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
+    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    found.add_column("node", overflow="fold", no_wrap=True)
+    reserved = wide or any(row.counts.reserved for row in rows)
+    numbers = ["GPUs", "free", "stranded", *(["reserved"] if reserved else []), "held", "sick"]
+    for header in numbers:
+        found.add_column(header, justify="right", no_wrap=True)
+    for header in ("pairs", "quads", "whole"):
+        found.add_column(header, justify="right", no_wrap=True)
+    if wide:
+        found.add_column("machine", overflow="fold")
+        found.add_column("reported", no_wrap=True)
+    beware = any(row.words(counted=True) for row in rows)
+    if beware:
+        found.add_column("beware", overflow="fold")
+    for row in rows:
+        counts, can = row.counts, row.capacity
+        cells = [
+            Text(str(counts.gpus or "–")),
+            Text(str(counts.free), "green" if counts.free else "dim"),
+            _figure(counts.stranded, "yellow"),
+            *([_figure(counts.reserved, "magenta")] if reserved else []),
+            Text(str(counts.held), "" if counts.held else "dim"),
+            _figure(counts.sick, "red"),
+            *(_figure(n, "green") for n in (can.pairs, can.quads, can.nodes)),
+        ]
+        if wide:
+            cells += [Text(row.state.kind), Text(ago(row.reported))]
+        if beware:
+            cells.append(Text("; ".join(row.words(counted=True)), "yellow"))
+        found.add_row(Text(row.name), *cells)
+    return found
+
+
+def _figure(n: int, style: str) -> Text:
+    """A number that is worth a look where it is not 0."""
+    return Text(str(n), style if n else "dim")

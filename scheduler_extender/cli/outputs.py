@@ -1,0 +1,151 @@
+"""The forms in which the commands about the cluster answer, and how they follow it (--watch)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from scheduler_extender.cli.commandline import BadInputError
+
+EVERY = 1.0
+"""Seconds between two looks at a cluster that is followed."""
+RESTS = 4
+"""How many times as long as an answer took to work out nothing is worked out after it."""
+PIPE = 160
+"""Columns where nobody says how many there are."""
+
+
+class Form(Enum):
+    """How an answer is written; the value is the word for ``--output``."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+OutputOption = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FORM",
+        help=f"{', '.join(form.value for form in Form)}.",
+        autocompletion=lambda: [form.value for form in Form],
+    ),
+]
+WatchOption = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Go on, and answer anew when the answer changes."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer in all its forms.
+
+    ``draw`` writes it for people, ``wide`` or not; ``data`` is the same for programs, ``names`` are
+    of the objects that it is about. ``notes`` say what could not be seen. ``yes`` is whether the
+    answer is no *no*.
+    """
+
+    data: dict[str, Any]
+    names: Sequence[str]
+    draw: Callable[[Console, bool], None]
+    notes: Sequence[str] = field(default_factory=tuple)
+    yes: bool = True
+
+
+def form_of(word: str) -> Form:
+    """The form that a word names. Raises :class:`BadInputError`."""
+    for form in Form:
+        if form.value == word:
+            return form
+    allowed = ", ".join(form.value for form in Form)
+    raise BadInputError(f"--output: allowed are {allowed}, not {word!r}")
+
+
+def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:
+    """Write an answer, once or whenever it changes, and end the command with its exit code."""
+    first = told()
+    for note in first.notes:
+        typer.echo(f"note: {note}", err=True)
+    text = _text(first, form)
+    _write(text, form, first=True, watch=watch)
+    if watch:
+        _follow(told, text, form)
+    raise typer.Exit(0 if first.yes else 1)
+
+
+def _follow(told: Callable[[], Told], last: str, form: Form) -> None:
+    for text in _texts(told, form):
+        if text != last:
+            last = text
+            _write(text, form, first=False, watch=True)
+
+
+def _texts(told: Callable[[], Told], form: Form) -> Iterator[str]:
+    rest = EVERY
+    while True:
+        time.sleep(rest)
+        begun = time.monotonic()
+        yield _text(told(), form)
+        rest = max(EVERY, RESTS * (time.monotonic() - begun))
+
+
+def _write(text: str, form: Form, *, first: bool, watch: bool) -> None:
+    """Write a text; on a terminal that is followed in place of the last one."""
+    if watch and sys.stdout.isatty() and form in (Form.TABLE, Form.WIDE):
+        sys.stdout.write("\x1b[H\x1b[2J\x1b[3J")
+    elif not first and form in (Form.TABLE, Form.WIDE):
+        sys.stdout.write("\n")
+    elif not first and form is Form.YAML:
+        sys.stdout.write("---\n")
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _text(told: Told, form: Form) -> str:
+    if form is Form.NAME:
+        return "".join(f"{name}\n" for name in told.names)
+    data = {**told.data, "notes": list(told.notes)}
+    if form is Form.JSON:
+        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    if form is Form.YAML:
+        import yaml
+
+        return str(yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True))
+    text = io.StringIO()
+    console = here(text)
+    told.draw(console, form is Form.WIDE)
+    if console.is_terminal:
+        return text.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+def here(file: io.StringIO) -> Console:
+    """A console that writes into ``file`` what suits standard output: as wide as the terminal (or
+    as $COLUMNS says), with colours only there and where $NO_COLOR does not forbid them."""
+    terminal = sys.stdout.isatty()
+    columns = os.environ.get("COLUMNS", "")
+    given = int(columns) if columns.isdecimal() and 0 < int(columns) < 10_000 else None
+    width = given or (os.get_terminal_size(sys.stdout.fileno()).columns if terminal else PIPE)
+    forced = bool(os.environ.get("FORCE_COLOR"))
+    return Console(
+        file=file,
+        width=width or PIPE,
+        force_terminal=terminal or forced,
+        highlight=False,
+        legacy_windows=False,
+    )

@@ -1,0 +1,218 @@
+"""Who holds GPUs without using them, for how long, and which waiting pods the end would help.
+
+That GPUs are unused the agents say (``idleSince`` in the records). What their release would do is
+tried out: the node is asked about each waiting request as if the pod had ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from scheduler_extender.state.board import ClusterFacts
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.why.helps import check_time, fewest, takes
+from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
+from topology.core.report import Allocation, IdleAllocation
+from topology.core.requests import GpuRequest
+
+MOST_REQUESTS = 32
+"""Different requests of waiting pods that are tried, those of most pods first."""
+MOST_TOGETHER = 64
+"""Idle pods of one node whose ends are tried together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completes:
+    """Waiting pods that ask the same, of which the node would take one then.
+
+    ``together`` are idle pods of the node that would have to end, too.
+    """
+
+    pods: tuple[PodRecord, ...]
+    request: GpuRequest
+    together: tuple[PodUid, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IdlePod:
+    """A pod, and those of its devices of one resource that it does not use.
+
+    ``gpus`` are driver indices; of MIG instances those of their GPUs. ``since`` is RFC 3339,
+    rounded down by the agent; ``seconds`` lie between it and the agent's last look, both by the
+    node's clock, and ``looked`` is when that was (RFC 3339). ``partly`` says that another container
+    of the pod uses what it holds. ``completes`` is empty where that was not tried, as of such a
+    pod.
+    """
+
+    node: NodeName
+    uid: PodUid
+    namespace: str
+    pod: str
+    containers: tuple[str, ...]
+    resource: str
+    gpus: tuple[int, ...]
+    devices: tuple[DeviceId, ...]
+    since: str
+    seconds: float
+    looked: str = ""
+    partly: bool = False
+    completes: tuple[Completes, ...] = ()
+
+
+@dataclass(slots=True)
+class Tried:
+    """What came of trying: by idle pod, whom its end would help. ``whole`` is false where there was
+    no time to try everything."""
+
+    completes: dict[PodUid, list[Completes]] = field(default_factory=dict)
+    whole: bool = True
+
+
+def idle_pods(seen: ClusterFacts, today: float) -> list[IdlePod]:
+    """The pods that do not use what they hold, the longest idle first.
+
+    ``today`` is the time in seconds since 1970, for agents that do not say when they looked.
+    """
+    found = [pod for facts in seen.nodes for pod in _on(facts, today)]
+    return sorted(found, key=lambda pod: (-pod.seconds, pod.node, pod.namespace, pod.pod))
+
+
+def what_ends_would_do(
+    cluster: Cluster,
+    seen: ClusterFacts,
+    idle: Sequence[IdlePod],
+    late: Callable[[], bool],
+) -> Tried:
+    """Whom the end of each idle pod would help, of the waiting pods that no node takes now."""
+    found = Tried()
+    ending = [pod for pod in idle if not pod.partly]
+    nodes = {facts.name: facts for facts in seen.nodes}
+    by_node: dict[NodeName, list[PodUid]] = {}
+    for pod in ending:
+        uids = by_node.setdefault(pod.node, [])
+        if pod.uid not in uids:
+            uids.append(pod.uid)
+    try:
+        with in_time(late):
+            for pods in _waiting(cluster, seen, late) if by_node else ():
+                for name, uids in by_node.items():
+                    _try(cluster, nodes[name], uids, pods, found, late)
+    except OutOfTimeError:
+        found.whole = False
+    return found
+
+
+def _try(
+    cluster: Cluster,
+    facts: NodeFacts,
+    uids: Sequence[PodUid],
+    pods: Sequence[PodRecord],
+    found: Tried,
+    late: Callable[[], bool],
+) -> None:
+    """Try the end of each idle pod of a node; where none would do alone, of several."""
+    request = pods[0].request
+    if not isinstance(request, GpuRequest) or not facts.is_open_to(pods[0]):
+        return
+    helped = False
+    for uid in uids:
+        check_time(late)
+        if takes(cluster, facts, request, frozenset({uid})):
+            helped = True
+            found.completes.setdefault(uid, []).append(Completes(tuple(pods), request))
+    if helped or not 2 <= len(uids) <= MOST_TOGETHER:
+        return
+    together = fewest(cluster, facts, request, uids, late) or frozenset()
+    for uid in together:
+        others = tuple(other for other in uids if other in together and other != uid)
+        found.completes.setdefault(uid, []).append(Completes(tuple(pods), request, others))
+
+
+def _waiting(
+    cluster: Cluster, seen: ClusterFacts, late: Callable[[], bool]
+) -> Iterator[Sequence[PodRecord]]:
+    """The waiting pods that no node takes now, those that ask the same together.
+
+    A member of a group waits for its group, too: nothing is said of it.
+    """
+    alike: dict[object, list[PodRecord]] = {}
+    for pod in sorted(cluster.unbound_pods(), key=lambda pod: (pod.namespace, pod.name)):
+        grouped = pod.membership is not None and (pod.membership.gang or pod.membership.domain)
+        if isinstance(pod.request, GpuRequest) and not (pod.deleting or pod.ended or grouped):
+            alike.setdefault((pod.request, pod.standing.destinations), []).append(pod)
+    for pods in sorted(alike.values(), key=lambda pods: -len(pods))[:MOST_REQUESTS]:
+        check_time(late)
+        if not _goes(cluster, seen, pods[0]):
+            yield pods
+
+
+def _goes(cluster: Cluster, seen: ClusterFacts, pod: PodRecord) -> bool:
+    """Whether some node takes the pod now."""
+    request = pod.request
+    if not isinstance(request, GpuRequest):
+        return False
+    answered = enquire_at(cluster, seen, request)
+    return any(
+        decision is not None and decision.rejection is None and facts.is_open_to(pod)
+        for facts, (_, decision) in zip(seen.nodes, answered.each(), strict=True)
+    )
+
+
+def _on(facts: NodeFacts, today: float) -> Iterator[IdlePod]:
+    """The idle pods of one node."""
+    report = facts.report
+    if report is None or not report.idle:
+        return
+    looked = seconds_of(report.observed_at)
+    grouped: dict[tuple[PodUid, str], list[tuple[Allocation, IdleAllocation]]] = {}
+    held = {(a.pod_uid, a.container, a.resource): a for a in report.allocations}
+    for idle in report.idle:
+        allocation = held.get((idle.pod_uid, idle.container, idle.resource))
+        if allocation is not None:
+            grouped.setdefault((idle.pod_uid, idle.resource), []).append((allocation, idle))
+    rest = {(i.pod_uid, i.container, i.resource) for i in report.idle}
+    used = {key[0] for key in held if key not in rest}
+    indices = _indices(facts)
+    for (uid, resource), parts in grouped.items():
+        since = max(idle.since for _, idle in parts)
+        began = seconds_of(since)
+        if began is None:
+            continue
+        devices = tuple(device for allocation, _ in parts for device in allocation.device_ids)
+        gpus = {indices[base] for base in map(base_uuid, devices) if base in indices}
+        first = parts[0][0]
+        yield IdlePod(
+            facts.name,
+            uid,
+            first.namespace,
+            first.pod,
+            tuple(allocation.container for allocation, _ in parts),
+            resource,
+            tuple(sorted(gpus)),
+            devices,
+            since,
+            max(0.0, (looked if looked is not None else today) - began),
+            report.observed_at,
+            partly=uid in used,
+        )
+
+
+def _indices(facts: NodeFacts) -> Mapping[str, int]:
+    """The driver's index of each GPU, and of the GPU of each MIG instance, by UUID."""
+    gpus = facts.topology.gpus if facts.topology is not None else ()
+    found: dict[str, int] = {gpu.uuid: gpu.index for gpu in gpus}
+    return found | {part.uuid: gpu.index for gpu in gpus for part in gpu.mig_instances}
+
+
+def seconds_of(text: str) -> float | None:
+    """RFC 3339 in seconds since 1970; None where it is none."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.timestamp() if found.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,103 @@
+"""Shell completion: typer's own for ``gpu-topology``, and what kubectl asks of a plugin."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from scheduler_extender.cli import kubectl_completion, kubectl_plugin, main
+from tests.commands import ROOT, asked
+from tests.e2e.controlplane import KUBECTL
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import pod
+from tests.programs import started
+from tests.scheduler_extender.cli.kubecluster import Cluster
+from topology.machines import machine
+
+FORMS = ["json", "name", "table", "wide", "yaml"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A node and a waiting pod, at the cluster that the environment names."""
+    with FakeApiServer() as fake:
+        found = Cluster(fake, tmp_path)
+        found.node(machine("l40s-4").topology("serve-01"))
+        found.pod(pod(2, name="train", uid="train"), "default")
+        fake.put("/api/v1/namespaces", {"metadata": {"name": "team-a"}})
+        monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig))
+        yield found
+
+
+def offered(*words: str) -> tuple[list[str], str]:
+    """What kubectl is told for these words: the choices, sorted, and the directive."""
+    done = asked(kubectl_completion, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    *choices, directive = done.stdout.splitlines()
+    return sorted(choices), directive
+
+
+def test_commands_and_options() -> None:
+    commands, directive = offered("")
+    assert directive == ":4"
+    assert {"check", "map", "node", "nodes", "unblock", "waiting", "why"} <= set(commands)
+    assert offered("wa") == (["waiting"], ":4")
+    assert offered("nodes", "--se") == (["--selector"], ":4")
+    assert offered("map", "-o", "") == (FORMS, ":4")
+
+
+def test_names_are_asked_of_the_cluster(cluster: Cluster) -> None:
+    assert offered("node", "se") == (["serve-01"], ":4")
+    assert offered("why", "") == (["train"], ":4")
+    assert offered("waiting", "-n", "te") == (["team-a"], ":4")
+    context = json.loads(cluster.kubeconfig.read_text())["current-context"]
+    assert offered("map", "--context", "") == ([context], ":4")
+    cluster.fake.refuse(403, None, path=".*")
+    assert offered("node", "se") == ([], ":4"), "whoever may not ask is offered nothing"
+
+
+def test_files_are_left_to_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
+    assert offered("check", "") == ([], ":0")
+    assert offered("map", "--cluster", "") == ([], ":0")
+    assert offered("node", "") == ([], ":4")
+    assert offered("map", "--selector", "") == ([], ":4")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_typers_own(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_GPU_TOPOLOGY_COMPLETE", f"source_{shell}")
+    done = asked(main)
+    assert done.returncode == 0
+    assert "_GPU_TOPOLOGY_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize("program", [main, kubectl_plugin])
+def test_the_version(program: object) -> None:
+    done = asked(program, "--version")  # type: ignore[arg-type]
+    assert (done.returncode, done.stdout.split()[0]) == (0, "gpu-topology")
+
+
+def test_kubectl_itself_completes_the_plugin(tmp_path: Path) -> None:
+    for program, function in (
+        ("kubectl-gpu_topology", "kubectl_plugin"),
+        ("kubectl_complete-gpu_topology", "kubectl_completion"),
+    ):
+        script = tmp_path / program  # as the wheel's console scripts are
+        script.write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            f"from scheduler_extender.cli import {function}\n{function}()\n"
+        )
+        script.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [str(KUBECTL), "__complete", "gpu-topology", "map", "-o", ""]
+    with started(command, stdout=PIPE, stderr=PIPE, env=environment) as child:
+        said, _ = child.communicate()
+    *choices, directive = said.splitlines()
+    assert (sorted(choices), directive) == (FORMS, ":4")

@@ -1,0 +1,244 @@
+"""``gpu-topology idle``: from a cluster file, and with a kubeconfig and the caller's rights."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scheduler_extender.cli import main
+from scheduler_extender.cli.commands import kubectl_plugin
+from scheduler_extender.files.clusterfile import feed, load
+from scheduler_extender.kube.onelook import NODES_PATH, RECORDS_PATH
+from scheduler_extender.state.cluster import Cluster as ExtendersCluster
+from scheduler_extender.state.decision import Settings
+from tests.commands import ROOT, Done, asked
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import bridged, pod
+from tests.scheduler_extender.serving import running
+from topology import codec
+from topology.core.devices import DeviceId, PodUid
+from topology.core.report import Allocation, IdleAllocation, Report
+
+FILE = ("--cluster", "examples/clusters/idle.yaml")
+GPU = "nvidia.com/gpu"
+NVLINK = {"link": "nvlink"}
+PAGE = (ROOT / "docs" / "idle.md").read_text()
+SHOWN = re.findall(r"```sh\ngpu-topology ([^\n]*)\n```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+
+
+def idle(*words: object) -> Done:
+    return asked(main, "idle", *words)
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def test_the_page_shows_commands() -> None:
+    assert len(SHOWN) >= 1
+
+
+@pytest.mark.parametrize(("words", "printed"), SHOWN, ids=[words for words, _ in SHOWN])
+def test_a_command_prints_what_the_page_shows(words: str, printed: str) -> None:
+    assert asked(main, *shlex.split(words)).stdout == printed
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("form", ["table", "wide"])
+def test_it_fits_a_terminal_and_cuts_no_name(
+    columns: int, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = idle("-A", *FILE, "-o", form)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    words = done.stdout.split()
+    for whole in ("team-a/notebook", "team-b/sweep-0", "train-01", "min", "team-a/train"):
+        assert whole in words
+    assert "\x1b" not in done.stdout
+
+
+def test_colours_are_for_terminals_and_not_where_they_are_unwanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" in idle("-A", *FILE).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[3[0-9]", idle("-A", *FILE).stdout)
+
+
+def test_only_who_has_been_idle_for_longer() -> None:
+    assert idle("-A", *FILE, "--longer-than", "5h", "-o", "name").stdout == (
+        "pod/notebook\npod/debug\n"
+    )
+    alone = json.loads(idle("-A", *FILE, "--longer-than", "5h", "-o", "json").stdout)["idle"]
+    assert [each["completes"] for each in alone][1] == [], "nobody asks for the end of sweep-0"
+
+
+def test_json_and_yaml_are_the_same_and_complete() -> None:
+    found = json.loads(idle("-n", "team-b", *FILE, "-o", "json").stdout)
+    assert yaml.safe_load(idle("-n", "team-b", *FILE, "-o", "yaml").stdout) == found
+    debug = found["idle"][0]
+    assert debug["completes"] == [
+        {"pods": ["team-a/train"], "asks": "2 GPUs link=nvlink", "together": ["team-b/sweep-0"]}
+    ]
+    assert (debug["pod"], debug["node"], debug["gpus"]) == ("team-b/debug", "train-02", [0])
+    assert (debug["idleSince"], debug["idleSeconds"]) == ("2026-03-02T11:20:00Z", 20640)
+
+
+def test_kubectl_has_it_too() -> None:
+    done = asked(kubectl_plugin, "idle", "-A", *FILE, "-o", "name")
+    assert done.stdout.count("pod/") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-o", "xml"), "--output: allowed are table, wide, json, yaml, name, not 'xml'"),
+        (("--longer-than", "3y"), "--longer-than: allowed is a whole number with s, m, h or d"),
+        (("--longer-than", "9" * 99), "--longer-than: allowed is"),
+        (("-n", "a", "-A"), "--namespace and --all-namespaces: allowed is one of them"),
+        (("-l", "a=b"), "--selector"),
+    ],
+)
+def test_bad_input_is_one_line(words: tuple[str, ...], said: str) -> None:
+    done = idle(*words, *FILE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+class Cluster:
+    """A fake API server with GPU nodes, and pods that hold a GPU each and do not use it."""
+
+    def __init__(self, fake: FakeApiServer, folder: Path) -> None:
+        self.fake = fake
+        self.kubeconfig = fake.write_kubeconfig(folder / "kubeconfig")
+
+    def node(self, name: str, *, looked: float = 30.0, **held: tuple[str, int, float]) -> None:
+        """A node of two linked pairs. ``held`` is ``pod=(namespace, GPU, hours idle)``."""
+        node = bridged(4, name)
+        now = datetime.now(UTC) - timedelta(seconds=looked)
+        allocations, resting = [], []
+        for who, (namespace, gpu, hours) in held.items():
+            manifest = pod(1, name=who, uid=who, node=name, phase="Running")
+            manifest["metadata"]["labels"] = {"app": who}
+            self.pod(manifest, namespace)
+            uid, ids = PodUid(who), (DeviceId(node.gpus[gpu].uuid),)
+            allocations.append(Allocation(uid, namespace, who, "main", GPU, ids))
+            since = (now - timedelta(hours=hours)).isoformat()
+            resting += [IdleAllocation(uid, "main", GPU, since)] if hours else []
+        report = Report(
+            "boot", 1, None, tuple(allocations), idle=tuple(resting), observed_at=now.isoformat()
+        )
+        self.fake.put(RECORDS_PATH, codec.encode(node, report))
+        status = {"allocatable": {GPU: "4"}}
+        self.fake.put(NODES_PATH, {"metadata": {"name": name}, "status": status})
+
+    def pod(self, manifest: dict[str, Any], namespace: str = "team-a") -> None:
+        manifest["metadata"]["namespace"] = namespace
+        self.fake.put(f"/api/v1/namespaces/{namespace}/pods", manifest)
+
+    def idle(self, *words: object) -> Done:
+        return idle(*words, "--kubeconfig", self.kubeconfig)
+
+    def rows(self, *words: object) -> dict[str, list[str]]:
+        """Whom the end of each idle pod lets in."""
+        done = self.idle(*words, "-o", "json")
+        assert (done.returncode, done.stderr) == (0, "")
+        return {
+            each["pod"]: [name for one in each["completes"] for name in one["pods"]]
+            for each in json.loads(done.stdout)["idle"]
+        }
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with FakeApiServer() as fake:
+        yield Cluster(fake, tmp_path)
+
+
+def test_with_a_kubeconfig_alone_it_says_who_holds_up_whom(cluster: Cluster) -> None:
+    cluster.node("n", serve=("team-a", 0, 3), notebook=("team-b", 2, 5), busy=("team-b", 3, 0))
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"))
+    assert cluster.rows("-n", "team-a") == {"team-a/serve": ["team-a/train"]}
+    assert cluster.rows("-A") == {"team-b/notebook": [], "team-a/serve": ["team-a/train"]}
+    done = cluster.idle("-n", "team-a")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "pod           idle  node  GPUs  its end lets in\n"
+        "team-a/serve   3 h  n     0     team-a/train (2 GPUs link=nvlink)\n"
+        "\n"
+        "1 pod in other namespaces: -A lists them, too\n"
+    )
+    assert "no pod of the namespace default holds GPUs" in cluster.idle().stdout
+
+
+def test_others_are_seen_only_as_far_as_the_caller_may(cluster: Cluster) -> None:
+    cluster.node("n", serve=("team-a", 0, 3), notebook=("team-b", 2, 5))
+    cluster.fake.refuse(403, None, path="^/api/v1/pods")
+    done = cluster.idle("-n", "team-a")
+    assert "you may list the pods of the namespace team-a only" in done.stderr
+    assert "notebook" not in done.stdout
+    config = json.loads(cluster.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = "team-a"
+    cluster.kubeconfig.write_text(json.dumps(config))
+    everybody = cluster.idle("-A", "-o", "json")
+    found = json.loads(everybody.stdout)
+    assert [each["pod"] for each in found["idle"]] == [
+        "a pod of another namespace",
+        "team-a/serve",
+    ]
+    assert "notebook" not in everybody.stdout
+    assert cluster.idle("-A", "-o", "name").stdout == "pod/serve\n"
+    denied = cluster.idle("-A", "-l", "app=serve")
+    assert (denied.returncode, denied.stdout) == (2, "")
+    assert "you may not list pods" in denied.stderr
+
+
+def test_pods_are_selected_by_their_labels_as_kubectl_selects(cluster: Cluster) -> None:
+    cluster.node("n", a=("team-a", 0, 3), b=("team-a", 1, 4), c=("team-b", 2, 5))
+    assert list(cluster.rows("-A", "-l", "app in (a, c)")) == ["team-b/c", "team-a/a"]
+    assert list(cluster.rows("-n", "team-a", "-l", "app!=a")) == ["team-a/b"]
+    bad = cluster.idle("-A", "-l", "app in")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert "--selector: 'app in' cannot be read" in bad.stderr
+    assert bad.stderr.count("\n") == 1
+
+
+def test_a_record_of_an_agent_that_is_gone_claims_nothing_since(cluster: Cluster) -> None:
+    cluster.node("n", looked=7200.0, serve=("team-a", 0, 3))
+    done = cluster.idle("-A")
+    assert "the report of n is 2 h old: what was used since is not known" in done.stderr
+    assert re.search(r"team-a/serve +3 h", done.stdout), "not five: two hours nobody has watched"
+
+
+def test_an_agent_from_before_tells_of_nobody(cluster: Cluster) -> None:
+    cluster.node("n", serve=("team-a", 0, 0))
+    assert cluster.rows("-A") == {}
+
+
+def test_the_extender_says_the_same() -> None:
+    content = load(ROOT / FILE[1])
+    known = ExtendersCluster(lambda: 0.0, Settings(stale_after=None))
+    feed(known, content)
+    with running(cluster=known) as service:
+        done = idle("-A", "--admin", f"http://127.0.0.1:{service.ports[1]}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == idle("-A", *FILE).stdout
+
+
+def test_without_the_installation_it_is_said(cluster: Cluster) -> None:
+    cluster.fake.refuse(404, None, path=RECORDS_PATH)
+    done = cluster.idle("-A")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is gpu-topology installed?" in done.stderr

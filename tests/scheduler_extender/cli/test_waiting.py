@@ -1,0 +1,129 @@
+"""``gpu-topology waiting``: which pods wait, and why, in one line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_extender.cli import main
+from scheduler_extender.kube.onelook import PODS_PATH
+from tests.commands import asked
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import pod
+from tests.scheduler_extender.cli.kubecluster import Cluster
+from topology.machines import machine
+
+PAIRS = machine("a100-pcie-4-bridged").topology("train-07")
+PCIE = machine("l40s-4").topology("serve-01")
+NVLINK = {"link": "nvlink"}
+
+
+def waits(count: int, annotations: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
+    labels = more.pop("labels", {})
+    hours = more.pop("hours", 0)
+    found = pod(count, annotations, uid=more["name"], **more)
+    made = datetime.now(UTC) - timedelta(hours=hours, minutes=1)
+    found["metadata"] |= {"labels": labels, "creationTimestamp": made.isoformat()}
+    return found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Half of each bridge is held; pods of two namespaces wait, and some of them do not."""
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    with FakeApiServer() as fake:
+        found = Cluster(fake, tmp_path)
+        found.node(PAIRS, serve=("team-a", 0), notebook=("team-b", 2))
+        found.node(PCIE)
+        found.pod(waits(2, NVLINK, name="train", hours=3, labels={"app": "train"}))
+        found.pod(waits(8, name="large", hours=50))
+        found.pod(waits(2, NVLINK, name="theirs"), "team-b")
+        found.pod(waits(1, name="ended", phase="Failed"))
+        cpu = waits(1, name="no-gpus")
+        cpu["spec"]["containers"] = [{"name": "main"}]
+        found.pod(cpu)
+        yield found
+
+
+def test_the_pods_of_the_namespace(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = cluster.asked("waiting")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == (
+        "pod           waits  asks for      why\n"
+        "team-a/large    2 d  8 GPUs        no node takes it: 2 nodes are too small\n"
+        "team-a/train    3 h  2 GPUs        no node takes it: 1 node has only unsuitable\n"
+        "                     link=nvlink   GPUs free, 1 lacks links\n"
+    )
+
+
+def test_the_reason_is_the_headline_of_why(cluster: Cluster) -> None:
+    found = json.loads(cluster.asked("waiting", "-o", "json").stdout)["pods"]
+    for row in found:
+        told = json.loads(cluster.why(row["pod"], "-o", "json").stdout)
+        assert (row["reason"], row["asks"]) == (told["headline"], told["asks"])
+        assert (row["takes"], row["refusals"]) == (told["takes"], told["refusals"])
+
+
+def test_all_namespaces(cluster: Cluster) -> None:
+    words = ("waiting", "-A", "-o", "name", "--kubeconfig", cluster.kubeconfig)
+    done = asked(main, *words)
+    assert done.stdout.split() == ["pod/large", "pod/train", "pod/theirs"]
+    cluster.fake.refuse(403, None, path=f"^{PODS_PATH}$")
+    refused = asked(main, *words)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "error: you may not list the pods of all namespaces" in refused.stderr
+    both = cluster.asked("waiting", "-A")
+    assert (both.returncode, both.stderr.count("\n")) == (2, 1)
+
+
+def test_selected_pods(cluster: Cluster) -> None:
+    assert cluster.asked("waiting", "-l", "app=train", "-o", "name").stdout == "pod/train\n"
+    none = cluster.asked("waiting", "-l", "app=serve")
+    assert (none.returncode, none.stdout) == (0, "no pod waits for GPUs\n")
+
+
+def test_a_node_that_would_take_it_is_no_no(cluster: Cluster) -> None:
+    for name in ("large", "train"):
+        cluster.fake.remove(f"/api/v1/namespaces/team-a/pods/{name}")
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    cluster.pod(waits(2, name="small", conditions=[refused]))
+    done = cluster.asked("waiting")
+    assert done.returncode == 0
+    assert "2 of 2 nodes would take it; kube-scheduler finds none, by its own rules" in done.stdout
+
+
+def test_gates_and_bad_annotations(cluster: Cluster) -> None:
+    gated = waits(2, name="gated")
+    gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    cluster.pod(gated)
+    cluster.pod(waits(2, {"lnik": "nvlink"}, name="typo"))
+    found = json.loads(cluster.asked("waiting", "-o", "json").stdout)["pods"]
+    reasons = {row["pod"]: row["reason"] for row in found}
+    assert reasons["team-a/gated"].startswith("kept back by its scheduling gates; 2 of 2 nodes")
+    assert "annotation gpu-topology.io/lnik: unknown key" in reasons["team-a/typo"]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_nothing_is_wider_than_the_terminal(
+    cluster: Cluster, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for words in (("waiting",), ("waiting", "-o", "wide")):
+        done = cluster.asked(*words)
+        assert max(map(len, done.stdout.splitlines())) <= columns
+        assert "unsuitable" in done.stdout
+
+
+def test_a_file_in_place_of_a_cluster() -> None:
+    done = asked(main, "waiting", "-A", "--cluster", "examples/clusters/why.yaml")
+    assert done.returncode == 1
+    assert "no node takes it: 6 nodes lack links, 2 are busy" in done.stdout
+    none = asked(main, "waiting", "--cluster", "examples/clusters/why.yaml")
+    assert (none.returncode, none.stdout) == (0, "no pod waits for GPUs\n")

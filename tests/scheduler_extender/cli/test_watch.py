@@ -1,0 +1,87 @@
+"""``--watch``: the answer is written anew when it changes, and only then."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import pod
+from tests.programs import started
+from tests.scheduler_extender.cli.kubecluster import Cluster
+from topology.machines import machine
+
+PCIE = machine("l40s-4").topology("serve-01")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """One machine that nobody uses."""
+    with FakeApiServer() as fake:
+        found = Cluster(fake, tmp_path)
+        found.node(PCIE)
+        yield found
+
+
+def command(cluster: Cluster, *words: str) -> list[str]:
+    config = ("--kubeconfig", str(cluster.kubeconfig))
+    return [sys.executable, "-m", "scheduler_extender", *words, "--watch", *config]
+
+
+def test_names_of_waiting_pods_as_they_come_and_go(cluster: Cluster) -> None:
+    words = command(cluster, "waiting", "-A", "-o", "name")
+    cluster.pod(pod(8, name="first", uid="first"))
+    with started(words, stdout=PIPE, stderr=PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "pod/first\n"
+        cluster.pod(pod(8, name="second", uid="second"))
+        assert [child.stdout.readline() for _ in range(2)] == ["pod/first\n", "pod/second\n"]
+        cluster.fake.remove("/api/v1/namespaces/team-a/pods/first")
+        assert child.stdout.readline() == "pod/second\n"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+        assert child.stderr is not None
+        assert child.stderr.read() == ""
+
+
+def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
+    with started(command(cluster, "nodes", "-o", "json"), stdout=PIPE) as child:
+        assert child.stdout is not None
+        decoder, text = json.JSONDecoder(), ""
+        held: list[int] = []
+        while len(held) < 2:
+            text += child.stdout.readline()
+            try:
+                found, end = decoder.raw_decode(text)
+            except json.JSONDecodeError:
+                continue
+            text = text[end:].lstrip()
+            held.append(found["nodes"][0]["gpus"]["reserved"])
+            cluster.pod(pod(2, name="new", uid="new", node="serve-01"))
+    assert held == [0, 2]
+
+
+def test_a_terminal_is_drawn_anew(cluster: Cluster) -> None:
+    ours, theirs = pty.openpty()
+    with started(
+        command(cluster, "map"), stdout=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "60"}
+    ):
+        os.close(theirs)
+        seen = ""
+        while "another NUMA node begins" not in seen:
+            seen += os.read(ours, 65536).decode()
+        assert seen.startswith("\x1b[H\x1b[2J")
+        cluster.pod(pod(4, name="new", uid="new", node="serve-01"))
+        while "reserved for pods on their way" not in seen:
+            seen += os.read(ours, 65536).decode()
+    os.close(ours)
+    assert seen.count("\x1b[2J") == 2
+    assert "\x1b[1" in seen, "a terminal has colours"

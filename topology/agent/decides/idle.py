@@ -1,0 +1,167 @@
+"""Which allocations are not used, and since when.
+
+A device counts as **unused** at a look where the driver says so:
+
+* a whole GPU, shared or not, where its utilisation is 0, of kernels and of memory alike. A process
+  that holds memory and computes nothing does not use it. Who of several pods uses a shared GPU
+  cannot be told: it is unused by all of them, or by none.
+* a MIG instance where no process runs on it and next to none of its memory is in use. There is no
+  utilisation of a MIG instance, so a process that waits counts as use. The processes alone would
+  not do: the driver may hide those of other containers.
+
+A **spell** begins at a look that shows no use by the pod that holds the device, and ends at one
+that shows use, or when the pod lets go. Where the driver does not tell, the spell goes on for
+:data:`LONGEST_GAP` at most; so does that of an agent that was restarted.
+
+Spells are timed by a clock that only runs forward. The time of day at which one began is worked
+back from now, so a step of that clock moves the beginning and makes no spell longer. What is
+published is rounded down to :data:`ROUNDED_TO`, and held while it differs by less than
+:data:`STEP`: a record is to change rarely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from topology.agent.decides.holdings import Holdings
+from topology.agent.decides.observed import Vitals
+from topology.core.devices import MIB, GpuUuid, PodUid, base_uuid
+from topology.core.report import Allocation, IdleAllocation, Report
+
+SHORTEST = 600.0
+"""Seconds after which a spell is worth a line in the record."""
+ROUNDED_TO = 600
+"""Seconds."""
+LONGEST_GAP = 600.0
+"""Seconds without a look that tells, after which nobody knows what was in between."""
+STEP = 60.0
+"""Seconds by which the clocks may differ before the beginning of a spell is worked out anew."""
+INSTANCE_MEMORY = 128 * MIB
+"""Memory in use on a MIG instance above which somebody must have a context there. An instance on
+which nobody runs shows some tens of MiB, by its size."""
+
+Key = tuple[PodUid, GpuUuid]
+"""A pod, and a GPU or MIG instance that it holds."""
+
+
+@dataclass(slots=True)
+class _Spell:
+    """Times in seconds: ``began`` and ``looked`` (the last look that showed no use) by the clock
+    that runs forward, ``since`` by the time of day, None as long as it was not worked out."""
+
+    began: float
+    looked: float
+    since: float | None = None
+
+
+class IdleBook:
+    """The spells of what a node's pods hold.
+
+    ``now`` is always in seconds that only run forward, ``text`` the time of day as RFC 3339.
+    """
+
+    def __init__(self) -> None:
+        self._spells: dict[Key, _Spell] = {}
+
+    def remember(self, report: Report, now: float, text: str) -> None:
+        """Take over what the agent before this one has published in this boot.
+
+        It looked last at the report's ``observed_at``. Both of its times are by the clock as that
+        was then, so a step since then adds no more than :data:`LONGEST_GAP`.
+        """
+        seen, today = _seconds(report.observed_at), _seconds(text)
+        if seen is None or today is None or not -STEP <= today - seen <= LONGEST_GAP:
+            return
+        gap = max(0.0, today - seen)
+        devices = {(a.pod_uid, a.container, a.resource): a.device_ids for a in report.allocations}
+        for idle in report.idle:
+            since = _seconds(idle.since)
+            if since is None or since > seen:
+                continue
+            for device in devices.get((idle.pod_uid, idle.container, idle.resource), ()):
+                spell = _Spell(now - gap - (seen - since), now - gap, since)
+                self._spells[idle.pod_uid, base_uuid(device)] = spell
+
+    def look(self, vitals: Iterable[Vitals], holders: Holdings, now: float) -> None:
+        """Take in a look at the driver; ``holders`` is what each pod holds."""
+        unused = dict(_unused(vitals))
+        known, self._spells = self._spells, {}
+        for key in _held(holders):
+            told, spell = unused.get(key[1]), known.get(key)
+            if spell is not None and now - spell.looked > LONGEST_GAP:
+                spell = None
+            if told:
+                spell = spell or _Spell(now, now)
+                spell.looked = now
+            if spell is not None and told is not False:
+                self._spells[key] = spell
+
+    def since(self, now: float, text: str) -> Mapping[Key, str]:
+        """Since when devices have been unused that have been so for :data:`SHORTEST`."""
+        today = _seconds(text)
+        if today is None:
+            return {}
+        return {
+            key: _rounded(_since(spell, now, today))
+            for key, spell in self._spells.items()
+            if now - spell.began >= SHORTEST and now - spell.looked <= LONGEST_GAP
+        }
+
+
+def idle_allocations(
+    allocations: Sequence[Allocation], since: Mapping[Key, str]
+) -> tuple[IdleAllocation, ...]:
+    """The allocations all of whose devices are unused, since the last one of them is."""
+    found = []
+    for a in allocations:
+        times = [since.get((a.pod_uid, base_uuid(device))) for device in a.device_ids]
+        told = [time for time in times if time is not None]
+        if a.pod_uid and told and len(told) == len(times):
+            found.append(IdleAllocation(a.pod_uid, a.container, a.resource, max(told)))
+    return tuple(found)
+
+
+def _held(holders: Holdings) -> Collection[Key]:
+    return {
+        (uid, base_uuid(device))
+        for uid, entry in holders.items()
+        for held in entry.held
+        for device in held.device_ids
+    }
+
+
+def _unused(vitals: Iterable[Vitals]) -> Iterator[tuple[GpuUuid, bool]]:
+    """Whether each GPU and MIG instance is unused; those of which nobody can tell are left out."""
+    for vital in vitals:
+        if vital.utilisation is not None:
+            yield vital.uuid, not (vital.utilisation or vital.memory_utilisation)
+        for part in vital.instances:
+            runs, used = part.processes, part.memory_used
+            if runs or (used is not None and used > INSTANCE_MEMORY):
+                yield GpuUuid(part.uuid), False
+            elif runs is not None and used is not None:
+                yield GpuUuid(part.uuid), True
+
+
+def _since(spell: _Spell, now: float, today: float) -> float:
+    """When the spell began by the time of day, which may have been set since."""
+    began = today - (now - spell.began)
+    if spell.since is None or abs(began - spell.since) > STEP:
+        spell.since = began
+    return spell.since
+
+
+def _seconds(text: str) -> float | None:
+    """RFC 3339 in seconds since 1970; None where it is none."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.timestamp() if found.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _rounded(seconds: float) -> str:
+    whole = seconds // ROUNDED_TO * ROUNDED_TO
+    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
