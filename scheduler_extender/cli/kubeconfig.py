@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import log_json
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.why.nearest import View
@@ -53,6 +54,7 @@ def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiSe
     """
     from topology.kubeapi.apiserver import ApiError, ApiFailure
 
+    log_json(quiet=True)  # an object that cannot be read is no part of the answer
     api, namespace = _api_server(kubeconfig, context)
     try:
         yield api, namespace

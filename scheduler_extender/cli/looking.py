@@ -19,7 +19,7 @@ from scheduler_extender.cli.adminport import ADMIN, AdminPort
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions
 from scheduler_extender.cli.forwarding import SYSTEM, Forwarding, asked_over
-from scheduler_extender.cli.inputs import cluster_file, log_json
+from scheduler_extender.cli.inputs import cluster_file
 from scheduler_extender.cli.kubeconfig import asking, path_of
 from scheduler_extender.cli.tokens import token_of
 from scheduler_extender.files import clusterfile
@@ -155,7 +155,6 @@ def looking(where: Where, *, live: bool = False) -> Iterator[Callable[[], Look]]
 
     Raises :class:`BadInputError`, and inside the block what :func:`.asking` turns into it.
     """
-    log_json(quiet=True)
     settings = Settings(where.require, None, all_pods_known=False)
     if where.cluster is not None and where.extender is not None:
         raise BadInputError("--cluster, --admin and --forward: allowed is one of them")

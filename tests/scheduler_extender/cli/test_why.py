@@ -379,3 +379,13 @@ def test_what_a_workload_says_of_itself_is_told(cluster: Cluster) -> None:
     done = cluster.why("deployment/web")
     assert "Deployment says ReplicaFailure: exceeded quota: gpus, requested" in done.stdout
     assert "Available" not in done.stdout
+
+
+def test_a_record_that_cannot_be_used_does_not_spoil_the_json(cluster: Cluster) -> None:
+    cluster.node(PAIRS)
+    record = cluster.fake.read(f"{RECORDS_PATH}/train-07")
+    cluster.fake.put(RECORDS_PATH, {**record, "spec": {**record["spec"], "devices": "none"}})
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"))
+    done = cluster.why("train", "-o", "json")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads(done.stdout)["refusals"] == {"record-unusable": 1}
