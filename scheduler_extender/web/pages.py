@@ -14,10 +14,10 @@ from time import monotonic
 from typing import Any
 
 from scheduler_extender.files import podfile
+from scheduler_extender.state.capacity import Capacities, Capacity
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.web.capacity import Capacities, Capacity
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.glance import Filters, glance
 from scheduler_extender.web.html import page

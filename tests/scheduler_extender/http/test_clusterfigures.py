@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender import verbs
-from scheduler_extender.http.clusterfigures import gpu_states, node_state, still_possible
+from scheduler_extender.http.clusterfigures import gpu_states, node_state
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.serving import in_memory
 from scheduler_extender.state.cluster import Cluster
@@ -38,28 +38,18 @@ def cluster_of(*records: tuple[NodeTopology, Report]) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("node", "holds", "states", "possible"),
+    ("node", "holds", "states"),
     [
-        pytest.param(switched(4), [], {"free": 4}, {"pair": 2, "quad": 1, "node": 1}, id="free"),
-        pytest.param(switched(4), [0], {"free": 3, "held": 1}, {"pair": 1}, id="one held"),
-        pytest.param(
-            bridged(4),
-            [0],
-            {"free": 2, "stranded": 1, "held": 1},
-            {},
-            id="a pair is free, and others may come",
-        ),
-        pytest.param(bridged(4), [0, 2], {"stranded": 2, "held": 2}, {}, id="no pair is left"),
-        pytest.param(pcie(4), [0], {"free": 3, "held": 1}, {}, id="no NVLinks, nothing stranded"),
+        pytest.param(switched(4), [], {"free": 4}, id="free"),
+        pytest.param(switched(4), [0], {"free": 3, "held": 1}, id="one held"),
+        pytest.param(bridged(4), [0], {"free": 2, "stranded": 1, "held": 1}, id="a pair is free"),
+        pytest.param(bridged(4), [0, 2], {"stranded": 2, "held": 2}, id="no pair is left"),
+        pytest.param(pcie(4), [0], {"free": 3, "held": 1}, id="no NVLinks, nothing stranded"),
     ],
 )
-def test_gpus_and_what_fits(
-    node: NodeTopology, holds: list[int], states: dict[str, int], possible: dict[str, int]
-) -> None:
+def test_gpus_by_state(node: NodeTopology, holds: list[int], states: dict[str, int]) -> None:
     cluster = cluster_of((node, held(node, holds)))
-    facts = cluster.facts(node.name)
-    assert +gpu_states(facts) == states
-    assert +still_possible(facts) == possible
+    assert +gpu_states(cluster.facts(node.name)) == states
 
 
 def test_sick_and_unknown_gpus_are_not_free() -> None:
@@ -67,12 +57,8 @@ def test_sick_and_unknown_gpus_are_not_free() -> None:
     sick = replace(held(node, []), health=(Health(node.gpus[0].uuid, False, "Xid"),))
     facts = cluster_of((node, sick)).facts(node.name)
     assert +gpu_states(facts) == {"free": 3, "sick": 1}
-    assert still_possible(facts)["pair"] == 1
-    assert still_possible(facts)["node"] == 0
     silent = replace(held(node, []), conditions=(Condition("Ready", False, "KubeletSilent"),))
-    facts = cluster_of((node, silent)).facts(node.name)
-    assert node_state(facts) == "not-ready"
-    assert +still_possible(facts) == {}
+    assert node_state(cluster_of((node, silent)).facts(node.name)) == "not-ready"
 
 
 def shown(cluster: Cluster) -> dict[str, float]:
