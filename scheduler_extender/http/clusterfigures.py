@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from scheduler_extender.state.capacity import Capacities, Capacity, stranded
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.why.waiting import WaitingReasons
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
 from topology.core.placement import Reason, Verdict
@@ -39,6 +40,7 @@ class ClusterFigures(Collector):
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._capacities = Capacities(cluster.settings)
+        self._waiting = WaitingReasons(cluster)
 
     def describe(self) -> Iterable[Metric]:
         """The families without figures: nothing has to be worked out to register them."""
@@ -69,7 +71,7 @@ class ClusterFigures(Collector):
             },
             "placements": dict(verdicts),
             "rejections": {reason.value: rejections[reason] for reason in Reason},
-            "waiting_pods": {"": len(cluster.unschedulable_pods())},
+            "waiting_pods": self._waiting.count(),
             "belief_states": {"": size.states},
             "remembered_answers": {"": size.answers},
             "build_info": {_version(): 1},
@@ -96,7 +98,12 @@ class ClusterFigures(Collector):
                 "Guaranteed placements that still fit: NVLinked pairs, quads, and whole nodes",
                 "kind",
             ),
-            ("waiting_pods", "GPU pods that kube-scheduler has found no node for", ""),
+            (
+                "waiting_pods",
+                "GPU pods that kube-scheduler has found no node for, by the reason of most nodes"
+                " whose hardware could take them",
+                "reason",
+            ),
             ("belief_states", "Distinct states that nodes are in", ""),
             ("remembered_answers", "Answers of a state to a request that are remembered", ""),
             ("build_info", "1; the label has the version", "version"),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -72,6 +73,9 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything but the latency."""
         seen = self.seen
+        build = _labelled("build_info", "1; the label has the version.", ["version"])
+        build.add_metric([_version()], 1.0)
+        yield build
         yield _gauge("nvml_up", "Whether NVML answers.", float(seen.nvml_up))
         yield SummaryMetricFamily(
             f"{PREFIX}_nvml_look_seconds",
@@ -106,6 +110,13 @@ class Metrics(Collector):
             yield from _of_record(seen.picture)
             yield _health(seen.picture)
             yield from _of_gpus(seen, seen.picture)
+
+
+def _version() -> str:
+    try:
+        return version("gpu-topology")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "unknown"
 
 
 def _of_record(picture: Picture) -> Iterator[Metric]:

@@ -18,9 +18,11 @@ from scheduler_extender.state.decision import Settings
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, waiting
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Condition, Health, Report
+from topology.core.requests import gpu_request
 
 
 def held(node: NodeTopology, positions: Sequence[int]) -> Report:
@@ -90,3 +92,35 @@ def test_what_is_decided_is_counted() -> None:
     assert after['placements_total{verdict="none"}'] == 0
     assert after['gpus{state="reserved"}'] == 2
     assert after['gpus{state="free"}'] == 6
+
+
+def test_waiting_pods_are_counted_by_reason() -> None:
+    pcie8, switched4 = pcie(8, "plain"), switched(4, "linked")
+    cluster = cluster_of((pcie8, held(pcie8, [])), (switched4, held(switched4, [0])))
+    for number in range(3):
+        cluster.put_pod(waiting(f"quad-{number}", gpu_request(4, NVLINKED)))
+    cluster.put_pod(waiting("fits", gpu_request(2, NVLINKED)))
+    cluster.put_pod(waiting("huge", gpu_request(16)))
+    found = {
+        name.split('"')[1]: value
+        for name, value in shown(cluster).items()
+        if name.startswith("waiting_pods{") and value
+    }
+    assert found == {"busy": 3, "none": 1, "too-few-gpus": 1}
+
+
+@pytest.mark.parametrize(("got", "kept", "broken"), [([0, 1], 1, 0), ([1, 2], 0, 1)])
+def test_promises_kept_and_broken_stand_beside_each_other(
+    got: list[int], kept: int, broken: int
+) -> None:
+    node = bridged(4)
+    cluster = cluster_of((node, held(node, [])))
+    metrics = Metrics()
+    metrics.watch(cluster)
+    pair = waiting("p", gpu_request(2, NVLINKED))
+    cluster.put_pod(replace(pair, node=node.name, promised=NVLINKED, survives_endings=True))
+    cluster.put_record(node, replace(held(node, got), sequence=2))
+    metrics.look(0.0)
+    value = metrics.registry.get_sample_value
+    assert value("gpu_topology_promises_kept_total") == kept
+    assert value("gpu_topology_surprises_total", {"kind": "promise-broken"}) == broken
