@@ -1,4 +1,4 @@
-"""What was answered so far: nodes refused by reason, binds by verdict, promises kept; only counts."""
+"""What was answered so far, in counts: nodes refused by reason, binds by verdict, promises kept."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from topology.core.requests import gpu_request
 def held(node: NodeTopology, positions: Sequence[int]) -> Report:
     """A report that shows one pod with these GPUs."""
     ids = tuple(DeviceId(node.gpus[p].uuid) for p in positions)
-    pods = (Allocation(PodUid("p"), "n", "p", "c", "nvidia.com/gpu", ids),) if ids else ()
+    pods = (Allocation(PodUid("p"), "team", "p", "main", "nvidia.com/gpu", ids),) if ids else ()
     return Report("boot", 1, allocations=pods)
 
 
