@@ -76,7 +76,7 @@ def test_gpus_that_pods_share_are_no_whole_node() -> None:
 def test_the_first_of_each_is_what_filter_would_promise(kind: str) -> None:
     node = machine(kind).topology("node")
     every = range(len(node.gpus))
-    for holds in ([], every[:1], every[:2], every[:-1]):
+    for holds in (every[:0], every[:1], every[:2], every[:-1]):
         facts = cluster_of(node, held(node, holds)).facts(node.name)
         found = Capacities(SETTINGS).of(facts)
         for count, many in ((2, found.pairs), (4, found.quads)):

@@ -39,7 +39,7 @@ def test_a_pod_counts_for_the_reason_of_nodes_whose_hardware_could_take_it() -> 
         cluster.put_pod(waiting(name, PAIR))
     cluster.put_pod(waiting("many", gpu_request(16)))
     cluster.put_pod(waiting("small", gpu_request(1)))
-    cluster.put_pod(replace(waiting("odd", PAIR), request=Malformed("link: ?", "nvidia.com/gpu")))
+    cluster.put_pod(replace(waiting("odd", PAIR), request=Malformed("link: ?", None)))
     assert counted(WaitingReasons(cluster)) == {
         "busy": 2,
         "too-few-gpus": 1,
