@@ -61,6 +61,8 @@ def served(folder: Path, figures: dict[str, Any] | None = None) -> Iterator[Serv
         stack.callback(api.close)
         where = Addresses("0.0.0.0")
         guarded = stack.enter_context(running(switched(), where=where, reviews=Reviews(api)))
+        # The connection to the API server is there before the first test is.
+        guarded.admin.post("/map/login", data={"token": "nobody"})
         yield Served(
             stack.enter_context(_loopback(small().cluster)),
             stack.enter_context(_loopback(large(CROWD).cluster)),

@@ -19,7 +19,7 @@ from tests.scheduler_extender.web.scenes import SCENES, Served, served
 
 WIDTHS = (1400, 400)
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-COLOURS = 96
+COLOURS = 256
 DOCS = {
     "map": "map-light-1400",
     "map-node": "node-light-1400",
@@ -42,7 +42,8 @@ def take(page: Tab, pages: Served, name: str, folder: Path, wanted: frozenset[st
             page.look(width, scheme=scheme)
             SCENES[name](page, pages)
             with Image.open(io.BytesIO(page.picture())) as found:
-                found.convert("RGB").quantize(COLOURS).save(folder / f"{file}.png", optimize=True)
+                small = found.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+                small.save(folder / f"{file}.png", optimize=True)
 
 
 def main(folder: Path, wanted: frozenset[str] = frozenset()) -> None:
