@@ -10,16 +10,26 @@ from __future__ import annotations
 import io
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from PIL import Image
 
+from benchmarks.shipped.sources import Workload
+from tests.benchmarks.report.pages import played, tiny
 from tests.scheduler_extender.web.browser import BROWSER, Scheme, Tab, tab
 from tests.scheduler_extender.web.scenes import SCENES, Served, served
 
 WIDTHS = (1400, 400)
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 COLOURS = 256
+SWEEP = tiny(
+    clusters=("dgx1-v100=4,l40s-8=2",),
+    workload=Workload("synthetic", 200),
+    policies=("gpu-topology", "LeastAllocated", "MostAllocated"),
+    seeds=(1, 2, 3, 4, 5),
+)
+"""What the report tells of."""
 DOCS = {
     "map": "map-light-1400",
     "map-node": "node-light-1400",
@@ -27,6 +37,7 @@ DOCS = {
     "map-what-if": "what-if-taken-light-1400",
     "map-narrow": "map-light-400",
     "map-narrow-dark": "map-dark-400",
+    "report": "report-light-1400",
 }
 """What docs/images has, and which screenshot it is."""
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
@@ -51,9 +62,12 @@ def main(folder: Path, wanted: frozenset[str] = frozenset()) -> None:
     if BROWSER is None:
         raise SystemExit("no Chromium is installed")
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as home, served(Path(home)) as pages, tab(Path(home)) as it:
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        pages = stack.enter_context(served(home, played(SWEEP)))
+        page = stack.enter_context(tab(home))
         for name in SCENES:
-            take(it, pages, name, folder, wanted)
+            take(page, pages, name, folder, wanted)
 
 
 def for_docs() -> None:

@@ -295,6 +295,25 @@ def test_what_if_says_where_the_pod_would_go() -> None:
     assert "bridge-01" in text
 
 
+def test_what_if_has_no_column_for_doubts_that_nobody_has() -> None:
+    pages = Pages(small().cluster)
+    assert "Why no promise" not in pages.what_if(POD)
+    plain = POD.replace(", annotations: {gpu-topology.io/link: nvlink}", "")
+    assert "Why no promise" in pages.what_if(plain.replace("gpu: 2", "gpu: 16"))
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ("dgx-01", "Can still promise: no linked pair, no linked quad and no whole node"),
+        ("bridge-01", "Can still promise: 1 linked pair"),
+        ("volta-02", "Can still promise: 4 linked pairs or 2 linked quads or 1 whole node"),
+    ],
+)
+def test_a_node_says_what_it_can_promise_and_no_zeros(node: str, words: str) -> None:
+    assert words in Tags(page(small(), "node", node)).text
+
+
 def test_an_unknown_node_has_no_page() -> None:
     assert Pages(small().cluster).node("nobody") is None
 
