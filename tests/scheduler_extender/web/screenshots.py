@@ -64,7 +64,8 @@ def main(folder: Path, wanted: frozenset[str] = frozenset()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        pages = stack.enter_context(served(home, played(SWEEP)))
+        reported = not wanted or any(file.startswith("report") for file in wanted)
+        pages = stack.enter_context(served(home, played(SWEEP) if reported else None))
         page = stack.enter_context(tab(home))
         for name in SCENES:
             take(page, pages, name, folder, wanted)
