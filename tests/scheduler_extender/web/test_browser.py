@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -86,4 +87,6 @@ def test_the_pages_fit_a_narrow_screen(address: str, tmp_path: Path) -> None:
         page.look(400, 800)
         for path in ("/map", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"):
             page.open(address + path)
+            if page.value("!!document.querySelector('.legend')"):
+                eventually(partial(page.value, "!document.querySelector('.legend').open"))
             assert page.value("document.documentElement.scrollWidth") <= 400, path
