@@ -10,6 +10,10 @@ A record that the API server refuses for what is in it would be refused at every
 stands there would look as if it were true. So a bare one is written in its place: not Ready, and
 why.
 
+A resource of an older release drops the fields that it does not know, without a word. So a spec
+that does not stand there as it was written is written again every :data:`AGAIN` seconds, until the
+resource is upgraded.
+
 Our own object is not watched: the API server has no index for it, and would hold every write of
 every agent against every agent's watch. A foreign change is overwritten with our next write, a
 deletion mended with the next heartbeat at the latest.
@@ -45,6 +49,10 @@ REFUSED = (400, 413, 422)
 """HTTP codes that say: not this record, however often. The last is the schema's."""
 JITTER = 0.2
 """Heartbeats are this much of their period early or late."""
+
+AGAIN = 600.0
+"""Seconds between two writes of a spec of which the API server keeps a part only. Such a write
+changes nothing, so nobody who watches is told."""
 
 
 class RecordApi(Protocol):
@@ -103,6 +111,7 @@ class Publisher:
         self._deletions = 0
         self._boot = ""
         self._due = float("-inf")
+        self._spec_due = float("inf")
         self._failures = 0
         self._not_before = float("-inf")
         self.owner: dict[str, str] | None = None
@@ -188,8 +197,10 @@ class Publisher:
             self._read()
         if self._stored is None:
             self._create(spec or _spec(NodeTopology(self._node, ())))
-        elif (spec is not None and spec != self._spec) or not self._owned():
+            self._spec_due = self._spread(AGAIN)
+        elif self._spec_is_due(spec, self._stored.get("spec", {})) or not self._owned():
             self._put("spec", self._path, {"spec": spec or self._stored.get("spec", {})})
+            self._spec_due = self._spread(AGAIN)
         if spec is not None:
             self._spec = spec
         if report != self._report or beat or "status" not in (self._stored or {}):
@@ -204,8 +215,16 @@ class Publisher:
         status = codec.encode_report(replace(report, sequence=self._sequence), topology)
         self._put("status", f"{self._path}/status", {"status": status})
         self._report = report
-        spread = self._rng.uniform(1 - JITTER, 1 + JITTER)
-        self._due = self._clock() + self._heartbeat * spread
+        self._due = self._spread(self._heartbeat)
+
+    def _spread(self, seconds: float) -> float:
+        return self._clock() + seconds * self._rng.uniform(1 - JITTER, 1 + JITTER)
+
+    def _spec_is_due(self, spec: dict[str, object] | None, stored: object) -> bool:
+        if spec is None:
+            return False
+        again = self._clock() >= self._spec_due and not _within(spec, stored)
+        return spec != self._spec or again
 
     def _read(self) -> None:
         try:
@@ -261,6 +280,15 @@ class Publisher:
         wait = self._rng.uniform(0.0, longest)
         self._not_before = self._clock() + wait
         log.warning("write failed", cause=self.problem, failures=self._failures, wait_s=wait)
+
+
+def _within(wanted: object, stored: object) -> bool:
+    """Whether all of ``wanted`` is stored; the API server may have added defaults."""
+    if isinstance(wanted, dict) and isinstance(stored, dict):
+        return all(key in stored and _within(wanted[key], stored[key]) for key in wanted)
+    if isinstance(wanted, list) and isinstance(stored, list):
+        return len(wanted) == len(stored) and all(map(_within, wanted, stored))
+    return wanted == stored
 
 
 def _refused(error: ApiFailure) -> bool:

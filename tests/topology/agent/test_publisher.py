@@ -13,7 +13,7 @@ import pytest
 from tests.crd import faults
 from tests.fakes.apiserver import FakeApiServer
 from topology import codec
-from topology.agent.publisher import FIRST_BACKOFF, JITTER, LONGEST_BACKOFF, Publisher
+from topology.agent.publisher import AGAIN, FIRST_BACKOFF, JITTER, LONGEST_BACKOFF, Publisher
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import READY, Allocation, Condition, Report
@@ -123,6 +123,34 @@ def test_a_heartbeat_raises_the_sequence_and_nothing_else(desk: Desk) -> None:
         assert desk.published.sequence == sequence + beats, f"at {now} s"
         assert desk.publisher.next_write() > now
         sequence = desk.published.sequence
+
+
+def test_what_an_older_resource_drops_is_written_again_now_and_then(desk: Desk) -> None:
+    """A schema that does not know a field drops it without a word. Once the resource is upgraded
+    the field has to come, although nothing has changed on the node."""
+
+    def dropping(record: dict[str, Any]) -> list[str]:
+        record["spec"]["devices"][0].pop("numaNode", None)
+        return []
+
+    desk.server.validate(RECORDS, dropping)
+    assert desk.write(report())
+    assert "numaNode" not in desk.record["spec"]["devices"][0]
+    desk.now = AGAIN * (1 - JITTER) - 1
+    assert desk.write(report())
+    assert "PUT /n" not in desk.writes, "not with each heartbeat: 5,000 agents may do it"
+    desk.now = AGAIN * (1 + JITTER)
+    assert desk.write(report())
+    assert desk.writes.count("PUT /n") == 1
+    assert desk.write(report())
+    assert desk.writes.count("PUT /n") == 1
+    desk.server.validate(RECORDS, faults)  # the upgrade
+    desk.now = 2 * AGAIN * (1 + JITTER)
+    assert desk.write(report())
+    assert codec.decode(desk.record).topology == TOPOLOGY
+    desk.now = 4 * AGAIN * (1 + JITTER)
+    assert desk.write(report())
+    assert desk.writes.count("PUT /n") == 2
 
 
 def test_it_is_told_when_a_whole_report_was_last_accepted(desk: Desk) -> None:
