@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart plugin sbom sizes lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart plugin sbom sizes screenshots axe lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,6 +60,17 @@ sbom: $(VENV)/dev.stamp          ## the packages of both images as CycloneDX bil
 
 sizes: $(VENV)/dev.stamp         ## how large the packages of both images are
 	$(BIN)/python -m requirements.sizes
+
+screenshots: $(VENV)/dev.stamp   ## every page of the map and the report, light and dark, wide and narrow (needs Chromium)
+	$(BIN)/python -m tests.scheduler_extender.web.screenshots $(OUT)/screenshots
+
+axe: .cache/axe/package/axe.min.js ## axe-core, which judges in `make test` how the pages can be read (needs npm and Chromium)
+
+.cache/axe/package/axe.min.js:
+	mkdir -p .cache/axe
+	npm pack --silent --pack-destination .cache/axe axe-core@4.14.1
+	tar -xzf .cache/axe/axe-core-4.14.1.tgz -C .cache/axe
+	@touch $@
 
 lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
 	$(BIN)/pip install -q uv

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from scheduler_extender.membership import Membership
 from scheduler_extender.state.answers import State
 from scheduler_extender.state.board import ClusterFacts
+from scheduler_extender.state.capacity import ANY_GPU
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, unconstrained
 from scheduler_extender.state.enquiry import enquire_at, scores
@@ -19,15 +20,12 @@ from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.members import as_member
 from scheduler_extender.state.node import NodeFacts
 from topology.core.availability import Availability
-from topology.core.devices import Bytes, GpuResource, NodeName, PodUid
+from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, ServedDevices, served_devices
 from topology.core.placement import NOT_SERVED, Assessment, Reason, Rejection, Verdict
 from topology.core.pools import count, gpus
-from topology.core.requests import Constraints, GpuRequest, Policy
-
-ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
-"""Required, it refuses exactly the nodes of which nothing is known."""
+from topology.core.requests import GpuRequest, Policy
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import chain, groupby
 from xml.sax.saxutils import escape
 
+from scheduler_extender.state.capacity import stranded
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import Via
@@ -112,7 +113,7 @@ def _node(
     replicas = node.resources[0].replicas if node.resources else 1
     on = [{pod: n for pod, at in held.items() if (n := at.count(p))} for p in range(n)]
     owner = {p: next(iter(pods)) for p, pods in enumerate(on) if len(pods) == 1}
-    stranded = _stranded(node, {p for p, pods in enumerate(on) if not pods})
+    lonely = stranded(node.shape, sum(1 << p for p, pods in enumerate(on) if not pods))
     parts = [
         f'<rect x="{x}" y="{y}" width="{CELL - 8}" height="{CELL - 2}" rx="8" '
         'fill="#ffffff" stroke="#e4e7eb"/>'
@@ -120,11 +121,11 @@ def _node(
     parts += _wires(node, spots, owner, colours, (cx, cy))
     for p, (sx, sy) in enumerate(spots):
         pods, whole = on[p], replicas == 1
-        bare = STRANDED if p in stranded else FREE
+        bare = STRANDED if lonely >> p & 1 else FREE
         fill = colours[owner[p]] if pods and whole else bare
         ink = ("#ffffff" if whole else INK) if pods else QUIET
         tip = f"GPU {node.gpus[p].index}: {_who(pods, replicas)}"
-        if p in stranded:
+        if lonely >> p & 1:
             tip += ", stranded: no NVLink to another free GPU"
         parts.append(
             f"<g><title>{escape(tip)}</title>"
@@ -138,15 +139,6 @@ def _node(
         )
     parts.append(_text(x + 8, y + CELL - 8, node.name, size=9.5, fill=QUIET))
     return "\n".join(parts)
-
-
-def _stranded(node: NodeTopology, free: set[int]) -> set[int]:
-    """The free positions without an NVLink to another one, where the node has NVLinks at all."""
-    at = node.position_of_index
-    pairs = [{at[link.a], at[link.b]} for link in node.links if link.nvlinks]
-    if not pairs:
-        return set()
-    return free - {p for pair in pairs if pair <= free for p in pair}
 
 
 def _who(pods: Mapping[str, int], replicas: int) -> str:

@@ -14,24 +14,21 @@ from importlib.metadata import PackageNotFoundError, version
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from scheduler_extender.state.capacity import Capacities, Capacity, stranded
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.why.waiting import WaitingReasons
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
-from topology.core.links import LinkKind
 from topology.core.placement import Reason, Verdict
 from topology.core.pools import count
 from topology.core.remembering import remembered
-from topology.core.requests import Constraints
-from topology.core.worth import RequestClass, promises
 
 GPU_STATES = ("free", "stranded", "partly-free", "held", "reserved", "sick", "mig", "unknown")
 """``stranded``: free, and without an NVLink to another free GPU of its node, where the node has
 NVLinks. ``partly-free``: some shares are held. ``reserved``: bound to pods that no report shows
 yet. ``mig``: split into instances. ``unknown``: of a node whose record cannot be used."""
 NODE_STATES = ("ready", "not-ready", "stale", "no-report", "unusable", "refusing-pods")
-LINKED = Constraints(link=LinkKind.NVLINK)
-KINDS = {"pair": RequestClass(2, LINKED), "quad": RequestClass(4, LINKED)}
 Counts = tuple[tuple[str, int], ...]
 NOTHING = "none"
 """The verdict of a pod that requires nothing."""
@@ -42,6 +39,8 @@ class ClusterFigures(Collector):
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._capacities = Capacities(cluster.settings)
+        self._waiting = WaitingReasons(cluster)
 
     def describe(self) -> Iterable[Metric]:
         """The families without figures: nothing has to be worked out to register them."""
@@ -53,22 +52,26 @@ class ClusterFigures(Collector):
         rejections, placements = cluster.tallies.read()
         gpus: Counter[str] = Counter(dict.fromkeys(GPU_STATES, 0))
         nodes: Counter[str] = Counter(dict.fromkeys(NODE_STATES, 0))
-        possible: Counter[str] = Counter(dict.fromkeys((*KINDS, "node"), 0))
+        possible = Capacity()
         for facts in cluster.all_facts():
             if facts.topology is None and facts.problem is None:
                 continue  # a node without an agent, perhaps without GPUs
             nodes[node_state(facts)] += 1
             gpus.update(gpu_states(facts))
-            possible.update(still_possible(facts))
+            possible += self._capacity(facts)
         verdicts = {v.value: placements[v.value] for v in Verdict} | {NOTHING: placements[""]}
         size = cluster.remembered()
         figures: dict[str, Mapping[str, int]] = {
             "gpus": dict(gpus),
             "nodes": dict(nodes),
-            "promises_possible": dict(possible),
+            "promises_possible": {
+                "pair": possible.pairs,
+                "quad": possible.quads,
+                "node": possible.nodes,
+            },
             "placements": dict(verdicts),
             "rejections": {reason.value: rejections[reason] for reason in Reason},
-            "waiting_pods": {"": len(cluster.unschedulable_pods())},
+            "waiting_pods": self._waiting.count(),
             "belief_states": {"": size.states},
             "remembered_answers": {"": size.answers},
             "build_info": {_version(): 1},
@@ -77,6 +80,13 @@ class ClusterFigures(Collector):
             for label, value in figures[name].items():
                 family.add_metric([label] if label else [], value)
             yield family
+
+    def _capacity(self, facts: NodeFacts) -> Capacity:
+        try:
+            return self._capacities.of(facts)
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._cluster.faults.note(facts.name, error)
+            return Capacity()
 
     @staticmethod
     def _families() -> list[tuple[GaugeMetricFamily | CounterMetricFamily, str]]:
@@ -88,7 +98,12 @@ class ClusterFigures(Collector):
                 "Guaranteed placements that still fit: NVLinked pairs, quads, and whole nodes",
                 "kind",
             ),
-            ("waiting_pods", "GPU pods that kube-scheduler has found no node for", ""),
+            (
+                "waiting_pods",
+                "GPU pods that kube-scheduler has found no node for, by the reason of most nodes"
+                " whose hardware could take them",
+                "reason",
+            ),
             ("belief_states", "Distinct states that nodes are in", ""),
             ("remembered_answers", "Answers of a state to a request that are remembered", ""),
             ("build_info", "1; the label has the version", "version"),
@@ -170,38 +185,7 @@ def _states_of(kubelet: Kubelet, now: Availability) -> Counts:
             found["partly-free" if free else "held"] += 1
     reserved = sum(pod.held for pod in now.unreported if not pod.departed)
     reserved = min(whole.bit_count(), -(-reserved // kubelet.replicas))
-    linked = shape.rows(frozenset(k for k in shape.distinct_links() if k.nvlinks))
-    alone = (
-        sum(whole >> p & 1 and not linked[p] & whole for p in range(shape.size))
-        if any(linked)
-        else 0
-    )
     found["reserved"] += reserved
-    found["stranded"] += min(alone, whole.bit_count() - reserved)
+    found["stranded"] += min(stranded(shape, whole).bit_count(), whole.bit_count() - reserved)
     found["free"] += whole.bit_count() - reserved - found["stranded"]
     return tuple(found.items())
-
-
-def still_possible(facts: NodeFacts) -> Counter[str]:
-    """How many guaranteed pairs and quads the node still takes, and whether it is wholly free.
-
-    One after the other, expected; see :func:`~topology.core.worth.promises`. Nothing is counted
-    while a pod is on its way there.
-    """
-    topology, found = facts.topology, Counter[str]()
-    if topology is None or node_state(facts) != "ready":
-        return found
-    for served in topology.resources:
-        now = facts.availability(served.name)
-        if served.strategy == "none" and served.replicas == 1 and isinstance(now, Availability):
-            found.update(dict(_possible(facts.kubelet(served.name), now)))
-    return found
-
-
-@remembered
-def _possible(kubelet: Kubelet, now: Availability) -> Counts:
-    if now.unreported or now.hidden:
-        return ()
-    free = now.free & ~now.sick
-    found = [(kind, int(promises(kubelet, free, asked))) for kind, asked in KINDS.items()]
-    return (*found, ("node", int(free == kubelet.shape.all_gpus)))

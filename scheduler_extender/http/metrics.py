@@ -125,6 +125,11 @@ class Metrics:
             lambda: cluster.faults.count,
         )
         self.follow(
+            "promises_kept",
+            "Pods whose GPUs, when a report first named them all, met what was promised",
+            lambda: cluster.tallies.kept,
+        )
+        self.follow(
             "reports_out_of_order",
             "Reports that came after newer ones of their node, and were passed over",
             lambda: cluster.reports_out_of_order,

@@ -7,19 +7,14 @@ only the counts change, rarely. A round does a bounded amount of work however ma
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import serves_nothing
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import enquire
-from scheduler_extender.state.members import as_member
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.why.phrases import TOLD, sentence
+from scheduler_extender.why.waiting import refusals_of
 from topology.core.devices import PodUid
-from topology.core.placement import NO_REPORT, Reason
 
 EVERY = 5.0
 """Seconds between two rounds that look at anything."""
@@ -71,7 +66,7 @@ class WaitingPods:
 
     def _look(self, pod: PodRecord, now: float) -> None:
         before = self._told.get(pod.uid, _Told(now))
-        counts = self._counts(pod)
+        counts = refusals_of(self._cluster, pod, SECONDS)
         reasons = frozenset(TOLD[kind] for kind in counts)
         text = f"no node takes it: {sentence(counts.items())} ({MORE})" if counts else ""
         news = reasons != before.reasons or (text != before.text and now - before.at >= RARELY)
@@ -80,26 +75,3 @@ class WaitingPods:
             self._told[pod.uid] = _Told(now, text, reasons, now)
         else:
             self._told[pod.uid] = _Told(now, before.text, before.reasons, before.at)
-
-    def _counts(self, pod: PodRecord) -> dict[Reason, int]:
-        """The nodes by the reason for which they refuse the pod.
-
-        Empty where that is not why it waits: some node would take it, or its annotations cannot be
-        read, which kube-scheduler's Event says as it is.
-        """
-        if isinstance(pod.request, Malformed):
-            return {}
-        request = pod.request
-        if pod.membership is not None:
-            request = as_member(self._cluster, pod.uid, pod.membership, request).request
-        names = [f.name for f in self._cluster.all_facts() if not serves_nothing(f)]
-        found: Counter[Reason] = Counter()
-        for _, decision in enquire(self._cluster, request, names, seconds=SECONDS).each():
-            rejection = NO_REPORT if decision is None else decision.rejection
-            if rejection is not None:
-                found[rejection.kind] += 1
-            elif pod.membership is not None and pod.membership.domain is not None:
-                found[Reason.GROUP] += 1
-            else:
-                return {}
-        return dict(found)

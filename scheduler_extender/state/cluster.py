@@ -18,7 +18,7 @@ from scheduler_extender.state.pods import PodRecord, with_promise_of
 from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.standing import Amounts
 from scheduler_extender.state.transitions import TakenRecord
-from scheduler_extender.state.verification import Surprise, verify
+from scheduler_extender.state.verification import Surprise, Verified, verify
 from scheduler_extender.wire import Taint
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -418,7 +418,9 @@ class Cluster(GroupBoard):
     def _verify(self, before: NodeFacts, after: Report | None) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
         try:
-            for surprise in verify(before, after) if after is not None else ():
+            found = verify(before, after) if after is not None else Verified()
+            self.tallies.keep(found.kept)
+            for surprise in found.surprises:
                 for listener in self._on_surprise:
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)

@@ -29,7 +29,7 @@ from topology.core.mig import served_devices
 from topology.core.placement import predicted, satisfies
 from topology.core.pools import Pool, gpus, total
 from topology.core.report import Report
-from topology.core.requests import GpuRequest
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 OUTSIDE = "outside-outcomes"
 """The pod has GPUs that it could not have been given."""
@@ -68,26 +68,39 @@ class Surprise:
         return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
 
 
-def verify(before: NodeFacts, after: Report) -> list[Surprise]:
-    """The surprises in a node's next report; ``before`` is what was known until it came.
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a report comes to: its surprises, and how many promises it shows to be kept.
+
+    A promise is kept where a report first names all devices of a pod and they meet what the pod was
+    promised. One that is not is among the surprises, as :data:`BROKEN`.
+    """
+
+    surprises: tuple[Surprise, ...] = ()
+    kept: int = 0
+
+    def __add__(self, other: Verified) -> Verified:
+        return Verified(self.surprises + other.surprises, self.kept + other.kept)
+
+
+def verify(before: NodeFacts, after: Report) -> Verified:
+    """Hold a node's next report against what was foreseen; ``before`` is what was known until then.
 
     Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
     held against their promise, and after a reboot all are.
     """
     topology, former = before.topology, before.report
     if topology is None or former is None:
-        return []
+        return Verified()
     if former.boot_id == after.boot_id and set(after.allocations) <= set(former.allocations):
-        return []  # nobody has anything that was not there before
-    found = []
-    for served in topology.resources:
-        found += _verify(before, topology, served, former, after)
-    return found
+        return Verified()  # nobody has anything that was not there before
+    found = (_verify(before, topology, served, former, after) for served in topology.resources)
+    return sum(found, Verified())
 
 
 def _verify(
     facts: NodeFacts, topology: NodeTopology, served: GpuResource, before: Report, after: Report
-) -> list[Surprise]:
+) -> Verified:
     kubelet, devices = kubelet_of(topology, served), served_devices(topology, served)
     if before.missing or after.missing:
         kubelet = opaque(kubelet)  # a GPU that does not answer may have, at some time in between
@@ -107,8 +120,8 @@ def _verify(
         )
         now = ledger(topology, after, changed, served.name)
     except ContradictionError:
-        return []
-    found = []
+        return Verified()
+    found, kept = list[Surprise](), 0
     for pod in changed:
         got = now.shown.get(pod.uid)
         if got is None or not isinstance(pod.request, GpuRequest):
@@ -131,6 +144,8 @@ def _verify(
         replicas = kubelet.replicas
         if not satisfies(kubelet.shape, pod.promised, mask, count=held, replicas=replicas):
             kinds.append(BROKEN)
+        elif pod.promised != NO_CONSTRAINTS:
+            kept += 1
         found += [
             Surprise(
                 kind,
@@ -142,7 +157,7 @@ def _verify(
             )
             for kind in kinds
         ]
-    return found
+    return Verified(tuple(found), kept)
 
 
 def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: Pool) -> bool:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_extender.web.capacity import Capacity
+from scheduler_extender.state.capacity import Capacity
 from scheduler_extender.web.nodes import Flag, NodeState, Use
 
 ALONE = 48
@@ -19,7 +19,7 @@ ALONE = 48
 TILES = 72
 """Drawings on a page."""
 NAMES = 2
-"""Names of nodes under a drawing that stands for several."""
+"""Names of which the rest is only counted."""
 KINDS = 40
 """Kinds of machines on a page; the rest is counted together."""
 
@@ -221,12 +221,12 @@ def _sum(capacities: Iterable[Capacity]) -> Capacity:
     return sum(capacities, Capacity())
 
 
-def some(names: Sequence[str]) -> str:
-    """Names of nodes in brief, the first few of them.
+def some(names: Sequence[str], most: int = NAMES) -> str:
+    """Names in brief, the first ``most`` of them.
 
     >>> some(["a"]), some(["a", "b", "c", "d", "e"])
     ('a', 'a, b and 3 more')
     """
-    more = len(names) - NAMES
-    text = ", ".join(names[:NAMES])
+    more = len(names) - most
+    text = ", ".join(names[:most])
     return f"{text} and {more} more" if more > 0 else text

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from scheduler_extender.state.capacity import stranded
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
@@ -274,10 +275,14 @@ def _gpu_states(
         for gpu, holder in each.holders(facts, pods):
             holders[gpu].append(holder)
     health = {found.uuid: found for found in (facts.report.health if facts.report else ())}
-    free = {p for p in range(n) if not holders[p] and _healthy(health.get(topology.gpus[p].uuid))}
-    lonely = stranded(topology, free)
+    free = sum(
+        1 << p for p in range(n) if not holders[p] and _healthy(health.get(topology.gpus[p].uuid))
+    )
+    lonely = stranded(topology.shape, free)
     return tuple(
-        _gpu_state(totals[p], holders[p], health.get(topology.gpus[p].uuid), lonely=p in lonely)
+        _gpu_state(
+            totals[p], holders[p], health.get(topology.gpus[p].uuid), lonely=bool(lonely >> p & 1)
+        )
         for p in range(n)
     )
 
@@ -303,15 +308,3 @@ def _gpu_state(
         use = Use.STRANDED if lonely else Use.FREE
     trouble, since = (health.reason, health.since) if health is not None else ("", "")
     return GpuState(use, held, max(total, held, 1), tuple(holders), trouble, since)
-
-
-def stranded(topology: NodeTopology, free: set[int]) -> set[int]:
-    """The free positions without an NVLink to another free one, where the node has NVLinks.
-
-    Nobody can have a linked pair with them now.
-    """
-    at = topology.position_of_index
-    pairs = [(at[link.a], at[link.b]) for link in topology.links if link.nvlinks]
-    if not pairs:
-        return set()
-    return free - {p for a, b in pairs if a in free and b in free for p in (a, b)}

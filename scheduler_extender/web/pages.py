@@ -14,15 +14,16 @@ from time import monotonic
 from typing import Any
 
 from scheduler_extender.files import podfile
+from scheduler_extender.state.capacity import Capacities, Capacity
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.web.capacity import Capacities, Capacity
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.glance import Filters, glance
 from scheduler_extender.web.html import page
 from scheduler_extender.web.nodes import NO_RECORD, Flag, NodeState, node_state
 from scheduler_extender.web.waiting import outlook_of, queues
+from scheduler_extender.why.nearest import View
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.requests import GpuRequest
@@ -100,6 +101,7 @@ class Pages:
             self._cluster,
             self._cluster.cluster_facts(),
             asked.request,
+            self._view(),
             membership=asked.membership,
         )
         return {"outlook": outlook, "name": asked.name, "notes": asked.notes}
@@ -127,7 +129,7 @@ class Pages:
         return page("map.html", "/map", signed_in=signed_in, glance=found, version=version)
 
     def _waiting(self, version: int, signed_in: bool) -> str:
-        found, left_out = queues(self._cluster)
+        found, left_out = queues(self._cluster, self._view())
         pods = [
             pod
             for facts in self._cluster.all_facts()
@@ -165,6 +167,10 @@ class Pages:
             ],
             more_pods=max(0, len(pods) - RUNNING),
         )
+
+    def _view(self) -> View:
+        """Whoever may see the map may see every pod."""
+        return View(self._cluster.today())
 
     def _all_states(self) -> list[NodeState]:
         """Every node's state; those that have not changed are taken from the last time."""

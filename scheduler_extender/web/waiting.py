@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain import Answer, answers, summary
@@ -13,36 +14,31 @@ from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.why.nearest import Miss as Told
+from scheduler_extender.why.nearest import View, miss_of, nearest
 from scheduler_extender.wording import TOLD, TOLD_WHERE_IT_FITS, sets_text
-from topology.core.budget import LARGE
 from topology.core.devices import PodUid
 from topology.core.mig import served_devices
-from topology.core.patterns import subset_masks
-from topology.core.placement.constraints import compiled
 from topology.core.requests import GpuRequest
 
 ASKED = 12
 """Different requests of waiting pods that are asked for one page."""
 SHOWN_PODS = 200
 SHOWN_REASONS = 8
-SHOWN_MISSES = 3
 SHOWN_PLACES = 20
-LOOKED_AT = 64
-"""Kinds of refusing nodes at which the nearest misses are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A node that nearly had a place: ``found`` of the ``wanted`` GPUs are free and fit together.
-
-    ``holders`` are pods there that hold GPUs; the end of one of them may help.
-    """
+    """A node that nearly had a place, and in ``words`` what is missing and who holds it."""
 
     node: str
-    found: int
-    wanted: int
-    reason: str
-    holders: tuple[str, ...] = ()
+    words: str
+
+
+class _Near(NamedTuple):
+    answer: Answer
+    miss: Told | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class Queue:
     problem: str = ""
 
 
-def queues(cluster: Cluster) -> tuple[list[Queue], int]:
+def queues(cluster: Cluster, view: View) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
     pods are left out.
 
@@ -113,7 +109,12 @@ def queues(cluster: Cluster) -> tuple[list[Queue], int]:
         else:
             asked += 1
             outlook = outlook_of(
-                cluster, seen, first.request, asking=first.uid, membership=first.membership
+                cluster,
+                seen,
+                first.request,
+                view,
+                asking=first.uid,
+                membership=first.membership,
             )
             found.append(Queue(names, first.request.text, outlook))
     return found, sum(map(len, ordered)) - shown
@@ -123,6 +124,7 @@ def outlook_of(
     cluster: Cluster,
     seen: ClusterFacts,
     request: GpuRequest,
+    view: View,
     *,
     asking: PodUid | None = None,
     membership: Membership | None = None,
@@ -138,7 +140,7 @@ def outlook_of(
         len(passing),
         tuple(reasons[:SHOWN_REASONS]),
         tuple(_place(row, request) for row in passing[:SHOWN_PLACES]),
-        () if passing else tuple(_misses(refused, request)),
+        () if passing else tuple(_misses(refused, request, view)),
         max(0, len(reasons) - SHOWN_REASONS),
     )
 
@@ -158,40 +160,8 @@ def _place(row: Answer, request: GpuRequest) -> Place:
     return Place(row.node, words, row.score, sets, row.note)
 
 
-def _misses(refused: Sequence[Answer], request: GpuRequest) -> list[Miss]:
-    """The refusing nodes where the most of the wanted GPUs are free and fit together."""
-    found: dict[object, Miss] = {}
-    for row in refused:
-        key = row.node if row.state is None else row.state
-        if len(found) >= LOOKED_AT or key in found or not row.resolvable:
-            continue
-        free = best_free_set(row, request)
-        if free is not None:
-            holders = tuple(f"{p.namespace}/{p.name}" for p in row.facts.alive.values())[:4]
-            found[key] = Miss(row.node, free, request.count, row.reason, holders)
-    nearest = sorted(found.values(), key=lambda miss: (miss.wanted - miss.found, miss.node))
-    return nearest[:SHOWN_MISSES]
-
-
-def best_free_set(row: Answer, request: GpuRequest) -> int | None:
-    """How many GPUs at most are free on a node and meet the request's constraints together.
-
-    None where GPUs are shared, or the node has more of them than can be tried.
-    """
-    facts = row.facts
-    if facts.topology is None or facts.problem is not None:
-        return None
-    served = facts.topology.resource(request.resource)
-    ledger = facts.ledger(request.resource) if served is not None else None
-    if not isinstance(ledger, Ledger) or served is None or ledger.availability.width != 1:
-        return None
-    shape, now = served_devices(facts.topology, served).shape, ledger.availability
-    if shape.size > LARGE or shape.of_mig:
-        return None
-    test = compiled(shape, request.constraints, now.sick)
-    healthy = now.free & ~now.sick
-    for size in range(min(request.count, healthy.bit_count()), 0, -1):
-        masks = subset_masks(healthy, size)
-        if len(masks) and bool(test.passing(masks, size)[0].any()):
-            return size
-    return 0
+def _misses(refused: Sequence[Answer], request: GpuRequest, view: View) -> Iterator[Miss]:
+    """The nodes that come nearest, as ``why`` tells them."""
+    for near in nearest(_Near(row, miss_of(row, request, view)) for row in refused):
+        if near.miss is not None:
+            yield Miss(near.answer.node, near.miss.words)

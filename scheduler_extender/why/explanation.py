@@ -16,7 +16,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.why.counts import Counts, counts_of
 from scheduler_extender.why.helps import Help, helps_of
-from scheduler_extender.why.nearest import View
+from scheduler_extender.why.nearest import View, nearest
 from scheduler_extender.why.phrases import request_text
 from scheduler_extender.why.placed import Placed, Written, placed_on
 from scheduler_extender.why.rows import Row, rows_of
@@ -25,7 +25,6 @@ from topology.core.requests import GpuRequest
 
 MOST_SETS = 16
 """Sets of one node in an answer over many."""
-NEAREST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def explanation_of(
         refusals=counts.refusals,
         doubts=counts.doubts,
         rows=rows,
-        nearest=_nearest(rows) if placed is None else (),
+        nearest=nearest(rows) if placed is None else (),
         helps=helps,
         placed=placed,
         whole=whole,
@@ -171,16 +170,3 @@ def _placed(seen: ClusterFacts, pod: PodRecord, written: Written | None) -> Plac
         return None
     facts = next((facts for facts in seen.nodes if facts.name == pod.node), None)
     return placed_on(facts, pod, written) if facts is not None else None
-
-
-def _nearest(rows: Sequence[Row]) -> list[Row]:
-    """The nodes that come nearest, of those that do not take the pod; no two for the same words."""
-    near = [row for row in rows if row.miss is not None and not row.answer.passes]
-    near.sort(
-        key=lambda row: (
-            row.answer.kind is Reason.LINKS,
-            row.miss.distance if row.miss is not None else (0, 0),
-            row.answer.node,
-        )
-    )
-    return near[:NEAREST]

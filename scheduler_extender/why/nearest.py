@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
 MOST_SETS = 20_000
 """Sets of GPUs that are looked at on one node; of more only counts are told."""
+NEAREST = 3
+"""Nodes that are named as the nearest ones."""
 HIDDEN = "a pod of another namespace"
 NEAR = frozenset(
     {
@@ -92,6 +95,36 @@ class Miss:
     def distance(self) -> tuple[int, int]:
         """What misses are ordered by: fewer missing devices first, then fewer pods."""
         return (self.wants - self.have, len(self.holders))
+
+
+class Near(Protocol):
+    """A node's answer, and how near the node comes."""
+
+    @property
+    def answer(self) -> Answer:
+        """What the node answers."""
+
+    @property
+    def miss(self) -> Miss | None:
+        """None where nothing can be said."""
+
+
+N = TypeVar("N", bound=Near)
+
+
+def nearest(rows: Iterable[N]) -> list[N]:
+    """The :data:`NEAREST` of the nodes that refuse the pod, the nearest first.
+
+    Of nodes for which the same words would be told the first one by name stands for all.
+    """
+    near = [(row.miss, row) for row in rows if row.miss is not None and not row.answer.passes]
+    near.sort(key=lambda n: (n[1].answer.kind is Reason.LINKS, n[0].distance, n[1].answer.node))
+    told: dict[str, N] = {}
+    for miss, row in near:
+        told.setdefault(miss.words, row)
+        if len(told) == NEAREST:
+            break
+    return list(told.values())
 
 
 def miss_of(row: Answer, request: GpuRequest, view: View) -> Miss | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ import pytest
 from cryptography import x509
 
 from scheduler_extender.authority import Authority, Use
+from tests.e2e.adminport import outside, token
 from tests.e2e.cluster import RealCluster
-from tests.e2e.controlplane import SCHEDULER, Process
-from tests.programs import free_port
+from tests.e2e.controlplane import SCHEDULER
 from tests.waiting import PATIENCE
 from topology.machines import machine
 
@@ -146,34 +145,6 @@ def test_kube_scheduler_shows_renewed_certificates_without_a_restart(real: RealC
 
 
 # The admin port.
-
-
-@contextmanager
-def outside(real: RealCluster, folder: Path, *flags: str) -> Iterator[httpx.Client]:
-    """A second extender, that listens on every address as in a pod, and asks for tokens."""
-    ports = (free_port(), free_port())
-    command = real.extender_command(ports, "--host=0.0.0.0", *flags)
-    process = Process("outside", command, folder / "outside.log")
-    try:
-        with real.people(ports[1]) as people:
-
-            def ready() -> bool:
-                assert process.alive(), process.text()[-3000:]
-                try:
-                    return people.get("/readyz").is_success
-                except httpx.TransportError:
-                    return False
-
-            real.until(ready, "the second extender is ready")
-            yield people
-    finally:
-        process.stop()
-
-
-def token(real: RealCluster) -> str:
-    """As docs/install.md has it."""
-    namespace = ("-n", "gpu-topology-system")
-    return real.kubectl(*namespace, "create", "token", "gpu-topology-reader").strip()
 
 
 def status(people: httpx.Client, path: str, shown: str | None = None) -> int:

@@ -112,7 +112,7 @@ tests:
     values: '6+0x200'
   - series: 'gpu_topology_gpus{state="free",instance="a"}'
     values: '2+0x200'
-  - series: 'gpu_topology_waiting_pods{instance="a"}'
+  - series: 'gpu_topology_waiting_pods{reason="busy",instance="a"}'
     values: '1+0x200'
   alert_rule_test:
   - {eval_time: 4m, alertname: GpuTopologyNoLeader}

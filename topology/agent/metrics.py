@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -73,6 +74,9 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Everything but the latency."""
         seen = self.seen
+        build = _labelled("build_info", "1; the label has the version.", ["version"])
+        build.add_metric([_version()], 1.0)
+        yield build
         yield _gauge("nvml_up", "Whether NVML answers.", float(seen.nvml_up))
         yield SummaryMetricFamily(
             f"{PREFIX}_nvml_look_seconds",
@@ -108,6 +112,13 @@ class Metrics(Collector):
             yield _health(seen.picture)
             yield from _of_gpus(seen, seen.picture)
             yield _idle(seen.picture.report)
+
+
+def _version() -> str:
+    try:
+        return version("gpu-topology")
+    except PackageNotFoundError:  # a source tree that is not installed
+        return "unknown"
 
 
 def _of_record(picture: Picture) -> Iterator[Metric]:

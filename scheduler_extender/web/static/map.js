@@ -6,6 +6,10 @@
   const POLL_MS = 15000;
   const live = () => document.getElementById("live");
   if (!live()) return;
+  if (matchMedia("(max-width: 800px)").matches) {
+    // On a phone the legend would stand before all that it explains.
+    live().querySelectorAll(".legend").forEach((each) => (each.open = false));
+  }
   let busy = false;
   let wanted = null;
 

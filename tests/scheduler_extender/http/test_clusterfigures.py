@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from scheduler_extender import verbs
-from scheduler_extender.http.clusterfigures import gpu_states, node_state, still_possible
+from scheduler_extender.http.clusterfigures import gpu_states, node_state
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.serving import in_memory
 from scheduler_extender.state.cluster import Cluster
@@ -18,15 +18,17 @@ from scheduler_extender.state.decision import Settings
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.serving import Clock
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, waiting
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Condition, Health, Report
+from topology.core.requests import gpu_request
 
 
 def held(node: NodeTopology, positions: Sequence[int]) -> Report:
     """A report that shows one pod with these GPUs."""
     ids = tuple(DeviceId(node.gpus[p].uuid) for p in positions)
-    pods = (Allocation(PodUid("p"), "n", "p", "c", "nvidia.com/gpu", ids),) if ids else ()
+    pods = (Allocation(PodUid("p"), "team", "p", "main", "nvidia.com/gpu", ids),) if ids else ()
     return Report("boot", 1, allocations=pods)
 
 
@@ -38,28 +40,18 @@ def cluster_of(*records: tuple[NodeTopology, Report]) -> Cluster:
 
 
 @pytest.mark.parametrize(
-    ("node", "holds", "states", "possible"),
+    ("node", "holds", "states"),
     [
-        pytest.param(switched(4), [], {"free": 4}, {"pair": 2, "quad": 1, "node": 1}, id="free"),
-        pytest.param(switched(4), [0], {"free": 3, "held": 1}, {"pair": 1}, id="one held"),
-        pytest.param(
-            bridged(4),
-            [0],
-            {"free": 2, "stranded": 1, "held": 1},
-            {},
-            id="a pair is free, and others may come",
-        ),
-        pytest.param(bridged(4), [0, 2], {"stranded": 2, "held": 2}, {}, id="no pair is left"),
-        pytest.param(pcie(4), [0], {"free": 3, "held": 1}, {}, id="no NVLinks, nothing stranded"),
+        pytest.param(switched(4), [], {"free": 4}, id="free"),
+        pytest.param(switched(4), [0], {"free": 3, "held": 1}, id="one held"),
+        pytest.param(bridged(4), [0], {"free": 2, "stranded": 1, "held": 1}, id="a pair is free"),
+        pytest.param(bridged(4), [0, 2], {"stranded": 2, "held": 2}, id="no pair is left"),
+        pytest.param(pcie(4), [0], {"free": 3, "held": 1}, id="no NVLinks, nothing stranded"),
     ],
 )
-def test_gpus_and_what_fits(
-    node: NodeTopology, holds: list[int], states: dict[str, int], possible: dict[str, int]
-) -> None:
+def test_gpus_by_state(node: NodeTopology, holds: list[int], states: dict[str, int]) -> None:
     cluster = cluster_of((node, held(node, holds)))
-    facts = cluster.facts(node.name)
-    assert +gpu_states(facts) == states
-    assert +still_possible(facts) == possible
+    assert +gpu_states(cluster.facts(node.name)) == states
 
 
 def test_sick_and_unknown_gpus_are_not_free() -> None:
@@ -67,12 +59,8 @@ def test_sick_and_unknown_gpus_are_not_free() -> None:
     sick = replace(held(node, []), health=(Health(node.gpus[0].uuid, False, "Xid"),))
     facts = cluster_of((node, sick)).facts(node.name)
     assert +gpu_states(facts) == {"free": 3, "sick": 1}
-    assert still_possible(facts)["pair"] == 1
-    assert still_possible(facts)["node"] == 0
     silent = replace(held(node, []), conditions=(Condition("Ready", False, "KubeletSilent"),))
-    facts = cluster_of((node, silent)).facts(node.name)
-    assert node_state(facts) == "not-ready"
-    assert +still_possible(facts) == {}
+    assert node_state(cluster_of((node, silent)).facts(node.name)) == "not-ready"
 
 
 def shown(cluster: Cluster) -> dict[str, float]:
@@ -104,3 +92,35 @@ def test_what_is_decided_is_counted() -> None:
     assert after['placements_total{verdict="none"}'] == 0
     assert after['gpus{state="reserved"}'] == 2
     assert after['gpus{state="free"}'] == 6
+
+
+def test_waiting_pods_are_counted_by_reason() -> None:
+    pcie8, switched4 = pcie(8, "plain"), switched(4, "linked")
+    cluster = cluster_of((pcie8, held(pcie8, [])), (switched4, held(switched4, [0])))
+    for number in range(3):
+        cluster.put_pod(waiting(f"quad-{number}", gpu_request(4, NVLINKED)))
+    cluster.put_pod(waiting("fits", gpu_request(2, NVLINKED)))
+    cluster.put_pod(waiting("huge", gpu_request(16)))
+    found = {
+        name.split('"')[1]: value
+        for name, value in shown(cluster).items()
+        if name.startswith("waiting_pods{") and value
+    }
+    assert found == {"busy": 3, "none": 1, "too-few-gpus": 1}
+
+
+@pytest.mark.parametrize(("got", "kept", "broken"), [([0, 1], 1, 0), ([1, 2], 0, 1)])
+def test_promises_kept_and_broken_stand_beside_each_other(
+    got: list[int], kept: int, broken: int
+) -> None:
+    node = bridged(4)
+    cluster = cluster_of((node, held(node, [])))
+    metrics = Metrics()
+    metrics.watch(cluster)
+    pair = waiting("p", gpu_request(2, NVLINKED))
+    cluster.put_pod(replace(pair, node=node.name, promised=NVLINKED, survives_endings=True))
+    cluster.put_record(node, replace(held(node, got), sequence=2))
+    metrics.look(0.0)
+    value = metrics.registry.get_sample_value
+    assert value("gpu_topology_promises_kept_total") == kept
+    assert value("gpu_topology_surprises_total", {"kind": "promise-broken"}) == broken

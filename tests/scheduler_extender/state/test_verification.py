@@ -66,14 +66,36 @@ def surprises(
     departed: tuple[Departed, ...] = (),
     node: NodeTopology = NODE,
 ) -> list[Surprise]:
-    facts = NodeFacts(
+    return list(verify(known(*pods, before=before, departed=departed, node=node), after).surprises)
+
+
+def known(
+    *pods: PodRecord,
+    before: Report = BEFORE,
+    departed: tuple[Departed, ...] = (),
+    node: NodeTopology = NODE,
+) -> NodeFacts:
+    return NodeFacts(
         NODE.name,
         topology=node,
         report=before,
         pods=Roster.of(pods),
         departed={gone.pod.uid: gone for gone in departed},
     )
-    return verify(facts, after)
+
+
+def test_promises_kept_are_counted_once_when_all_devices_are_shown() -> None:
+    plain = record("plain", 1, link=False)
+    after = report(shows("pair", 0, 3), shows("plain", 1))
+    assert verify(known(PAIR, plain), after).kept == 1, "the plain pod was promised nothing"
+    again = report(*after.allocations, sequence=3)
+    assert verify(known(PAIR, plain, before=after), again).kept == 0
+    assert verify(known(PAIR), report(shows("pair", 0, 5))).kept == 0, "it is broken"
+    two = record("two", containers=[container("a", 1), container("b", 1)])
+    half = report(shows("two", 0, name="a"))
+    assert verify(known(two), half).kept == 0
+    whole = report(shows("two", 0, name="a"), shows("two", 3, name="b"), sequence=3)
+    assert verify(known(two, before=half), whole).kept == 1
 
 
 def test_an_outcome_that_was_foreseen_is_no_surprise() -> None:

@@ -79,6 +79,7 @@ class Building:
             called_unschedulable=node is None,
             admitted=node is not None and running,
             started=STARTED if node is not None and running else None,
+            promised=constraints if node is not None else NO_CONSTRAINTS,
         )
         self.cluster.put_pod(found)
         return found

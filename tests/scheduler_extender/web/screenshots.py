@@ -1,53 +1,86 @@
-"""The screenshots of docs/map.md: ``python -m tests.scheduler_extender.web.screenshots FOLDER``.
+"""Screenshots of every page: ``make screenshots``, or ``python -m
+tests.scheduler_extender.web.screenshots FOLDER``.
 
-Needs Chromium, and Pillow to make them small. Light and dark, 1400 and 400 pixels wide; docs/images
-has three of them.
+Light and dark, 1400 and 400 pixels wide. Needs Chromium, and Pillow to make them small. docs/images
+has some of them; ``--docs`` takes these anew.
 """
 
 from __future__ import annotations
 
-import subprocess
+import io
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from PIL import Image
 
-from scheduler_extender.http.addresses import Addresses
-from scheduler_extender.serving import in_memory, in_thread
-from tests.scheduler_extender.web.cluster import small
-from tests.scheduler_extender.web.test_browser import BROWSER
+from benchmarks.shipped.sources import Workload
+from tests.benchmarks.report.pages import played, tiny
+from tests.scheduler_extender.web.browser import BROWSER, Scheme, Tab, tab
+from tests.scheduler_extender.web.scenes import SCENES, Served, served
 
-PAGES = {"map": "/map", "map-node": "/map/nodes/volta-01", "map-waiting": "/map/waiting"}
-HEIGHTS = {"map": 1600, "map-node": 1000, "map-waiting": 700}
-DARK = "--blink-settings=preferredColorScheme=0"
-COLOURS = 96
+WIDTHS = (1400, 400)
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+COLOURS = 256
+SWEEP = tiny(
+    clusters=("dgx1-v100=4,l40s-8=2",),
+    workload=Workload("synthetic", 200),
+    policies=("gpu-topology", "LeastAllocated", "MostAllocated"),
+    seeds=(1, 2, 3, 4, 5),
+)
+"""What the report tells of."""
+DOCS = {
+    "map": "map-light-1400",
+    "map-node": "node-light-1400",
+    "map-waiting-dark": "waiting-dark-1400",
+    "map-what-if": "what-if-taken-light-1400",
+    "map-narrow": "map-light-400",
+    "map-narrow-dark": "map-dark-400",
+    "report": "report-light-1400",
+}
+"""What docs/images has, and which screenshot it is."""
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
 
 
-def take(url: str, file: Path, size: str, *options: str) -> None:
-    """One screenshot, with few colours."""
+def take(page: Tab, pages: Served, name: str, folder: Path, wanted: frozenset[str]) -> None:
+    """The screenshots of one page, with few colours; where ``wanted`` is not empty these alone."""
+    for scheme in SCHEMES:
+        for width in WIDTHS:
+            file = f"{name}-{scheme}-{width}"
+            if wanted and file not in wanted:
+                continue
+            page.look(width, scheme=scheme)
+            SCENES[name](page, pages)
+            with Image.open(io.BytesIO(page.picture())) as found:
+                small = found.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
+                small.save(folder / f"{file}.png", optimize=True)
+
+
+def main(folder: Path, wanted: frozenset[str] = frozenset()) -> None:
+    """All of them, or the ``wanted`` ones."""
     if BROWSER is None:
         raise SystemExit("no Chromium is installed")
-    with tempfile.TemporaryDirectory() as profile:
-        known = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        told = [f"--user-data-dir={profile}", f"--window-size={size}", f"--screenshot={file}"]
-        command = [BROWSER, *known, *told, "--timeout=5000", *options, url]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
-    with Image.open(file) as found:
-        found.convert("RGB").quantize(COLOURS).save(file, optimize=True)
-
-
-def main(folder: Path) -> None:
-    """All of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    service, _ = in_memory(small().cluster)
-    with in_thread(service, Addresses()) as serving:
-        for name, path in PAGES.items():
-            url = f"http://127.0.0.1:{serving.ports[1]}{path}"
-            for scheme, options in (("", ()), ("-dark", (DARK,))):
-                take(url, folder / f"{name}{scheme}.png", f"1400,{HEIGHTS[name]}", *options)
-                take(url, folder / f"{name}{scheme}-400.png", "400,1500", *options)
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        reported = not wanted or any(file.startswith("report") for file in wanted)
+        pages = stack.enter_context(served(home, played(SWEEP) if reported else None))
+        page = stack.enter_context(tab(home))
+        for name in SCENES:
+            take(page, pages, name, folder, wanted)
+
+
+def for_docs() -> None:
+    """Those of docs/images."""
+    with tempfile.TemporaryDirectory() as made:
+        main(Path(made), frozenset(DOCS.values()))
+        for name, file in DOCS.items():
+            (IMAGES / f"{name}.png").write_bytes((Path(made) / f"{file}.png").read_bytes())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "--docs":
+        for_docs()
+    else:
+        main(Path(sys.argv[1]))

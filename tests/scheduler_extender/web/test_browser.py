@@ -5,28 +5,19 @@ Needs Chromium; without it the tests are skipped.
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
-from websockets.sync.client import ClientConnection, connect
 
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.serving import in_memory, in_thread
+from tests.scheduler_extender.web.browser import BROWSER, tab
 from tests.scheduler_extender.web.cluster import Building, small
 from tests.waiting import PATIENCE, eventually
 
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 
 
@@ -75,60 +66,11 @@ def test_the_browser_finds_nothing_against_the_policy(
     assert "Content Security Policy" not in complaints
 
 
-class Tab:
-    """One page of a browser, driven by its debugging protocol."""
-
-    def __init__(self, wire: ClientConnection) -> None:
-        self._wire = wire
-        self._numbers = count(1)
-
-    def send(self, method: str, **params: Any) -> Any:
-        number = next(self._numbers)
-        self._wire.send(json.dumps({"id": number, "method": method, "params": params}))
-        while True:
-            answer = json.loads(self._wire.recv(timeout=PATIENCE))
-            if answer.get("id") == number:
-                return answer["result"]
-
-    def value(self, expression: str) -> Any:
-        return self.send("Runtime.evaluate", expression=expression)["result"].get("value")
-
-
-@contextmanager
-def tab(folder: Path) -> Iterator[Tab]:
-    assert BROWSER is not None
-    profile = folder / "profile"
-    process = subprocess.Popen(
-        [
-            BROWSER,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--remote-debugging-port=0",
-            f"--user-data-dir={profile}",
-            "about:blank",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        told = profile / "DevToolsActivePort"
-        eventually(lambda: told.is_file() and told.read_text().strip())
-        port = told.read_text().split()[0]
-        pages = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False).json()
-        address = next(each for each in pages if each["type"] == "page")["webSocketDebuggerUrl"]
-        with connect(address, proxy=None) as wire:
-            yield Tab(wire)
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-
-
 def test_the_page_follows_the_cluster_and_keeps_what_the_reader_does(
     address: str, made: Building, tmp_path: Path
 ) -> None:
     with tab(tmp_path) as page:
-        page.send("Page.navigate", url=f"{address}/map")
+        page.open(f"{address}/map")
         eventually(lambda: page.value("document.querySelectorAll('.tiles li').length") == 9)
         page.value("window.same = true")
         page.value("document.querySelector('.legend').open = false")
@@ -142,15 +84,9 @@ def test_the_page_follows_the_cluster_and_keeps_what_the_reader_does(
 
 def test_the_pages_fit_a_narrow_screen(address: str, tmp_path: Path) -> None:
     with tab(tmp_path) as page:
-        page.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=400,
-            height=800,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        page.look(400, 800)
         for path in ("/map", "/map/waiting", "/map/what-if", "/map/nodes/dgx-01"):
-            page.send("Page.navigate", url=address + path)
-            there = f"location.pathname == '{path}' && document.readyState == 'complete'"
-            eventually(partial(page.value, there))
+            page.open(address + path)
+            if page.value("!!document.querySelector('.legend')"):
+                eventually(partial(page.value, "!document.querySelector('.legend').open"))
             assert page.value("document.documentElement.scrollWidth") <= 400, path

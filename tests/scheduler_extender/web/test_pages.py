@@ -10,16 +10,19 @@ from html.parser import HTMLParser
 
 import pytest
 
-from scheduler_extender.web.capacity import Capacities, Capacity
+from scheduler_extender.state.capacity import Capacities, Capacity
 from scheduler_extender.web.glance import ALONE, Filters, glance
 from scheduler_extender.web.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.web.pages import Pages
-from scheduler_extender.web.waiting import queues
-from tests.scheduler_extender.web.cluster import NVLINK, Building, large, small
+from scheduler_extender.web.waiting import Miss, queues
+from scheduler_extender.why.explanation import explanation_of
+from scheduler_extender.why.nearest import View
+from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
 
 MOST = 300_000
 """Bytes of a page."""
+NOW = View(STARTED + 3 * 3600)
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=y>&"
 
 
@@ -165,7 +168,7 @@ def test_alike_nodes_share_a_drawing() -> None:
 
 
 def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> None:
-    found, left_out = queues(small().cluster)
+    found, left_out = queues(small().cluster, NOW)
     assert left_out == 0
     assert [(queue.asks, len(queue.pods)) for queue in found] == [
         ("8 GPUs link=nvlink", 3),
@@ -176,17 +179,42 @@ def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> N
     assert sum(n for _, n in outlook.reasons) + outlook.taken_by == 9
 
 
-def test_the_nearest_miss_is_where_most_of_the_gpus_are_free_together() -> None:
+def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
     made = Building()
     full, half = made.node("a100-pcie-4-bridged", "full"), made.node("a100-pcie-4-bridged", "half")
     made.report(full, [(made.pod("a", 4, full), (0, 1, 2, 3))])
     made.report(half, [(made.pod(n, 1, half), (p,)) for n, p in (("b", 0), ("c", 2), ("d", 3))])
     made.pod("pair", 2, None, NVLINK)
-    (queue,), _ = queues(made.cluster)
+    (queue,), _ = queues(made.cluster, NOW)
     assert queue.outlook is not None
-    nearest = queue.outlook.misses[0]
-    assert (nearest.node, nearest.found, nearest.wanted) == ("half", 1, 2)
-    assert nearest.holders == ("team-a/b", "team-a/c", "team-a/d")
+    first, second = queue.outlook.misses
+    assert first == Miss(
+        "half", "1 of 2 linked GPUs is free (1); GPU 0 is held by team-a/b for 3 h"
+    )
+    assert (second.node, second.words) == (
+        "full",
+        "0 of 2 linked GPUs are free; GPUs 0,1 are held by team-a/a for 3 h",
+    )
+    assert "GPU 0 is held by team-a/b for" in Tags(page(made, "waiting")).text
+
+
+@pytest.mark.parametrize("made", [small(), large(9)], ids=["small", "large"])
+def test_every_queue_names_the_nearest_misses_of_why(made: Building) -> None:
+    found, _ = queues(made.cluster, NOW)
+    waiting = {f"{pod.namespace}/{pod.name}": pod for pod in made.cluster.unbound_pods()}
+    seen = made.cluster.cluster_facts()
+    told = 0
+    for queue in found:
+        assert queue.outlook is not None
+        why = explanation_of(made.cluster, seen, waiting[queue.pods[0]], NOW)
+        if queue.outlook.taken_by:
+            assert not queue.outlook.misses
+            continue
+        told += len(queue.outlook.misses)
+        assert [(miss.node, miss.words) for miss in queue.outlook.misses] == [
+            (row.answer.node, row.miss.words) for row in why.nearest if row.miss is not None
+        ]
+    assert told
 
 
 PAGES = ["map", "waiting", "node", "what-if"]
@@ -265,6 +293,25 @@ def test_what_if_says_where_the_pod_would_go() -> None:
     assert "try : 2 GPUs link=nvlink" in text or "try: 2 GPUs link=nvlink" in text
     assert "of 9 nodes would take it" in text
     assert "bridge-01" in text
+
+
+def test_what_if_has_no_column_for_doubts_that_nobody_has() -> None:
+    pages = Pages(small().cluster)
+    assert "Why no promise" not in pages.what_if(POD)
+    plain = POD.replace(", annotations: {gpu-topology.io/link: nvlink}", "")
+    assert "Why no promise" in pages.what_if(plain.replace("gpu: 2", "gpu: 16"))
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ("dgx-01", "Can still promise: no linked pair, no linked quad and no whole node"),
+        ("bridge-01", "Can still promise: 1 linked pair"),
+        ("volta-02", "Can still promise: 4 linked pairs or 2 linked quads or 1 whole node"),
+    ],
+)
+def test_a_node_says_what_it_can_promise_and_no_zeros(node: str, words: str) -> None:
+    assert words in Tags(page(small(), "node", node)).text
 
 
 def test_an_unknown_node_has_no_page() -> None:

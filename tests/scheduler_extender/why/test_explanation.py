@@ -87,6 +87,16 @@ def test_the_end_of_one_pod_is_tried_and_of_several_only_those_that_matter() -> 
     assert facts.name == several.node
 
 
+def test_nodes_with_the_same_words_are_told_once_and_leave_room_for_others() -> None:
+    held = {"one": Held((0,))}
+    cluster = cluster_of(
+        {bridged(4, name): held if name == "a" else {} for name in "abcd"}
+        | {pcie(8, "no-links"): {}, switched(2, "small"): {}}
+    )
+    found = explained(cluster, QUAD)
+    assert near(found) == {"a": "no more than 2 of its GPUs are linked so, as GPUs 0,1"}
+
+
 def test_the_nearest_set_says_what_is_sick_and_what_no_pod_holds() -> None:
     node = switched(4, "node")
     cluster = Cluster(lambda: 0.0)

@@ -45,6 +45,15 @@ def test_unknown_ids_are_a_metric() -> None:
     assert "gpu_topology_agent_unpublished_devices 3.0" in text
 
 
+def test_the_version_is_told_before_anything_is_known_of_the_node() -> None:
+    (line,) = (
+        line
+        for line in generate_latest(Metrics().registry).decode().splitlines()
+        if line.startswith("gpu_topology_agent_build_info{")
+    )
+    assert re.fullmatch(r'gpu_topology_agent_build_info\{version="[^"]+"\} 1\.0', line)
+
+
 def test_a_report_ages_until_the_next_one_is_accepted() -> None:
     now = 100.0
     metrics = Metrics(lambda: now)

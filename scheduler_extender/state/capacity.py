@@ -1,23 +1,28 @@
-"""How many pairs, quads and whole nodes the cluster can still promise."""
+"""How many pairs, quads and whole nodes can still be promised, and which free GPUs are stranded.
+
+The map, the metrics and the demo's picture all take these figures from here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from scheduler_extender.explain import ANY_GPU
 from scheduler_extender.state.decision import Settings, decide
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.node import NodeFacts
-from topology.core.devices import Mask
+from topology.core.devices import Bytes, Mask
+from topology.core.graph import Shape
 from topology.core.links import LinkKind
+from topology.core.mig import MIG
 from topology.core.pools import only
 from topology.core.requests import Constraints, gpu_request
-from topology.core.scoring import RequestClass, promises
+from topology.core.worth import RequestClass, promises
 
 NVLINKED = Constraints(link=LinkKind.NVLINK)
-KINDS = {"pair": 2, "quad": 4}
-"""What is counted, and of how many GPUs it is; each two of them have an NVLink."""
+ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
+"""Required, it refuses exactly the nodes of which nothing is known."""
+PAIR, QUAD = 2, 4
 REMEMBERED = 20_000
 """States of nodes whose capacity is remembered."""
 
@@ -38,17 +43,26 @@ class Capacity:
 
 
 class Capacities:
-    """The capacity of nodes, remembered by what it depends on. One thread at a time."""
+    """The capacity of nodes, remembered by what it depends on. Any thread; at worst two threads
+    work out the same."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known: dict[Hashable, Capacity] = {}
 
-    def of(self, facts: NodeFacts, resource: str = "nvidia.com/gpu") -> Capacity:
-        """What a node can still promise of whole GPUs, by the code that decides about pods."""
-        if facts.topology is None or facts.topology.resource(resource) is None or facts.cordoned:
+    def of(self, facts: NodeFacts) -> Capacity:
+        """What a node can still promise of its GPUs, by the code that decides about pods.
+
+        GPUs that are split by MIG are not counted, and a node whose GPUs pods share is never a
+        whole one. Raises whatever a fault of ours raises.
+        """
+        if facts.topology is None or facts.cordoned:
             return Capacity()
-        key = facts.key(resource)
+        names = [found.name for found in facts.topology.resources if found.strategy != MIG]
+        return sum((self._of(facts, name) for name in names), Capacity())
+
+    def _of(self, facts: NodeFacts, resource: str) -> Capacity:
+        key = (resource, facts.key(resource))
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= REMEMBERED:
@@ -58,13 +72,15 @@ class Capacities:
 
     def _work_out(self, facts: NodeFacts, resource: str) -> Capacity:
         ledger = facts.ledger(resource)
-        assert facts.topology is not None  # noqa: S101 (the caller looked)
-        if not isinstance(ledger, Ledger):
+        if facts.topology is None or not isinstance(ledger, Ledger):
             return Capacity()
-        counted = {name: self._many(facts, resource, ledger, n) for name, n in KINDS.items()}
         size = len(facts.topology.gpus)
         whole = ledger.availability.width == 1 and self._takes(facts, resource, size, ANY_GPU)
-        return Capacity(counted["pair"], counted["quad"], int(whole))
+        return Capacity(
+            self._many(facts, resource, ledger, PAIR),
+            self._many(facts, resource, ledger, QUAD),
+            int(whole),
+        )
 
     def _many(self, facts: NodeFacts, resource: str, ledger: Ledger, count: int) -> int:
         """How many placements of so many GPUs; 0 where the first one is not promised.
@@ -86,3 +102,18 @@ class Capacities:
         decision = decide(facts, gpu_request(count, constraints, resource=resource), self._settings)
         assessed = decision.assessment
         return decision.rejection is None and assessed is not None and assessed.verdict.holds
+
+
+def stranded(shape: Shape, free: Mask) -> Mask:
+    """The free GPUs without an NVLink to another free one; none where the node has no NVLinks.
+
+    Nobody can have a linked pair with them now.
+
+    >>> from topology.machines import machine
+    >>> bin(stranded(machine("a100-pcie-4-bridged").topology("n").shape, 0b1110))
+    '0b10'
+    """
+    linked = shape.rows(frozenset(link for link in shape.distinct_links() if link.nvlinks))
+    if not any(linked):
+        return 0
+    return sum(1 << p for p in range(shape.size) if free >> p & 1 and not linked[p] & free)

@@ -1,0 +1,142 @@
+"""Why pods wait, by reason: of one pod for its Event, of all of them for Prometheus.
+
+A pod is refused by nodes for several reasons, and counts for one (:func:`main_reason`). Pods that
+ask the same are looked at together. However many wait, one look at all of them takes about
+:data:`SECONDS`; whom it does not get to keeps the reason from before, or has none yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.explain import serves_nothing
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.enquiry import enquire
+from scheduler_extender.state.members import as_member
+from scheduler_extender.state.pods import PodRecord
+from topology.core.placement import NO_REPORT, Reason
+
+SECONDS = 0.2
+"""For how long nodes' answers are worked out in one look at all waiting pods. Most are remembered,
+since kube-scheduler asks for them, too."""
+LATER = 60.0
+"""Seconds after which the reason of a request is looked for again."""
+NONE = "none"
+"""In place of a reason: some node would take the pod. CPU, memory or another rule of kube-scheduler
+is missing there, or it has not looked again yet."""
+UNKNOWN = "unknown"
+"""In place of a reason: the pod has not been looked at yet."""
+LABELS = (*(reason.value for reason in Reason), NONE, UNKNOWN)
+LASTING = frozenset(
+    {
+        Reason.NOT_SERVED,
+        Reason.TOO_FEW,
+        Reason.SPLIT,
+        Reason.MODEL,
+        Reason.MEMORY,
+        Reason.NIC,
+        Reason.LINKS,
+        Reason.HARDWARE,
+        Reason.SHARES,
+        Reason.DRA_ONLY,
+    }
+)
+"""Reasons that stay whichever pods end: the node's hardware, or how its GPUs are served."""
+
+
+def refusals_of(cluster: Cluster, pod: PodRecord, seconds: float) -> dict[Reason, int]:
+    """The nodes by the reason for which they refuse the pod, worked out for about so many seconds.
+
+    Nodes for which there was no time count as undecided. Empty where some node would take the pod,
+    or its annotations cannot be read, which kube-scheduler's Event says as it is.
+    """
+    if isinstance(pod.request, Malformed):
+        return {}
+    request = pod.request
+    if pod.membership is not None:
+        request = as_member(cluster, pod.uid, pod.membership, request).request
+    names = [facts.name for facts in cluster.all_facts() if not serves_nothing(facts)]
+    found: Counter[Reason] = Counter()
+    for _, decision in enquire(cluster, request, names, seconds=seconds).each():
+        rejection = NO_REPORT if decision is None else decision.rejection
+        if rejection is not None:
+            found[rejection.kind] += 1
+        elif pod.membership is not None and pod.membership.domain is not None:
+            found[Reason.GROUP] += 1
+        else:
+            return {}
+    return dict(found)
+
+
+def main_reason(counts: Mapping[Reason, int]) -> Reason:
+    """The reason for which most nodes refuse a pod, of those whose hardware could take it.
+
+    Only where there is no such node it is a :data:`LASTING` one. Raises :class:`ValueError` where
+    nothing is counted.
+
+    >>> main_reason({Reason.LINKS: 90, Reason.BUSY: 2, Reason.SCATTERED: 5})
+    <Reason.SCATTERED: 'scattered'>
+    >>> main_reason({Reason.LINKS: 90, Reason.TOO_FEW: 3})
+    <Reason.LINKS: 'links'>
+    """
+    order = {reason: place for place, reason in enumerate(Reason)}
+
+    def weight(reason: Reason) -> tuple[bool, bool, int, int]:
+        lasting, undecided = reason in LASTING, reason is Reason.UNDECIDED
+        return lasting, undecided, -counts[reason], order[reason]
+
+    return min(counts, key=weight)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    label: str
+    at: float
+
+
+class WaitingReasons:
+    """How many waiting pods there are by reason; any thread, one at a time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._known: dict[Hashable, _Found] = {}
+
+    def count(self) -> dict[str, int]:
+        """Pods that kube-scheduler has called unschedulable, by one of :data:`LABELS`; all of these
+        are there."""
+        with self._lock:
+            alike: dict[Hashable, list[PodRecord]] = {}
+            for pod in self._cluster.unschedulable_pods():
+                alike.setdefault((pod.request, pod.membership), []).append(pod)
+            self._known = {key: found for key, found in self._known.items() if key in alike}
+            self._look(alike)
+            counted = dict.fromkeys(LABELS, 0)
+            for key, pods in alike.items():
+                found = self._known.get(key)
+                counted[found.label if found is not None else UNKNOWN] += len(pods)
+            return counted
+
+    def _look(self, alike: Mapping[Hashable, list[PodRecord]]) -> None:
+        """Look at the requests whose turn it is, those first that were looked at longest ago."""
+        now = self._cluster.clock()
+        until = now + SECONDS
+        for key in sorted(alike, key=self._looked):
+            left = until - self._cluster.clock()
+            if left <= 0 or self._looked(key) > now - LATER:
+                break
+            self._known[key] = _Found(self._label(alike[key][0], left), now)
+
+    def _looked(self, key: Hashable) -> float:
+        found = self._known.get(key)
+        return float("-inf") if found is None else found.at
+
+    def _label(self, pod: PodRecord, seconds: float) -> str:
+        if isinstance(pod.request, Malformed):
+            return Reason.MALFORMED.value
+        counts = refusals_of(self._cluster, pod, seconds)
+        return main_reason(counts).value if counts else NONE

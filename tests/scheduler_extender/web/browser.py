@@ -1,0 +1,152 @@
+"""A browser without a screen, driven by its debugging protocol.
+
+Needs Chromium; :data:`BROWSER` is None without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+from websockets.sync.client import ClientConnection, connect
+
+from tests.waiting import PATIENCE, eventually
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+Scheme = Literal["light", "dark"]
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+"""``--no-sandbox``: as root, and in containers, Chromium refuses to start otherwise."""
+MOST_HEIGHT = 16_000
+"""Pixels of a screenshot."""
+
+
+class PageError(AssertionError):
+    """The page raised an error, or the browser refused a command."""
+
+
+class Tab:
+    """One page of a browser."""
+
+    def __init__(self, wire: ClientConnection) -> None:
+        self._wire = wire
+        self._numbers = count(1)
+
+    def send(self, method: str, **params: Any) -> Any:
+        """Give a command; returns its result. Raises :class:`PageError`."""
+        number = next(self._numbers)
+        self._wire.send(json.dumps({"id": number, "method": method, "params": params}))
+        while True:
+            answer = json.loads(self._wire.recv(timeout=PATIENCE))
+            if answer.get("id") != number:
+                continue
+            if "error" in answer:
+                raise PageError(f"{method}: {answer['error']}")
+            return answer["result"]
+
+    def value(self, expression: str) -> Any:
+        """What an expression comes to in the page, promises awaited; it must be plain data."""
+        told = self.send(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in told:
+            raise PageError(f"{expression[:200]}: {told['exceptionDetails']}")
+        return told["result"].get("value")
+
+    def open(self, url: str) -> None:
+        """Go to a page, and wait until it is there whole."""
+        self.value("window.before = true")
+        told = self.send("Page.navigate", url=url)
+        if "errorText" in told:
+            raise PageError(f"{url}: {told['errorText']}")
+        self.loaded()
+
+    def loaded(self) -> None:
+        """Wait for the page that comes after the one that was marked by :meth:`open`."""
+        eventually(lambda: self.value("!window.before && document.readyState == 'complete'"))
+
+    def click(self, selector: str) -> None:
+        """Click, and wait for the page that follows."""
+        self.value("window.before = true")
+        self.value(f"document.querySelector({json.dumps(selector)}).click()")
+        self.loaded()
+
+    def write(self, selector: str, text: str) -> None:
+        """Put a text into a field."""
+        self.value(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")
+
+    def press(self, key: str, *, code: int, shift: bool = False) -> None:
+        """Press a key and let it go. ``code`` is its Windows virtual key code."""
+        told = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift}
+        self.send("Input.dispatchKeyEvent", type="keyDown", **told)
+        self.send("Input.dispatchKeyEvent", type="keyUp", **told)
+
+    def look(self, width: int, height: int = 900, scheme: Scheme = "light") -> None:
+        """How wide and high the window is, in pixels, and which colours are preferred."""
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.send(
+            "Emulation.setEmulatedMedia",
+            features=[
+                {"name": "prefers-color-scheme", "value": scheme},
+                {"name": "prefers-reduced-motion", "value": "reduce"},
+            ],
+        )
+
+    def picture(self) -> bytes:
+        """The whole page, what is below the window included, as a PNG."""
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {
+            "x": 0,
+            "y": 0,
+            "width": size["width"],
+            "height": min(size["height"], MOST_HEIGHT),
+            "scale": 1,
+        }
+        told = self.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
+        return base64.b64decode(told["data"])
+
+
+@contextmanager
+def tab(folder: Path, *options: str) -> Iterator[Tab]:
+    """A page of a browser of its own, whose profile is in ``folder``."""
+    if BROWSER is None:
+        raise RuntimeError("no Chromium is installed")
+    profile = folder / "profile"
+    process = subprocess.Popen(
+        [
+            BROWSER,
+            *QUIET,
+            "--remote-debugging-port=0",
+            f"--user-data-dir={profile}",
+            *options,
+            "about:blank",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        told = profile / "DevToolsActivePort"
+        eventually(lambda: told.is_file() and told.read_text().strip())
+        port = told.read_text().split()[0]
+        pages = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False).json()
+        address = next(each for each in pages if each["type"] == "page")["webSocketDebuggerUrl"]
+        with connect(address, proxy=None, max_size=None) as wire:
+            yield Tab(wire)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)

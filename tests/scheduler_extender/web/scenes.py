@@ -1,0 +1,118 @@
+"""Every page that people look at, served as it is in use: for screenshots, and for tests that judge
+how it can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scheduler_extender.http.addresses import Addresses
+from scheduler_extender.kube.reviews import Reviews
+from scheduler_extender.serving import in_memory, in_thread
+from scheduler_extender.state.cluster import Cluster
+from tests.benchmarks.report.pages import page_of, played, tiny
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import switched
+from tests.scheduler_extender.serving import running
+from tests.scheduler_extender.web.browser import Tab
+from tests.scheduler_extender.web.cluster import large, small
+from topology.kubeapi.apiserver import ApiServer
+
+PAIR = """\
+kind: Pod
+metadata:
+  name: try
+  annotations:
+    gpu-topology.io/link: nvlink
+spec:
+  containers:
+  - name: main
+    resources: {limits: {nvidia.com/gpu: 2}}
+"""
+EIGHT = PAIR.replace("nvidia.com/gpu: 2", "nvidia.com/gpu: 8")
+MISSPELT = PAIR.replace("link: nvlink", "link: nvswitch")
+CROWD = 600
+"""Nodes of the large cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Where the pages are. ``plain`` asks for no token, and so does ``crowded``, which has
+    :data:`CROWD` nodes; ``guarded`` asks for one. ``report`` is a file."""
+
+    plain: str
+    crowded: str
+    guarded: str
+    report: str
+
+
+@contextmanager
+def served(folder: Path, figures: dict[str, Any] | None = None) -> Iterator[Served]:
+    """Serve all pages inside the block. ``figures`` of the report are those of a small simulation
+    where none are given."""
+    report = folder / "report.html"
+    report.write_text(page_of([figures or played(tiny())]))
+    with ExitStack() as stack:
+        fake = stack.enter_context(FakeApiServer())
+        api = ApiServer.from_kubeconfig(fake.write_kubeconfig(folder / "kubeconfig"))
+        stack.callback(api.close)
+        where = Addresses("0.0.0.0")
+        guarded = stack.enter_context(running(switched(), where=where, reviews=Reviews(api)))
+        # The connection to the API server is there before the first test is.
+        guarded.admin.post("/map/login", data={"token": "nobody"})
+        yield Served(
+            stack.enter_context(_loopback(small().cluster)),
+            stack.enter_context(_loopback(large(CROWD).cluster)),
+            f"http://127.0.0.1:{guarded.ports[1]}",
+            report.as_uri(),
+        )
+
+
+@contextmanager
+def _loopback(cluster: Cluster) -> Iterator[str]:
+    service, _ = in_memory(cluster)
+    with in_thread(service, Addresses()) as serving:
+        yield f"http://127.0.0.1:{serving.ports[1]}"
+
+
+def _at(path: str) -> Callable[[Tab, Served], None]:
+    return lambda tab, served: tab.open(served.plain + path)
+
+
+def _asked(text: str) -> Callable[[Tab, Served], None]:
+    def ask(tab: Tab, served: Served) -> None:
+        tab.open(f"{served.plain}/map/what-if")
+        tab.write("#pod", text)
+        tab.click("main form button")
+
+    return ask
+
+
+def _refused(tab: Tab, served: Served) -> None:
+    tab.open(f"{served.guarded}/map/login")
+    tab.write("#token", "not-a-token-of-anybody")
+    tab.click("main form button")
+
+
+SCENES: dict[str, Callable[[Tab, Served], None]] = {
+    "map": _at("/map"),
+    "map-filtered": _at("/map?use=broken&name=volta"),
+    "map-nothing-found": _at("/map?name=nobody"),
+    "map-crowded": lambda tab, served: tab.open(f"{served.crowded}/map"),
+    "node": _at("/map/nodes/volta-01"),
+    "node-switched": _at("/map/nodes/dgx-01"),
+    "node-unusable": _at("/map/nodes/odd"),
+    "node-unknown": _at("/map/nodes/nobody"),
+    "waiting": _at("/map/waiting"),
+    "what-if": _at("/map/what-if"),
+    "what-if-taken": _asked(PAIR),
+    "what-if-refused": _asked(EIGHT),
+    "what-if-misspelt": _asked(MISSPELT),
+    "login": lambda tab, served: tab.open(f"{served.guarded}/map/login?next=/map/waiting"),
+    "login-refused": _refused,
+    "report": lambda tab, served: tab.open(served.report),
+}
+"""How to get to each page."""

@@ -1,0 +1,93 @@
+"""Waiting pods by reason: one reason for each pod, and a bounded look at all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.why.waiting import (
+    LABELS,
+    LASTING,
+    LATER,
+    SECONDS,
+    UNKNOWN,
+    WaitingReasons,
+    main_reason,
+)
+from tests.nodes import pcie, switched
+from tests.scheduler_extender.serving import Clock
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
+from topology.core.devices import NodeName
+from topology.core.placement import Reason
+from topology.core.report import Report
+from topology.core.requests import gpu_request
+
+PAIR = gpu_request(2, NVLINKED)
+
+
+def counted(reasons: WaitingReasons) -> dict[str, int]:
+    found = reasons.count()
+    assert tuple(found) == LABELS
+    return {label: many for label, many in found.items() if many}
+
+
+def test_a_pod_counts_for_the_reason_of_nodes_whose_hardware_could_take_it() -> None:
+    cluster = cluster_of({pcie(2, "a"): {}, pcie(2, "b"): {}, switched(2, "c"): {"x": Held((0,))}})
+    for name in ("one", "two"):
+        cluster.put_pod(waiting(name, PAIR))
+    cluster.put_pod(waiting("many", gpu_request(16)))
+    cluster.put_pod(waiting("small", gpu_request(1)))
+    cluster.put_pod(replace(waiting("odd", PAIR), request=Malformed("link: ?", None)))
+    assert counted(WaitingReasons(cluster)) == {
+        "busy": 2,
+        "too-few-gpus": 1,
+        "none": 1,
+        "malformed": 1,
+    }
+
+
+def test_undecided_nodes_hide_no_reason_and_are_hidden_by_none_that_lasts() -> None:
+    assert main_reason({Reason.UNDECIDED: 9, Reason.BUSY: 1}) is Reason.BUSY
+    assert main_reason({Reason.UNDECIDED: 1, Reason.LINKS: 9}) is Reason.UNDECIDED
+    assert main_reason({Reason.STALE: 2, Reason.BUSY: 2}) is Reason.BUSY, "ties are stable"
+    assert main_reason({Reason.BUSY: 2, Reason.STALE: 2}) is Reason.BUSY
+    assert Reason.GROUP not in LASTING
+
+
+def test_a_reason_is_looked_for_again_after_a_while_and_forgotten_with_its_pods() -> None:
+    clock = Clock()
+    cluster = Cluster(clock, Settings(stale_after=None))
+    node = switched(4)
+    cluster.put_record(node, Report("boot", 1))
+    cluster.put_pod(waiting("wants", gpu_request(8)))
+    reasons = WaitingReasons(cluster)
+    assert counted(reasons) == {"too-few-gpus": 1}
+    cluster.put_record(switched(8, "large"), Report("boot", 1))
+    assert counted(reasons) == {"too-few-gpus": 1}
+    clock.now += LATER
+    assert counted(reasons) == {"none": 1}
+    cluster.keep_pods(set())
+    assert counted(reasons) == {}
+    assert not reasons._known
+
+
+def test_whom_a_look_does_not_get_to_the_next_ones_do() -> None:
+    class Slow(Clock):
+        """Each time that somebody looks at it, a part of the time for one look is gone."""
+
+        def __call__(self) -> float:
+            self.now += SECONDS / 8
+            return self.now
+
+    cluster = Cluster(Slow(), Settings(stale_after=None))
+    cluster.put_record(switched(4), Report("boot", 1))
+    for count in range(5, 25):
+        cluster.put_pod(waiting(f"p{count}", gpu_request(count)))
+    reasons = WaitingReasons(cluster)
+    left = [counted(reasons).get(UNKNOWN, 0) for _ in range(20)]
+    assert 0 < left[0] < 20
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == 0
+    assert cluster.facts(NodeName("switched")).known
