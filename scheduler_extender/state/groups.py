@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import inf
 from typing import cast
 
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
@@ -142,6 +143,10 @@ class Groups:
     member holds while nobody else has begun. ``changes`` counts the times that a member has come,
     has gone or has changed: what was counted of places fits to what was counted of members only
     while it stays. ``waits`` counts the same of groups that wait, or waited before it.
+
+    Who has started first is told by what the binds have written, in seconds since 1970: so another
+    replica finds the same order, whichever pod it sees first. What starts under our eyes comes
+    after all of these.
     """
 
     def __init__(self) -> None:
@@ -149,7 +154,8 @@ class Groups:
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
         self._requests: dict[Group, Counter[GpuRequest]] = {}
-        self._started: dict[Group, int] = {}
+        self._started: dict[Group, tuple[float, int]] = {}
+        self._latest = -inf
         self._standings: dict[Group, GroupStanding] = {}
         self._changed: set[Group] = set()
         self._waiting: set[Group] = set()
@@ -168,7 +174,7 @@ class Groups:
             return
         self._of[pod.uid] = membership.group
         self._members.setdefault(membership.group, {})[pod.uid] = pod
-        self._settle(membership.group)
+        self._settle(membership.group, pod)
 
     def expect(self, pod: PodRecord) -> None:
         """A pod waits to be bound; of gangs it counts what such pods ask."""
@@ -236,8 +242,9 @@ class Groups:
             self._in_order = tuple(map(self.standing, found))
         return self._in_order
 
-    def _settle(self, group: Group) -> None:
-        """A group has changed: whether it lives, and what is remembered of it."""
+    def _settle(self, group: Group, pod: PodRecord | None = None) -> None:
+        """A group has changed, by this pod where it is a member: whether it lives, since when, and
+        what is remembered of it."""
         self.changes += 1
         self._standings.pop(group, None)
         self._changed.add(group)
@@ -246,9 +253,15 @@ class Groups:
             del self._members[group]
         if not any(map(lives, members.values())):
             self._started.pop(group, None)
-        elif group not in self._started:
+            return
+        placed = pod.placed if pod is not None and lives(pod) else None
+        known = self._started.get(group)
+        if known is None:
             self.starts += 1
-            self._started[group] = self.starts
+            known = (self._latest if placed is None else placed, self.starts)
+        began = known[0] if placed is None else min(placed, known[0])
+        self._started[group] = (began, known[1])
+        self._latest = max(self._latest, began)
 
 
 def _standing(group: Group, members: Iterable[PodRecord]) -> GroupStanding:
