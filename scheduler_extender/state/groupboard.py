@@ -6,7 +6,6 @@ domains until one of their nodes changes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from scheduler_extender.limits import AT_ONCE_KEPT
@@ -135,10 +134,13 @@ class GroupBoard(Board):
         with self._lock:
             return self._groups.standing(membership.group, but)
 
-    def expected(self, membership: Membership, but: PodUid) -> Counter[GpuRequest]:
-        """What the other members of a gang ask that we know to wait for their binds."""
+    def expected(
+        self, membership: Membership, but: PodUid, besides: GpuRequest, most: int
+    ) -> list[tuple[GpuRequest, int]]:
+        """What the other members of a gang ask that we know to wait for their binds, and how many
+        each: see :meth:`.groups.Groups.expected`."""
         with self._lock:
-            return self._groups.expected(membership.group, but)
+            return self._groups.expected(membership.group, but, besides, most)
 
     @property
     def group_starts(self) -> int:

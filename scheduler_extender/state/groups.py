@@ -8,6 +8,7 @@ domain is theirs.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -136,6 +137,31 @@ class GroupLook:
         return cast("Mapping[str, str]", self.domains).get
 
 
+def _asks_for_most(request: GpuRequest) -> tuple[int, str]:
+    """Sorts the request for most devices first; the others by their text."""
+    return (-request.effective_count, request.text)
+
+
+@dataclass(slots=True)
+class _Kinds:
+    """What the waiting members of one gang ask: how many of each kind, and the kinds in order."""
+
+    counts: Counter[GpuRequest] = field(default_factory=Counter)
+    in_order: list[GpuRequest] = field(default_factory=list)
+
+    def add(self, request: GpuRequest) -> None:
+        if request not in self.counts:
+            insort(self.in_order, request, key=_asks_for_most)
+        self.counts[request] += 1
+
+    def remove(self, request: GpuRequest) -> None:
+        self.counts[request] -= 1
+        if not self.counts[request]:
+            del self.counts[request]
+            first = bisect_left(self.in_order, _asks_for_most(request), key=_asks_for_most)
+            del self.in_order[self.in_order.index(request, first)]
+
+
 class Groups:
     """The members of groups that have or had a place. The cluster's lock guards it.
 
@@ -153,7 +179,7 @@ class Groups:
         self._members: dict[Group, dict[PodUid, PodRecord]] = {}
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
-        self._requests: dict[Group, Counter[GpuRequest]] = {}
+        self._requests: dict[Group, _Kinds] = {}
         self._started: dict[Group, tuple[float, int]] = {}
         self._latest = -inf
         self._standings: dict[Group, GroupStanding] = {}
@@ -184,24 +210,33 @@ class Groups:
             assert pod.membership is not None  # noqa: S101 (for the type checker)
             group = pod.membership.group
             self._expected[pod.uid] = (group, pod.request)
-            self._requests.setdefault(group, Counter())[pod.request] += 1
+            self._requests.setdefault(group, _Kinds()).add(pod.request)
 
-    def expected(self, group: Group, but: PodUid) -> Counter[GpuRequest]:
-        """What the members of a gang ask that wait to be bound, without one of them."""
-        found = self._requests.get(group, Counter())
-        ours = self._expected.get(but)
-        return found - Counter([ours[1]]) if ours is not None and ours[0] == group else found.copy()
+    def expected(
+        self, group: Group, but: PodUid, besides: GpuRequest, most: int
+    ) -> list[tuple[GpuRequest, int]]:
+        """What the other members of a gang ask that wait to be bound, and how many each: at most so
+        many kinds ``besides`` one, those that ask for most. O(``most``), however many there are."""
+        kinds, ours = self._requests.get(group), self._expected.get(but)
+        found: list[tuple[GpuRequest, int]] = []
+        if kinds is None:
+            return found
+        for each in kinds.in_order:
+            count = kinds.counts[each] - (ours == (group, each))
+            if count and each != besides:
+                found.append((each, count))
+                if len(found) == most:
+                    break
+        return found
 
     def _expect_no_more(self, uid: PodUid) -> None:
         found = self._expected.pop(uid, None)
         if found is None:
             return
         group, request = found
-        requests = self._requests[group]
-        requests[request] -= 1
-        if not requests[request]:
-            del requests[request]
-        if not requests:
+        kinds = self._requests[group]
+        kinds.remove(request)
+        if not kinds.counts:
             del self._requests[group]
 
     def drop(self, uid: PodUid) -> None:
