@@ -15,9 +15,10 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.groups import Groups
 from scheduler_extender.state.members import OTHER_KINDS, as_member
 from scheduler_extender.state.pods import PodRecord
-from topology.core.devices import NodeName, PodUid
+from tests.nodes import GIB
+from topology.core.devices import Bytes, NodeName, PodUid
 from topology.core.requests import Constraints, GpuRequest, gpu_request
-from tests.nodes import GIB, Bytes
+
 
 GANG = Membership(Group("team", "gang"), 4096, gang=True, siblings_counted=True)
 
