@@ -50,9 +50,12 @@ class Preemptor:
 
     def may_evict(self, pod: PodRecord) -> bool:
         """Whether a pod may be evicted for it."""
-        if self.group is not None and pod.membership is not None:
-            return pod.membership.group != self.group and pod.standing.priority < self.priority
-        return pod.standing.priority < self.priority
+        return pod.standing.priority < self.priority and not self.shares_group(pod)
+
+    def shares_group(self, pod: PodRecord) -> bool:
+        """Whether a pod is in the same group."""
+        theirs = pod.membership
+        return self.group is not None and theirs is not None and theirs.group == self.group
 
 
 def replaced(
