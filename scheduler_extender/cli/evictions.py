@@ -200,9 +200,7 @@ class _Carrying:
         if done < len(steps):
             typer.echo("run the command again to go on with those who are left", err=True)
 
-    def _evict_one(
-        self, step: dict[str, Any], node: NodeName, until: float
-    ) -> ApiFailure | None:
+    def _evict_one(self, step: dict[str, Any], node: NodeName, until: float) -> ApiFailure | None:
         """Evict a pod; why that failed for good, None where it is on its way out or gone.
 
         What a budget forbids is tried again until the place's time is up, and what the API server
@@ -273,9 +271,7 @@ def _name(step: dict[str, Any]) -> str:
     return f"{step['namespace']}/{step['pod']}"
 
 
-def why_needless(
-    found: dict[str, Any] | None, uid: PodUid, node: NodeName
-) -> NeedlessError | None:
+def why_needless(found: dict[str, Any] | None, uid: PodUid, node: NodeName) -> NeedlessError | None:
     """Why nobody else is to be evicted for a pod's place on a node, by the admin port's answer;
     None where the place is kept, and is there once the victims have let go."""
     if found is None or found["uid"] != uid:

@@ -47,11 +47,15 @@ class GroupBoard(Board):
         self._watched: frozenset[NodeName] = frozenset()
         self._news = 0
 
-    def put_labels(self, name: NodeName, labels: Mapping[str, str]) -> None:
-        """Take a known node's labels, where no Node object tells them."""
+    def put_labels(
+        self, name: NodeName, labels: Mapping[str, str], *, cordoned: bool = False
+    ) -> None:
+        """Take a known node's labels, and whether it is cordoned, where no Node object tells
+        them."""
         with self._lock:
             if name in self._nodes:
-                self._put(self._nodes[name].changed(labels=labels), changed=False)
+                facts = self._nodes[name].changed(labels=labels, cordoned=cordoned)
+                self._put(facts, changed=False)
 
     def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
         """A group without one of its pods, and the domains of the nodes, at this moment."""
