@@ -19,7 +19,6 @@ from tests.nodes import GIB
 from topology.core.devices import Bytes, NodeName, PodUid
 from topology.core.requests import Constraints, GpuRequest, gpu_request
 
-
 GANG = Membership(Group("team", "gang"), 4096, gang=True, siblings_counted=True)
 
 
