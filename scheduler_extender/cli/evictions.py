@@ -5,6 +5,9 @@ First the place is reserved, by an annotation on the waiting pod; only when the 
 it keeps that place the first pod is evicted. So nobody is evicted for a place that another pod has
 taken meanwhile.
 
+Before each further eviction, and before one is tried again, the extender is asked once more: nobody
+is evicted for a pod that has found a place meanwhile, nor for a place that is gone.
+
 Where an eviction fails half-way the place stays kept: whoever was evicted is gone, and the next
 call goes on with those who are left. Where nobody was evicted the place is given back.
 """
@@ -45,6 +48,19 @@ GONE = (404, 409)
 
 Steps = Sequence[dict[str, Any]]
 """Evictions as the admin port tells them, in the order in which they are made."""
+
+
+class NeedlessError(Exception):
+    """There is no use in evicting anybody else, or nobody can tell; the message says why.
+
+    ``placed`` says that the pod has a node already, ``begun`` that an eviction may have been made
+    which nobody has answered.
+    """
+
+    def __init__(self, why: str, *, placed: bool = False) -> None:
+        super().__init__(why)
+        self.placed = placed
+        self.begun = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +147,13 @@ class _Carrying:
 
         ``begun`` says that others were evicted for the place before: then it stays kept.
         """
-        done, failure = 0, None
+        done = 0
+        failure: ApiFailure | NeedlessError | None = None
         try:
             for step in steps:
-                failure = self._evict_one(step, until)
+                if done:
+                    self._still_needed(node)
+                failure = self._evict_one(step, node, until)
                 if failure is not None:
                     typer.echo(f"{_name(step)} was not evicted: {failure}", err=True)
                     break
@@ -142,12 +161,36 @@ class _Carrying:
         except KeyboardInterrupt:
             self._tell(done, steps, node, until)
             raise
-        if failure is not None and not (done or begun or may_have_been_made(failure)):
+        except NeedlessError as needless:
+            typer.echo(f"nobody else is evicted: {needless}", err=True)
+            failure, begun = needless, begun or needless.begun
+        placed = isinstance(failure, NeedlessError) and failure.placed
+        if failure is not None and not (done or begun or placed or may_have_been_made(failure)):
             self._give_back()
             raise BadInputError("nobody was evicted, and the place is kept no more")
-        self._tell(done, steps, node, until)
-        if done < len(steps):
+        if isinstance(failure, NeedlessError):
+            typer.echo(f"{done} of {len(steps)} evicted", err=True)
+        else:
+            self._tell(done, steps, node, until)
+        if done < len(steps) and not placed:
             raise typer.Exit(1)
+
+    def _still_needed(self, node: NodeName) -> None:
+        """Raises :class:`NeedlessError` where the pod's place is not there any more, or not needed,
+        or the extender does not say so for :data:`PATIENCE` seconds."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                found = self.port.get(self.waiting.place)
+            except BadInputError as error:
+                if time.monotonic() + AGAIN < deadline:
+                    time.sleep(AGAIN)
+                    continue
+                raise NeedlessError(f"whether the place is there is not known: {error}") from error
+            needless = why_needless(found, self.waiting.uid, node)
+            if needless is not None:
+                raise needless
+            return
 
     def _tell(self, done: int, steps: Steps, node: NodeName, until: float) -> None:
         who = f"{self.waiting.namespace}/{self.waiting.name}"
@@ -157,15 +200,16 @@ class _Carrying:
         if done < len(steps):
             typer.echo("run the command again to go on with those who are left", err=True)
 
-    def _evict_one(self, step: dict[str, Any], until: float) -> ApiFailure | None:
+    def _evict_one(self, step: dict[str, Any], node: NodeName, until: float) -> ApiFailure | None:
         """Evict a pod; why that failed for good, None where it is on its way out or gone.
 
         What a budget forbids is tried again until the place's time is up, and what the API server
-        could not answer for :data:`PATIENCE` seconds: evicting a pod twice does no harm.
+        could not answer for :data:`PATIENCE` seconds: evicting a pod twice does no harm. Raises
+        :class:`NeedlessError` where that is of no use any more.
         """
         from topology.kubeapi.apiserver import ApiError, ApiFailure
 
-        since, told = time.time(), False
+        since, told, begun = time.time(), False, False
         while True:
             try:
                 _post_eviction(self.api, step)
@@ -179,7 +223,13 @@ class _Carrying:
                 if not told:
                     typer.echo(f"{_name(step)} is tried again: {error}", err=True)
                     told = True
+                begun = begun or may_have_been_made(error)
                 time.sleep(pause)
+                try:
+                    self._still_needed(node)
+                except NeedlessError as needless:
+                    needless.begun = begun
+                    raise
             else:
                 typer.echo(f"evicted {_name(step)}", err=True)
                 return None
@@ -221,6 +271,21 @@ def _name(step: dict[str, Any]) -> str:
     return f"{step['namespace']}/{step['pod']}"
 
 
+def why_needless(found: dict[str, Any] | None, uid: PodUid, node: NodeName) -> NeedlessError | None:
+    """Why nobody else is to be evicted for a pod's place on a node, by the admin port's answer;
+    None where the place is kept, and is there once the victims have let go."""
+    if found is None or found["uid"] != uid:
+        return NeedlessError("the pod is gone")
+    if found["node"]:
+        return NeedlessError(f"the pod is on {found['node']} now", placed=True)
+    kept = found.get("reserved")
+    if not kept or kept["node"] != node:
+        return NeedlessError(f"the place on {node} is kept no more, or the extender cannot tell")
+    if not kept["holds"]:
+        return NeedlessError(f"the place on {node} is not there any more")
+    return None
+
+
 def pause_before_another_try(
     error: ApiFailure, now: float, since: float, until: float
 ) -> float | None:
@@ -242,7 +307,7 @@ def pause_before_another_try(
     return pause if now + pause < end else None
 
 
-def may_have_been_made(failure: ApiFailure) -> bool:
+def may_have_been_made(failure: ApiFailure | NeedlessError) -> bool:
     """Whether an eviction that failed may have been made all the same: nobody has said no."""
     from topology.kubeapi.apiserver import ApiError, ApiNotSent, ApiUnreachable
 

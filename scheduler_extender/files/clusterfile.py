@@ -54,13 +54,15 @@ class Allocatable:
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
     """What a cluster file describes; ``allocatable`` and ``labels`` are by node, ``written`` (the
-    placement annotation) is by pod, where the file says them."""
+    placement annotation) is by pod, where the file says them; ``cordoned`` are those nodes that it
+    says to be so."""
 
     records: tuple[Record, ...]
     pods: tuple[PodRecord, ...]
     allocatable: Mapping[NodeName, Allocatable] = field(default_factory=dict)
     labels: Mapping[NodeName, Mapping[str, str]] = field(default_factory=dict)
     written: Mapping[PodUid, Written] = field(default_factory=dict)
+    cordoned: frozenset[NodeName] = frozenset()
 
 
 class _Mig(BaseModel):
@@ -121,6 +123,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     allocatable: dict[NodeName, Allocatable] = {}
     labels: dict[NodeName, Mapping[str, str]] = {}
     written: dict[PodUid, Written] = {}
+    cordoned: set[NodeName] = set()
     grouped = 0
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
@@ -150,6 +153,8 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
                 node = _node(item, where)
                 allocatable |= _allocatable_of(node, where)
                 labels[NodeName(node.metadata.name)] = node.metadata.labels or {}
+                if node.spec.unschedulable:
+                    cordoned.add(NodeName(node.metadata.name))
             else:
                 raise ClusterFileError(
                     f"{where}: kind: allowed are GPUTopology, MachineGroup, Node, Pod, List, "
@@ -164,7 +169,9 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         seen.add(record.topology.name)
     if not records:
         raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
-    return ClusterFile(tuple(records), tuple(pods), allocatable, labels, written)
+    return ClusterFile(
+        tuple(records), tuple(pods), allocatable, labels, written, frozenset(cordoned)
+    )
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
@@ -339,6 +346,6 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
     for record in content.records:
         cluster.put_record(record.topology, record.report)
     for name, labels in content.labels.items():
-        cluster.put_labels(name, labels)
+        cluster.put_labels(name, labels, cordoned=name in content.cordoned)
     for pod in content.pods:
         cluster.put_pod(pod)

@@ -7,8 +7,9 @@ ones (a file never goes stale), and pods that ended before any report showed the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import orjson
 
@@ -44,12 +45,18 @@ def _pieces(nodes: list[NodeFacts], unbound: list[bytes], labels: set[str]) -> I
         if node.topology is not None and not _unusable(node):
             yield _document(codec.encode(node.topology, node.report))
             told = {key: node.labels[key] for key in sorted(labels & node.labels.keys())}
-            if told:
-                metadata = {"name": node.name, "labels": told}
-                yield _document({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+            if told or node.cordoned:
+                yield _document(_node(node, told))
         for pod in node.all_pods:
             yield _document(manifest_of(_as_shown(pod, node)))
     yield from unbound
+
+
+def _node(node: NodeFacts, labels: Mapping[str, str]) -> dict[str, Any]:
+    """A Node with these labels, cordoned if it is."""
+    metadata = {"name": node.name, "labels": labels}
+    spec = {"spec": {"unschedulable": True}} if node.cordoned else {}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **spec}
 
 
 def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:

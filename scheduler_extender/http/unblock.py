@@ -10,18 +10,19 @@ from typing import Any
 
 from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import decide
 from scheduler_extender.state.enquiry import OutOfTimeError
 from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.members import Member, as_member
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.unblocking import Joining, search
-from scheduler_extender.unblocking.victims import guarantees, importance
+from scheduler_extender.unblocking.homes import Places
+from scheduler_extender.unblocking.victims import importance
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
 NO_BUDGETS = "the PodDisruptionBudgets are not known (yet): nothing is planned without them"
+COUNTING = "the places of the pod's group are still being counted: ask again"
 BLIND = "the extender's view of the cluster is out of date"
 
 
@@ -38,7 +39,12 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         return {**found, "text": [f"{namespace}/{name} is on {pod.node}"]}
     if seen.blind:
         return {**found, "text": [BLIND]}
-    kept = _kept(cluster, pod)
+    until = cluster.clock() + UNBLOCK_SECONDS
+    late, member = partial(_late, cluster, until), _member(cluster, pod)
+    try:
+        kept = _kept(cluster, pod, member, late)
+    except OutOfTimeError:
+        return {**found, "text": [COUNTING]}
     if kept is not None:
         state = "there" if kept["holds"] else "not there any more"
         text = [f"a place on {kept['node']} is kept until {kept['until']}; it is {state}"]
@@ -48,9 +54,6 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         return {**found, "reserved": kept, "text": text}
     if budgets is None:
         return {**found, "text": [NO_BUDGETS]}
-    until = cluster.clock() + UNBLOCK_SECONDS
-    late = partial(_late, cluster, until)
-    member = _member(cluster, pod)
     advice = search(
         seen.nodes,
         pod,
@@ -94,15 +97,21 @@ def _joining(
     return Joining(found.domains[0], found.rejections.get(facts.name))
 
 
-def _kept(cluster: Cluster, pod: PodRecord) -> dict[str, Any] | None:
-    """The place that is kept for a pod, and whether it is there once its victims have let go."""
+def _kept(
+    cluster: Cluster, pod: PodRecord, member: Member | None, late: Callable[[], bool]
+) -> dict[str, Any] | None:
+    """The place that is kept for a pod, and whether it is there once its victims have let go: for
+    a ``member`` one where its group lets it go. Raises :class:`.OutOfTimeError`."""
     node, kept = cluster.reserved_for(pod.uid), pod.reserved
     if node is None or kept is None or not isinstance(pod.request, GpuRequest):
         return None
     facts = cluster.facts(node)
     without = facts.without(kept.victims | facts.ending | {pod.uid})
     settings = replace(cluster.settings, require=Verdict.GUARANTEED)
-    decision = decide(without, pod.request, settings)
+    request = pod.request if member is None else member.request
+    holds = Places((), settings).guaranteed(without, request)
+    if holds:
+        holds = _joining(cluster, member, late, without).rejection is None
     victims = [facts.alive[uid] for uid in kept.victims if uid in facts.alive]
     left = sorted((each for each in victims if not each.deleting), key=importance)
     return {
@@ -110,7 +119,7 @@ def _kept(cluster: Cluster, pod: PodRecord) -> dict[str, Any] | None:
         "until": datetime.fromtimestamp(kept.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "victims": sorted(kept.victims),
         "left": [_eviction(each) for each in left],
-        "holds": guarantees(decision, pod.request),
+        "holds": holds,
     }
 
 

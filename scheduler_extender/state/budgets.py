@@ -39,24 +39,44 @@ class Budget:
 Budgets = tuple[Budget, ...]
 
 
-def violations(victims: Sequence[PodRecord], budgets: Budgets) -> int:
-    """How many of the evictions violate a budget, as kube-scheduler counts.
+class Violations:
+    """Counts how many of some evictions violate a budget, as kube-scheduler does.
 
-    The order of the victims is its own: the most important first. To it a budget with an empty
-    selector selects nobody, nor is a pod without labels in any.
+    To it a budget with an empty selector selects nobody, nor is a pod without labels in any. Who is
+    in which budget is looked up once, for all ``pods``.
     """
-    left = [budget.allowed for budget in budgets]
-    found = 0
-    for pod in victims:
-        violated = False
-        for i, budget in enumerate(budgets):
-            if not budget.selector or not pod.standing.labels or not budget.selects(pod):
-                continue
-            if pod.name not in budget.disrupted:
-                left[i] -= 1
-                violated = violated or left[i] < 0
-        found += violated
-    return found
+
+    def __init__(self, pods: Iterable[PodRecord], budgets: Budgets) -> None:
+        self._allowed = [budget.allowed for budget in budgets]
+        self._counts_in = {
+            pod.uid: [
+                i
+                for i, budget in enumerate(budgets)
+                if budget.selector
+                and pod.standing.labels
+                and pod.name not in budget.disrupted
+                and budget.selects(pod)
+            ]
+            for pod in pods
+        }
+
+    def count(self, victims: Sequence[PodRecord]) -> int:
+        """How many of the evictions violate a budget. The order of the victims is kube-scheduler's:
+        the most important first."""
+        taken: dict[int, int] = {}
+        found = 0
+        for pod in victims:
+            violated = False
+            for i in self._counts_in[pod.uid]:
+                taken[i] = taken.get(i, 0) + 1
+                violated = violated or taken[i] > self._allowed[i]
+            found += violated
+        return found
+
+
+def violations(victims: Sequence[PodRecord], budgets: Budgets) -> int:
+    """How many of the evictions violate a budget; see :class:`Violations`."""
+    return Violations(victims, budgets).count(victims)
 
 
 def refused(victims: Iterable[PodRecord], budgets: Budgets) -> PodRecord | None:

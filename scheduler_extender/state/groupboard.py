@@ -6,7 +6,6 @@ domains until one of their nodes changes.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from scheduler_extender.limits import AT_ONCE_KEPT
@@ -48,11 +47,15 @@ class GroupBoard(Board):
         self._watched: frozenset[NodeName] = frozenset()
         self._news = 0
 
-    def put_labels(self, name: NodeName, labels: Mapping[str, str]) -> None:
-        """Take a known node's labels, where no Node object tells them."""
+    def put_labels(
+        self, name: NodeName, labels: Mapping[str, str], *, cordoned: bool = False
+    ) -> None:
+        """Take a known node's labels, and whether it is cordoned, where no Node object tells
+        them."""
         with self._lock:
             if name in self._nodes:
-                self._put(self._nodes[name].changed(labels=labels), changed=False)
+                facts = self._nodes[name].changed(labels=labels, cordoned=cordoned)
+                self._put(facts, changed=False)
 
     def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
         """A group without one of its pods, and the domains of the nodes, at this moment."""
@@ -135,10 +138,13 @@ class GroupBoard(Board):
         with self._lock:
             return self._groups.standing(membership.group, but)
 
-    def expected(self, membership: Membership, but: PodUid) -> Counter[GpuRequest]:
-        """What the other members of a gang ask that we know to wait for their binds."""
+    def expected(
+        self, membership: Membership, but: PodUid, besides: GpuRequest, most: int
+    ) -> list[tuple[GpuRequest, int]]:
+        """What the other members of a gang ask that we know to wait for their binds, and how many
+        each: see :meth:`.groups.Groups.expected`."""
         with self._lock:
-            return self._groups.expected(membership.group, but)
+            return self._groups.expected(membership.group, but, besides, most)
 
     @property
     def group_starts(self) -> int:

@@ -8,10 +8,12 @@ domain is theirs.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import inf
 from typing import cast
 
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
@@ -135,6 +137,31 @@ class GroupLook:
         return cast("Mapping[str, str]", self.domains).get
 
 
+def _asks_for_most(request: GpuRequest) -> tuple[int, str]:
+    """Sorts the request for most devices first; the others by their text."""
+    return (-request.effective_count, request.text)
+
+
+@dataclass(slots=True)
+class _Kinds:
+    """What the waiting members of one gang ask: how many of each kind, and the kinds in order."""
+
+    counts: Counter[GpuRequest] = field(default_factory=Counter)
+    in_order: list[GpuRequest] = field(default_factory=list)
+
+    def add(self, request: GpuRequest) -> None:
+        if request not in self.counts:
+            insort(self.in_order, request, key=_asks_for_most)
+        self.counts[request] += 1
+
+    def remove(self, request: GpuRequest) -> None:
+        self.counts[request] -= 1
+        if not self.counts[request]:
+            del self.counts[request]
+            first = bisect_left(self.in_order, _asks_for_most(request), key=_asks_for_most)
+            del self.in_order[self.in_order.index(request, first)]
+
+
 class Groups:
     """The members of groups that have or had a place. The cluster's lock guards it.
 
@@ -142,14 +169,19 @@ class Groups:
     member holds while nobody else has begun. ``changes`` counts the times that a member has come,
     has gone or has changed: what was counted of places fits to what was counted of members only
     while it stays. ``waits`` counts the same of groups that wait, or waited before it.
+
+    Who has started first is told by what the binds have written, in seconds since 1970: so another
+    replica finds the same order, whichever pod it sees first. What starts under our eyes comes
+    after all of these.
     """
 
     def __init__(self) -> None:
         self._members: dict[Group, dict[PodUid, PodRecord]] = {}
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
-        self._requests: dict[Group, Counter[GpuRequest]] = {}
-        self._started: dict[Group, int] = {}
+        self._requests: dict[Group, _Kinds] = {}
+        self._started: dict[Group, tuple[float, int]] = {}
+        self._latest = -inf
         self._standings: dict[Group, GroupStanding] = {}
         self._changed: set[Group] = set()
         self._waiting: set[Group] = set()
@@ -168,7 +200,7 @@ class Groups:
             return
         self._of[pod.uid] = membership.group
         self._members.setdefault(membership.group, {})[pod.uid] = pod
-        self._settle(membership.group)
+        self._settle(membership.group, pod)
 
     def expect(self, pod: PodRecord) -> None:
         """A pod waits to be bound; of gangs it counts what such pods ask."""
@@ -178,24 +210,33 @@ class Groups:
             assert pod.membership is not None  # noqa: S101 (for the type checker)
             group = pod.membership.group
             self._expected[pod.uid] = (group, pod.request)
-            self._requests.setdefault(group, Counter())[pod.request] += 1
+            self._requests.setdefault(group, _Kinds()).add(pod.request)
 
-    def expected(self, group: Group, but: PodUid) -> Counter[GpuRequest]:
-        """What the members of a gang ask that wait to be bound, without one of them."""
-        found = self._requests.get(group, Counter())
-        ours = self._expected.get(but)
-        return found - Counter([ours[1]]) if ours is not None and ours[0] == group else found.copy()
+    def expected(
+        self, group: Group, but: PodUid, besides: GpuRequest, most: int
+    ) -> list[tuple[GpuRequest, int]]:
+        """What the other members of a gang ask that wait to be bound, and how many each: at most so
+        many kinds ``besides`` one, those that ask for most. O(``most``), however many there are."""
+        kinds, ours = self._requests.get(group), self._expected.get(but)
+        found: list[tuple[GpuRequest, int]] = []
+        if kinds is None:
+            return found
+        for each in kinds.in_order:
+            count = kinds.counts[each] - (ours == (group, each))
+            if count and each != besides:
+                found.append((each, count))
+                if len(found) == most:
+                    break
+        return found
 
     def _expect_no_more(self, uid: PodUid) -> None:
         found = self._expected.pop(uid, None)
         if found is None:
             return
         group, request = found
-        requests = self._requests[group]
-        requests[request] -= 1
-        if not requests[request]:
-            del requests[request]
-        if not requests:
+        kinds = self._requests[group]
+        kinds.remove(request)
+        if not kinds.counts:
             del self._requests[group]
 
     def drop(self, uid: PodUid) -> None:
@@ -236,8 +277,9 @@ class Groups:
             self._in_order = tuple(map(self.standing, found))
         return self._in_order
 
-    def _settle(self, group: Group) -> None:
-        """A group has changed: whether it lives, and what is remembered of it."""
+    def _settle(self, group: Group, pod: PodRecord | None = None) -> None:
+        """A group has changed, by this pod where it is a member: whether it lives, since when, and
+        what is remembered of it."""
         self.changes += 1
         self._standings.pop(group, None)
         self._changed.add(group)
@@ -246,9 +288,15 @@ class Groups:
             del self._members[group]
         if not any(map(lives, members.values())):
             self._started.pop(group, None)
-        elif group not in self._started:
+            return
+        placed = pod.placed if pod is not None and lives(pod) else None
+        known = self._started.get(group)
+        if known is None:
             self.starts += 1
-            self._started[group] = self.starts
+            known = (self._latest if placed is None else placed, self.starts)
+        began = known[0] if placed is None else min(placed, known[0])
+        self._started[group] = (began, known[1])
+        self._latest = max(self._latest, began)
 
 
 def _standing(group: Group, members: Iterable[PodRecord]) -> GroupStanding:

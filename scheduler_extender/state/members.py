@@ -74,9 +74,4 @@ def _other_siblings(
 ) -> list[tuple[GpuRequest, int]]:
     """The siblings that we know to wait and to ask for something else, by what they ask: those that
     ask for most, where that is too many kinds."""
-    expected = cluster.expected(membership, uid)
-    expected.pop(request.alone, None)
-    found = sorted(
-        expected.items(), key=lambda each: (-each[0].effective_count, each[0].text, each[1])
-    )
-    return found[:OTHER_KINDS]
+    return cluster.expected(membership, uid, request.alone, OTHER_KINDS)

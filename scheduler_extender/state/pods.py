@@ -42,7 +42,9 @@ class PodRecord:
     it has not. ``admitted`` says that the kubelet has taken it, as far as its status tells, and
     ``started`` when either happened, in seconds since 1970 by the kubelet's clock. ``membership``
     is what it says of its group, None where it is in none or that cannot be read. ``standing`` is
-    what evictions go by, and ``reserved`` the place that is kept for it while it waits.
+    what evictions go by, and ``reserved`` the place that is kept for it while it waits. ``placed``
+    is when we decided to bind it, in seconds since 1970, as the bind has written it; None where
+    nobody told us.
     """
 
     uid: PodUid
@@ -61,6 +63,7 @@ class PodRecord:
     membership: Membership | None = None
     standing: Standing = BARE
     reserved: Reserved | None = None
+    placed: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -84,7 +87,8 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     request = parse(pod, managed)
     if request is None:
         return None
-    promise = _promise_of(pod, trusted=trusted)
+    placement = _placement_of(pod, trusted=trusted)
+    promise = None if placement is None else _PROMISES.get(placement.verdict)
     refusal, admitted, started = _taken(pod.status)
     promised = NO_CONSTRAINTS
     if promise is not None and isinstance(request, GpuRequest) and request.required:
@@ -109,6 +113,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         membership=None if isinstance(request, Malformed) else membership_of(pod),
         standing=standing_of(pod, managed),
         reserved=reserved_of(pod),
+        placed=None if placement is None else _seconds(placement.time),
     )
 
 
@@ -122,14 +127,24 @@ def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
     refusal = refusal_of(
         status.phase, status.reason or "", status.message or "", has_containers=containers
     )
-    try:
-        started = datetime.fromisoformat(status.start_time or "").timestamp()
-        datetime.fromtimestamp(started, UTC)  # a zone may carry it out of the years that there are
-    except (ValueError, OverflowError):
-        started = None
+    started = _seconds(status.start_time or "")
     answered = started is not None or status.phase in ("Running", "Succeeded")
     failed_unseen = status.phase == "Failed" and not containers
     return refusal, answered and refusal is None and not failed_unseen, started
+
+
+def _seconds(time: str) -> float | None:
+    """A time of day in seconds since 1970; None where it cannot be read."""
+    try:
+        found = datetime.fromisoformat(time).timestamp()
+        datetime.fromtimestamp(found, UTC)  # a zone may carry it out of the years that there are
+    except (ValueError, OverflowError):
+        return None
+    return found
+
+
+def _text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class _Placement(msgspec.Struct):
@@ -138,13 +153,15 @@ class _Placement(msgspec.Struct):
     verdict: str
     node: str = ""
     uid: str = ""
+    time: str = ""
 
 
 _read_placement = msgspec.json.Decoder(_Placement).decode
+_PROMISES = {verdict.value: verdict for verdict in Verdict if verdict.holds}
 
 
-def _promise_of(pod: Pod, *, trusted: bool) -> Verdict | None:
-    """The verdict of the promise that we gave the pod when we bound it; None without one.
+def _placement_of(pod: Pod, *, trusted: bool) -> _Placement | None:
+    """What we wrote about the pod when we bound it; None where we did not.
 
     Anybody may write the annotation, in a template for one. Only one that names this very pod, by
     UID, and the node that the pod is on can be ours: both are written by one Binding, and nobody
@@ -158,10 +175,7 @@ def _promise_of(pod: Pod, *, trusted: bool) -> Verdict | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     ours = placement.uid == pod.metadata.uid and placement.node == pod.spec.node_name
-    if not ours and not trusted:
-        return None
-    promises = {v.value: v for v in Verdict if v.holds}
-    return promises.get(placement.verdict)
+    return placement if ours or trusted else None
 
 
 def with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
@@ -172,7 +186,10 @@ def with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
     for earlier in known:
         if earlier is not None and earlier.node == pod.node:
             return replace(
-                pod, promised=earlier.promised, survives_endings=earlier.survives_endings
+                pod,
+                promised=earlier.promised,
+                survives_endings=earlier.survives_endings,
+                placed=pod.placed if earlier.placed is None else earlier.placed,
             )
     return pod
 
@@ -188,10 +205,8 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         if not request.only_gpu_plugin:
             first = (spec["containers"] or spec["initContainers"])[0]
             first["resources"]["limits"]["example.com/another-device"] = "1"
-    if pod.promised != NO_CONSTRAINTS:
-        verdict = Verdict.GUARANTEED if pod.survives_endings else Verdict.EXPECTED
-        placement = {"verdict": verdict.value, "node": pod.node, "uid": pod.uid}
-        annotations[PLACEMENT] = json.dumps(placement)
+    if pod.promised != NO_CONSTRAINTS or pod.placed is not None:
+        annotations[PLACEMENT] = json.dumps(_written_placement(pod))
     if pod.node is not None:
         spec["nodeName"] = pod.node
     if pod.reserved is not None:
@@ -211,8 +226,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         status["conditions"] = [unscheduled]
     if pod.started is not None:
-        started = datetime.fromtimestamp(pod.started, UTC)
-        status["startTime"] = started.strftime("%Y-%m-%dT%H:%M:%SZ")
+        status["startTime"] = _text(pod.started)
     if pod.refusal is not None:
         status |= {"reason": pod.refusal.reason, "message": pod.refusal.message}
     elif pod.admitted and pod.phase == "Failed":
@@ -228,6 +242,14 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         "spec": spec,
         "status": status,
     }
+
+
+def _written_placement(pod: PodRecord) -> dict[str, Any]:
+    """The placement annotation, as far as we read it."""
+    promised = Verdict.GUARANTEED if pod.survives_endings else Verdict.EXPECTED
+    verdict = promised if pod.promised != NO_CONSTRAINTS else Verdict.POSSIBLE
+    when = {} if pod.placed is None else {"time": _text(pod.placed)}
+    return {"verdict": verdict.value, "node": pod.node, "uid": pod.uid, **when}
 
 
 def _write_standing(

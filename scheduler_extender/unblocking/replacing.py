@@ -7,12 +7,12 @@ of the lowest priority, and none that violates a budget if others do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, islice
 
 from scheduler_extender.membership import Group
-from scheduler_extender.state.budgets import Budgets, violations
+from scheduler_extender.state.budgets import Budgets, Violations
 from scheduler_extender.state.enquiry import OutOfTimeError
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
@@ -50,9 +50,12 @@ class Preemptor:
 
     def may_evict(self, pod: PodRecord) -> bool:
         """Whether a pod may be evicted for it."""
-        if self.group is not None and pod.membership is not None:
-            return pod.membership.group != self.group and pod.standing.priority < self.priority
-        return pod.standing.priority < self.priority
+        return pod.standing.priority < self.priority and not self.shares_group(pod)
+
+    def shares_group(self, pod: PodRecord) -> bool:
+        """Whether a pod is in the same group."""
+        theirs = pod.membership
+        return self.group is not None and theirs is not None and theirs.group == self.group
 
 
 def replaced(
@@ -72,27 +75,52 @@ def replaced(
     needed = {each.uid for each in chosen} if pod.particular else set()
     if not needed <= {each.uid for each in able}:
         return None
-    budgets = tuple(budget for budget in budgets if any(map(budget.selects, able)))
     reckoning = Reckoning(facts, pod.request, pod.uid, able)
     if not reckoning.usable:
         return None
-    for forbidden in (False, True) if budgets else (False,):
+    forbidding = _forbidding(able, budgets, late)
+    violations = Violations(_each_in_time(able, late), forbidding)
+
+    def worth_trying(victims: tuple[PodRecord, ...], forbidden: bool) -> bool:
+        _in_time(late)
+        return (
+            needed <= {each.uid for each in victims}
+            and (violations.count(victims) > 0) is forbidden
+            and reckoning.worth_trying(victims)
+            and frees_enough(victims, chosen, pod.asks)
+        )
+
+    for forbidden in (False, True) if forbidding else (False,):
         for size in range(1, len(able) + 1):
-            if late():
-                raise OutOfTimeError
-            sets = [
-                found
-                for found in _sets(able, size)
-                if needed <= {each.uid for each in found}
-                and (violations(found, budgets) > 0) is forbidden
-                and reckoning.worth_trying(found)
-                and frees_enough(found, chosen, pod.asks)
-            ]
-            sets.sort(key=lambda found: _cost(found, budgets))
+            sets = [found for found in _sets(able, size) if worth_trying(found, forbidden)]
+            sets.sort(key=lambda found: _cost(found, violations))
             best = next((found for found in sets if passes(found)), None)
             if best is not None:
                 return best
     return None
+
+
+def _in_time(late: Late) -> None:
+    if late():
+        raise OutOfTimeError
+
+
+def _each_in_time(pods: Iterable[PodRecord], late: Late) -> Iterator[PodRecord]:
+    for pod in pods:
+        _in_time(late)
+        yield pod
+
+
+def _forbidding(pods: Sequence[PodRecord], budgets: Budgets, late: Late) -> Budgets:
+    """The budgets that some of the pods are in, of thousands maybe."""
+    namespaces = {pod.namespace for pod in pods}
+    found = []
+    for budget in budgets:
+        if budget.namespace in namespaces:
+            _in_time(late)
+            if any(map(budget.selects, pods)):
+                found.append(budget)
+    return tuple(found)
 
 
 def _sets(pods: Sequence[PodRecord], size: int) -> Iterator[tuple[PodRecord, ...]]:
@@ -102,11 +130,11 @@ def _sets(pods: Sequence[PodRecord], size: int) -> Iterator[tuple[PodRecord, ...
         yield tuple(reversed(found))
 
 
-def _cost(victims: tuple[PodRecord, ...], budgets: Budgets) -> tuple[object, ...]:
+def _cost(victims: tuple[PodRecord, ...], violations: Violations) -> tuple[object, ...]:
     """Sorts sets of one size: fewer violated budgets, a lower highest priority, a lower sum."""
     priorities = [pod.standing.priority for pod in victims]
     order = tuple(chain.from_iterable(importance(pod) for pod in victims))
-    return (violations(victims, budgets), max(priorities), sum(priorities), _later_first(order))
+    return (violations.count(victims), max(priorities), sum(priorities), _later_first(order))
 
 
 def _later_first(order: tuple[object, ...]) -> tuple[object, ...]:

@@ -199,6 +199,7 @@ class _Search:
         for facts in self._nodes:
             if facts.topology is None or facts.problem is not None:
                 continue
+            self._in_time()
             if not facts.is_open_to(self._pod):
                 continue
             try:
@@ -234,6 +235,7 @@ class _Search:
 
     def _may(self, victim: PodRecord) -> bool:
         """Whether a pod may be evicted at all, as a move or as a loss."""
+        self._in_time()  # there may be thousands of budgets
         if victim.uid == self._pod.uid or victim.standing.controller in TIED:
             return False
         ours = self._pod.membership

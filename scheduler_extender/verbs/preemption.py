@@ -131,7 +131,9 @@ class _Asking:
         uids = [PodUid(pod.uid) for pod in chosen.pods or ()]
         ours = [pod for uid in uids if (pod := facts.alive.get(uid)) is not None]
         try:
-            if self._passes(facts.without(frozenset(uids)), ours):
+            # kube-scheduler knows no groups, and may choose the pod's own siblings.
+            may_go = not any(map(self.pod.shares_group, ours))
+            if may_go and self._passes(facts.without(frozenset(uids)), ours):
                 return chosen
             found = self._others(facts, ours)
         except OutOfTimeError:

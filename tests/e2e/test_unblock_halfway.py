@@ -209,6 +209,24 @@ def test_an_eviction_that_a_budget_forbids_is_tried_again(
         evicting.stop()
 
 
+def test_nobody_is_evicted_any_more_once_the_place_is_gone(
+    real: RealCluster, scene: Scene, tmp_path: Path
+) -> None:
+    """While the command waits for a budget somebody binds a pod by hand to GPUs of the place."""
+    evicting = waits_for_a_budget(real, scene, tmp_path)
+    try:
+        real.add_pod(f"{scene.name}-thief", 1, nodeName=scene.name, priorityClassName="high")
+        gone = "it is not there any more"
+        real.until(lambda: gone in unblock(real, scene.waits)[1], "the place is gone")
+        real.patch(f"{BUDGETS}/{scene.name}/status", counted(1))
+        real.until(lambda: not evicting.alive(), "the command is done")
+        assert "nobody else is evicted: the place on" in evicting.text()
+        assert evicting.text().endswith("1 of 2 evicted\n")
+        assert scene.node.evicted() == [scene.first]
+    finally:
+        evicting.stop()
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Programs that are started hear SIGINT, though whoever started the tests let it be ignored, as

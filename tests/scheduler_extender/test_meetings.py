@@ -18,7 +18,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.state.reserved import value_of
+from scheduler_extender.state.reserved import Reserved, value_of
 from scheduler_extender.state.standing import Standing
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -199,6 +199,27 @@ def test_nobody_is_evicted_outside_of_the_groups_domain() -> None:
     assert found["takes"] is None, "filter refuses rack b: its group is in a"
     assert found["plan"]["node"] == "a-01"
     assert [step["pod"] for step in found["plan"]["steps"]] == ["other"]
+
+
+def test_a_kept_place_is_none_any_more_once_the_group_is_elsewhere() -> None:
+    """Else those who are left would be evicted for it, and filter would refuse the pod there."""
+    scheduler = Scheduler({"a": 2, "b": 2})
+    cluster = scheduler.cluster
+    cluster.budgets = ()
+    cluster.put_pod(record(pod(4, name="other", uid="other", node="a-01")))
+    kept = Reserved(NodeName("a-01"), cluster.today() + 60, frozenset({PodUid("other")}))
+    cluster.put_pod(replace(record(member("m1", size=2)), reserved=kept))
+
+    def holds() -> bool:
+        found = unblocking_of(cluster, "default", "m1")
+        assert found is not None
+        assert found["reserved"]["node"] == "a-01"
+        return bool(found["reserved"]["holds"])
+
+    assert holds()
+    assert scheduler.bind(member("m0", size=2), "b-00") == ""
+    assert "a-01" not in scheduler.passing(member("m1", size=2))
+    assert not holds()
 
 
 def test_nobody_is_evicted_for_a_group_that_would_wait_all_the_same() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scheduler_extender.cli.evictions import (
@@ -11,7 +13,9 @@ from scheduler_extender.cli.evictions import (
     PATIENCE,
     may_have_been_made,
     pause_before_another_try,
+    why_needless,
 )
+from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import (
     ApiFailure,
     ApiMisconfigured,
@@ -69,3 +73,33 @@ def test_a_place_is_given_back_only_where_surely_nobody_was_evicted(
     error: ApiFailure, maybe: bool
 ) -> None:
     assert may_have_been_made(error) is maybe
+
+
+KEPT = {"node": "train-01", "holds": True}
+ANSWER = {"uid": "waits", "node": None, "reserved": KEPT}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        pytest.param(ANSWER, None, id="the place is there"),
+        pytest.param(None, "the pod is gone", id="the pod is gone"),
+        pytest.param({**ANSWER, "uid": "another"}, "the pod is gone", id="another pod of its name"),
+        pytest.param({**ANSWER, "node": "n"}, "the pod is on n now", id="bound elsewhere"),
+        pytest.param({**ANSWER, "reserved": None}, "is kept no more", id="given back"),
+        pytest.param(
+            {**ANSWER, "reserved": {**KEPT, "node": "n"}}, "is kept no more", id="another plan"
+        ),
+        pytest.param(
+            {**ANSWER, "reserved": {**KEPT, "holds": False}}, "is not there", id="taken meanwhile"
+        ),
+    ],
+)
+def test_nobody_else_is_evicted_once_the_place_is_of_no_use(
+    found: dict[str, Any] | None, words: str | None
+) -> None:
+    needless = why_needless(found, PodUid("waits"), NodeName("train-01"))
+    assert (needless is None) is (words is None)
+    assert words is None or words in str(needless)
+    assert needless is None or needless.placed is bool(found and found["node"])
+    assert needless is None or not may_have_been_made(needless)

@@ -145,6 +145,20 @@ def test_what_cannot_be_replayed_is_said() -> None:
     assert [r.topology.name for r in parse(text).records] == ["old"]
 
 
+def test_a_cordon_is_replayed() -> None:
+    """A cordoned node has no places for members of groups that are to come."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    for name in ("cordoned", "open"):
+        cluster.put_record(machine("l40s-4").topology(name), Report())
+        cluster.put_node(NodeName(name), advertises=True, cordoned=name == "cordoned")
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, parse(b"".join(cluster_file(cluster)).decode()))
+    assert {facts.name: facts.cordoned for facts in again.all_facts()} == {
+        "cordoned": True,
+        "open": False,
+    }
+
+
 def test_a_pod_in_flight_is_written_once() -> None:
     cluster = lived_in(0)
     known = record("twice", 1)

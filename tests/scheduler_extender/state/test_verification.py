@@ -288,6 +288,10 @@ def test_the_cluster_file_of_a_surprise_replays_it() -> None:
     [
         pytest.param(record("a"), id="promised"),
         pytest.param(record("b", link=False, phase="Running"), id="plain"),
+        pytest.param(replace(record("a"), placed=1764000000.0), id="promised at a time"),
+        pytest.param(
+            replace(record("b", link=False), placed=1764000000.0), id="plain, bound at a time"
+        ),
         pytest.param(
             record("c", containers=[container("x", 1)], init=[container("i", 2)]), id="init"
         ),

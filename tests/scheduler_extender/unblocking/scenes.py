@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.selecting import Requirement
 from scheduler_extender.state.standing import Amounts, Standing
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -30,6 +31,17 @@ class Held:
     asks: Amounts = ()
     started: float | None = 100.0
     deleting: bool = False
+
+
+class CountedRequirement(Requirement):
+    """A line of a selector that counts how often it is looked at."""
+
+    looks = 0
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """As ever."""
+        CountedRequirement.looks += 1
+        return super().matches(labels)
 
 
 def cluster_of(nodes: Mapping[NodeTopology, Mapping[str, Held]]) -> Cluster:

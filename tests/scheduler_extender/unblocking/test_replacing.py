@@ -16,7 +16,13 @@ from scheduler_extender.state.standing import Standing
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaVictims, PreemptionArgs
 from tests.nodes import pod
-from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, singles, waiting
+from tests.scheduler_extender.unblocking.scenes import (
+    CountedRequirement,
+    Held,
+    cluster_of,
+    singles,
+    waiting,
+)
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import gpu_request
 from topology.machines import machine
@@ -101,6 +107,8 @@ def test_a_sibling_of_the_same_group_is_no_victim() -> None:
         group = Group(namespace, f"{SOURCES[0].name}/g")
         cluster.put_pod(replace(sibling, membership=Membership(group, gang=True)))
         assert set(uids(ask(cluster, wanted, "pairs", "h0", "h2")) or ()) == victims
+        # Nor is it one that kube-scheduler has chosen, though its GPU would do.
+        assert set(uids(ask(cluster, wanted, "pairs", "h0", "h1")) or ()) == victims
 
 
 @pytest.mark.parametrize(
@@ -183,3 +191,31 @@ def test_a_node_that_kube_scheduler_has_promised_to_another_pod_is_left_alone() 
     nominated = Standing(priority=2000, nominated=NodeName("pairs"))
     cluster.put_pod(waiting("first", gpu_request(2), nominated))
     assert ask(cluster, quad(2), "pairs", "h1", "h2") is None
+
+
+def test_budgets_are_looked_at_once_for_each_pod_and_not_for_each_set() -> None:
+    """Whoever may write budgets could make every preemption slow: there are 255 sets of 8 pods."""
+    app = (("app", "x"),)
+    cluster = cluster_of({DGX: {f"h{i}": Held((i,), labels=app) for i in range(8)}})
+    selector = (CountedRequirement("app", "In", ("x",)),)
+    cluster.budgets = tuple(Budget("team", f"b{i}", selector, 0) for i in range(50))
+    CountedRequirement.looks = 0
+    assert len(uids(ask(cluster, quad(), "dgx", "h0", "h2", "h5", "h7")) or ()) == 4
+    assert CountedRequirement.looks <= 50 * (8 + 1) + 2 * 50 * 8
+
+
+def test_preempt_ends_in_time_among_thousands_of_sets() -> None:
+    """Time passes with every question whether it is late: each is one set of victims, or less."""
+    cluster = cluster_of({DGX: singles(*[0] * 8)})
+    asked = 0
+
+    def late() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 20
+
+    chosen = {"Pods": [{"UID": f"h{i}"} for i in (0, 2, 5, 7)], "NumPDBViolations": 0}
+    body = {"Pod": quad(), "NodeNameToMetaVictims": {"dgx": chosen}}
+    args = msgspec.json.decode(msgspec.json.encode(body), type=PreemptionArgs)
+    assert preempt(cluster, args, late).meta_victims == {}
+    assert asked < 30

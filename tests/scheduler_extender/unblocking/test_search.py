@@ -18,6 +18,7 @@ from scheduler_extender.unblocking import Advice, Cost, search
 from tests.scheduler_extender.unblocking.bruteforce import cheapest
 from tests.scheduler_extender.unblocking.scenes import (
     NVLINKED,
+    CountedRequirement,
     Held,
     cluster_of,
     singles,
@@ -235,3 +236,26 @@ def test_a_plan_says_in_words_what_becomes_of_each_pod(priority: int) -> None:
     lines = plan_for(cluster, pod).lines(pod)
     assert lines[0] == "evict 1 pod on pairs: then team/wants has a guaranteed place there"
     assert "team/a (priority 0, 1 GPU) moves: its ReplicaSet makes it anew" in "\n".join(lines)
+
+
+def test_the_search_ends_in_time_among_thousands_of_budgets() -> None:
+    """Each of 20 nodes has 8 pods that are in 50 budgets: that alone are 8,000 looks and more."""
+    nodes = {
+        machine("dgx1-v100").topology(f"dgx-{n}"): {
+            f"{n}-{i}": Held((i,), n, labels=(("app", "x"),)) for i in range(8)
+        }
+        for n in range(20)
+    }
+    cluster = cluster_of(nodes)
+    selector = (CountedRequirement("app", "In", ("x",)),)
+    cluster.budgets = tuple(Budget("team", f"b{i}", selector, 1) for i in range(50))
+    CountedRequirement.looks = 0
+    found = search(
+        cluster.all_facts(),
+        pair(1000),
+        cluster.budgets,
+        cluster.settings,
+        late=lambda: CountedRequirement.looks > 1_000,
+    )
+    assert not found.whole
+    assert CountedRequirement.looks < 1_500

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
-from scheduler_extender.annotations import MANAGED
+from scheduler_extender.annotations import MANAGED, PLACEMENT
 from scheduler_extender.state.groups import (
     DISAGREE,
     ELSEWHERE,
@@ -129,6 +131,33 @@ def test_a_restart_forgets_nothing(scheduler: Scheduler) -> None:
         anew.cluster.put_pod(known)
     assert set(anew.passing(member("t1"))) == set(rack("b")) - {"b-00"}
     assert anew.passing(member("u0", "later", 9)) == []
+
+
+def bound_at(manifest: dict[str, Any], node: str, time: str) -> PodRecord:
+    """A bound member as another replica's bind has written it."""
+    uid = manifest["metadata"]["uid"]
+    placement = {"verdict": "guaranteed", "node": node, "uid": uid, "time": time}
+    manifest["metadata"]["annotations"][PLACEMENT] = json.dumps(placement)
+    manifest["spec"]["nodeName"] = node
+    return record(manifest, node)
+
+
+@pytest.mark.parametrize("order", [("x0", "y0"), ("y0", "x0")])
+def test_a_restart_keeps_the_places_of_who_has_started_first(order: tuple[str, str]) -> None:
+    """Whichever pod is listed first: else the last place of one group would be another's now."""
+    scheduler = Scheduler({"a": 4})
+    pods = {
+        "x0": bound_at(member("x0", "x", 3), "a-00", "2026-11-22T12:00:00Z"),
+        "y0": bound_at(member("y0", "y", 2), "a-03", "2026-11-22T12:00:01Z"),
+    }
+    for name in order:
+        scheduler.cluster.put_pod(pods[name])
+    assert scheduler.passing(member("x1", "x", 3)) == ["a-01", "a-02"]
+    assert scheduler.passing(member("y1", "y", 2)) == []
+    # What starts from now on comes after them, whatever the clocks of the replicas say.
+    assert scheduler.bind(member("x1", "x", 3), "a-01") == ""
+    scheduler.cluster.drop_pod(PodUid("uid-y0"))
+    assert scheduler.passing(member("z0", "z", 2)) == []
 
 
 def test_a_rack_that_can_no_longer_hold_the_group_takes_no_more_of_it(
