@@ -59,6 +59,14 @@ NOT_RUN = (
         r"kubectl apply -f manifests/samples/gangs/podgroup.yaml",
         "needs an API server of 1.37; tests/e2e/test_gang_scheduling.py applies such objects there",
     ),
+    NotRun(
+        r"kubectl apply -f manifests/samples/gangs/kueue-job.yaml",
+        "needs Kueue; tests/e2e/test_kueue.py applies it there",
+    ),
+    NotRun(
+        r"kubectl gpu-topology why pytorchjob/",
+        "needs Kubeflow's resource; tests/scheduler_extender/cli/test_why.py asks for such a job",
+    ),
 )
 
 SMALLER = (
@@ -85,6 +93,11 @@ ELSEWHERE = (
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),
     Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),
     Stand(r"https://localhost:8889", "https://localhost:$ADMIN_PORT", "the extender's own port"),
+    Stand(
+        r"\.\./gpu-topology-tls/ca\.crt",
+        "$TLS/ca.crt",
+        "the authority of the extender that runs here",
+    ),
     Stand(r"(--admin-ca \S+)", r"\1 --admin https://localhost:$ADMIN_PORT", "the same"),
     Stand(
         r"^(gpu-topology extender --cluster \S+)$",
@@ -100,7 +113,7 @@ STANDS = (*SMALLER, *ELSEWHERE)
 
 EXITS = (
     (r"kubectl apply -f pair.yaml", 1, "the page shows how it is refused"),
-    (r"kubectl gpu-topology why (train|job|deployment|pytorchjob)", 1, "the pod waits"),
+    (r"kubectl gpu-topology why ", 1, "the pod waits"),
     (r"gpu-topology why team-a/train ", 1, "the pod waits"),
 )
 """Statements that end with another exit status than 0."""

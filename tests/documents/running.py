@@ -73,7 +73,7 @@ def run(
         script += [
             f"echo '{MARK}{number}'; echo '{MARK}{number}' >&2",
             exceptions.as_run(block, statement),
-            f"echo \"{MARK}ended $?\"",
+            f'echo "{MARK}ended $?"',
         ]
     given = {
         **os.environ,

@@ -63,7 +63,11 @@ def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
 def shown(ran: Ran) -> str:
     """What the page shows that a command prints: the text that stands right behind it."""
     block: Block | None = following(ran.block)
-    if block is None or block.language != "text" or not ran.block.text.endswith(f"{ran.statement}\n"):
+    if (
+        block is None
+        or block.language != "text"
+        or not ran.block.text.endswith(f"{ran.statement}\n")
+    ):
         return ""
     lines = (ROOT / ran.block.page).read_text().splitlines()
     between = lines[ran.block.line + ran.block.text.count("\n") + 1 : block.line - 1]

@@ -112,7 +112,9 @@ def merged(old: Any, new: Any) -> Any:
     """As Helm merges values: a null takes a key out."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new
-    both = {key: merged(old.get(key), new[key]) if key in new else old[key] for key in {**old, **new}}
+    both = {
+        key: merged(old.get(key), new[key]) if key in new else old[key] for key in {**old, **new}
+    }
     return {key: value for key, value in both.items() if value is not None}
 
 
