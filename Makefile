@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart sbom sizes lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart reference sbom sizes lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do
 
 chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manifests/base
 	$(BIN)/python -m manifests.generatechart
+
+reference: $(VENV)/dev.stamp     ## the reference part of docs/annotations.md, from the code
+	$(BIN)/python -m manifests.annotationsreference
 
 sbom: $(VENV)/dev.stamp          ## the packages of the image as a CycloneDX bill of materials
 	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/sbom.cdx.json
