@@ -184,6 +184,7 @@ _HtmlFile = Annotated[
     typer.Option("--html", metavar="FILE", help="Write a page with tables and plots there."),
 ]
 
+
 def simulate(
     cluster: _Cluster = None,
     add: _Add = None,
@@ -241,11 +242,13 @@ def simulate(
     if html_file is not None and found.runs:
         write_text(html_file, page([found]))
 
+
 def _policies(given: list[str] | None) -> tuple[str, ...]:
     named: list[str] = []
     for name in given or TOPOLOGICAL:
         named += ALL if name == "all" else [name]
     return tuple(dict.fromkeys(named))
+
 
 def _loads(given: list[float] | None, jobs: str) -> tuple[float | None, ...]:
     """The loads; None leaves arrivals as they are."""
@@ -255,6 +258,7 @@ def _loads(given: list[float] | None, jobs: str) -> tuple[float | None, ...]:
     trace = jobs.partition(":")[0] in TRACES
     loads = given if given is not None else [0.9 if trace else 0.0]
     return tuple(dict.fromkeys(each or None for each in loads))
+
 
 def _shard(text: str | None) -> Shard:
     if text is None:
@@ -266,6 +270,7 @@ def _shard(text: str | None) -> Shard:
         last = max(0, int(parts) - 1)
         raise typer.BadParameter(f"--shard: PARTS is 1 or more, PART from 0 to {last}, not {text}")
     return Shard(int(part), int(parts))
+
 
 def _played(what: Sweep, workers: int | None, *, quiet: bool) -> Simulated:
     """Play the sweep, with a bar on standard error that says how far it is."""
@@ -285,6 +290,7 @@ def _played(what: Sweep, workers: int | None, *, quiet: bool) -> Simulated:
             )
         except UnknownPolicyError as error:
             raise typer.BadParameter(str(error)) from error
+
 
 def _show(what: Sweep, found: Simulated, *, quiet: bool) -> None:
     if not quiet:

@@ -22,8 +22,12 @@ from tests.manifests.building import KUBERNETES, objects, scheduler_config
 EVERY = [block for block in blocks() if block.language == "yaml"]
 NEWER = {("scheduling.k8s.io/v1beta1", "PodGroup")}
 """Kinds of a release that ``kubernetes-validate`` does not know; e2e applies them to a server."""
+FILES = {("kubeadm.k8s.io/v1beta4", "ClusterConfiguration")}
+"""What no API server takes: it has to be an excerpt of a file that is shipped."""
 KUSTOMIZATION = {"resources", "components", "patches", "images"}
 SCHEDULER = {"profiles", "extenders"}
+PLUGINS = {"pluginConfig"}
+"""Read by the real kube-scheduler in tests/e2e/test_howto.py."""
 EXCERPTS = ("manifests/samples", "examples", "manifests/base", "manifests/scheduler")
 
 
@@ -40,7 +44,9 @@ def test_a_manifest_of_the_documents(block: Block, tmp_path: Path) -> None:
 
 def check(block: Block, found: dict[str, Any], folder: Path) -> None:
     """The check that a block of its keys needs; a new kind of block has none, and fails."""
-    if {"apiVersion", "kind"} <= found.keys():
+    if (found.get("apiVersion"), found.get("kind")) in FILES:
+        assert any(contains(whole, found) for whole in shipped()), f"{block}: nobody ships this"
+    elif {"apiVersion", "kind"} <= found.keys():
         is_an_object(found)
     elif found.keys() <= KUSTOMIZATION:
         builds(found, folder)
@@ -101,7 +107,7 @@ def is_a_configuration(found: dict[str, Any]) -> None:
     for extender in found.get("extenders", []):
         assert extender.keys() <= known.keys()
     for profile in found.get("profiles", []):
-        assert profile.keys() <= {"schedulerName", "percentageOfNodesToScore", "plugins"}
+        assert profile.keys() <= {"schedulerName", "percentageOfNodesToScore", "plugins", *PLUGINS}
 
 
 def values() -> dict[str, Any]:
