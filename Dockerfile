@@ -1,4 +1,5 @@
-# docker build -t gpu-topology:0.1.0 .                                       the service and the agent
+# docker build --target extender -t gpu-topology:0.1.0 .                     the extender, and the commands for people
+# docker build --target agent -t gpu-topology-agent:0.1.0 .                  the node agent
 # docker build --target benchmarks -t gpu-topology-benchmarks:0.1.0 .        the simulation
 
 # The builder stays in this stage.
@@ -11,20 +12,31 @@ COPY topology topology
 COPY scheduler_extender scheduler_extender
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
 
-FROM python:3.12-slim AS base
+# Each image holds the packages of its own command (pyproject.toml, dependency-groups).
+FROM python:3.12-slim AS agent
 WORKDIR /opt/gpu-topology
-COPY requirements/run.txt requirements/
-RUN pip install --no-cache-dir --require-hashes -r requirements/run.txt
+COPY requirements/agent.txt requirements/
+RUN pip install --no-cache-dir --require-hashes -r requirements/agent.txt
 COPY --from=wheel /opt/build/dist dist
 RUN pip install --no-cache-dir --no-deps --no-index dist/*.whl
+USER 65532:65532
+ENTRYPOINT ["gpu-topology"]
 
-FROM base AS benchmarks
+FROM python:3.12-slim AS benchmarks
+WORKDIR /opt/gpu-topology
 COPY requirements/dev.txt requirements/
 RUN pip install --no-cache-dir --require-hashes -r requirements/dev.txt
+COPY --from=wheel /opt/build/dist dist
+RUN pip install --no-cache-dir --no-deps --no-index dist/*.whl
 COPY benchmarks benchmarks
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "benchmarks"]
 
-FROM base AS service
+FROM python:3.12-slim AS extender
+WORKDIR /opt/gpu-topology
+COPY requirements/extender.txt requirements/
+RUN pip install --no-cache-dir --require-hashes -r requirements/extender.txt
+COPY --from=wheel /opt/build/dist dist
+RUN pip install --no-cache-dir --no-deps --no-index dist/*.whl
 USER 65532:65532
 ENTRYPOINT ["gpu-topology"]

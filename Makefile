@@ -55,16 +55,18 @@ chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manife
 reference: $(VENV)/dev.stamp     ## the reference part of docs/annotations.md, from the code
 	$(BIN)/python -m manifests.annotationsreference
 
-sbom: $(VENV)/dev.stamp          ## the packages of the image as a CycloneDX bill of materials
-	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/sbom.cdx.json
+sbom: $(VENV)/dev.stamp          ## the packages of both images as CycloneDX bills of materials
+	$(BIN)/python -m requirements.billofmaterials --output $(OUT)
 
-sizes: $(VENV)/dev.stamp         ## how large the packages of the image are
+sizes: $(VENV)/dev.stamp         ## how large the packages of both images are
 	$(BIN)/python -m requirements.sizes
 
 lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --group build --universal --generate-hashes --no-emit-index-url --no-header -q --upgrade -o requirements/dev.txt
 	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/run.txt
+	for each in agent extender; do \
+	  $(BIN)/uv pip compile --group $$each --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/$$each.txt || exit 1; done
 	$(BIN)/uv pip compile --group build --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/build.txt
 
 clean:                          ## remove what the targets made

@@ -81,11 +81,10 @@ def _lines(*texts: str) -> str:
 FURTHER = _shown(". | quote")
 
 
-def _workload(kind: str, name: str, values: str) -> Iterator[Place]:
-    """What extender and agents have in common."""
+def _workload(kind: str, name: str, values: str, image: str) -> Iterator[Place]:
+    """What extender and agents have in common; ``image`` names the template of theirs."""
     policy, secrets = ".Values.image.pullPolicy", ".Values.image.pullSecrets"
-    image = _shown('include "gpu-topology.image" .')
-    yield Place(kind, name, (*CONTAINER, "image"), image)
+    yield Place(kind, name, (*CONTAINER, "image"), _shown(f'include "{image}" .'))
     pulling = _when(policy, f"imagePullPolicy: {_shown(policy)}")
     yield Place(kind, name, (*CONTAINER, "imagePullPolicy"), pulling, lines=True)
     yield Place(kind, name, (*CONTAINER, "resources"), f"toYaml {values}.resources", block=True)
@@ -97,7 +96,7 @@ def _workload(kind: str, name: str, values: str) -> Iterator[Place]:
 
 def _extender() -> Iterator[Place]:
     where, values = ("Deployment", EXTENDER), ".Values.extender"
-    yield from _workload(*where, values)
+    yield from _workload(*where, values, "gpu-topology.image")
     yield Place(*where, ("spec", "replicas"), _shown(f"{values}.replicas"))
     labels = _when(
         f"{values}.nodeSelector", f"nodeSelector: {_shown(f'toJson {values}.nodeSelector')}"
@@ -126,7 +125,7 @@ def _extender() -> Iterator[Place]:
 
 def _agent() -> Iterator[Place]:
     where, values = ("DaemonSet", AGENT), ".Values.agent"
-    yield from _workload(*where, values)
+    yield from _workload(*where, values, "gpu-topology.agentImage")
     labels = f"nodeSelector: {_shown(f'toJson {values}.nodeSelector')}"
     text = _when(f"not {values}.everyNode", labels)
     yield Place(*where, (*POD, "nodeSelector"), text, lines=True)

@@ -1,8 +1,8 @@
-"""``make sbom``: the packages of the service's image as a CycloneDX bill of materials.
+"""``make sbom``: the packages of each image as a CycloneDX bill of materials.
 
-It lists what ``run.txt`` locks for the image's Python on Linux, each package with the hashes of its
-files of which pip takes one. What the base image brings (Python, Debian's packages) is not in it:
-whoever builds the image has tools that read it there.
+It lists what the image's lock has for the image's Python on Linux, each package with the hashes of
+its files of which pip takes one. What the base image brings (Python, Debian's packages) is not in
+it: whoever builds the image has tools that read it there.
 
 https://cyclonedx.org/specification/overview/
 """
@@ -71,16 +71,18 @@ def locked(text: str, python: str) -> Iterator[Locked]:
             yield Locked(wanted.name, version, hashes)
 
 
-def bill(packages: list[Locked], version: str, made: datetime) -> str:
-    """The bill of materials of ``gpu-topology`` in a version, as CycloneDX 1.6 in JSON.
+IMAGES = {"extender": "gpu-topology", "agent": "gpu-topology-agent"}
+"""The images' names, by those of their locks."""
+
+
+def bill(name: str, packages: list[Locked], version: str, made: datetime) -> str:
+    """The bill of materials of an image in a version, as CycloneDX 1.6 in JSON.
 
     The same packages give the same serial number.
     """
-    bom = Bom(serial_number=uuid5(NAMESPACE_URL, repr((version, packages))))
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, repr((name, version, packages))))
     bom.metadata.timestamp = made
-    image = Component(
-        type=ComponentType.CONTAINER, name="gpu-topology", version=version, bom_ref="image"
-    )
+    image = Component(type=ComponentType.CONTAINER, name=name, version=version, bom_ref="image")
     bom.metadata.component = image
     for package in packages:
         url = PackageURL("pypi", None, package.name, package.version)
@@ -104,24 +106,27 @@ def bill(packages: list[Locked], version: str, made: datetime) -> str:
     return JsonV1Dot6(bom).output_as_string(indent=2)
 
 
-def written(root: Path = ROOT) -> str:
-    """The bill of materials of this checkout, dated SOURCE_DATE_EPOCH where that is set."""
+def written(lock: str, root: Path = ROOT) -> str:
+    """The bill of materials of an image of this checkout, dated SOURCE_DATE_EPOCH where that is
+    set."""
     python = image_python((root / "Dockerfile").read_text())
-    packages = list(locked((root / "requirements" / "run.txt").read_text(), python))
+    packages = list(locked((root / "requirements" / f"{lock}.txt").read_text(), python))
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     seconds = os.environ.get("SOURCE_DATE_EPOCH")
     made = datetime.fromtimestamp(int(seconds), UTC) if seconds else datetime.now(UTC)
-    return bill(packages, project["version"], made)
+    return bill(IMAGES[lock], packages, project["version"], made)
 
 
 def main() -> None:
-    """Write it where ``--output`` says."""
-    parser = argparse.ArgumentParser(description="Write the image's bill of materials.")
-    parser.add_argument("--output", type=Path, required=True, help="the file")
-    given = parser.parse_args()
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(f"{written()}\n")
-    print(given.output)  # noqa: T201 (make shows it)
+    """Write them where ``--output`` says."""
+    parser = argparse.ArgumentParser(description="Write the images' bills of materials.")
+    parser.add_argument("--output", type=Path, required=True, help="the folder")
+    folder = parser.parse_args().output
+    folder.mkdir(parents=True, exist_ok=True)
+    for lock in IMAGES:
+        path = folder / f"{lock}.cdx.json"
+        path.write_text(f"{written(lock)}\n")
+        print(path)  # noqa: T201 (make shows it)
 
 
 if __name__ == "__main__":

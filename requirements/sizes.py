@@ -1,6 +1,6 @@
-"""``make sizes``: how large the packages of the service's image are, the largest first.
+"""``make sizes``: how large the packages of each image are, the largest first.
 
-It measures the files of the packages that ``run.txt`` locks, as they are installed in the
+It measures the files of the packages that an image's lock names, as they are installed in the
 environment in which it runs. Compiled Python files (``__pycache__``) are not counted: an image that
 is built with ``--no-compile`` has none.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-LOCK = Path(__file__).with_name("run.txt")
+LOCKS = [Path(__file__).with_name(f"{image}.txt") for image in ("agent", "extender")]
 MB = 1_000_000
 
 
@@ -45,9 +45,10 @@ def table(text: str) -> str:
 
 
 def main() -> int:
-    """Print the table of ``run.txt``; 1 where a package is not installed."""
+    """Print the table of each image; 1 where a package is not installed."""
     try:
-        sys.stdout.write(f"{table(LOCK.read_text())}\n")
+        for lock in LOCKS:
+            sys.stdout.write(f"{lock.stem}\n{table(lock.read_text())}\n")
     except PackageNotFoundError as error:
         sys.stderr.write(f"{error.name} is not installed: run `make dev`\n")
         return 1

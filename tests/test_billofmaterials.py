@@ -11,21 +11,24 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from requirements.billofmaterials import image_python, locked, written
+from requirements.billofmaterials import IMAGES, image_python, locked, written
 from tests.imagefiles import ROOT
 
-LOCK = (ROOT / "requirements" / "run.txt").read_text()
+
+@pytest.fixture(scope="module", params=IMAGES)
+def lock(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def bill() -> Any:
-    return json.loads(written())
+def bill(lock: str) -> Any:
+    return json.loads(written(lock))
 
 
-def test_it_lists_the_lock_of_the_image_with_every_hash(bill: Any) -> None:
+def test_it_lists_the_lock_of_the_image_with_every_hash(lock: str, bill: Any) -> None:
     """Read here once more in another way: line by line, and markers by what they say."""
     expected: dict[tuple[str, str], set[str]] = {}
-    for line in LOCK.splitlines():
+    for line in (ROOT / "requirements" / f"{lock}.txt").read_text().splitlines():
         if found := re.match(r"([A-Za-z0-9._-]+)==(\S+)(?: ; (.*?))?(?: \\)?$", line):
             marker = found[3] or ""
             foreign = "< '3.12'" in marker or "== 'win32'" in marker
@@ -45,23 +48,23 @@ def test_it_lists_the_lock_of_the_image_with_every_hash(bill: Any) -> None:
     assert image_python((ROOT / "Dockerfile").read_text()) == "3.12"  # the markers above
 
 
-def test_it_is_valid_cyclonedx_and_names_the_image(bill: Any) -> None:
+def test_it_is_valid_cyclonedx_and_names_the_image(lock: str, bill: Any) -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(bill)) is None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     image = bill["metadata"]["component"]
     assert (image["type"], image["name"], image["version"]) == (
         "container",
-        project["name"],
+        IMAGES[lock],
         project["version"],
     )
     (whole,) = (each for each in bill["dependencies"] if each["ref"] == image["bom-ref"])
     assert whole["dependsOn"] == sorted(part["purl"] for part in bill["components"])
 
 
-def test_equal_locks_give_equal_bills(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_locks_give_equal_bills(lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert written() == written()
-    assert "2023-11-14" in written()
+    assert written(lock) == written(lock)
+    assert "2023-11-14" in written(lock)
 
 
 def test_what_the_image_does_not_get_is_left_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,20 @@ import yaml
 from tests.imagefiles import ROOT, Image, Stage, UnknownStepError, build, replay, stages
 
 SERVED = ("topology", "scheduler_extender")
-STAGES = ("service", "benchmarks")
+STAGES = ("agent", "benchmarks", "extender")
 EXAMPLE = ROOT / "examples" / "simulation"
 
 IMPORT_ALL = """
-import importlib, pathlib, pkgutil, sys
+import importlib, pkgutil, sys
+def load(name):
+    try:
+        print(importlib.import_module(name).__file__)
+    except ModuleNotFoundError as error:
+        print("lacks", name, error.name)
 for name in sys.argv[1:]:
     package = importlib.import_module(name)
-    for found in pkgutil.walk_packages(package.__path__, f"{name}."):
-        print(importlib.import_module(found.name).__file__)
+    for found in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
+        load(found.name)
 """
 
 
@@ -41,14 +47,70 @@ def test_every_stage_that_somebody_runs_is_tried() -> None:
     }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_installed_module_can_be_imported(images: dict[str, Image], stage: str) -> None:
-    image = images[stage]
+def imports(image: Image) -> tuple[list[str], dict[str, str]]:
+    """The files of our modules that can be imported, and what each other one lacks."""
     done = image.run(["python", "-c", IMPORT_ALL, *SERVED], cwd=image.root)
     assert done.returncode == 0, done.stderr
-    files = done.stdout.split()
+    lines = [line.split() for line in done.stdout.splitlines()]
+    lacking = {words[1]: words[2] for words in lines if words[0] == "lacks"}
+    return [words[0] for words in lines if words[0] != "lacks"], lacking
+
+
+def test_every_installed_module_can_be_imported(images: dict[str, Image]) -> None:
+    files, lacking = imports(images["benchmarks"])
+    assert not lacking
     assert len(files) == sum(modules(ROOT / name) for name in SERVED)
     assert all("site-packages" in file for file in files)
+
+
+def test_the_extenders_image_lacks_what_only_agents_need(images: dict[str, Image]) -> None:
+    _, lacking = imports(images["extender"])
+    assert not [name for name in lacking if not name.startswith("topology.agent")]
+    lacks = {package.partition(".")[0] for package in lacking.values()}
+    assert lacks == {"grpc", "google", "pynvml"}
+
+
+def test_the_agents_image_has_what_an_agent_needs_and_not_what_others_do(
+    images: dict[str, Image],
+) -> None:
+    _, lacking = imports(images["agent"])
+    assert not [name for name in lacking if name.startswith(("topology.agent", "topology.codec"))]
+    assert {"numpy", "fastapi", "cryptography"} <= set(lacking.values())
+
+
+@pytest.mark.parametrize(
+    ("stage", "command"),
+    [
+        ("agent", ["extender", "--cluster", "x.yaml"]),
+        ("agent", ["certificates", "--output", "tls"]),
+        ("agent", ["check", "pod.yaml", "--cluster", "x.yaml"]),
+        ("extender", ["agent", "--once", "--print", "--node-name", "n"]),
+    ],
+)
+def test_a_command_of_the_other_image_says_so_in_a_line(
+    images: dict[str, Image], stage: str, command: list[str], tmp_path: Path
+) -> None:
+    done = images[stage].run(["gpu-topology", *command], cwd=tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert "is not installed: the agent's image and the extender's hold" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_locks_of_the_images_are_together_what_we_depend_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+
+    def members(group: str) -> set[str]:
+        return {
+            name
+            for each in groups[group]
+            for name in ([each] if isinstance(each, str) else members(each["include-group"]))
+        }
+
+    both = members("agent") | members("extender")
+    assert both == set(project["project"]["dependencies"])
+    pins = {lock: set(_pins(lock)) for lock in ("agent", "extender", "run")}
+    assert pins["agent"] | pins["extender"] == pins["run"]
 
 
 def test_every_module_of_the_benchmarks_can_be_imported(images: dict[str, Image]) -> None:
@@ -99,7 +161,7 @@ def test_what_an_image_cannot_do_it_says_in_a_line(images: dict[str, Image]) -> 
 def test_the_installed_wheel_says_its_version_and_has_its_data(
     images: dict[str, Image], tmp_path: Path
 ) -> None:
-    image = images["service"]
+    image = images["extender"]
     (version,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)
     for program in ("gpu-topology", "kubectl-gpu_topology"):
         done = image.run([program, "--version"], cwd=tmp_path)
@@ -109,8 +171,9 @@ def test_the_installed_wheel_says_its_version_and_has_its_data(
     assert any((tmp_path / "out").iterdir())
 
 
-def test_the_image_has_no_builder(images: dict[str, Image]) -> None:
-    image = images["service"]
+@pytest.mark.parametrize("stage", ["agent", "extender"])
+def test_the_image_has_no_builder(images: dict[str, Image], stage: str) -> None:
+    image = images[stage]
     builder = {each.partition("==")[0] for each in _pins("build")} - {
         each.partition("==")[0] for each in _pins("run")
     }
@@ -130,4 +193,4 @@ def test_a_step_that_is_not_understood_is_no_success(
     images: dict[str, Image], step: tuple[str, str]
 ) -> None:
     with pytest.raises(UnknownStepError):
-        replay(images["service"], Stage("service", "base", [step]))
+        replay(images["extender"], Stage("extender", "base", [step]))

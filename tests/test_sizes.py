@@ -35,12 +35,15 @@ def test_the_largest_comes_first_and_the_sum_last(
     ]
 
 
-def test_the_command_lists_the_lock_of_the_image(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_the_lock_of_each_image(capsys: pytest.CaptureFixture[str]) -> None:
     assert sizes.main() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(list(sizes.locked_names(sizes.LOCK.read_text())))
+    agent, extender = lines.index("agent"), lines.index("extender")
+    packages = [len(list(sizes.locked_names(lock.read_text()))) for lock in sizes.LOCKS]
+    assert [extender - agent - 2, len(lines) - extender - 2] == packages
     assert re.fullmatch(r" *\d+\.\d MB  in all", lines[-1])
-    assert any(line.endswith("  kubernetes") for line in lines)
+    assert any(line.endswith("  grpcio") for line in lines[agent:extender])
+    assert any(line.endswith("  fastapi") for line in lines[extender:])
 
 
 def test_a_package_that_is_not_here_is_named(
@@ -48,7 +51,7 @@ def test_a_package_that_is_not_here_is_named(
 ) -> None:
     lock = tmp_path / "run.txt"
     lock.write_text("not-installed-anywhere==1.0 \\\n    --hash=sha256:0\n")
-    monkeypatch.setattr(sizes, "LOCK", lock)
+    monkeypatch.setattr(sizes, "LOCKS", [lock])
     assert sizes.main() == 1
     said = "not-installed-anywhere is not installed: run `make dev`\n"
     assert capsys.readouterr().err == said

@@ -19,7 +19,8 @@ from benchmarks.shipped.jobs import Job
 from benchmarks.shipped.policy import Base, ByState, Choice, Wait
 from benchmarks.shipped.scheduler import WITH_GPUS
 from topology.core.devices import Mask, positions
-from topology.core.graph import Shape, best_ring, subsets
+from topology.core.graph import Shape, subsets
+from topology.core.rings import best_ring
 
 
 class Stock(Base):

@@ -14,6 +14,17 @@ MAX_LINE = 1000
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
+OURS = ("scheduler_extender", "topology", "")
+
+
+def lacks(package: str) -> str:
+    """What is said of a package that is not installed, as in the other image of the two."""
+    return (
+        f"the package {package} is not installed: the agent's image and the extender's hold the "
+        "packages of their own command (pip install gpu-topology installs all of them)"
+    )
+
+
 class BadInputError(Exception):
     """What the user gave cannot be used; the message is the one line they see."""
 
@@ -25,6 +36,11 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         code = command.main(prog_name=name, standalone_mode=False)
     except BadInputError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in OURS:
+            raise
+        _fail(lacks(package))
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             typer.echo(error.format_message(), err=True)

@@ -8,22 +8,14 @@ the Python type of an argument, and cannot be told not to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
 import typer
 
-from scheduler_extender.cli.agent import agent
-from scheduler_extender.cli.certificates import certificates
-from scheduler_extender.cli.check import check
-from scheduler_extender.cli.commandline import run
-from scheduler_extender.cli.demo import demo
-from scheduler_extender.cli.extender import extender
-from scheduler_extender.cli.importing import import_
-from scheduler_extender.cli.machines import machines
-from scheduler_extender.cli.node import node
-from scheduler_extender.cli.unblock import unblock
-from scheduler_extender.cli.why import why
+from scheduler_extender.cli.commandline import OURS, BadInputError, lacks, run
 
 app = typer.Typer(
     name="gpu-topology",
@@ -35,16 +27,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(extender)
-app.command()(agent)
-app.command()(certificates)
-app.command("import")(import_)
-app.command()(check)
-app.command()(machines)
-app.command()(node)
-app.command()(unblock)
-app.command()(why)
-app.command()(demo)
 
 
 def _tell_version(asked: bool) -> None:
@@ -74,10 +56,52 @@ plugin = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-plugin.command()(check)
-plugin.command()(node)
-plugin.command()(unblock)
-plugin.command()(why)
+
+
+COMMANDS = {
+    "extender": (app,),
+    "agent": (app,),
+    "certificates": (app,),
+    "import": (app,),
+    "check": (app, plugin),
+    "machines": (app,),
+    "node": (app, plugin),
+    "unblock": (app, plugin),
+    "why": (app, plugin),
+    "demo": (app,),
+}
+"""In the order of the help text, with the programs that have them."""
+_ELSEWHERE = {"import": ("importing", "import_")}
+"""Module and function of a command, where they are not called as the command is."""
+
+
+def _load(command: str) -> Callable[..., None]:
+    """What does a command; where its packages are not installed, what says so."""
+    module, function = _ELSEWHERE.get(command, (command, command))
+    try:
+        found = import_module(f"scheduler_extender.cli.{module}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in OURS:
+            raise
+        return _refusing(package)
+    return getattr(found, function)  # type: ignore[no-any-return]
+
+
+def _refusing(package: str) -> Callable[..., None]:
+    def refuse() -> None:
+        raise BadInputError(lacks(package))
+
+    refuse.__doc__ = f"Not in this image: the package {package} is not installed."
+    return refuse
+
+
+_ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
+for command, programs in COMMANDS.items():
+    function = _load(command)
+    settings = _ANYTHING if function.__name__ == "refuse" else None
+    for program in programs:
+        program.command(command, context_settings=settings)(function)
 for each in (app, plugin):
     # Without a help text of its own the callback would take the place of the app's.
     each.callback(help=each.info.help)(_options)

@@ -7,15 +7,17 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import typer
 from rich.console import Console
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.files import podfile
-from scheduler_extender.files.clusterfile import ClusterFile, ClusterFileError, load
+
+if TYPE_CHECKING:
+    from scheduler_extender.files import podfile
+    from scheduler_extender.files.clusterfile import ClusterFile
 
 MAX_TEXT = 16 * 1024 * 1024
 """Bytes of a pod, or of what people paste of a machine."""
@@ -65,6 +67,9 @@ def one_of(
 
 def cluster_file(path: Path) -> ClusterFile:
     """Read a cluster file. Raises :class:`BadInputError`."""
+    # Here and below: the agent reads none of these files, and its image lacks their packages.
+    from scheduler_extender.files.clusterfile import ClusterFileError, load
+
     try:
         return load(path)
     except ClusterFileError as error:
@@ -98,6 +103,8 @@ def pasted(path: Path) -> str:
 
 def pod_file(path: Path) -> podfile.Asked:
     """The file's pod; bad input also where an annotation cannot be read."""
+    from scheduler_extender.files import podfile
+
     try:
         found = podfile.read(text_of(path))
     except podfile.PodFileError as error:

@@ -27,6 +27,11 @@ _DAEMON_SET = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/gpu-topology-age
 def install(control_plane: ControlPlane) -> None:
     """Apply ``manifests/base``, and wait until the agent's rights and its policy are in force."""
     control_plane.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
+    wait_for_the_policy(control_plane)
+
+
+def wait_for_the_policy(control_plane: ControlPlane) -> None:
+    """Wait until the agent's rights and its policy, which are applied, are in force."""
     unbound = {"Authorization": f"Bearer {unbound_token(control_plane)}"}
     with control_plane.client() as client:
 

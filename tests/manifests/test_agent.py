@@ -104,7 +104,7 @@ def test_the_agent_knows_its_node_and_asks_for_nvml_only() -> None:
         "NVIDIA_VISIBLE_DEVICES": "all",
         "NVIDIA_DRIVER_CAPABILITIES": "utility",
     }
-    assert agent_container()["image"] == container()["image"]
+    assert agent_container()["image"] == container()["image"].replace(":", "-agent:")
 
 
 @pytest.mark.parametrize("option", [None, *OPTIONS])

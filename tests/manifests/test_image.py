@@ -7,6 +7,7 @@ import re
 import tomllib
 
 import kubernetes_validate
+import pytest
 
 from tests.manifests.building import (
     KUBERNETES,
@@ -16,6 +17,7 @@ from tests.manifests.building import (
     objects,
     pod_spec,
     sample,
+    the,
 )
 
 
@@ -28,11 +30,8 @@ def test_images_name_no_registry() -> None:
         assert re.search(r":[^:/]+$", image), f"{image} has no tag"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert container()["image"] == f"gpu-topology:{project['version']}"
-
-
-def service_stages() -> list[str]:
-    """The Dockerfile's lines that make the service's image: the stage base, and the last."""
-    return [line for name in ("base", "service") for line in stage(name)]
+    (agent,) = the("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    assert agent["image"] == f"gpu-topology-agent:{project['version']}"
 
 
 def stage(name: str) -> list[str]:
@@ -52,16 +51,17 @@ def stage(name: str) -> list[str]:
     return found
 
 
-def test_the_dockerfile_installs_hashed_packages_and_then_ours() -> None:
-    steps = service_stages()
-    assert steps[0] == "FROM python:3.12-slim AS base"
+@pytest.mark.parametrize("image", ["agent", "extender"])
+def test_the_dockerfile_installs_hashed_packages_and_then_ours(image: str) -> None:
+    steps = stage(image)
+    assert steps[0] == f"FROM python:3.12-slim AS {image}"
     installs = [line for line in steps if "pip install" in line]
     assert len(installs) == 2
-    assert installs[0].endswith("--require-hashes -r requirements/run.txt")
+    assert installs[0].endswith(f"--require-hashes -r requirements/{image}.txt")
     assert installs[1].endswith("--no-deps --no-index dist/*.whl")
     assert "COPY --from=wheel /opt/build/dist dist" in steps
     made = stage("wheel")
-    assert made[0] == steps[0].replace("base", "wheel")
+    assert made[0] == steps[0].replace(image, "wheel")
     (builder,) = (line for line in made if "pip install" in line)
     assert builder.endswith("--require-hashes -r requirements/build.txt")
     copied = {line.split()[1] for line in made if line.startswith("COPY")}
@@ -73,7 +73,7 @@ def test_the_dockerfile_installs_hashed_packages_and_then_ours() -> None:
 
 
 def test_the_image_runs_as_the_user_that_the_pod_asks_for() -> None:
-    (user,) = re.findall(r"^USER (\d+):(\d+)$", "\n".join(service_stages()), re.MULTILINE)
+    (user,) = re.findall(r"^USER (\d+):(\d+)$", "\n".join(stage("extender")), re.MULTILINE)
     whole = pod_spec()["securityContext"]
     assert user == (str(whole["runAsUser"]), str(whole["runAsGroup"]))
     users = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
@@ -96,8 +96,8 @@ def test_the_sweep_is_an_indexed_job_that_may_do_nothing_else() -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert stages == [
         "wheel",
-        "base",
+        "agent",
         "benchmarks",
-        "service",
+        "extender",
     ]  # the last is what `docker build .` builds
     assert only["image"].startswith("gpu-topology-benchmarks:")

@@ -26,7 +26,7 @@ from tests.manifests.building import (
 )
 
 PAGES_COMMANDS = ("extender", "node", "certificates")
-DOCKER = {"--rm", "--user", "--volume"}
+DOCKER = {"--rm", "--target", "--user", "--volume"}
 CURL = {"--cacert"}
 KUBECTL = {"--raw", "--replicas", "--for", "--timeout"}
 
@@ -62,8 +62,9 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
     said = (tmp_path / "said").read_text().splitlines()
     assert any(line.startswith("docker run") and "--secret" in line for line in said)
     assert "kubectl apply -f -" in said
-    assert said[1] == "docker push registry.example.com/team/gpu-topology:0.1.0"
-    assert said[2] == "kubectl apply -k ../gpu-topology-site"
+    assert said[2] == "docker push registry.example.com/team/gpu-topology:0.1.0"
+    assert said[3] == "docker push registry.example.com/team/gpu-topology-agent:0.1.0"
+    assert said[4] == "kubectl apply -k ../gpu-topology-site"
     built = objects(tmp_path / "gpu-topology-site")
     images = {
         c["image"]
@@ -71,7 +72,8 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
         if o["kind"] in ("Deployment", "DaemonSet")
         for c in o["spec"]["template"]["spec"]["containers"]
     }
-    assert images == {"registry.example.com/team/gpu-topology:0.1.0"}
+    name = "registry.example.com/team/gpu-topology"
+    assert images == {f"{name}:0.1.0", f"{name}-agent:0.1.0"}
     assert len(built) == len(objects())
 
 

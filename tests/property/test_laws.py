@@ -11,13 +11,14 @@ from topology.core.admission import Kubelet, admissions
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.belief import free_states
 from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
-from topology.core.graph import AllocatorFacts, NodeTopology, best_ring, subsets
+from topology.core.graph import AllocatorFacts, NodeTopology, subsets
 from topology.core.links import GBps, Link, LinkKind, Via
 from topology.core.patterns import has_ring
 from topology.core.placement import Verdict, assess, satisfies
 from topology.core.pools import choices, choices_count, common, gpu_masks, pack, width_for
 from topology.core.pools import count as count_of
 from topology.core.requests import Constraints, Counts, Pattern, Role, gpu_request
+from topology.core.rings import best_ring
 
 PCIE = [LinkKind.SYS, LinkKind.NODE, LinkKind.PHB, LinkKind.PXB, LinkKind.PIX, LinkKind.UNKNOWN]
 

@@ -23,11 +23,12 @@ from topology.core.devices import (
 from topology.core.hashing import hashed_once
 from topology.core.links import GBps, Link, LinkKind, canonical_product
 from topology.core.numa import NumaFacts
-from topology.core.patterns import Rows, has_ring
 from topology.core.remembering import remembered
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from topology.core.patterns import Rows
 
 MAX_GPUS = 64
 
@@ -390,26 +391,6 @@ def hinted_nodes(shape: Shape) -> tuple[tuple[int, Mask], ...]:
 def placed_gpus(shape: Shape) -> Mask:
     """The GPUs of which the kubelet knows a NUMA node."""
     return sum(1 << p for p, named in enumerate(shape.topology_nodes) if named)
-
-
-def best_ring(shape: Shape, mask: Mask) -> GBps:
-    """The weakest hop of the best ring through ``mask``, GB/s both ways; infinite for one GPU.
-
-    The widest threshold at which the pairs still form a ring: a binary search over the distinct
-    bandwidths, one :func:`has_ring` each. Where that gives up the answer is a lower bound.
-    """
-    if mask.bit_count() < 2:
-        return GBps(float("inf"))
-    low, high = 0, 0
-    values = sorted({link.bandwidth for link in shape.distinct_links()})
-    high = len(values)
-    while low < high:  # values[:low] are known to do
-        middle = (low + high) // 2
-        if has_ring(wide_rows(shape, values[middle]), mask):
-            low = middle + 1
-        else:
-            high = middle
-    return values[low - 1] if low else GBps(0.0)
 
 
 @remembered

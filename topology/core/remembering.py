@@ -18,8 +18,6 @@ from enum import Enum
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar
 
-import numpy as np
-
 BYTES = 64 * 1024 * 1024
 """The bound on all memories of the core together."""
 
@@ -182,10 +180,11 @@ def bytes_of(value: object) -> int:
         return 0
     if isinstance(value, str):
         return 50 + len(value)
-    if isinstance(value, np.ndarray):
-        return 120 + int(value.nbytes)
     if isinstance(value, tuple):
         return _bytes_of_all(value)
+    content = getattr(value, "nbytes", None)  # an array of numpy, which not everybody installs
+    if isinstance(content, int):
+        return 120 + content
     shared = getattr(value, "shared_bytes", None)
     if shared is not None:
         if id(value) in _now.counted:

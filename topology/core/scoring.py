@@ -45,7 +45,7 @@ from topology.core.availability import Availability
 from topology.core.belief import FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
 from topology.core.devices import Mask, positions
-from topology.core.graph import Shape, best_ring, subsets
+from topology.core.graph import Shape, subsets
 from topology.core.hashing import hashed_once
 from topology.core.links import LinkKind
 from topology.core.placement import Assessment, Verdict
@@ -53,6 +53,7 @@ from topology.core.placement.instances import expected_gpus
 from topology.core.pools import Pool, choices, gpus, only, total
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Counts, GpuRequest, device_count
+from topology.core.rings import best_ring
 from topology.core.worth import RequestClass as RequestClass
 from topology.core.worth import mean_promises
 from topology.core.worth import promises as promises

@@ -2,6 +2,11 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- define "gpu-topology.agentImage" -}}
+{{- $repository := .Values.agent.image.repository | default (printf "%s-agent" .Values.image.repository) -}}
+{{ $repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{- /* The version of the cluster without what its provider adds to it: v1.33.4-eks-5e0fdde. */ -}}
 {{- define "gpu-topology.schedulerImage" -}}
 {{- $cluster := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}

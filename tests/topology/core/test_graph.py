@@ -13,13 +13,13 @@ from topology.core.graph import (
     NodeTopology,
     Shape,
     TopologyError,
-    best_ring,
     numa_nodes,
     plugin_version,
     subsets,
     wide_rows,
 )
 from topology.core.links import GBps, Link, LinkKind, Via
+from topology.core.rings import best_ring
 from topology.machines import machine
 
 

@@ -19,10 +19,10 @@ from topology.core.graph import (
     NodeTopology,
     Shape,
     TopologyError,
-    best_ring,
     subsets,
 )
 from topology.core.links import Link, LinkKind, Via, canonical_product, nvlink_port
+from topology.core.rings import best_ring
 from topology.machines import MACHINES, Machine, UnknownMachine, like, machine
 from topology.machines.catalogue import _CATALOGUE
 from topology.machines.notation import Card, drawn
