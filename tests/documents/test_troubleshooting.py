@@ -69,9 +69,9 @@ def patterns() -> list[re.Pattern[str]]:
     ]
 
 
-@pytest.mark.parametrize("rejection", sorted(set(constants()), key=lambda found: found.reason))
-def test_every_reason_is_on_the_page(rejection: Rejection) -> None:
-    assert any(pattern.fullmatch(rejection.reason) for pattern in patterns()), rejection.reason
+@pytest.mark.parametrize("reason", sorted({found.reason for found in constants()}))
+def test_every_reason_is_on_the_page(reason: str) -> None:
+    assert any(pattern.fullmatch(reason) for pattern in patterns()), reason
 
 
 def test_a_message_that_nobody_says_is_found() -> None:
