@@ -94,6 +94,8 @@ SMALLER = (
         "one policy in one order takes a second, all of them minutes",
     ),
     Stand(r"(benchmarks compare)", r"\1 --seeds 1 --no-bound", "one order"),
+    Stand(r"--workload gpuspec10 --policy FGD ", "", "one workload, and the fastest policy"),
+    Stand(r"--policy FGD --policy Damage --policy Worth", "--policy Damage", "one policy"),
 )
 """Simulations in seconds instead of minutes."""
 

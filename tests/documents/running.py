@@ -66,7 +66,10 @@ def tools(folder: Path, **scripts: str) -> Path:
 def run(
     blocks: list[Block], cwd: Path, path: list[Path], environment: Mapping[str, str]
 ) -> list[Ran]:
-    """Run all that is run of these blocks in one shell; it goes on where a statement fails."""
+    """Run all that is run of these blocks in one shell; it goes on where a statement fails.
+
+    Each statement may take :data:`~tests.waiting.FOREVER`.
+    """
     every = [(b, s) for b in blocks for s in statements(b) if not exceptions.why_not_run(b, s)]
     script = [f"trap '{STOP}' EXIT"]
     for number, (block, statement) in enumerate(every):
@@ -89,7 +92,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=FOREVER,
+        timeout=FOREVER * max(1, len(every)),
     )
     outs, errors = _parts(done.stdout), _parts(done.stderr)
     assert len(outs) == len(every), f"the shell has ended early: {done.stderr[-2000:]}"
