@@ -6,7 +6,7 @@ OUT    ?= out
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart plugin sbom sizes screenshots axe lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart plugin reference sbom sizes screenshots axe lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,9 @@ chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manife
 
 plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew
 	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin
+
+reference: $(VENV)/dev.stamp     ## the reference part of docs/annotations.md, from the code
+	$(BIN)/python -m manifests.annotationsreference
 
 sbom: $(VENV)/dev.stamp          ## the packages of both images as CycloneDX bills of materials
 	$(BIN)/python -m requirements.billofmaterials --output $(OUT)

@@ -10,6 +10,7 @@ from benchmarks.commands.promises import kinds, promises, singles
 from benchmarks.commands.report import report
 from benchmarks.commands.simulate import simulate
 from benchmarks.commands.speed import agent, following, latency, profile, scale, throughput, worst
+from benchmarks.commands.traces import traces
 from scheduler_extender.cli.commandline import run
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ for command in (
     worst,
     simulate,
     report,
+    traces,
 ):
     app.command(command.__name__.replace("_", "-"))(command)
 

@@ -98,7 +98,7 @@ _QueueName = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help=f"Who is tried next: {', '.join(QUEUES)} (docs/simulation.md explains them).",
+        help=f"Who is tried next: {', '.join(QUEUES)} (docs/simulate.md explains them).",
     ),
 ]
 _Gang = Annotated[
@@ -211,7 +211,7 @@ def simulate(
     """Play jobs over weeks under several policies.
 
     The table compares the policies: the promises that they keep, the bandwidth that jobs get, how
-    long jobs wait, and how far GPUs are fragmented. docs/simulation.md explains every column.
+    long jobs wait, and how far GPUs are fragmented. docs/method.md explains every column.
     """
     what = Sweep(
         tuple(dict.fromkeys(cluster or ["dgx1-v100=16"])),

@@ -27,8 +27,22 @@ def shared() -> Path:
     root = Path(__file__).resolve().parents[2]
     found = Path(os.environ.get("GPU_TOPOLOGY_SHARED", str(root.parent / "shared"))) / "traces"
     if not (found / "openb").is_dir():
-        raise TraceMissingError(f"{found}/openb: no such folder (set GPU_TOPOLOGY_SHARED)")
+        raise TraceMissingError(
+            f"{found}/openb: no such folder (set GPU_TOPOLOGY_SHARED; `python -m benchmarks traces "
+            "--into DIR` fetches it)"
+        )
     return found
+
+
+def _published(name: str) -> Path:
+    """A file of the published results, which `benchmarks traces` does not fetch."""
+    path = shared() / "fgd_expected" / name
+    if not path.is_file():
+        raise TraceMissingError(
+            f"{path}: no such file (the results and arrival orders that FGD's authors published, "
+            "docs/method.md says which)"
+        )
+    return path
 
 
 def nodes() -> list[NodeKind]:
@@ -60,7 +74,7 @@ def order(workload: str, seed: int) -> list[int]:
 
 @cache
 def _orders() -> dict[tuple[str, int], str]:
-    path = shared() / "fgd_expected" / "arrival_sequences.tsv.gz"
+    path = _published("arrival_sequences.tsv.gz")
     with gzip.open(path, "rt") as file:
         next(file)
         found = {}
@@ -72,7 +86,7 @@ def _orders() -> dict[tuple[str, int], str]:
 
 def published(percent: int) -> dict[tuple[str, str], float]:
     """GPU allocation in percent by workload and policy when so much of capacity has arrived."""
-    path = shared() / "fgd_expected" / f"alloc_pct_at{percent}.tsv"
+    path = _published(f"alloc_pct_at{percent}.tsv")
     rows = list(csv.reader(path.read_text().splitlines(), delimiter="\t"))
     names = [name.partition("-")[2] for name in rows[0][1:]]
     return {
@@ -84,7 +98,7 @@ def published(percent: int) -> dict[tuple[str, str], float]:
 
 def published_by_seed(percent: int) -> dict[tuple[str, str, int], float]:
     """The same seed by seed, by workload, policy and seed; only the default workload has them."""
-    path = shared() / "fgd_expected" / "default_alloc_per_seed.tsv"
+    path = _published("default_alloc_per_seed.tsv")
     return {
         ("default", row["sc_policy"].partition("-")[2], int(row["seed"])): float(row[str(percent)])
         for row in csv.DictReader(path.read_text().splitlines(), delimiter="\t")

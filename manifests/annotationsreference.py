@@ -1,0 +1,342 @@
+"""``make reference``: the reference part of docs/annotations.md, made from the code.
+
+Which keys there are, in which order, and what each takes when it is absent come from
+:data:`scheduler_extender.annotations.KEYS` and :mod:`scheduler_extender.membership`; which values
+are allowed is what the extender itself answers to a value that it cannot read. Each key has an
+example, and what is said of the example is the extender's own answer for machines of the catalogue.
+Only what a key means is written here, in :data:`ENTRIES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scheduler_extender.annotations import KEYS, PREFIX, Malformed, parse
+from scheduler_extender.explain import Answer, answers
+from scheduler_extender.files import clusterfile
+from scheduler_extender.membership import membership_of
+from scheduler_extender.quantities import BadValueError
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings
+from topology.core.placement import Verdict
+from topology.core.requests import Constraints, Policy
+
+PAGE = Path(__file__).parents[1] / "docs" / "annotations.md"
+BEGIN = "<!-- Made by `make reference` from the code: change that. -->"
+END = "<!-- Here ends what `make reference` makes. -->"
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+"""A value that no key takes."""
+GPU = "nvidia.com/gpu"
+GROUP = {"group": "train", "group-size": "2", "group-domain": "node"}
+"""What a key about groups needs beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class On:
+    """A machine of the catalogue, in words, with further fields of a cluster file's group."""
+
+    machine: str
+    words: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+    count: int = 1
+
+
+PAIRS = On("a100-pcie-4-bridged", "four A100 in two bridged pairs")
+CUBE = On("dgx1-v100", "eight V100 in a cube mesh")
+SWITCH = On("hgx-h100-8", "eight H100 behind an NVSwitch")
+PLAIN = On("l40s-4", "four L40S without NVLink")
+SHARES = {"replicas": 4, "failRequestsGreaterThanOne": False}
+SHARED = On("l40s-4", "four L40S, each shared by four pods", {"sharing": SHARES})
+ONE_SOCKET = On("rtxpro6000-4", "four RTX PRO 6000 on one socket")
+ONE_SHARED = On("t4-1", "one T4, shared by four pods", {"sharing": SHARES})
+MIXED_MIG = {"strategy": "mixed", "profiles": ["3g.40gb", "2g.20gb", "2g.20gb"]}
+CUT = On("dgx-a100-80", "eight A100, each cut so", {"mig": MIXED_MIG})
+ONLY_FIRST = {**MIXED_MIG, "gpus": [0]}
+ONE_CUT = On(
+    "a100-pcie-4-bridged", "four A100, the first cut into three MIG instances", {"mig": ONLY_FIRST}
+)
+TRAYS = On("gb200-tray", "two trays of one NVL72 rack", count=2)
+TWO_PLAIN = On("l40s-4", "two nodes of four L40S", count=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a key means, a pod that has it, and two machines that are asked about this pod."""
+
+    means: str
+    example: str
+    asked: tuple[On, On]
+    count: int = 2
+    resource: str = GPU
+    beside: Mapping[str, str] = field(default_factory=dict)
+
+
+ENTRIES: Mapping[str, Entry] = {
+    "link": Entry(
+        "How near the GPUs are to each other: every two are joined at least so. NVLink meets every "
+        "level. The others are levels of `nvidia-smi topo -m`, nearest first: `pix`, one PCIe "
+        "switch; `pxb`, several PCIe switches; `phb`, one host bridge; `node`, one NUMA node.",
+        "nvlink",
+        (PAIRS, PLAIN),
+    ),
+    "min-nvlinks": Entry(
+        "Every two GPUs have at least so many NVLinks. Through an NVSwitch all links of a GPU "
+        "count.",
+        "2",
+        (CUBE, PLAIN),
+    ),
+    "shape": Entry(
+        "Which pairs of GPUs `link` and `min-nvlinks` speak about. `pairwise`: all pairs; `ring`: "
+        "the neighbours in one ring through all GPUs; `connected`: as many pairs as it takes to "
+        "reach every GPU from every other. Without these two keys it means nothing.",
+        "ring",
+        (CUBE, PAIRS),
+        count=4,
+        beside={"link": "nvlink"},
+    ),
+    "min-bandwidth": Entry(
+        "In the best ring through all GPUs, the weakest hop carries at least so many GB/s, both "
+        "ways together.",
+        "100",
+        (SWITCH, PLAIN),
+        count=4,
+    ),
+    "min-gpu-memory": Entry(
+        "Each GPU has at least so much memory in all, as NVML shows it. This is less than the "
+        'number on the box: an "80 GB" H100 shows 81,559 MiB, under 80Gi. Write 79Gi.',
+        "79Gi",
+        (SWITCH, PLAIN),
+        count=1,
+    ),
+    "gpu-model": Entry(
+        "The product of each GPU matches one of these globs. Case, and NVIDIA or Tesla in front, "
+        "do not matter.",
+        "A100*,H100*",
+        (PAIRS, PLAIN),
+        count=1,
+    ),
+    "same-numa": Entry("All GPUs are on one NUMA node.", "true", (ONE_SOCKET, PLAIN), count=4),
+    "nic": Entry(
+        "Each GPU has an RDMA NIC at least so near. The levels are those of `link`.",
+        "pxb",
+        (SWITCH, On("rtx4090-8", "eight RTX 4090 without an RDMA NIC")),
+    ),
+    "same-gpu": Entry(
+        "All [MIG instances](mig.md), or all [shares](sharing.md) of GPUs, that the pod gets are "
+        "on one GPU.",
+        "true",
+        (ONE_CUT, CUT),
+        resource="nvidia.com/mig-2g.20gb",
+    ),
+    "spread-gpus": Entry(
+        "No two MIG instances or shares that the pod gets are on one GPU. Of `same-gpu` and "
+        "`spread-gpus` only one is allowed.",
+        "true",
+        (SHARED, ONE_SHARED),
+    ),
+    "gpu-memory": Entry(
+        "What the pod will use on each GPU that it gets. [A shared GPU](sharing.md) has so much "
+        "left beside other pods, any other GPU has so much in all.",
+        "20Gi",
+        (SHARED, On("t4-4", "four T4")),
+        count=1,
+    ),
+    "sharing": Entry(
+        "`exclusive`: the pod gets every [share](sharing.md) of its GPUs.",
+        "exclusive",
+        (PLAIN, SHARED),
+        count=1,
+    ),
+    "policy": Entry(
+        "`required`: a node that cannot promise what the pod asks for is refused. `preferred`: no "
+        "node is refused for it; one that can promise it scores higher.",
+        "preferred",
+        (PAIRS, PLAIN),
+        beside={"link": "nvlink"},
+    ),
+    "group": Entry(
+        "The name of the [group](groups.md) that the pod belongs to. Not needed where a Job, a "
+        "JobSet, a LeaderWorkerSet, Kueue or a PodGroup says it already.",
+        "train",
+        (SWITCH, TWO_PLAIN),
+        count=4,
+        beside=GROUP,
+    ),
+    "group-size": Entry(
+        "How many pods the group has. The first one is placed only where all of them have room.",
+        "2",
+        (SWITCH, TWO_PLAIN),
+        count=4,
+        beside=GROUP,
+    ),
+    "group-domain": Entry(
+        "What all pods of the group share: one node, one NVLink rack, or the value of this node "
+        "label. Needed beside `group` and `group-size`.",
+        "nvlink-domain",
+        (TRAYS, TWO_PLAIN),
+        count=4,
+        beside=GROUP,
+    ),
+}
+"""By key, for every key that the extender reads."""
+
+
+def allowed(key: str) -> str:
+    """The values of a key, in the words with which the extender refuses others."""
+    if key in KEYS:
+        try:
+            KEYS[key][1](UNREADABLE)
+        except BadValueError as error:
+            return str(error).removeprefix("allowed are ")
+    else:
+        try:
+            membership_of(_pod(key, {**GROUP, key: UNREADABLE}))
+        except BadValueError as error:
+            return str(error).partition("allowed are ")[2]
+    raise ValueError(f"{key} takes everything")
+
+
+def absent(key: str) -> str:
+    """What a key is where a pod does not have it: a word that it takes, or a dash for nothing."""
+    if key not in KEYS:
+        return "–"
+    name, read = KEYS[key]
+    defaults = {f.name: f.default for f in fields(Constraints)} | {"policy": Policy.REQUIRED}
+    default = defaults[name]
+    for word in allowed(key).split(", "):
+        try:
+            if read(word) == default:
+                return word
+        except BadValueError:
+            break  # a sentence, and no list of words: nothing is asked then
+    return "–"
+
+
+def table() -> str:
+    """A line for each key: which values it takes, and what holds without it."""
+    rows = [f"| [{key}](#{key}) | {allowed(key)} | {absent(key)} |" for key in ENTRIES]
+    return "\n".join(["| key | allowed values | if absent |", "|---|---|---|", *rows])
+
+
+def examples() -> str:
+    """A section for each key: what it means, a pod, and what machines answer to it."""
+    return "\n".join(line for key in ENTRIES for line in _section(key)).rstrip()
+
+
+def _section(key: str) -> Iterator[str]:
+    entry = ENTRIES[key]
+    yield f"### {key}"
+    yield ""
+    yield entry.means
+    yield ""
+    yield "```yaml"
+    yield "metadata:"
+    yield "  annotations:"
+    for name, value in _annotations(key).items():
+        yield f"    {PREFIX}{name}: {_written(value)}"
+    yield "spec:"
+    yield "  containers:"
+    yield "  - name: main"
+    yield f"    resources: {{limits: {{{entry.resource}: {entry.count}}}}}"
+    yield "```"
+    yield ""
+    for on in entry.asked:
+        yield f"* {on.words[0].upper()}{on.words[1:]}: {answer(key, on)}"
+    yield ""
+
+
+def answer(key: str, on: On) -> str:
+    """What an empty cluster of these machines answers to the example of a key."""
+    group = {"kind": "MachineGroup", "machine": on.machine, "count": on.count, "namePrefix": "n-"}
+    content = clusterfile.parse(yaml.safe_dump({**group, **on.given}))
+    cluster = Cluster(lambda: 0.0, Settings(Verdict.EXPECTED, None, all_pods_known=False))
+    clusterfile.feed(cluster, content)
+    pod = _pod(key, _annotations(key))
+    request = parse(pod)
+    if request is None or isinstance(request, Malformed):
+        raise ValueError(f"the example of {key} is no request: {request}")
+    seen = cluster.cluster_facts()
+    (first, *others) = answers(cluster, seen, request, membership=membership_of(pod))
+    if any(_said(first) != _said(other) for other in others):
+        raise ValueError(f"the example of {key}: equal nodes answer differently")
+    return _said(first)
+
+
+def _said(found: Answer) -> str:
+    if found.reason:
+        return f'refused, "{found.reason}".'
+    if found.promises:
+        return "guaranteed."
+    return f'placed without a promise, "{found.doubt.reason}".' if found.doubt else "placed."
+
+
+def _annotations(key: str) -> dict[str, str]:
+    entry = ENTRIES[key]
+    return {**entry.beside, key: entry.example}
+
+
+def _written(value: str) -> str:
+    """A value as YAML has to have it, so that it stays a text."""
+    text = str(yaml.safe_dump(value)).removesuffix("...\n").strip()
+    return text.replace("'", '"')
+
+
+def _pod(key: str, annotations: Mapping[str, str]) -> Any:
+    entry = ENTRIES[key]
+    limits = {entry.resource: str(entry.count)}
+    return clusterfile.read_pod(
+        {
+            "metadata": {
+                "name": "example",
+                "uid": "example",
+                "annotations": {PREFIX + name: value for name, value in annotations.items()},
+            },
+            "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+        }
+    )
+
+
+def made(page: str) -> str:
+    """The page with its two parts made anew. Raises :class:`ValueError` where a mark is missing."""
+    first, *found = page.split(BEGIN)
+    if len(found) != len(PARTS):
+        raise ValueError(f"the page needs the line {BEGIN} {len(PARTS)} times")
+    whole = first
+    for part, text in zip(PARTS, found, strict=True):
+        _, end, after = text.partition(END)
+        if not end:
+            raise ValueError(f"the page lacks a line {END}")
+        whole += f"{BEGIN}\n\n{part()}\n\n{END}{after}"
+    return whole
+
+
+PARTS = (table, examples)
+"""What stands on the page between marks, in its order."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write the page, or with ``--check`` say whether it is as the code has it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m manifests.annotationsreference",
+        description="Write the reference part of docs/annotations.md from the code.",
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if it is old")
+    asked = parser.parse_args(words)
+    old = PAGE.read_text()
+    new = made(old)
+    if asked.check:
+        print("as the code has it" if new == old else "old: run make reference")  # noqa: T201
+        return int(new != old)
+    PAGE.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The one list of what a test does not run as the documents say it, and why.
+
+A statement of a document that is in none of these tables is run as it stands: without a cluster by
+``tests/documents/test_commands.py``, with one by ``tests/e2e/test_documents.py``. An entry that no
+statement needs any more fails ``tests/documents/test_blocks.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.documents.blocks import Block
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """Statements that begin with ``pattern`` (of pages that end with ``page``) are not run."""
+
+    pattern: str
+    reason: str
+    page: str = ""
+
+    def is_for(self, block: Block, statement: str) -> bool:
+        """Whether the statement is such a one."""
+        return block.page.endswith(self.page) and bool(re.match(self.pattern, statement))
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What is written in the place of ``pattern``, so that a statement runs here in seconds."""
+
+    pattern: str
+    instead: str
+    reason: str
+    page: str = ""
+
+    def applied(self, block: Block, statement: str) -> str:
+        """The statement as it is run."""
+        if not block.page.endswith(self.page):
+            return statement
+        return re.sub(self.pattern, self.instead, statement)
+
+
+NOT_RUN = (
+    NotRun(r"make ", "runs the tests, or installs the packages from the network; CI does both"),
+    NotRun(r"kubectl .*rollout status", "no pod becomes ready where no kubelet runs it"),
+    NotRun(r"kubectl wait --for=condition=complete", "no kubelet runs the Job's pods"),
+    NotRun(r"for pod in", "no kubelet runs the Job's pods, so they have no logs"),
+    NotRun(
+        r"python -m benchmarks report shard-",
+        "reads the logs of the Job; tests/benchmarks/report joins shards",
+    ),
+    NotRun(
+        r"python -m benchmarks traces",
+        "fetches from GitHub; tests/benchmarks/commands/test_traces.py fetches from loopback",
+    ),
+    NotRun(
+        r"kubectl ",
+        "tests/e2e/test_howto.py runs it on a cluster of its own, and looks at what happens",
+        page="docs/howto.md",
+    ),
+    NotRun(
+        r"kubectl .*port-forward",
+        "goes through a kubelet; the extender's own admin port stands in for port 8889",
+    ),
+    NotRun(
+        r"kubectl apply -f manifests/samples/gangs/podgroup.yaml",
+        "needs an API server of 1.37; tests/e2e/test_gang_scheduling.py applies such objects there",
+    ),
+    NotRun(
+        r"kubectl apply -f manifests/samples/gangs/kueue-job.yaml",
+        "needs Kueue; tests/e2e/test_kueue.py applies it there",
+    ),
+    NotRun(
+        r"kubectl gpu-topology why pytorchjob/",
+        "needs Kubeflow's resource; tests/scheduler_extender/cli/test_why.py asks for such a job",
+    ),
+)
+
+SMALLER = (
+    Stand(r"--count \d+", "--count 12", "fewer jobs"),
+    Stand(r"--seeds \d+", "--seeds 1", "one seed"),
+    Stand(r"(benchmarks simulate)(?!.*--count)", r"\1 --count 12", "fewer jobs"),
+    Stand(r"(benchmarks simulate)(?!.*--seeds)", r"\1 --seeds 1", "one seed"),
+    Stand(r"(benchmarks simulate)", r"\1 --workers 1", "the tests share the cores"),
+    Stand(r"--load 0.7 --load 0.9( --load 1.1)?", "--load 0.9", "one load"),
+    Stand(r"--policy all", "--policy gpu-topology --policy Buddy", "two policies"),
+    Stand(r"dgx1-v100=16", "dgx1-v100=2", "a smaller cluster"),
+    Stand(r"a100-pcie-4-bridged=32", "a100-pcie-4-bridged=4", "a smaller cluster"),
+    Stand(
+        r"(benchmarks compare)(?!.*--policy)",
+        r"\1 --policy BestFit",
+        "one policy in one order takes a second, all of them minutes",
+    ),
+    Stand(r"(benchmarks compare)", r"\1 --seeds 1 --no-bound", "one order"),
+    Stand(r"--workload gpuspec10 --policy FGD ", "", "one workload, and the fastest policy"),
+    Stand(r"--policy FGD --policy Damage --policy Worth", "--policy Damage", "one policy"),
+)
+"""Simulations in seconds instead of minutes."""
+
+ELSEWHERE = (
+    Stand(r"import FILE --node NAME", "import node.txt --node train-01", "a file that there is"),
+    Stand(r"node NODE ", "node train-07 ", "a node that there is"),
+    Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),
+    Stand(r"https://localhost:8889", "https://localhost:$ADMIN_PORT", "the extender's own port"),
+    Stand(
+        r"\.\./gpu-topology-tls/ca\.crt",
+        "$TLS/ca.crt",
+        "the authority of the extender that runs here",
+    ),
+    Stand(r"(--admin-ca \S+)", r"\1 --admin https://localhost:$ADMIN_PORT", "the same"),
+    Stand(
+        r"^(gpu-topology extender --cluster \S+)$",
+        r"\1 --port $PORT --admin-port $ADMIN_PORT >/dev/null 2>&1 &"
+        "\nuntil curl -sf http://localhost:$ADMIN_PORT/readyz >/dev/null; do sleep 0.2; done",
+        "the page has two terminals",
+    ),
+    Stand(r"http://localhost:8889", "http://localhost:$ADMIN_PORT", "a port that is free"),
+)
+"""Placeholders, and what is elsewhere on this machine."""
+
+STANDS = (*SMALLER, *ELSEWHERE)
+
+EXITS = (
+    (r"kubectl apply -f pair.yaml", 1, "the page shows how it is refused"),
+    (r"kubectl gpu-topology why ", 1, "the pod waits"),
+    (r"gpu-topology why team-a/train ", 1, "the pod waits"),
+)
+"""Statements that end with another exit status than 0."""
+
+
+def why_not_run(block: Block, statement: str) -> str:
+    """The reason why a statement is not run; empty where it is."""
+    return next((no.reason for no in NOT_RUN if no.is_for(block, statement)), "")
+
+
+def as_run(block: Block, statement: str) -> str:
+    """The statement as it is run here."""
+    for stand in STANDS:
+        statement = stand.applied(block, statement)
+    return statement
+
+
+def status(statement: str) -> int:
+    """The exit status that a statement of a page ends with."""
+    return next((code for pattern, code, _ in EXITS if re.match(pattern, statement)), 0)

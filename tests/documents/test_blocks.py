@@ -1,0 +1,70 @@
+"""Every block of the documents is of a kind that a test runs or checks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.documents import exceptions
+from tests.documents.blocks import LANGUAGES, Block, blocks, blocks_of, shell_blocks, statements
+
+EVERY = [(block, statement) for block in shell_blocks() for statement in statements(block)]
+
+
+def test_every_block_says_what_it_is() -> None:
+    assert [str(block) for block in blocks() if block.language not in LANGUAGES] == []
+
+
+def test_no_text_is_a_command() -> None:
+    """A block that nobody runs would be a way around the tests."""
+    begins = r"(\$ |kubectl |helm |make |(\.venv/bin/)?(gpu-topology|python) )"
+    texts = [b for b in blocks() if b.language == "text" and re.match(begins, b.text)]
+    assert [str(block) for block in texts] == []
+
+
+def test_every_exception_is_needed() -> None:
+    for entry in exceptions.NOT_RUN:
+        assert any(entry.is_for(b, s) for b, s in EVERY), entry
+    for pattern, _, _ in exceptions.EXITS:
+        assert any(re.match(pattern, s) for _, s in EVERY), pattern
+
+
+def test_every_stand_in_is_needed() -> None:
+    used: Counter[exceptions.Stand] = Counter()
+    for block, statement in EVERY:
+        for stand in exceptions.STANDS:
+            changed = stand.applied(block, statement)
+            used[stand] += changed != statement
+            statement = changed
+    assert [stand for stand in exceptions.STANDS if not used[stand]] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a  # words\n\n# nothing\nb | c\n", ["a  # words", "b | c"]),
+        ("a \\\n  b\nc\n", ["a \\\n  b", "c"]),
+        ("cat <<EOF\nx: 1\nEOF\nd\n", ["cat <<EOF\nx: 1\nEOF", "d"]),
+        ("for x in y; do\n  z\ndone\n", ["for x in y; do\n  z\ndone"]),
+        ("a 'b\nc'\n", ["a 'b\nc'"]),
+    ],
+    ids=["comments", "continued", "here-document", "loop", "quoted"],
+)
+def test_statements(text: str, found: list[str]) -> None:
+    assert statements(Block("page", 1, "sh", text)) == found
+
+
+def test_a_console_has_statements_and_what_they_print() -> None:
+    assert statements(Block("page", 1, "console", "$ a b\nprinted\n$ c\n")) == ["a b", "c"]
+
+
+def test_a_statement_without_an_end_is_told() -> None:
+    with pytest.raises(ValueError, match=r"page:1: a statement has no end: for x in y; do"):
+        statements(Block("page", 1, "sh", "for x in y; do\n  z\n"))
+
+
+def test_blocks_in_lists_lose_their_indentation() -> None:
+    (block,) = blocks_of("1. Do\n\n   ```yaml\n   a:\n     b: 1\n   ```\n", "page")
+    assert (block.line, block.language, block.text) == (3, "yaml", "a:\n  b: 1\n")

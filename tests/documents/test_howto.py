@@ -1,0 +1,66 @@
+"""docs/howto.md names every manifest of examples/howto, and tests/e2e/test_howto.py applies it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.documents.blocks import ROOT, blocks
+from tests.documents.test_manifests import contains
+
+PATHS = sorted((ROOT / "examples" / "howto").glob("*.yaml"))
+PAGE = ROOT / "docs" / "howto.md"
+NOT_OBJECTS = {"kubeadm", "packing"}
+"""Files for programs, which nobody applies."""
+
+
+def test_the_page_names_each_of_them() -> None:
+    named = set(re.findall(r"kubectl apply -f examples/howto/(\S+)\.yaml", PAGE.read_text()))
+    assert named == {path.stem for path in PATHS} - NOT_OBJECTS
+
+
+@pytest.mark.parametrize("path", PATHS, ids=[path.stem for path in PATHS])
+def test_the_end_to_end_test_tries_it(path: Path) -> None:
+    source = (ROOT / "tests" / "e2e" / "test_howto.py").read_text()
+    tried = f'apply(real, "{path.stem}")' in source or f'"{path.name}"' in source
+    assert tried or path.stem == "kubeadm"
+
+
+@pytest.mark.parametrize("name", sorted(NOT_OBJECTS))
+def test_the_page_shows_the_whole_file(name: str) -> None:
+    whole = yaml.safe_load((ROOT / "examples" / "howto" / f"{name}.yaml").read_text())
+    shown = [b for b in blocks() if b.page == "docs/howto.md" and b.language == "yaml"]
+    assert whole in [yaml.safe_load(block.text) for block in shown]
+
+
+def test_kubeadm_mounts_what_the_page_on_installing_mounts() -> None:
+    """``kubeadm upgrade`` makes the static pod of this: the same flag, and the same files."""
+    config = yaml.safe_load((ROOT / "examples" / "howto" / "kubeadm.yaml").read_text())["scheduler"]
+    (block,) = [
+        b for b in blocks() if b.page == "docs/install.md" and "- kube-scheduler\n" in b.text
+    ]
+    spec: dict[str, Any] = yaml.safe_load(block.text)["spec"]
+    (container,) = spec["containers"]
+    flags = [f"--{flag['name']}={flag['value']}" for flag in config["extraArgs"]]
+    assert set(flags) <= set(container["command"])
+    mounts = {m["name"]: (m["mountPath"], m["readOnly"]) for m in container["volumeMounts"]}
+    hosts = {v["name"]: (v["hostPath"]["path"], v["hostPath"]["type"]) for v in spec["volumes"]}
+    extra = config["extraVolumes"]
+    assert {v["name"]: (v["mountPath"], v["readOnly"]) for v in extra} == mounts
+    assert {v["name"]: (v["hostPath"], v["pathType"]) for v in extra} == hosts
+
+
+@pytest.mark.parametrize(
+    ("whole", "part", "is_in"),
+    [
+        ({"a": [{"b": 1, "c": 2}], "d": 3}, {"a": [{"b": 1}]}, True),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, False),
+        ({"a": 1}, {"b": 1}, False),
+    ],
+)
+def test_an_excerpt_is_found(whole: Any, part: Any, is_in: bool) -> None:
+    assert contains(whole, part) is is_in

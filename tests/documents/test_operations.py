@@ -1,0 +1,46 @@
+"""docs/operations.md says what the manifests and the metrics have."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.documents.blocks import ROOT
+from tests.manifests.building import agent_container, container, the
+
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.parametrize("part", ["extender", "agent"])
+def test_the_sizes_are_those_of_the_manifests(part: str) -> None:
+    row = re.search(rf"^\| {part} \| (.*) \| (.*) CPU, (.*) \| (.*) \|$", PAGE, re.MULTILINE)
+    assert row is not None
+    found = (container() if part == "extender" else agent_container())["resources"]
+    assert found["requests"] == {"cpu": row[2], "memory": row[3]}
+    assert found["limits"] == {"memory": row[4]}, "the page says that there is no CPU limit"
+
+
+def test_there_are_so_many_replicas() -> None:
+    assert f"| extender | {the('Deployment')['spec']['replicas']} replicas |" in PAGE
+
+
+def test_every_metric_is_one_of_the_reference() -> None:
+    extender = set(re.findall(r"`([a-z_]+)[`{]", (DOCS / "metrics.md").read_text()))
+    agent = set(re.findall(r"`([a-z_]+)[`{]", (DOCS / "agent.md").read_text()))
+    known = {f"gpu_topology_{name}" for name in extender}
+    known |= {f"gpu_topology_agent_{name}" for name in agent}
+    named = set(re.findall(r"`(gpu_topology_[a-z_]+)[`{]", PAGE))
+    assert len(named) > 4
+    assert named <= known
+
+
+def test_what_is_said_of_speed_is_what_was_measured() -> None:
+    speed = (DOCS / "speed.md").read_text()
+    assert "5,000 nodes and 40,000 pods" in speed
+    assert "| resident memory then | 211 MiB | 196 MiB |" in speed
+    assert "| most memory ever | 365 MiB | 202 MiB |" in speed
+    assert "| ours | 35 | 0.61 | 28 | 0.93 | 13.0 |" in speed
+    assert "it held 196 MiB when it was ready, and 202 MiB at most" in PAGE
+    assert "13 ms for each pod" in PAGE

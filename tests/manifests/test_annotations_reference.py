@@ -1,0 +1,71 @@
+"""docs/annotations.md says of the annotations what the code says."""
+
+from __future__ import annotations
+
+import pytest
+
+from manifests.annotationsreference import (
+    BEGIN,
+    ENTRIES,
+    PAGE,
+    absent,
+    allowed,
+    answer,
+    made,
+    main,
+)
+from scheduler_extender.annotations import KEYS, PREFIX
+from scheduler_extender.membership import GROUP_KEYS
+
+
+def test_the_page_is_what_the_code_makes() -> None:
+    assert made(PAGE.read_text()) == PAGE.read_text(), "run make reference"
+
+
+def test_check_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0
+    assert capsys.readouterr().out == "as the code has it\n"
+
+
+def test_every_key_is_there_in_the_order_of_the_code() -> None:
+    assert list(ENTRIES) == [*KEYS, *GROUP_KEYS]
+
+
+@pytest.mark.parametrize("key", ENTRIES)
+def test_an_example_is_taken_by_one_machine_and_not_by_the_other(key: str) -> None:
+    takes, refuses = ENTRIES[key].asked
+    assert "guaranteed." in (answer(key, takes), answer(key, refuses))
+    assert answer(key, takes) != answer(key, refuses)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "default"),
+    [
+        ("link", "nvlink, pix, pxb, phb, node", "–"),
+        ("nic", "pix, pxb, phb, node", "–"),
+        ("shape", "pairwise, ring, connected", "pairwise"),
+        ("sharing", "exclusive, shared", "shared"),
+        ("policy", "required, preferred", "required"),
+        ("same-numa", "true, false", "false"),
+        ("min-nvlinks", "whole numbers from 1 to 18", "–"),
+        ("group-size", "whole numbers from 2 to 4096", "–"),
+    ],
+)
+def test_allowed_values_are_those_that_the_parser_names(
+    key: str, values: str, default: str
+) -> None:
+    assert (allowed(key), absent(key)) == (values, default)
+
+
+def test_what_is_changed_by_hand_is_made_again() -> None:
+    page = PAGE.read_text()
+    changed = page.replace(f"    {PREFIX}link: nvlink\n", f"    {PREFIX}link: pix\n", 1)
+    assert changed != page
+    assert made(changed) == page
+
+
+def test_a_page_without_marks_is_told() -> None:
+    with pytest.raises(ValueError, match="2 times"):
+        made(f"# Annotations\n{BEGIN}\n")
+    with pytest.raises(ValueError, match="lacks a line"):
+        made(f"# Annotations\n{BEGIN}\n{BEGIN}\n")
