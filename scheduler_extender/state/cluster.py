@@ -92,7 +92,7 @@ class Cluster(GroupBoard):
         self, topology: NodeTopology, report: Report | None, uid: str, age: float
     ) -> TakenRecord:
         """Take a record in."""
-        before = self._facts(topology.name)
+        before, report = transitions.without_released(self._facts(topology.name), report)
         known, anew = before.report, uid != before.record_uid
         if report is not None and known is not None and not anew and not report.follows(known):
             self.reports_out_of_order += 1
