@@ -6,7 +6,8 @@ they are free to whoever is admitted from now on, and are taken out of the repor
 left to :mod:`.ledger`, for which the devices may be released at any moment:
 
 * Somebody is unreported, who may have been admitted while the pod held its devices.
-* We did not see the pod succeed, but find it so in a list: then we do not know who came before.
+* We did not see the pod succeed, but find it so in a list: others may have come before that, of
+  which we hear only later.
 
 A failed pod is none of these: others than its kubelet write that phase, too.
 

@@ -102,11 +102,12 @@ def without_record(facts: NodeFacts, problem: str | None = None) -> NodeFacts:
     return replace(facts, topology=None, report=None, problem=problem, record_uid="")
 
 
-def with_pod(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
-    """A pod is bound here, or has changed."""
+def with_pod(facts: NodeFacts, pod: PodRecord, *, listed: bool = False) -> NodeFacts:
+    """A pod is bound here, or has changed. With ``listed`` others may have come before that, of
+    which we hear only later."""
     before = facts.pods.get(pod.uid)
     facts = facts.changed(pods=facts.pods.with_pod(pod)).without_old_departed()
-    return with_success(facts, before, pod)
+    return facts if listed else with_success(facts, before, pod)
 
 
 def without_pod(facts: NodeFacts, uid: PodUid) -> NodeFacts:

@@ -10,10 +10,12 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod, switched, unreported
+from tests.scheduler_extender.conftest import raw
 from tests.scheduler_extender.serving import Clock
 from topology.core.availability import Availability, Holder
 from topology.core.devices import DeviceId, NodeName, PodUid
@@ -112,6 +114,16 @@ def test_a_pod_that_a_list_shows_as_succeeded_may_have_done_so_after_others_came
     cluster.put_record(NODE, report(1, shown("first", 1, 2)))
     succeed(cluster)
     assert available(cluster) == Availability(0b1001, releasing=(Holder(0b0110),))
+
+
+def test_a_list_may_show_the_end_of_one_pod_before_the_start_of_another(cluster: Cluster) -> None:
+    """Both happened while the watch was broken, and the list names them in another order."""
+    sink = PodSink(cluster)
+    first = pod(2, name="first", uid="first", node="node", phase="Succeeded")
+    sink.replace([raw(first), raw(pod(1, name="other", uid="other", node="node"))], "9")
+    now = available(cluster)
+    assert now.releasing == (Holder(0b0110),)
+    assert now.unreported == (unreported(1),)
 
 
 def test_an_agent_that_cannot_see_the_kubelet_vouches_for_nothing(cluster: Cluster) -> None:
