@@ -275,6 +275,7 @@ class Cluster(GroupBoard):
         elif pod.uid not in self._in_flight:
             self._groups.expect(pod)
         self._take_kept_place(pod)
+        self._note_wish(pod)
         if earlier is None and isinstance(pod.request, GpuRequest):
             self._lookup.observe(pod.request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
