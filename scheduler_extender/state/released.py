@@ -20,14 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import PodUid
 from topology.core.report import Report
-
-if TYPE_CHECKING:
-    from scheduler_extender.state.node import NodeFacts
-    from scheduler_extender.state.pods import PodRecord
 
 SUCCEEDED = "Succeeded"
 
