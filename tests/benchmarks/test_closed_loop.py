@@ -189,7 +189,7 @@ def test_a_blind_extender_does_not_promise() -> None:
 
 def test_force_deletions_that_nobody_sees_break_nothing() -> None:
     faults = Faults(forced=0.3, blind_every=30.0)
-    happened = kept(Play("extender", 400, 171, foreign=0.0, runs=20.0, faults=faults))
+    happened = kept(Play("extender", 400, 174, foreign=0.0, runs=20.0, faults=faults))
     assert happened["forced"] > 50
     assert happened["blindings"] > 5
     assert happened["blind"] == 0
