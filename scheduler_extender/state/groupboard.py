@@ -60,7 +60,6 @@ class GroupBoard(Board):
     def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
         """A group without one of its pods, and the domains of the nodes, at this moment."""
         with self._lock:
-            self._racks.wanted |= membership.domain == NVLINK_DOMAIN
             domains = self._domains.of(membership.domain or NODE, self._nodes)
             standing = self._groups.standing(membership.group, but)
             return GroupLook(standing, domains, self._groups.starts, self._groups.changes)

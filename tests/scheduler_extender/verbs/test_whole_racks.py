@@ -43,6 +43,13 @@ def hold(scheduler: Scheduler, name: str, node: str, gpus: int = 4) -> PodRecord
     return bound
 
 
+def wait(scheduler: Scheduler, manifest: dict[str, Any]) -> None:
+    """A pod that waits, as the watch brings it."""
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    scheduler.cluster.put_pod(found)
+
+
 def add_machine(cluster: Cluster, name: str, kind: str = "dgx1-v100") -> None:
     cluster.put_record(machine(kind).topology(name), Report())
 
@@ -55,7 +62,7 @@ def scheduler() -> Scheduler:
     add_machine(found.cluster, OUTSIDE)
     found.names.append(OUTSIDE)
     hold(found, "other", "b-00")
-    assert found.passing(member("train-0", size=6)) == rack("a", 6)
+    wait(found, member("train-0", size=6))
     return found
 
 
@@ -100,31 +107,23 @@ def test_where_nobody_asks_for_racks_a_tray_is_a_node_like_any_other() -> None:
     pair = single(gpus=2, **NVLINK)
     assert best(scheduler, pair) == set(rack("a", 6)), "a tray loses less than a DGX-1V"
     scheduler.filter(member("train-0", size=6))
+    assert best(scheduler, pair) == set(rack("a", 6)), "a question alone changes nothing"
+    wait(scheduler, member("train-0", size=6))
     assert best(scheduler, pair) == {OUTSIDE}
-
-
-def test_a_restart_finds_the_groups_that_ask_for_racks() -> None:
-    scheduler = Scheduler({"a": 6})
-    add_machine(scheduler.cluster, OUTSIDE)
-    scheduler.names.append(OUTSIDE)
-    waiting = pod_record(msgspec.convert(member("train-0", size=6), Pod), MANAGED)
-    assert waiting is not None
-    scheduler.cluster.put_pod(waiting)
-    assert best(scheduler, single(gpus=2, **NVLINK)) == {OUTSIDE}
 
 
 def test_a_machine_with_an_nvlink_domain_of_its_own_is_no_rack() -> None:
     scheduler = Scheduler({"alone": 1})
     add_machine(scheduler.cluster, OUTSIDE)
     scheduler.names.append(OUTSIDE)
-    scheduler.filter(member("train-0", size=2))
+    wait(scheduler, member("train-0", size=2))
     assert best(scheduler, single(gpus=4, **NVLINK)) == {"alone-00"}
 
 
 def test_of_many_racks_the_fullest_stands_out() -> None:
     names = [f"rack{i:02}" for i in range(40)]
     scheduler = Scheduler(dict.fromkeys(names, 3))
-    scheduler.filter(member("train-0", size=3))
+    wait(scheduler, member("train-0", size=3))
     for i, name in enumerate(names[:36]):
         hold(scheduler, f"held-{i}", f"{name}-00", 1 + i % 4)
         hold(scheduler, f"more-{i}", f"{name}-01", 1 + i % 3)
