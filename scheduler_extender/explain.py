@@ -17,7 +17,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, unconstrained
 from scheduler_extender.state.enquiry import enquire_at, scores
 from scheduler_extender.state.groupenquiry import gather
-from scheduler_extender.state.members import as_member
+from scheduler_extender.state.members import as_member, rack_rooms
 from scheduler_extender.state.node import NodeFacts
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName, PodUid
@@ -106,10 +106,11 @@ def answers(
     against itself: this node answers as it did before the pod came, and has no score, since scores
     compare nodes as they are. ``membership`` is the pod's; its group is asked as it is now.
     """
+    rooms = rack_rooms(cluster, request, membership, [facts.name for facts in seen.nodes])
     if membership is None:
-        return _each_for_itself(cluster, seen, request, asking)
+        return _each_for_itself(cluster, seen, request, asking, rooms)
     member = as_member(cluster, asking or PodUid(""), membership, request)
-    rows = _each_for_itself(cluster, seen, member.request, asking)
+    rows = _each_for_itself(cluster, seen, member.request, asking, rooms)
     if not member.bound_to_domain:
         return rows
     on = {facts.name for facts in seen.nodes if counts_on(asking, facts)}
@@ -130,7 +131,11 @@ def answers(
 
 
 def _each_for_itself(
-    cluster: Cluster, seen: ClusterFacts, request: GpuRequest, asking: PodUid | None
+    cluster: Cluster,
+    seen: ClusterFacts,
+    request: GpuRequest,
+    asking: PodUid | None,
+    rooms: list[int] | None,
 ) -> list[Answer]:
     """Every node's own answer."""
     strict = _strict(request)
@@ -139,7 +144,12 @@ def _each_for_itself(
     handed_out: dict[State, Assessment | None] = {}
     rows = []
     for facts, state, scored, (_, decision), (_, told) in zip(
-        seen.nodes, asked.states, scores(request, asked), asked.each(), stern.each(), strict=True
+        seen.nodes,
+        asked.states,
+        scores(request, asked, rooms),
+        asked.each(),
+        stern.each(),
+        strict=True,
     ):
         if asking is not None and counts_on(asking, facts):
             rows.append(_without(cluster, seen, facts, asking, request, strict))

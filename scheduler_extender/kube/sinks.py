@@ -203,7 +203,7 @@ class PodSink:
             for pod in sorted(pods, key=_when_answered):
                 seen.add(PodUid(pod.metadata.uid))
                 try:
-                    self._take(pod)
+                    self._take(pod, listed=True)
                 except Exception as error:  # noqa: BLE001 (told, and the next one is taken)
                     _tell(error)
         self._cluster.keep_pods(seen, version_of(resource_version))
@@ -222,13 +222,13 @@ class PodSink:
         text = bytes(obj)
         return any(name in text for name in self._named)
 
-    def _take(self, pod: Pod) -> None:
+    def _take(self, pod: Pod, *, listed: bool = False) -> None:
         managed = self._cluster.settings.managed
         record = pod_record(pod, managed)
         try:
             if record is not None:
                 age = 0.0 if record.started is None else self._now() - record.started
-                self._cluster.put_pod(record, age)
+                self._cluster.put_pod(record, age, listed=listed)
         finally:
             # Whatever else fails: a takeover has to know every pod that could be bound.
             if self._bindable is not None:

@@ -92,7 +92,7 @@ class Cluster(GroupBoard):
         self, topology: NodeTopology, report: Report | None, uid: str, age: float
     ) -> TakenRecord:
         """Take a record in."""
-        before = self._facts(topology.name)
+        before, report = transitions.without_released(self._facts(topology.name), report)
         known, anew = before.report, uid != before.record_uid
         if report is not None and known is not None and not anew and not report.follows(known):
             self.reports_out_of_order += 1
@@ -205,18 +205,19 @@ class Cluster(GroupBoard):
 
     # Pods.
 
-    def put_pod(self, pod: PodRecord, age: float = 0.0) -> None:
+    def put_pod(self, pod: PodRecord, age: float = 0.0, *, listed: bool = False) -> None:
         """Take in a pod as it is now; a bind in flight that it confirms retires.
 
         ``age`` is how many seconds ago its kubelet admitted or refused it, by the kubelet's word;
-        it counts where we see the pod for the first time. A refusal is told outside the lock.
+        it counts where we see the pod for the first time. A pod that is ``listed`` is one of many
+        that may have changed meanwhile, in whatever order. A refusal is told outside the lock.
         """
         told = None
         with self._lock:
             earlier = self._pods.get(pod.uid)
             if pod.node is not None:
                 pod = with_promise_of(pod, earlier, self.bind_in_flight(pod.uid))
-            self._take_pod(pod, earlier)
+            self._take_pod(pod, earlier, listed=listed)
             if pod.node is not None:
                 before = self._facts(pod.node)
                 if self._take_answer(pod, earlier, age) and earlier is not None:
@@ -258,7 +259,7 @@ class Cluster(GroupBoard):
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.faults.note(before.name, error)
 
-    def _take_pod(self, pod: PodRecord, earlier: PodRecord | None) -> None:
+    def _take_pod(self, pod: PodRecord, earlier: PodRecord | None, *, listed: bool) -> None:
         if earlier == pod:
             return
         if earlier is not None and earlier.node is not None and pod.node is None:
@@ -274,6 +275,7 @@ class Cluster(GroupBoard):
         elif pod.uid not in self._in_flight:
             self._groups.expect(pod)
         self._take_kept_place(pod)
+        self._note_wish(pod)
         if earlier is None and isinstance(pod.request, GpuRequest):
             self._lookup.observe(pod.request)
         if pod.ended and not (earlier is not None and earlier.ended) and pod.node is not None:
@@ -281,7 +283,7 @@ class Cluster(GroupBoard):
         if earlier is not None and earlier.node not in (None, pod.node):
             self._put(transitions.without_pod(self._facts(earlier.node), pod.uid))
         if pod.node is not None:
-            self._put(transitions.with_pod(self._facts(pod.node), pod))
+            self._put(transitions.with_pod(self._facts(pod.node), pod, listed=listed))
 
     def drop_pod(self, uid: PodUid, version: int | None = None) -> None:
         """Forget a pod that is gone, and a bind of it in flight.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
 
@@ -35,6 +35,8 @@ from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Prospect, RequestClasses, classes_of
 
 T = TypeVar("T")
+RACK_LEVELS = 3
+"""Levels of racks that scores tell apart, the fullest first."""
 ROUNDS = 8
 """How often nodes that change meanwhile are asked again, in one call."""
 
@@ -193,28 +195,55 @@ def _states_at(cluster: Cluster, seen: ClusterFacts, resource: str) -> list[Stat
     return found
 
 
-def scores(request: GpuRequest, answered: Answered) -> list[int]:
+def scores(
+    request: GpuRequest, answered: Answered, rooms: Sequence[int] | None = None
+) -> list[int]:
     """The score of each node beside the others, 0 to 10, in the order asked; a refused one has 0.
 
-    A node of which nothing is known, or not yet, is scored as such.
+    A node of which nothing is known, or not yet, is scored as such. ``rooms`` are what is left of
+    the nodes' racks (:meth:`.GroupBoard.rack_rooms`).
     """
-    merits = answered.merits
+    keys: Sequence[State | _InRack | None] = answered.states
+    standing: dict[State | _InRack | None, _InRack] = {s: (s, 0) for s in answered.distinct}
+    if rooms is not None:
+        in_racks = list(zip(answered.states, _levels(answered, rooms), strict=True))
+        keys, standing = in_racks, {at: at for at in set(in_racks)}
+    merits = {key: _merit_at(answered, at) for key, at in standing.items()}
     by_merit = scoring.scores(request, {*merits.values(), scoring.UNKNOWN})
-    by_state = {
-        state: 0 if decision.rejection else by_merit[merits.get(state, scoring.UNKNOWN)]
-        for state, decision in answered.decisions.items()
-    }
-    unknown = by_merit[scoring.UNKNOWN]
     of = {
-        state: by_state.get(state, unknown) if state is not None else unknown
-        for state in answered.distinct
+        key: 0 if _refused(answered, at) else by_merit[merits[key]] for key, at in standing.items()
     }
-    found = list(map(of.__getitem__, answered.states))
+    found = list(map(of.__getitem__, keys))
     if answered.undecided:
         for i, name in enumerate(answered.names):
             if name in answered.undecided and answered.undecided[name].rejection:
                 found[i] = 0
     return found
+
+
+_InRack = tuple[State | None, int]
+"""A node's state, and the level of its rack."""
+
+
+def _levels(answered: Answered, rooms: Sequence[int]) -> list[int]:
+    """The levels of the nodes' racks among those that a pod may go to: 0 for a node in no rack, 1
+    for the fullest rack, and so on. The last level is that of all the others: scores are too few to
+    tell hundreds of racks apart."""
+    asked = zip(answered.states, rooms, strict=True)
+    open_to = {room for state, room in asked if room and not _refused(answered, (state, 0))}
+    level = {room: min(i, RACK_LEVELS) for i, room in enumerate(sorted(open_to), 1)}
+    return [level.get(room, 0) for room in rooms]
+
+
+def _merit_at(answered: Answered, at: _InRack) -> Merit:
+    state, rack = at
+    found = answered.merits.get(state, scoring.UNKNOWN) if state is not None else scoring.UNKNOWN
+    return replace(found, rack=rack) if rack else found
+
+
+def _refused(answered: Answered, at: _InRack) -> bool:
+    decision = answered.decisions.get(at[0]) if at[0] is not None else None
+    return decision is not None and decision.rejection is not None
 
 
 def answer_of(cluster: Cluster, facts: NodeFacts, request: GpuRequest) -> Decision:

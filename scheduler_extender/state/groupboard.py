@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from scheduler_extender.limits import AT_ONCE_KEPT
-from scheduler_extender.membership import NODE, Membership
+from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Membership
 from scheduler_extender.state.answers import PlaceCount, State
 from scheduler_extender.state.board import Board
 from scheduler_extender.state.decision import Settings
@@ -25,6 +25,8 @@ from scheduler_extender.state.groups import (
 from scheduler_extender.state.keeping import Keeping, WaitingLook, Where, alike_nodes
 from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.racks import Racks
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
@@ -43,6 +45,7 @@ class GroupBoard(Board):
         super().__init__(clock, settings, watches)
         self._domains = Domains()
         self._groups = Groups()
+        self._racks = Racks()
         self._keeping = Keeping(None)
         self._watched: frozenset[NodeName] = frozenset()
         self._news = 0
@@ -195,6 +198,33 @@ class GroupBoard(Board):
                     self._lookup.remember_total(question, kind, domain, totals[domain])
         return totals, look.missing
 
+    def rack_rooms(self, resource: str, names: Sequence[str]) -> list[int] | None:
+        """How much is left of the rack of each node, 0 for a node in none (:mod:`.racks`).
+
+        None where that makes no difference: nobody has asked for a rack, or there is none.
+        """
+        with self._lock:
+            if not self._racks.wanted:
+                return None
+            of = self._domains.of(NVLINK_DOMAIN, self._nodes)
+            racks = [of.get(NodeName(name)) for name in names] if of else []
+            rooms = {rack: self._rack_room(rack, resource) for rack in set(racks) - {None}}
+        return [rooms.get(rack, 0) for rack in racks] if any(rooms.values()) else None
+
+    def _rack_room(self, rack: str | None, resource: str) -> int:
+        if rack is None:
+            return 0
+        known = self._racks.known(rack, resource)
+        if known is not None:
+            return known
+        trays = self._domains.names(NVLINK_DOMAIN, rack, self._nodes)
+        return self._racks.remember(rack, resource, (self._nodes[name] for name in trays))
+
+    def _note_wish(self, pod: PodRecord) -> None:
+        """Note what a pod asks for its group."""
+        if pod.membership is not None:
+            self._racks.wanted |= pod.membership.domain == NVLINK_DOMAIN
+
     def not_cordoned(self, names: Iterable[NodeName]) -> list[NodeName]:
         """The nodes to which the scheduler may send pods."""
         with self._lock:
@@ -237,6 +267,9 @@ class GroupBoard(Board):
 
     def _forget_totals(self, before: NodeFacts | None, after: NodeFacts) -> None:
         """A node has other places now, or is in other domains."""
+        if self._racks.wanted:
+            for facts in (before, after):
+                self._racks.forget(domain_of(facts, NVLINK_DOMAIN) if facts is not None else None)
         for kind in self._lookup.totalled:
             for facts in (before, after):
                 domain = domain_of(facts, kind) if facts is not None else None

@@ -10,7 +10,8 @@
    before it binds the first, and nobody tells us where the others went.
 
 The best domain is the one with the fewest places left over, and among equals the first by name: so
-racks that are in use fill up, and whole ones stay whole.
+racks that are in use fill up, and whole ones stay whole. Where domains are single nodes, those
+whose rack is in use come before those whose rack is whole (:mod:`.racks`).
 """
 
 from __future__ import annotations
@@ -230,12 +231,26 @@ class _Gatherer:
         membership = self._member.membership
         needed = max(1, (membership.size or 1) - self._look.standing.have_come)
         left = {domain: n - needed for domain, n in self._totals(candidates, keeping).items()}
-        able = sorted((d for d in left if left[d] >= 0), key=lambda d: (left[d], d))
+        able = [domain for domain, n in left.items() if n >= 0]
+        rooms = self._rack_rooms(able)
+        able.sort(key=lambda domain: (rooms.get(domain, 0), left[domain], domain))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
         said |= dict.fromkeys(able, ANOTHER_CHOSEN if membership.gang else None)
         if able:
             said[able[0]] = None
         return able
+
+    def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
+        """What is left of the racks of domains that are single nodes: whole ones are broken last.
+
+        A gang's members are all sent to one node, and bound later. What becomes of other nodes of
+        the rack meanwhile shall not make that another one.
+        """
+        membership = self._member.membership
+        if membership.gang or membership.domain != NODE:
+            return {}
+        rooms = self._cluster.rack_rooms(self._member.request.resource, domains)
+        return dict(zip(domains, rooms, strict=True)) if rooms is not None else {}
 
     def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""

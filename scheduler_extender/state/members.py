@@ -6,9 +6,10 @@ what the member asks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.membership import Membership, membership_of
+from scheduler_extender.membership import NVLINK_DOMAIN, Membership, membership_of
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
@@ -42,6 +43,16 @@ def member_of(cluster: Cluster, pod: Pod, request: GpuRequest) -> Member | None:
     if membership is None:
         return None
     return as_member(cluster, PodUid(pod.metadata.uid), membership, request)
+
+
+def rack_rooms(
+    cluster: Cluster, request: GpuRequest, membership: Membership | None, names: Sequence[str]
+) -> list[int] | None:
+    """What is left of each node's rack, for a pod that needs none (:mod:`.racks`); None where that
+    makes no difference."""
+    if membership is not None and membership.domain == NVLINK_DOMAIN:
+        return None
+    return cluster.rack_rooms(request.resource, names)
 
 
 def as_member(cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:

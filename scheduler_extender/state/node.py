@@ -63,6 +63,9 @@ class NodeFacts:
     the kubelet has admitted one, with the latest start time by its clock (minus infinity where no
     status had one).
 
+    ``released`` are pods that have succeeded and whose devices reports may show for a while yet:
+    ``report`` is without them (:mod:`.released`).
+
     ``reserved`` is the waiting pod for which a place is kept here.
 
     ``labels`` and ``taints`` are the Node object's, and ``cordoned`` says that the scheduler sends
@@ -86,6 +89,7 @@ class NodeFacts:
     departed: Mapping[PodUid, Departed] = field(default_factory=dict)
     reported: frozenset[PodUid] = frozenset()
     unsettled: frozenset[PodUid] = frozenset()
+    released: frozenset[PodUid] = frozenset()
     streaks: Mapping[str, Streaks] = field(default_factory=dict)
     admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
     resumed: float = 0.0

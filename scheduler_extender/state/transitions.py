@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from scheduler_extender.state.ledger import Departed, Leaving
 from scheduler_extender.state.node import NodeFacts, resource_of, without
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.released import still_released, with_success, without_devices_of
 from topology.core.devices import PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
@@ -58,6 +59,17 @@ def offers_the_same(report: Report, earlier: Report) -> bool:
     return offered(report) == offered(earlier)
 
 
+def without_released(facts: NodeFacts, report: Report | None) -> tuple[NodeFacts, Report | None]:
+    """A report that has come without the devices of released pods, and the facts with those of
+    these pods that may be shown again."""
+    if report is None or not facts.released:
+        return facts, report
+    known = facts.report
+    older = known is not None and not report.follows(known)
+    released = facts.released if older else still_released(facts.released, report, facts.pods)
+    return facts.changed(released=released), without_devices_of(report, facts.released)
+
+
 def with_record(
     facts: NodeFacts, topology: NodeTopology, report: Report | None, uid: str
 ) -> NodeFacts:
@@ -90,9 +102,12 @@ def without_record(facts: NodeFacts, problem: str | None = None) -> NodeFacts:
     return replace(facts, topology=None, report=None, problem=problem, record_uid="")
 
 
-def with_pod(facts: NodeFacts, pod: PodRecord) -> NodeFacts:
-    """A pod is bound here, or has changed."""
-    return facts.changed(pods=facts.pods.with_pod(pod)).without_old_departed()
+def with_pod(facts: NodeFacts, pod: PodRecord, *, listed: bool = False) -> NodeFacts:
+    """A pod is bound here, or has changed. With ``listed`` others may have come before that, of
+    which we hear only later."""
+    before = facts.pods.get(pod.uid)
+    facts = facts.changed(pods=facts.pods.with_pod(pod)).without_old_departed()
+    return facts if listed else with_success(facts, before, pod)
 
 
 def without_pod(facts: NodeFacts, uid: PodUid) -> NodeFacts:
@@ -153,7 +168,9 @@ def _with_reported(facts: NodeFacts) -> NodeFacts:
         return facts
     reported = facts.reported
     if report.boot_id != facts.boot_id:
-        facts = replace(facts, boot_id=report.boot_id, departed={}, leaving={})
+        facts = replace(
+            facts, boot_id=report.boot_id, departed={}, leaving={}, released=frozenset()
+        )
         reported = frozenset()
     reported &= {pod.uid for pod in facts.all_pods}
     return facts.changed(reported=reported | {a.pod_uid for a in report.allocations})

@@ -9,7 +9,7 @@ from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import enquire, enquire_at_once, scores
 from scheduler_extender.state.groupenquiry import Gathering, gather
-from scheduler_extender.state.members import member_of
+from scheduler_extender.state.members import member_of, rack_rooms
 from scheduler_extender.wire import HostPriority, Pod
 from topology.core.devices import PodUid
 
@@ -41,7 +41,8 @@ def prioritize(
         answered = enquire_at_once(cluster, request, names, scores=True)
     else:
         answered = enquire(cluster, request, names, seconds=seconds, scores=True)
-    found = scores(request, answered)
+    membership = None if member is None else member.membership
+    found = scores(request, answered, rack_rooms(cluster, request, membership, names))
     if member is not None and member.membership.domain is not None:
         group = gather(
             cluster, member, names, late=lambda: cluster.clock() >= until, at_once=at_once

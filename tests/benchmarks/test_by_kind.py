@@ -12,6 +12,7 @@ from benchmarks.__main__ import app
 from benchmarks.figures.bykind import ByKind
 from benchmarks.promises.bykind import KINDS, WITH_FAULTS, counted, row_of
 from benchmarks.promises.plays import Play, play, play_all
+from benchmarks.promises.tally import Tally
 from topology.core.placement import verdict
 
 PLACEMENTS = 2_000
@@ -58,6 +59,12 @@ def test_the_oracle_for_groups_keeps_every_promise_and_places_more() -> None:
     assert oracle.kubelet_refusals.total() == oracle.gang_refusals.total() == 0
     assert oracle.whole_groups >= ours.whole_groups
     assert ours.whole_groups >= 0.9 * oracle.whole_groups
+    assert in_racks(ours) >= 0.8 * in_racks(oracle), "others break into whole racks"
+
+
+def in_racks(tally: Tally) -> int:
+    """The members of groups that need a good part of a whole rack."""
+    return tally.placed_by_kind["rack"] + tally.placed_by_kind["gang-rack"]
 
 
 def test_memory_that_nobody_adds_up_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

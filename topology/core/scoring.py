@@ -25,7 +25,8 @@ refused                                        0
 
 Least damage first: the distinct costs are spread evenly over the range; of equal damage the faster
 outcomes win, then the fuller node. MIG instances are all of one worth; what a placement of theirs
-damages are GPUs that nobody uses (:func:`opened_gpus`).
+damages are GPUs that nobody uses (:func:`opened_gpus`). Where groups ask for racks, a pod that
+needs none goes by the rack that it would break into (:attr:`Merit.rack`) before it goes by damage.
 
 *Quality* of a preferred placement is the mean of two shares: of the outcomes that satisfy the
 constraints, and of the bandwidth that they reach (best ring, mean over outcomes) in the best that
@@ -122,7 +123,9 @@ class Merit:
     ``damage`` is in GPUs of worth; ``ring`` in GB/s, ``ceiling`` the best the hardware could give;
     ``left`` counts the devices left after the placement. ``known`` is false without a report,
     ``measured`` where the damage is too much to work out: then the score is in the middle.
-    ``may_refuse`` says that the kubelet may refuse the pod.
+    ``may_refuse`` says that the kubelet may refuse the pod. ``rack`` is the level of the rack that
+    a pod which needs none would break into here: 0 on a node in no rack, else more where more of
+    its rack is free.
     """
 
     verdict: Verdict
@@ -134,6 +137,7 @@ class Merit:
     known: bool = True
     measured: bool = True
     may_refuse: bool = False
+    rack: int = 0
 
 
 UNKNOWN = Merit(Verdict.POSSIBLE, known=False)
@@ -236,8 +240,8 @@ def _preferred_scores(known: list[Merit]) -> dict[Merit, int]:
 def _spread(merits: list[Merit], span: Span) -> dict[Merit, int]:
     """The highest score for the least cost down to the lowest; all of one cost get the highest."""
 
-    def cost(m: Merit) -> tuple[float, float, int]:
-        return (round(m.damage, 6), -round(m.ring, 3), m.left)
+    def cost(m: Merit) -> tuple[int, float, float, int]:
+        return (m.rack, round(m.damage, 6), -round(m.ring, 3), m.left)
 
     measured = [m for m in merits if m.measured]
     costs = sorted({cost(m) for m in measured})

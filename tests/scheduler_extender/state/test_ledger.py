@@ -131,7 +131,7 @@ def test_what_init_containers_hold_is_not_forgotten_with_the_pod_that_has_ended(
     hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
     cluster.put_pod(hungry)
     cluster.put_record(NODE, Report("boot", 1, allocations=(shown("uid-1", 0, name="a"),)))
-    cluster.put_pod(replace(hungry, phase="Succeeded"))
+    cluster.put_pod(replace(hungry, phase="Failed"))
     cluster.drop_pod(hungry.uid, 7)
     now = cluster.facts(NODE.name).availability(GPU)
     assert now == Availability(0b1110, releasing=(Holder(0b0001, 2),))
