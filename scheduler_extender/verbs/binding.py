@@ -17,7 +17,7 @@ from typing import Protocol, TypedDict, TypeVar
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, sets_of
+from scheduler_extender.state.decision import SIBLINGS, Decision, sets_of
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.groupenquiry import gather, kept_elsewhere
 from scheduler_extender.state.groups import KEPT
@@ -287,7 +287,7 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
             without = facts.without(frozenset({pod.uid})) if asking else facts
             member = _member(cluster, pod, request)
             request = request if member is None else member.request
-            decision = answer_of(cluster, without, request)
+            request, decision = _answer(cluster, member, without, request)
             if _is_bound(cluster, pod.uid, node):
                 return None
             if decision.rejection is not None:
@@ -311,6 +311,27 @@ def _member(cluster: Cluster, pod: PodRecord, request: GpuRequest) -> Member | N
     if pod.membership is None:
         return None
     return as_member(cluster, pod.uid, pod.membership, request)
+
+
+def _answer(
+    cluster: Cluster, member: Member | None, facts: NodeFacts, request: GpuRequest
+) -> tuple[GpuRequest, Decision]:
+    """The node's answer to a bind, and the request that it answers.
+
+    Siblings that may come first refuse a member until one of them is bound. From then on a refusal
+    would leave the gang bound in part for sure, and siblings that are still to come are decided
+    about beside our reservation. So where something has changed since filter, such as a sibling's
+    end, the member takes what it is promised by itself.
+    """
+    decision = answer_of(cluster, facts, request)
+    if decision.rejection == SIBLINGS and member is not None and _is_begun(cluster, member):
+        return request.alone, answer_of(cluster, facts, request.alone)
+    return request, decision
+
+
+def _is_begun(cluster: Cluster, member: Member) -> bool:
+    """Whether another member of the group is bound and lives, or its bind is in flight."""
+    return bool(cluster.standing(member.membership, member.uid).living)
 
 
 def _asked_of_group(
@@ -363,13 +384,13 @@ def _looked_at_again(cluster: Cluster, reserved: _Reserved) -> _Reserved:
     without = cluster.facts(node).without(frozenset({reserved.ours.uid}))
     if without.key(request.resource) == reserved.facts.key(request.resource):
         return reserved
-    decision = answer_of(cluster, without, request)
+    request, decision = _answer(cluster, member, without, request)
     if decision.rejection is not None:
         raise _refused_here(reserved.ours, without, decision.rejection)
     if _is_guaranteed(decision) and not _is_guaranteed(reserved.decision):
         return reserved
     sets = _sets_of(cluster, without, request, decision)
-    return replace(reserved, decision=decision, facts=without, sets=sets)
+    return replace(reserved, request=request, decision=decision, facts=without, sets=sets)
 
 
 def _requires(reserved: _Reserved) -> bool:
