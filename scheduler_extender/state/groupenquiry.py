@@ -7,7 +7,8 @@
    nodes of their domain, as if these members were bound there. They are kept group by group, the
    first to start first, on the nodes with most places, so that all groups see the same ones.
 4. A gang that has not started goes to one domain, the best: its scheduler asks about all members
-   before it binds the first, and nobody tells us where the others went.
+   before it binds the first, and nobody tells us where the others went. For the same reason it
+   takes nothing of a node that it could leave too small for a place that is kept there.
 
 The best domain is the one with the fewest places left over, and among equals the first by name: so
 racks that are in use fill up, and whole ones stay whole.
@@ -15,7 +16,7 @@ racks that are in use fill up, and whole ones stay whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -97,10 +98,12 @@ def gather(
     late: Callable[[], bool] = lambda: False,
     at_once: bool = False,
     instead: Mapping[NodeName, NodeFacts] | None = None,
+    alone: bool = False,
 ) -> Gathering:
     """What the group says about the nodes that are ``passing`` by themselves.
 
-    ``instead`` has facts that some nodes are to be counted with, in place of their own. A place
+    ``instead`` has facts that some nodes are to be counted with, in place of their own. With
+    ``alone`` only the member itself needs a place, and none of those that come after it. A place
     that is kept for a member of the group is a place of the group. Members of a gang are bound at
     the same time, and each takes a place that another has counted. So a refusal counts only if
     no member has come or gone meanwhile. After some tries the lock of the cluster is held, for
@@ -113,7 +116,8 @@ def gather(
         counted = {**_with_own_places(cluster, member), **(instead or {})}
         if counted and at_once:
             raise NotAtOnceError
-        found = _Gatherer(cluster, member, look, late, at_once, counted).through(passing)
+        asking = _Gatherer(cluster, member, look, late, at_once, counted, alone)
+        found = asking.through(passing)
         found.settled = not found.refuses or look.changes == cluster.group_changes
         return found
 
@@ -177,6 +181,7 @@ class _Gatherer:
         late: Callable[[], bool],
         at_once: bool,
         instead: Mapping[NodeName, NodeFacts],
+        alone: bool = False,
     ) -> None:
         self._cluster = cluster
         self._member = member
@@ -184,6 +189,7 @@ class _Gatherer:
         self._late = late
         self._at_once = at_once
         self._instead = instead
+        self._alone = alone
         self._found = Gathering(starts=look.starts)
         self._nothing_left: set[NodeName] = set()
 
@@ -228,7 +234,7 @@ class _Gatherer:
         """The candidates that can hold the members to come, the best first; what is ``said`` of
         each."""
         membership = self._member.membership
-        needed = max(1, (membership.size or 1) - self._look.standing.have_come)
+        needed = self._needed()
         left = {domain: n - needed for domain, n in self._totals(candidates, keeping).items()}
         able = sorted((d for d in left if left[d] >= 0), key=lambda d: (left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
@@ -237,10 +243,20 @@ class _Gatherer:
             said[able[0]] = None
         return able
 
+    def _needed(self) -> int:
+        """How many members need a place, this one among them."""
+        to_come = (self._member.membership.size or 1) - self._look.standing.have_come
+        return 1 if self._alone else max(1, to_come)
+
+    def _scattered(self) -> int:
+        """How many members may come to any node that passes; 0 where they come one by one."""
+        return self._needed() if self._member.membership.gang and not self._alone else 0
+
     def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
         membership = self._member.membership
-        question = PlaceCount(self._member.request, min(membership.size or 1, MOST_PLACES))
+        request = self._member.request.alone if self._alone else self._member.request
+        question = PlaceCount(request, min(membership.size or 1, MOST_PLACES))
         totals = self._remembered_totals(question, membership.domain or "", candidates)
         if keeping.kept:
             self._take_shares(question, keeping, totals)
@@ -265,6 +281,9 @@ class _Gatherer:
             asked = replace(question, kept=beside)
             totals[domain] -= self._remembered(asked, [name])[name]
         places = self._places(with_arrivals(facts, beside), question)
+        if beside and self._may_spoil(question.request, beside):
+            before = self._places(facts, question)
+            places = 0 if places < min(before, self._scattered()) else places
         totals[domain] += places
         self._nothing_left -= {name}
         if beside and not places:
@@ -275,7 +294,7 @@ class _Gatherer:
         membership = self._member.membership
         kind, group = membership.domain or "", membership.group
         inside = keeping.by_domain(kind, self._look.domains)
-        known = keeping.shares_of(question, kind, group)
+        known = keeping.shares_of(question, kind, group, self._scattered())
         for domain in totals.keys() & inside.keys():
             share = known.get(domain)
             if share is None:
@@ -299,9 +318,26 @@ class _Gatherer:
                 full.update(names)
                 continue
             after = self._remembered(replace(question, kept=beside), names)
+            if self._may_spoil(question.request, beside):
+                most = self._scattered()
+                after = {n: left if left >= min(before[n], most) else 0 for n, left in after.items()}
             fewer += sum(before.values()) - sum(after.values())
             full |= {name for name in names if not after[name]}
         return Share(fewer, frozenset(full))
+
+    def _may_spoil(self, request: GpuRequest, beside: Iterable[Arrivals]) -> bool:
+        """Whether it depends on where the members of a gang go if these places are left elsewhere.
+
+        Of two trays with four free GPUs each, five members with one GPU may leave a pair on one, or
+        one GPU on the one and two on the other. Where a member takes the GPUs of one or more such
+        places, or the gang comes one by one, as many are left in any case.
+        """
+        each = request.effective_count
+        return self._scattered() > 0 and any(
+            arrivals.request.resource == request.resource
+            and each % max(1, arrivals.request.effective_count) != 0
+            for arrivals in beside
+        )
 
     def _remembered_totals(
         self, question: PlaceCount, kind: str, candidates: Collection[str]

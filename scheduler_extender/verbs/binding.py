@@ -339,14 +339,16 @@ def _asked_of_group(
 ) -> int | None:
     """How often a group had started when the pod's group agreed to the node; None where nobody had
     to be asked. ``again`` says that the facts are without a bind of the pod that is in flight.
-    Raises :class:`BindError` where the group's domain is another, or cannot hold it.
+    Raises :class:`BindError` where the group's domain is another, or cannot hold it: of a gang that
+    is bound in part, not even this member.
     """
     if member is None or not member.bound_to_domain:
         return None
     until = cluster.clock() + VERB_SECONDS
     instead = {facts.name: facts} if again else None
     late = partial(_is_late, cluster, until)
-    found = gather(cluster, member, [facts.name], late=late, instead=instead)
+    alone = member.membership.gang and _is_begun(cluster, member)
+    found = gather(cluster, member, [facts.name], late=late, instead=instead, alone=alone)
     if found.late:
         raise BindError(STILL_COUNTING)
     why = found.rejections.get(facts.name)

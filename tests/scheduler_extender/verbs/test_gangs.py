@@ -259,3 +259,30 @@ def test_a_place_that_can_be_kept_nowhere_else_is_not_given_to_a_gang() -> None:
     beside = pod(2, name="beside", uid="beside")
     assert scheduler.bind(beside, "a-00") == "", "plain pods know nothing of kept places"
     assert scheduler.bind(pods[0], "a-00") in (KEPT.reason, TOO_SMALL.reason)
+
+
+@pytest.mark.parametrize("size", [4, 6])
+def test_wherever_a_gang_is_sent_the_place_kept_for_another_group_is_left(size: int) -> None:
+    """Two trays have four free GPUs each, and a pair is to come. Six members leave room for it if
+    four of them go to one tray, and not if three go to each: so they are not sent to both."""
+    scheduler = Scheduler({"a": 3})
+    assert scheduler.bind(member("b0", "other", 2, 2), "a-02") == ""
+    assert scheduler.bind(pod(2, name="plain", uid="plain"), "a-02") == ""
+    pods = [member(f"g{i}", "", size, 1, labels={LABEL: "g"}) for i in range(size)]
+    passing = [scheduler.passing(each) for each in pods]
+    assert passing == [["a-01"] if size == 4 else []] * size
+    if size == 4:
+        assert [scheduler.bind(each, "a-01") for each in pods] == [""] * 4
+        assert scheduler.bind(member("b1", "other", 2, 2), "a-00") == ""
+
+
+def test_a_gang_that_is_bound_in_part_needs_no_place_for_who_comes_after() -> None:
+    """A member is deleted by force before the last bind: there is a place for the last member, and
+    none for who will be created in place of the deleted one."""
+    scheduler = Scheduler({"a": 1})
+    pods = [member(f"g{i}", "", 4, 1, labels={LABEL: "g"}) for i in range(4)]
+    for each in pods:
+        assert scheduler.passing(each) == rack("a", 1)
+    assert [scheduler.bind(each, "a-00") for each in pods[:3]] == [""] * 3
+    scheduler.cluster.drop_pod(PodUid("uid-g0"), 9)
+    assert scheduler.bind(pods[3], "a-00") == ""
