@@ -16,6 +16,7 @@ from scheduler_extender.state.board import Board
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.domains import Domains, domain_of, same_domains
 from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.gangdomains import ANYWHERE, Direction, GangDomains
 from scheduler_extender.state.groups import (
     GroupLook,
     Groups,
@@ -44,6 +45,7 @@ class GroupBoard(Board):
         super().__init__(clock, settings, watches)
         self._domains = Domains()
         self._groups = Groups()
+        self._gangs = GangDomains()
         self._keeping = Keeping(None)
         self._watched: frozenset[NodeName] = frozenset()
         self._news = 0
@@ -139,6 +141,22 @@ class GroupBoard(Board):
         """What the other members of a gang ask that we know to wait for their binds."""
         with self._lock:
             return self._groups.expected(membership.group, but)
+
+    def direction_of(self, membership: Membership, uid: PodUid) -> Direction:
+        """Where a member of a gang has to go since its siblings were sent there just now."""
+        if not membership.gang:
+            return ANYWHERE
+        with self._lock:
+            return self._gangs.of(membership.group, uid, self.clock())
+
+    def note_direction(self, membership: Membership, uid: PodUid, domain: str | None) -> None:
+        """Filter has sent a member of a gang to a domain, or nowhere (None). Of a gang that has
+        started nothing is noted: its domain is where its members are."""
+        if not membership.gang:
+            return
+        with self._lock:
+            if not self._groups.standing(membership.group, uid).living:
+                self._gangs.answered(membership.group, uid, domain, self.clock())
 
     @property
     def group_starts(self) -> int:

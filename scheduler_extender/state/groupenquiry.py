@@ -27,6 +27,7 @@ from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arriva
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import places
 from scheduler_extender.state.enquiry import ROUNDS, OutOfTimeError, in_time
+from scheduler_extender.state.gangdomains import ANYWHERE, Direction
 from scheduler_extender.state.groups import (
     ANOTHER_CHOSEN,
     DISAGREE,
@@ -99,11 +100,13 @@ def gather(
     at_once: bool = False,
     instead: Mapping[NodeName, NodeFacts] | None = None,
     alone: bool = False,
+    direction: Direction = ANYWHERE,
 ) -> Gathering:
     """What the group says about the nodes that are ``passing`` by themselves.
 
     ``instead`` has facts that some nodes are to be counted with, in place of their own. With
-    ``alone`` only the member itself needs a place, and none of those that come after it. A place
+    ``alone`` only the member itself needs a place, and none of those that come after it.
+    ``direction`` is where a gang that has not started is sent. A place
     that is kept for a member of the group is a place of the group. Members of a gang are bound at
     the same time, and each takes a place that another has counted. So a refusal counts only if
     no member has come or gone meanwhile. After some tries the lock of the cluster is held, for
@@ -116,7 +119,7 @@ def gather(
         counted = {**_with_own_places(cluster, member), **(instead or {})}
         if counted and at_once:
             raise NotAtOnceError
-        asking = _Gatherer(cluster, member, look, late, at_once, counted, alone)
+        asking = _Gatherer(cluster, member, look, late, at_once, counted, alone, direction)
         found = asking.through(passing)
         found.settled = not found.refuses or look.changes == cluster.group_changes
         return found
@@ -182,6 +185,7 @@ class _Gatherer:
         at_once: bool,
         instead: Mapping[NodeName, NodeFacts],
         alone: bool = False,
+        direction: Direction = ANYWHERE,
     ) -> None:
         self._cluster = cluster
         self._member = member
@@ -190,6 +194,7 @@ class _Gatherer:
         self._at_once = at_once
         self._instead = instead
         self._alone = alone
+        self._direction = direction
         self._found = Gathering(starts=look.starts)
         self._nothing_left: set[NodeName] = set()
 
@@ -234,11 +239,13 @@ class _Gatherer:
         """The candidates that can hold the members to come, the best first; what is ``said`` of
         each."""
         membership = self._member.membership
-        needed = self._needed()
+        needed, rank = self._needed(), self._direction.rank
         left = {domain: n - needed for domain, n in self._totals(candidates, keeping).items()}
-        able = sorted((d for d in left if left[d] >= 0), key=lambda d: (left[d], d))
+        able = sorted((d for d in left if left[d] >= 0), key=lambda d: (rank(d), left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
         said |= dict.fromkeys(able, ANOTHER_CHOSEN if membership.gang else None)
+        if at is None and self._direction.domain is not None:
+            able = [domain for domain in able if domain == self._direction.domain]
         if able:
             said[able[0]] = None
         return able
@@ -320,7 +327,7 @@ class _Gatherer:
             after = self._remembered(replace(question, kept=beside), names)
             if self._may_spoil(question.request, beside):
                 most = self._scattered()
-                after = {n: left if left >= min(before[n], most) else 0 for n, left in after.items()}
+                after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())
             full |= {name for name in names if not after[name]}
         return Share(fewer, frozenset(full))

@@ -74,7 +74,8 @@ class Keeping:
     """The places that are kept at one moment, node by node and group by group.
 
     ``shares`` remembers what they take from domains, by the question, the kind of domain, the group
-    that asks, if places are kept for it, and how many of its members come at once; ``inside`` the nodes with kept places by domain.
+    that asks, if places are kept for it, and how many of its members come at once; ``inside`` has
+    the nodes with kept places by domain.
     """
 
     version: Hashable

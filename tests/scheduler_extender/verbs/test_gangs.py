@@ -286,3 +286,20 @@ def test_a_gang_that_is_bound_in_part_needs_no_place_for_who_comes_after() -> No
     assert [scheduler.bind(each, "a-00") for each in pods[:3]] == [""] * 3
     scheduler.cluster.drop_pod(PodUid("uid-g0"), 9)
     assert scheduler.bind(pods[3], "a-00") == ""
+
+
+def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
+    """By the scheduler's count rack a is full after two members: it has heard of pods that we have
+    not. Who is asked next is not sent to another rack; when all are asked anew, all are."""
+    scheduler = Scheduler({"a": 1, "b": 2})
+    pods = [member(f"g{i}", "", 4, 1, labels={LABEL: "g"}) for i in range(4)]
+
+    def cycle() -> list[set[str]]:
+        """The racks that each member may go to; a is offered to the first two of them alone."""
+        offered = [scheduler.names] * 2 + [rack("b", 2)] * 2
+        found = [scheduler.filter(*each) for each in zip(pods, offered, strict=True)]
+        return [{name[0] for name in each.node_names or ()} for each in found]
+
+    assert cycle() == [{"a"}, {"a"}, set(), set()]
+    assert cycle() == [{"b"}] * 4
+    assert [scheduler.bind(each, "b-00") for each in pods] == [""] * 4
