@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from scheduler_extender.membership import Group
+from scheduler_extender.membership import Membership
 from topology.core.devices import PodUid
 
 SECONDS = 60.0
@@ -60,28 +60,29 @@ class _Round:
 
 
 class GangDomains:
-    """The gangs that were asked about lately. Times are in seconds of the cluster's clock."""
+    """The gangs that were asked about lately, by what their members say of them. Times are in
+    seconds of the cluster's clock."""
 
     def __init__(self) -> None:
-        self._rounds: OrderedDict[Group, _Round] = OrderedDict()
+        self._rounds: OrderedDict[Membership, _Round] = OrderedDict()
         self._members = 0
 
     def __len__(self) -> int:
         """How many members are remembered."""
         return self._members
 
-    def of(self, group: Group, uid: PodUid, now: float) -> Direction:
+    def of(self, gang: Membership, uid: PodUid, now: float) -> Direction:
         """Where a member has to go. O(1)."""
-        known = self._rounds.get(group)
+        known = self._rounds.get(gang)
         if known is None or known.until <= now:
             return ANYWHERE
         return Direction(None if uid in known.asked else known.domain, known.in_vain)
 
-    def answered(self, group: Group, uid: PodUid, domain: str | None, now: float) -> None:
+    def answered(self, gang: Membership, uid: PodUid, domain: str | None, now: float) -> None:
         """A member was sent to a domain, or nowhere. O(1), but for gangs that are forgotten."""
-        known = self._rounds.get(group)
+        known = self._rounds.get(gang)
         if known is None or known.until <= now or uid in known.asked:
-            known = self._begin(group, now)
+            known = self._begin(gang, now)
         if domain is not None:
             known.domain, known.until = domain, now + SECONDS
         elif known.domain is not None:
@@ -93,10 +94,10 @@ class GangDomains:
             _, oldest = self._rounds.popitem(last=False)
             self._members -= len(oldest.asked)
 
-    def _begin(self, group: Group, now: float) -> _Round:
+    def _begin(self, gang: Membership, now: float) -> _Round:
         """A new round; it knows which domains were in vain before, until all of it is forgotten."""
-        before = self._rounds.pop(group, None)
-        begun = self._rounds[group] = _Round(now + SECONDS)
+        before = self._rounds.pop(gang, None)
+        begun = self._rounds[gang] = _Round(now + SECONDS)
         if before is not None:
             self._members -= len(before.asked)
             if before.until > now:

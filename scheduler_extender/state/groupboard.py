@@ -147,7 +147,7 @@ class GroupBoard(Board):
         if not membership.gang:
             return ANYWHERE
         with self._lock:
-            return self._gangs.of(membership.group, uid, self.clock())
+            return self._gangs.of(membership, uid, self.clock())
 
     def note_direction(self, membership: Membership, uid: PodUid, domain: str | None) -> None:
         """Filter has sent a member of a gang to a domain, or nowhere (None). Of a gang that has
@@ -156,7 +156,7 @@ class GroupBoard(Board):
             return
         with self._lock:
             if not self._groups.standing(membership.group, uid).living:
-                self._gangs.answered(membership.group, uid, domain, self.clock())
+                self._gangs.answered(membership, uid, domain, self.clock())
 
     @property
     def group_starts(self) -> int:

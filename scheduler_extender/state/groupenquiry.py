@@ -25,8 +25,7 @@ from scheduler_extender.membership import NODE
 from scheduler_extender.state.answers import PlaceCount
 from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arrivals
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import places
-from scheduler_extender.state.enquiry import ROUNDS, OutOfTimeError, in_time
+from scheduler_extender.state.enquiry import OutOfTimeError
 from scheduler_extender.state.gangdomains import ANYWHERE, Direction
 from scheduler_extender.state.groups import (
     ANOTHER_CHOSEN,
@@ -42,17 +41,16 @@ from scheduler_extender.state.groups import (
     members_domain,
 )
 from scheduler_extender.state.keeping import (
-    Alike,
     Keeping,
     Share,
     keep,
     kept_for,
-    merged,
     without_node,
 )
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.members import Member
 from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.placecounter import PlaceCounter
 from topology.core.devices import NodeName
 from topology.core.placement import Rejection
 from topology.core.requests import GpuRequest
@@ -119,8 +117,10 @@ def gather(
         counted = {**_with_own_places(cluster, member), **(instead or {})}
         if counted and at_once:
             raise NotAtOnceError
-        asking = _Gatherer(cluster, member, look, late, at_once, counted, alone, direction)
+        counter = PlaceCounter(cluster, late, at_once=at_once)
+        asking = _Gatherer(cluster, member, look, counter, at_once, counted, alone, direction)
         found = asking.through(passing)
+        found.late = counter.late
         found.settled = not found.refuses or look.changes == cluster.group_changes
         return found
 
@@ -146,13 +146,12 @@ def kept_elsewhere(
     another group to a node that its scheduler has chosen for a later member. The gang is to be
     bound whole, so they move on, if they can. What there is no time for counts as no.
     """
-    look = cluster.look_at_group(member.membership, member.uid)
-    asking = _Gatherer(cluster, member, look, late, at_once=False, instead={})
+    counter = PlaceCounter(cluster, late, at_once=False)
     waiting = cluster.waiting_look(late=late)
     group = member.membership.group
     try:
-        now = kept_for(keep(without_node(waiting, NodeName("")), asking.count))
-        then = kept_for(keep(without_node(waiting, name), asking.count))
+        now = kept_for(keep(without_node(waiting, NodeName("")), counter.count))
+        then = kept_for(keep(without_node(waiting, name), counter.count))
     except OutOfTimeError:
         return False
     return all(then[other] >= places for other, places in now.items() if other != group)
@@ -181,16 +180,16 @@ class _Gatherer:
         cluster: Cluster,
         member: Member,
         look: GroupLook,
-        late: Callable[[], bool],
+        counter: PlaceCounter,
         at_once: bool,
         instead: Mapping[NodeName, NodeFacts],
-        alone: bool = False,
-        direction: Direction = ANYWHERE,
+        alone: bool,
+        direction: Direction,
     ) -> None:
         self._cluster = cluster
         self._member = member
         self._look = look
-        self._late = late
+        self._counter = counter
         self._at_once = at_once
         self._instead = instead
         self._alone = alone
@@ -214,8 +213,8 @@ class _Gatherer:
             None: in_no_domain(membership.domain or NODE, self._look.domains),
         }
         candidates = offered if at is None else offered & {at}
-        keeping = self._kept() if candidates else Keeping(None)
-        if found.late:
+        keeping = self._counter.kept() if candidates else Keeping(None)
+        if self._counter.late:
             found.domains = domains  # nothing is known of any node
             return found
         ranked = self._ranked(candidates, keeping, said, at)
@@ -264,7 +263,7 @@ class _Gatherer:
         membership = self._member.membership
         request = self._member.request.alone if self._alone else self._member.request
         question = PlaceCount(request, min(membership.size or 1, MOST_PLACES))
-        totals = self._remembered_totals(question, membership.domain or "", candidates)
+        totals = self._counter.totals(question, membership.domain or "", candidates)
         if keeping.kept:
             self._take_shares(question, keeping, totals)
         for name, facts in self._instead.items():
@@ -286,10 +285,10 @@ class _Gatherer:
         beside = keeping.beside(name, group)
         if self._cluster.not_cordoned([name]):
             asked = replace(question, kept=beside)
-            totals[domain] -= self._remembered(asked, [name])[name]
-        places = self._places(with_arrivals(facts, beside), question)
+            totals[domain] -= self._counter.remembered(asked, [name])[name]
+        places = self._counter.places(with_arrivals(facts, beside), question)
         if beside and self._may_spoil(question.request, beside):
-            before = self._places(facts, question)
+            before = self._counter.places(facts, question)
             places = 0 if places < min(before, self._scattered()) else places
         totals[domain] += places
         self._nothing_left -= {name}
@@ -309,7 +308,7 @@ class _Gatherer:
                 if self._at_once and len(names) > AT_ONCE_KEPT:
                     raise NotAtOnceError
                 share = self._share(question, keeping.by_beside(names, group))
-                if not self._found.late:
+                if not self._counter.late:
                     known[domain] = share
             totals[domain] -= share.fewer
             self._nothing_left |= share.nothing_left
@@ -320,11 +319,11 @@ class _Gatherer:
         """What kept places take from nodes, which are by what is kept on them."""
         fewer, full = 0, set[NodeName]()
         for beside, names in kept.items():
-            before = self._remembered(question, names)
+            before = self._counter.remembered(question, names)
             if not any(before.values()):
                 full.update(names)
                 continue
-            after = self._remembered(replace(question, kept=beside), names)
+            after = self._counter.remembered(replace(question, kept=beside), names)
             if self._may_spoil(question.request, beside):
                 most = self._scattered()
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
@@ -345,85 +344,3 @@ class _Gatherer:
             and each % max(1, arrivals.request.effective_count) != 0
             for arrivals in beside
         )
-
-    def _remembered_totals(
-        self, question: PlaceCount, kind: str, candidates: Collection[str]
-    ) -> dict[str, int]:
-        """The places in each domain by itself, worked out where they are not remembered."""
-        cluster = self._cluster
-        for attempt in range(ROUNDS):
-            totals, missing = cluster.total_places(
-                question, kind, candidates, at_once=self._at_once, late=self._late
-            )
-            if not missing or self._found.late or attempt == ROUNDS - 1:
-                break
-            if self._at_once:
-                raise NotAtOnceError
-            for state, facts in missing.items():
-                count = self._places(facts, question)
-                if not self._found.late:
-                    cluster.remember_places(question, state, count)
-        return totals
-
-    def _kept(self) -> Keeping:
-        """The places that are kept for groups, worked out where they are not remembered.
-
-        Anybody may start groups that never end, over all nodes: where each asks for something else
-        that takes time.
-        """
-        look = self._cluster.look_at_waiting(at_once=self._at_once, late=self._late)
-        if isinstance(look, Keeping):
-            return look
-        try:
-            found = keep(look, self.count)
-        except OutOfTimeError:
-            self._found.late = True
-            return Keeping(None)
-        self._cluster.remember_keeping(found)
-        return found
-
-    def count(self, alike: Alike, request: GpuRequest) -> int:
-        """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
-        state = alike.states[request.resource]
-        question = PlaceCount(request, MOST_PLACES, merged(alike.kept))
-        if state is None:
-            return 0
-        places = self._cluster.remembered_places(question, state)
-        if places is None:
-            if self._at_once:
-                raise NotAtOnceError
-            places = self._places(with_arrivals(alike.facts, question.kept), question)
-            if self._found.late:
-                raise OutOfTimeError
-            self._cluster.remember_places(question, state, places)
-        return places
-
-    def _remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
-        cluster = self._cluster
-        look = cluster.look_at_places(question, names, at_once=self._at_once, late=self._late)
-        if look.missing and self._at_once:
-            raise NotAtOnceError
-        for state, facts in look.missing.items():
-            count = self._places(with_arrivals(facts, question.kept), question)
-            if not self._found.late:
-                cluster.remember_places(question, state, count)
-                look.known[state] = count
-        known = look.known
-        return {
-            name: known.get(state, 0) if state is not None else 0
-            for name, state in look.states.items()
-        }
-
-    def _places(self, facts: NodeFacts, question: PlaceCount) -> int:
-        """The places on one node; none once the time is up, and where counting fails."""
-        if self._found.late or self._late():
-            self._found.late = True
-            return 0
-        try:
-            with in_time(self._late):
-                return places(facts, question.request, self._cluster.settings, question.most)
-        except OutOfTimeError:
-            self._found.late = True
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._cluster.faults.note(facts.name, error)
-        return 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_extender.membership import Group
+from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state import gangdomains
 from scheduler_extender.state.gangdomains import ANYWHERE, SECONDS, Direction, GangDomains
 from topology.core.devices import PodUid
 
-GANG, OTHER = Group("default", "g"), Group("default", "h")
+GANG, OTHER = (Membership(Group("default", name), 4, "block", gang=True) for name in "gh")
 A, B, C = PodUid("a"), PodUid("b"), PodUid("c")
 
 
