@@ -19,6 +19,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.decision import SIBLINGS
 from scheduler_extender.state.groups import ANOTHER_CHOSEN, KEPT, TOO_SMALL
 from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
@@ -303,3 +304,27 @@ def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
     assert cycle() == [{"a"}, {"a"}, set(), set()]
     assert cycle() == [{"b"}] * 4
     assert [scheduler.bind(each, "b-00") for each in pods] == [""] * 4
+
+
+@pytest.mark.parametrize("given", [None, 4, 3])
+def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
+    given: int | None,
+) -> None:
+    """The kubelet gives out three of four GPUs. Until the node's status says so kube-scheduler
+    sends four members."""
+    scheduler = Scheduler({})
+    node = machine("gb200-tray").topology("a-00", group="a")
+    scheduler.names.append(node.name)
+    healthy = frozenset(DeviceId(gpu.uuid) for gpu in node.gpus[:3])
+    scheduler.cluster.put_record(node, Report("boot", 1, allocatable=healthy))
+
+    def gives_out(count: int | None) -> None:
+        known = None if count is None else amounts_of({"nvidia.com/gpu": count})
+        scheduler.cluster.put_node(node.name, advertises=True, allocatable=known)
+
+    pods = [gang(f"g{i}", 4, 1) for i in range(4)]
+    gives_out(given)
+    passing = [] if given == 4 else ["a-00"]
+    assert [scheduler.passing(each) for each in pods] == [passing] * 4
+    gives_out(3)
+    assert [scheduler.passing(each) for each in pods] == [["a-00"]] * 4
