@@ -28,7 +28,7 @@ from scheduler_extender.verbs.turns import LOOKS_EVERY, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.mig import served_devices
-from topology.core.placement import IN_PROGRESS, Rejection, Verdict
+from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest
 
 T = TypeVar("T")
@@ -233,12 +233,14 @@ def _refused(rejection: Rejection) -> BindError:
 
 
 def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> BindError:
-    """The refusal of a node; one that waits for the report, where a pod of a gang may hope for it.
+    """The refusal of a node; one that waits for news, where a pod of a gang may hope for it.
 
     Between a pod's start and the report about it nobody knows which GPUs it holds, so that less is
-    promised than before and after.
+    promised than before and after. And where GPUs are too few kube-scheduler has counted some that
+    we have not: of a pod, maybe, of whose end we shall hear.
     """
-    if rejection.resolvable and _in_gang(pod) and _report_is_to_come(facts, resource_of(pod)):
+    hopes = rejection.kind is Reason.BUSY or _report_is_to_come(facts, resource_of(pod))
+    if rejection.resolvable and _in_gang(pod) and hopes:
         return InProgressError(rejection.reason)
     return _refused(rejection)
 

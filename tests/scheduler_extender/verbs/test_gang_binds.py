@@ -86,6 +86,15 @@ class Plane:
         sequence = 1 + len(self._got)
         self.cluster.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
 
+    def end(self, name: str) -> None:
+        """A pod has ended, and the agent shows its GPUs free."""
+        pod = self.cluster.pod(PodUid(name))
+        assert pod is not None
+        self.cluster.put_pod(replace(pod, phase="Succeeded"))
+        self._got = [each for each in self._got if each.pod != name]
+        sequence = 100 + len(self._got)
+        self.cluster.put_report(NODE, Report("boot", sequence, allocations=tuple(self._got)))
+
     def take(self, *held: tuple[str, tuple[int, int]]) -> PodRecord:
         """Pods without a gang run here and are reported; the last of them."""
         for name, pair in held:
@@ -139,6 +148,19 @@ def test_without_a_report_it_is_refused_once_the_scheduler_has_given_it_up(plane
         waits(plane, bind)
         plane.given_up.set()
         assert bind.result(PATIENCE) != ""
+
+
+def test_a_member_waits_for_gpus_that_only_the_scheduler_counts_free(plane: Plane) -> None:
+    """It has heard that pod a has ended, and we have not: by our count no GPU is left."""
+    plane.take(("a", (6, 7)), ("b", (0, 5)), ("c", (1, 2)), ("d", (3, 4)))
+    with ThreadPoolExecutor(1) as threads:
+        bind = threads.submit(plane.bind, "p0", replace(GANG, size=2))
+        try:
+            waits(plane, bind)
+            plane.end("a")
+            assert bind.result(PATIENCE) == ""
+        finally:
+            plane.given_up.set()
 
 
 def test_a_pod_of_no_gang_does_not_wait(plane: Plane) -> None:
