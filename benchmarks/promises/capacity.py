@@ -16,6 +16,10 @@ class Capacity:
         self._taken: Counter[str] = Counter()
         self._closed: set[str] = set()
 
+    def there(self, node: str) -> int:
+        """How many devices a node has, taken or not."""
+        return self._there[node]
+
     def take(self, node: str, count: int) -> None:
         """A pod counts on a node from now on."""
         self._taken[node] += count

@@ -25,6 +25,7 @@ from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.freshness import Watch
 from scheduler_extender.state.ledger import ledger
 from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.state.verification import Surprise
 from scheduler_extender.verbs import BindError
 from scheduler_extender.wire import BindingArgs, Pod
@@ -88,6 +89,9 @@ class Extender:
         )
         self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self._cluster.on_surprise(self._hear_of)
+        for name, node in self._scene.nodes.items():
+            given = amounts_of({node.resources[0].name: self._scene.capacity.there(name)})
+            self._cluster.put_node(name, advertises=True, allocatable=given)
         self._binder = KubeBinder(PodApi(self._scene, self._api), self._cluster)
         self._settler = Settler(self._cluster, self._binder, clock=lambda: timeline.now)
         self._in_rounds = False
@@ -127,6 +131,14 @@ class Extender:
         if facts.topology is None:
             return None
         return ledger(facts.topology, facts.report, facts.all_pods, GPU).availability
+
+    def counted_free(self, node: NodeName) -> int:
+        """The free devices of a node by kube-scheduler's count, as far as the extender knows."""
+        now = self.availability(node)
+        if now is None:
+            return 0
+        facts = self._cluster.facts(node)
+        return now.devices_left + now.devices_ending + facts.overcounted(GPU)
 
     def living_on(self, nodes: list[NodeName]) -> list[PodUid]:
         """The pods that the extender takes to be bound there, and not to have ended."""

@@ -28,7 +28,7 @@ NO_ANSWER = "the bind was not written"
 class _Assumed:
     """A member of a gang that the scheduler has found a node for, and all that our answer about it
     depended on: what the nodes of its domain were then, without the gang. ``miscounted``: the
-    scheduler took more devices of the node for free than the extender knew of."""
+    scheduler took more devices of the node for free than the extender could know."""
 
     entry: PodEntry
     node: str
@@ -159,17 +159,16 @@ class GangScheduler(KubeScheduler):
         return entry is None or entry.ended or entry.gone
 
     def _miscounts(self, node: str, assumed: list[_Assumed], waiting: list[PodEntry]) -> bool:
-        """Whether the scheduler counts free devices on a node that the extender knows are not.
+        """Whether the scheduler counts more free devices on a node than the extender can know.
 
-        It does where a GPU has fallen sick and the kubelet has not told its count, or where a bind
-        had no answer and may be written yet. Then it sends more members of a gang to the node than
-        there is room for, and the extender, asked about each by itself, cannot see that.
+        It does where it has heard of a pod's end before the extender, or where a bind had no answer
+        and may be written yet. Then it sends more members of a gang to the node than there is room
+        for, and the extender, asked about each by itself, cannot see that.
         """
         policy = self._policy
         if not isinstance(policy, Extender):
             return False
-        now = policy.availability(NodeName(node))
-        left = now.devices_left if now is not None else 0
+        left = policy.counted_free(NodeName(node))
         sent = sum(found.entry.request.count for found in assumed if found.node == node)
         wanted = sum(entry.request.count for entry in waiting)
         return left < wanted and self._capacity.free(node) + sent > left

@@ -15,7 +15,6 @@ from operator import mul
 from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import PodUid
-from topology.core.pools import total
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
 MOST_PLACES = 16
@@ -58,7 +57,8 @@ def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:
     to; none where there is no room for any.
 
     They are as many as leave the pod its count, by the scheduler's count: that takes the devices of
-    a pod that is ending for free, maybe long before a report shows them so. Where ours leaves room
+    a pod that is ending for free, maybe long before a report shows them so, and others of which the
+    node's status has not told it yet (:meth:`.NodeFacts.overcounted`). Where ours leaves room
     for fewer the pod does not fit, for the scheduler would send all of them. A promise over these
     facts holds with fewer of them, too: the kubelet may admit any part of the unreported pods
     before it. Siblings that ask for devices of another resource leave it its count in any case, and
@@ -113,8 +113,5 @@ def _room(facts: NodeFacts, request: GpuRequest) -> int:
     available = facts.availability(request.resource)
     if isinstance(available, Unusable):
         return 0
-    ending = sum(
-        total(holder.shown, available.width) + holder.hidden for holder in available.releasing
-    )
-    ending += sum(pod.held for pod in available.unreported if pod.ending and not pod.departed)
-    return max(0, available.devices_left + ending - each)
+    left = available.devices_left + available.devices_ending
+    return max(0, left + facts.overcounted(request.resource) - each)

@@ -181,6 +181,7 @@ class Cluster(GroupBoard):
                 taints=taints,
                 allocatable=allocatable,
             )
+            changed |= allocatable != before.allocatable and _gives_out_others(before, facts)
             self._put(facts, changed=changed)
             self._queue_pauses(before, facts)
 
@@ -427,3 +428,9 @@ class Cluster(GroupBoard):
                     listener(surprise)
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.faults.note(before.name, error)
+
+
+def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
+    """Whether kube-scheduler gives out another number of some devices of ours than before."""
+    served = after.topology.resources if after.topology is not None else ()
+    return any(before.given_out(each.name) != after.given_out(each.name) for each in served)

@@ -15,6 +15,7 @@ from scheduler_extender.state.board import Board
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.domains import Domains, domain_of, same_domains
 from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.gangdomains import ANYWHERE, Direction, GangDomains
 from scheduler_extender.state.groups import (
     GroupLook,
     Groups,
@@ -46,6 +47,7 @@ class GroupBoard(Board):
         self._domains = Domains()
         self._groups = Groups()
         self._racks = Racks()
+        self._gangs = GangDomains()
         self._keeping = Keeping(None)
         self._watched: frozenset[NodeName] = frozenset()
         self._news = 0
@@ -148,6 +150,22 @@ class GroupBoard(Board):
         each: see :meth:`.groups.Groups.expected`."""
         with self._lock:
             return self._groups.expected(membership.group, but, besides, most)
+
+    def direction_of(self, membership: Membership, uid: PodUid) -> Direction:
+        """Where a member of a gang has to go since its siblings were sent there just now."""
+        if not membership.gang:
+            return ANYWHERE
+        with self._lock:
+            return self._gangs.of(membership, uid, self.clock())
+
+    def note_direction(self, membership: Membership, uid: PodUid, domain: str | None) -> None:
+        """Filter has sent a member of a gang to a domain, or nowhere (None). Of a gang that has
+        started nothing is noted: its domain is where its members are."""
+        if not membership.gang:
+            return
+        with self._lock:
+            if not self._groups.standing(membership.group, uid).living:
+                self._gangs.answered(membership, uid, domain, self.clock())
 
     @property
     def group_starts(self) -> int:

@@ -7,7 +7,8 @@
    nodes of their domain, as if these members were bound there. They are kept group by group, the
    first to start first, on the nodes with most places, so that all groups see the same ones.
 4. A gang that has not started goes to one domain, the best: its scheduler asks about all members
-   before it binds the first, and nobody tells us where the others went.
+   before it binds the first, and nobody tells us where the others went. For the same reason it
+   takes nothing of a node that it could leave too small for a place that is kept there.
 
 The best domain is the one with the fewest places left over, and among equals the first by name: so
 racks that are in use fill up, and whole ones stay whole. Where domains are single nodes, those
@@ -16,7 +17,7 @@ whose rack is in use come before those whose rack is whole (:mod:`.racks`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -25,8 +26,8 @@ from scheduler_extender.membership import NODE
 from scheduler_extender.state.answers import PlaceCount
 from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arrivals
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import places
-from scheduler_extender.state.enquiry import ROUNDS, OutOfTimeError, in_time
+from scheduler_extender.state.enquiry import OutOfTimeError
+from scheduler_extender.state.gangdomains import ANYWHERE, Direction
 from scheduler_extender.state.groups import (
     ANOTHER_CHOSEN,
     DISAGREE,
@@ -41,17 +42,16 @@ from scheduler_extender.state.groups import (
     members_domain,
 )
 from scheduler_extender.state.keeping import (
-    Alike,
     Keeping,
     Share,
     keep,
     kept_for,
-    merged,
     without_node,
 )
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.members import Member
 from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.placecounter import PlaceCounter
 from topology.core.devices import NodeName
 from topology.core.placement import Rejection
 from topology.core.requests import GpuRequest
@@ -98,10 +98,14 @@ def gather(
     late: Callable[[], bool] = lambda: False,
     at_once: bool = False,
     instead: Mapping[NodeName, NodeFacts] | None = None,
+    alone: bool = False,
+    direction: Direction = ANYWHERE,
 ) -> Gathering:
     """What the group says about the nodes that are ``passing`` by themselves.
 
-    ``instead`` has facts that some nodes are to be counted with, in place of their own. A place
+    ``instead`` has facts that some nodes are to be counted with, in place of their own. With
+    ``alone`` only the member itself needs a place, and none of those that come after it.
+    ``direction`` is where a gang that has not started is sent. A place
     that is kept for a member of the group is a place of the group. Members of a gang are bound at
     the same time, and each takes a place that another has counted. So a refusal counts only if
     no member has come or gone meanwhile. After some tries the lock of the cluster is held, for
@@ -114,7 +118,10 @@ def gather(
         counted = {**_with_own_places(cluster, member), **(instead or {})}
         if counted and at_once:
             raise NotAtOnceError
-        found = _Gatherer(cluster, member, look, late, at_once, counted).through(passing)
+        counter = PlaceCounter(cluster, late, at_once=at_once)
+        asking = _Gatherer(cluster, member, look, counter, at_once, counted, alone, direction)
+        found = asking.through(passing)
+        found.late = counter.late
         found.settled = not found.refuses or look.changes == cluster.group_changes
         return found
 
@@ -140,13 +147,12 @@ def kept_elsewhere(
     another group to a node that its scheduler has chosen for a later member. The gang is to be
     bound whole, so they move on, if they can. What there is no time for counts as no.
     """
-    look = cluster.look_at_group(member.membership, member.uid)
-    asking = _Gatherer(cluster, member, look, late, at_once=False, instead={})
+    counter = PlaceCounter(cluster, late, at_once=False)
     waiting = cluster.waiting_look(late=late)
     group = member.membership.group
     try:
-        now = kept_for(keep(without_node(waiting, NodeName("")), asking.count))
-        then = kept_for(keep(without_node(waiting, name), asking.count))
+        now = kept_for(keep(without_node(waiting, NodeName("")), counter.count))
+        then = kept_for(keep(without_node(waiting, name), counter.count))
     except OutOfTimeError:
         return False
     return all(then[other] >= places for other, places in now.items() if other != group)
@@ -175,16 +181,20 @@ class _Gatherer:
         cluster: Cluster,
         member: Member,
         look: GroupLook,
-        late: Callable[[], bool],
+        counter: PlaceCounter,
         at_once: bool,
         instead: Mapping[NodeName, NodeFacts],
+        alone: bool,
+        direction: Direction,
     ) -> None:
         self._cluster = cluster
         self._member = member
         self._look = look
-        self._late = late
+        self._counter = counter
         self._at_once = at_once
         self._instead = instead
+        self._alone = alone
+        self._direction = direction
         self._found = Gathering(starts=look.starts)
         self._nothing_left: set[NodeName] = set()
 
@@ -204,8 +214,8 @@ class _Gatherer:
             None: in_no_domain(membership.domain or NODE, self._look.domains),
         }
         candidates = offered if at is None else offered & {at}
-        keeping = self._kept() if candidates else Keeping(None)
-        if found.late:
+        keeping = self._counter.kept() if candidates else Keeping(None)
+        if self._counter.late:
             found.domains = domains  # nothing is known of any node
             return found
         ranked = self._ranked(candidates, keeping, said, at)
@@ -229,13 +239,15 @@ class _Gatherer:
         """The candidates that can hold the members to come, the best first; what is ``said`` of
         each."""
         membership = self._member.membership
-        needed = max(1, (membership.size or 1) - self._look.standing.have_come)
+        needed, rank = self._needed(), self._direction.rank
         left = {domain: n - needed for domain, n in self._totals(candidates, keeping).items()}
         able = [domain for domain, n in left.items() if n >= 0]
         rooms = self._rack_rooms(able)
-        able.sort(key=lambda domain: (rooms.get(domain, 0), left[domain], domain))
+        able.sort(key=lambda d: (rank(d), rooms.get(d, 0), left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
         said |= dict.fromkeys(able, ANOTHER_CHOSEN if membership.gang else None)
+        if at is None and self._direction.domain is not None:
+            able = [domain for domain in able if domain == self._direction.domain]
         if able:
             said[able[0]] = None
         return able
@@ -252,11 +264,21 @@ class _Gatherer:
         rooms = self._cluster.rack_rooms(self._member.request.resource, domains)
         return dict(zip(domains, rooms, strict=True)) if rooms is not None else {}
 
+    def _needed(self) -> int:
+        """How many members need a place, this one among them."""
+        to_come = (self._member.membership.size or 1) - self._look.standing.have_come
+        return 1 if self._alone else max(1, to_come)
+
+    def _scattered(self) -> int:
+        """How many members may come to any node that passes; 0 where they come one by one."""
+        return self._needed() if self._member.membership.gang and not self._alone else 0
+
     def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
         membership = self._member.membership
-        question = PlaceCount(self._member.request, min(membership.size or 1, MOST_PLACES))
-        totals = self._remembered_totals(question, membership.domain or "", candidates)
+        request = self._member.request.alone if self._alone else self._member.request
+        question = PlaceCount(request, min(membership.size or 1, MOST_PLACES))
+        totals = self._counter.totals(question, membership.domain or "", candidates)
         if keeping.kept:
             self._take_shares(question, keeping, totals)
         for name, facts in self._instead.items():
@@ -278,8 +300,11 @@ class _Gatherer:
         beside = keeping.beside(name, group)
         if self._cluster.not_cordoned([name]):
             asked = replace(question, kept=beside)
-            totals[domain] -= self._remembered(asked, [name])[name]
-        places = self._places(with_arrivals(facts, beside), question)
+            totals[domain] -= self._counter.remembered(asked, [name])[name]
+        places = self._counter.places(with_arrivals(facts, beside), question)
+        if beside and self._may_spoil(question.request, beside):
+            before = self._counter.places(facts, question)
+            places = 0 if places < min(before, self._scattered()) else places
         totals[domain] += places
         self._nothing_left -= {name}
         if beside and not places:
@@ -290,7 +315,7 @@ class _Gatherer:
         membership = self._member.membership
         kind, group = membership.domain or "", membership.group
         inside = keeping.by_domain(kind, self._look.domains)
-        known = keeping.shares_of(question, kind, group)
+        known = keeping.shares_of(question, kind, group, self._scattered())
         for domain in totals.keys() & inside.keys():
             share = known.get(domain)
             if share is None:
@@ -298,7 +323,7 @@ class _Gatherer:
                 if self._at_once and len(names) > AT_ONCE_KEPT:
                     raise NotAtOnceError
                 share = self._share(question, keeping.by_beside(names, group))
-                if not self._found.late:
+                if not self._counter.late:
                     known[domain] = share
             totals[domain] -= share.fewer
             self._nothing_left |= share.nothing_left
@@ -309,93 +334,28 @@ class _Gatherer:
         """What kept places take from nodes, which are by what is kept on them."""
         fewer, full = 0, set[NodeName]()
         for beside, names in kept.items():
-            before = self._remembered(question, names)
+            before = self._counter.remembered(question, names)
             if not any(before.values()):
                 full.update(names)
                 continue
-            after = self._remembered(replace(question, kept=beside), names)
+            after = self._counter.remembered(replace(question, kept=beside), names)
+            if self._may_spoil(question.request, beside):
+                most = self._scattered()
+                after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())
             full |= {name for name in names if not after[name]}
         return Share(fewer, frozenset(full))
 
-    def _remembered_totals(
-        self, question: PlaceCount, kind: str, candidates: Collection[str]
-    ) -> dict[str, int]:
-        """The places in each domain by itself, worked out where they are not remembered."""
-        cluster = self._cluster
-        for attempt in range(ROUNDS):
-            totals, missing = cluster.total_places(
-                question, kind, candidates, at_once=self._at_once, late=self._late
-            )
-            if not missing or self._found.late or attempt == ROUNDS - 1:
-                break
-            if self._at_once:
-                raise NotAtOnceError
-            for state, facts in missing.items():
-                count = self._places(facts, question)
-                if not self._found.late:
-                    cluster.remember_places(question, state, count)
-        return totals
+    def _may_spoil(self, request: GpuRequest, beside: Iterable[Arrivals]) -> bool:
+        """Whether it depends on where the members of a gang go if these places are left elsewhere.
 
-    def _kept(self) -> Keeping:
-        """The places that are kept for groups, worked out where they are not remembered.
-
-        Anybody may start groups that never end, over all nodes: where each asks for something else
-        that takes time.
+        Of two trays with four free GPUs each, five members with one GPU may leave a pair on one, or
+        one GPU on the one and two on the other. Where a member takes the GPUs of one or more such
+        places, or the gang comes one by one, as many are left in any case.
         """
-        look = self._cluster.look_at_waiting(at_once=self._at_once, late=self._late)
-        if isinstance(look, Keeping):
-            return look
-        try:
-            found = keep(look, self.count)
-        except OutOfTimeError:
-            self._found.late = True
-            return Keeping(None)
-        self._cluster.remember_keeping(found)
-        return found
-
-    def count(self, alike: Alike, request: GpuRequest) -> int:
-        """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
-        state = alike.states[request.resource]
-        question = PlaceCount(request, MOST_PLACES, merged(alike.kept))
-        if state is None:
-            return 0
-        places = self._cluster.remembered_places(question, state)
-        if places is None:
-            if self._at_once:
-                raise NotAtOnceError
-            places = self._places(with_arrivals(alike.facts, question.kept), question)
-            if self._found.late:
-                raise OutOfTimeError
-            self._cluster.remember_places(question, state, places)
-        return places
-
-    def _remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
-        cluster = self._cluster
-        look = cluster.look_at_places(question, names, at_once=self._at_once, late=self._late)
-        if look.missing and self._at_once:
-            raise NotAtOnceError
-        for state, facts in look.missing.items():
-            count = self._places(with_arrivals(facts, question.kept), question)
-            if not self._found.late:
-                cluster.remember_places(question, state, count)
-                look.known[state] = count
-        known = look.known
-        return {
-            name: known.get(state, 0) if state is not None else 0
-            for name, state in look.states.items()
-        }
-
-    def _places(self, facts: NodeFacts, question: PlaceCount) -> int:
-        """The places on one node; none once the time is up, and where counting fails."""
-        if self._found.late or self._late():
-            self._found.late = True
-            return 0
-        try:
-            with in_time(self._late):
-                return places(facts, question.request, self._cluster.settings, question.most)
-        except OutOfTimeError:
-            self._found.late = True
-        except Exception as error:  # noqa: BLE001 (a listener logs it)
-            self._cluster.faults.note(facts.name, error)
-        return 0
+        each = request.effective_count
+        return self._scattered() > 0 and any(
+            arrivals.request.resource == request.resource
+            and each % max(1, arrivals.request.effective_count) != 0
+            for arrivals in beside
+        )

@@ -73,14 +73,15 @@ class Share:
 class Keeping:
     """The places that are kept at one moment, node by node and group by group.
 
-    ``shares`` remembers what they take from domains, by the question, the kind of domain, and the
-    group that asks, if places are kept for it; ``inside`` the nodes with kept places by domain.
+    ``shares`` remembers what they take from domains, by the question, the kind of domain, the group
+    that asks, if places are kept for it, and how many of its members come at once; ``inside`` has
+    the nodes with kept places by domain.
     """
 
     version: Hashable
     kept: Mapping[NodeName, tuple[tuple[Group, Arrivals], ...]] = field(default_factory=dict)
     groups: frozenset[Group] = frozenset()
-    shares: OrderedDict[tuple[PlaceCount, str, Group | None], dict[str, Share]] = field(
+    shares: OrderedDict[tuple[PlaceCount, str, Group | None, int], dict[str, Share]] = field(
         default_factory=OrderedDict
     )
     inside: dict[str, dict[str, list[NodeName]]] = field(default_factory=dict)
@@ -114,9 +115,11 @@ class Keeping:
             self.inside[kind] = found
         return found
 
-    def shares_of(self, question: PlaceCount, kind: str, group: Group) -> dict[str, Share]:
+    def shares_of(
+        self, question: PlaceCount, kind: str, group: Group, scattered: int = 0
+    ) -> dict[str, Share]:
         """What is remembered of the domains of a kind, to be added to."""
-        key = (question, kind, group if group in self.groups else None)
+        key = (question, kind, group if group in self.groups else None, scattered)
         found = self.shares.setdefault(key, {})
         if len(self.shares) > REMEMBERED_SHARES:
             self.shares.popitem(last=False)

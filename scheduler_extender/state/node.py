@@ -69,8 +69,9 @@ class NodeFacts:
     ``reserved`` is the waiting pod for which a place is kept here.
 
     ``labels`` and ``taints`` are the Node object's, and ``cordoned`` says that the scheduler sends
-    nobody: they say who may be sent here, and no answer of the node itself depends on them. Nor on
-    ``allocatable``: what kube-scheduler gives out here; None where nobody said so.
+    nobody: they say who may be sent here, and no answer of the node itself depends on them.
+    ``allocatable`` is what kube-scheduler gives out here, None where nobody said so: it decides how
+    many siblings of a gang may be sent here (:meth:`overcounted`).
     """
 
     name: NodeName
@@ -205,6 +206,31 @@ class NodeFacts:
         ours = replace(pod, node=self.name, promised=promised, survives_endings=survives)
         return replace(self, in_flight={**self.in_flight, pod.uid: ours})
 
+    def given_out(self, resource: str) -> int | None:
+        """The devices that kube-scheduler gives out here; None where nobody said so."""
+        thousandths = dict(self.allocatable or ()).get(resource)
+        return None if thousandths is None else thousandths // 1000
+
+    def overcounted(self, resource: str) -> int:
+        """The devices that kube-scheduler takes for free here, and that are not: neither now, nor
+        once the pods that are ending have let go.
+
+        So it is with a GPU that the plugin calls sick, until the node's status says so. 0 where
+        nobody knows what kube-scheduler counts. O(pods of the node).
+        """
+        given = self.given_out(resource)
+        if given is None or not self.all_pods_known:
+            return 0
+        available = self.availability(resource)
+        if isinstance(available, Unusable):
+            return 0
+        for pod in (*self.alive.values(), *self.in_flight.values()):
+            asked = pod.request
+            if not isinstance(asked, GpuRequest):
+                return 0
+            given -= asked.effective_count if asked.resource == resource else 0
+        return max(0, given - available.devices_left - available.devices_ending)
+
     def unanswered(self, resource: str) -> list[PodRecord]:
         """Pods over ``resource`` of which nobody has seen yet whether the kubelet takes them."""
         return [
@@ -299,7 +325,7 @@ class NodeFacts:
             available = self.availability(resource) if usable else None
             shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
             key += (shape, topology.allocator, topology.resources, available)
-            key += (self.missing,)
+            key += (self.missing, self.overcounted(resource) if usable else 0)
             key += (self.too_many_departed, self.too_many_departed and self.promises)
             key += (self.too_many_departed and self.tells_memory(resource),)
         if self.reserved is not None and self.kept is not None:

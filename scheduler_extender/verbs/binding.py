@@ -17,7 +17,7 @@ from typing import Protocol, TypedDict, TypeVar
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, sets_of
+from scheduler_extender.state.decision import SIBLINGS, Decision, sets_of
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.groupenquiry import gather, kept_elsewhere
 from scheduler_extender.state.groups import KEPT
@@ -28,7 +28,7 @@ from scheduler_extender.verbs.turns import LOOKS_EVERY, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.mig import served_devices
-from topology.core.placement import IN_PROGRESS, Rejection, Verdict
+from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest
 
 T = TypeVar("T")
@@ -233,12 +233,14 @@ def _refused(rejection: Rejection) -> BindError:
 
 
 def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> BindError:
-    """The refusal of a node; one that waits for the report, where a pod of a gang may hope for it.
+    """The refusal of a node; one that waits for news, where a pod of a gang may hope for it.
 
     Between a pod's start and the report about it nobody knows which GPUs it holds, so that less is
-    promised than before and after.
+    promised than before and after. And where GPUs are too few kube-scheduler has counted some that
+    we have not: of a pod, maybe, of whose end we shall hear.
     """
-    if rejection.resolvable and _in_gang(pod) and _report_is_to_come(facts, resource_of(pod)):
+    hopes = rejection.kind is Reason.BUSY or _report_is_to_come(facts, resource_of(pod))
+    if rejection.resolvable and _in_gang(pod) and hopes:
         return InProgressError(rejection.reason)
     return _refused(rejection)
 
@@ -287,7 +289,7 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
             without = facts.without(frozenset({pod.uid})) if asking else facts
             member = _member(cluster, pod, request)
             request = request if member is None else member.request
-            decision = answer_of(cluster, without, request)
+            request, decision = _answer(cluster, member, without, request)
             if _is_bound(cluster, pod.uid, node):
                 return None
             if decision.rejection is not None:
@@ -313,19 +315,42 @@ def _member(cluster: Cluster, pod: PodRecord, request: GpuRequest) -> Member | N
     return as_member(cluster, pod.uid, pod.membership, request)
 
 
+def _answer(
+    cluster: Cluster, member: Member | None, facts: NodeFacts, request: GpuRequest
+) -> tuple[GpuRequest, Decision]:
+    """The node's answer to a bind, and the request that it answers.
+
+    Siblings that may come first refuse a member until one of them is bound. From then on a refusal
+    would leave the gang bound in part for sure, and siblings that are still to come are decided
+    about beside our reservation. So where something has changed since filter, such as a sibling's
+    end, the member takes what it is promised by itself.
+    """
+    decision = answer_of(cluster, facts, request)
+    if decision.rejection == SIBLINGS and member is not None and _is_begun(cluster, member):
+        return request.alone, answer_of(cluster, facts, request.alone)
+    return request, decision
+
+
+def _is_begun(cluster: Cluster, member: Member) -> bool:
+    """Whether another member of the group is bound and lives, or its bind is in flight."""
+    return bool(cluster.standing(member.membership, member.uid).living)
+
+
 def _asked_of_group(
     cluster: Cluster, member: Member | None, facts: NodeFacts, *, again: bool
 ) -> int | None:
     """How often a group had started when the pod's group agreed to the node; None where nobody had
     to be asked. ``again`` says that the facts are without a bind of the pod that is in flight.
-    Raises :class:`BindError` where the group's domain is another, or cannot hold it.
+    Raises :class:`BindError` where the group's domain is another, or cannot hold it: of a gang that
+    is bound in part, not even this member.
     """
     if member is None or not member.bound_to_domain:
         return None
     until = cluster.clock() + VERB_SECONDS
     instead = {facts.name: facts} if again else None
     late = partial(_is_late, cluster, until)
-    found = gather(cluster, member, [facts.name], late=late, instead=instead)
+    alone = member.membership.gang and _is_begun(cluster, member)
+    found = gather(cluster, member, [facts.name], late=late, instead=instead, alone=alone)
     if found.late:
         raise BindError(STILL_COUNTING)
     why = found.rejections.get(facts.name)
@@ -363,13 +388,13 @@ def _looked_at_again(cluster: Cluster, reserved: _Reserved) -> _Reserved:
     without = cluster.facts(node).without(frozenset({reserved.ours.uid}))
     if without.key(request.resource) == reserved.facts.key(request.resource):
         return reserved
-    decision = answer_of(cluster, without, request)
+    request, decision = _answer(cluster, member, without, request)
     if decision.rejection is not None:
         raise _refused_here(reserved.ours, without, decision.rejection)
     if _is_guaranteed(decision) and not _is_guaranteed(reserved.decision):
         return reserved
     sets = _sets_of(cluster, without, request, decision)
-    return replace(reserved, decision=decision, facts=without, sets=sets)
+    return replace(reserved, request=request, decision=decision, facts=without, sets=sets)
 
 
 def _requires(reserved: _Reserved) -> bool:

@@ -114,11 +114,18 @@ def _with_group(
     cluster: Cluster, member: Member, result: Filtered, until: float, *, at_once: bool
 ) -> Filtered:
     """The result without the nodes to which the pod's group does not let it go."""
-    names = result.passed
-    found = gather(cluster, member, names, late=lambda: cluster.clock() >= until, at_once=at_once)
+    found = gather(
+        cluster,
+        member,
+        result.passed,
+        late=lambda: cluster.clock() >= until,
+        at_once=at_once,
+        direction=cluster.direction_of(member.membership, member.uid),
+    )
     passed = found.alike.pop(None, [])
     if found.late and not passed:
         return Filtered([], error=STILL_WORKING)
+    cluster.note_direction(member.membership, member.uid, found.best if passed else None)
     for why, refused in found.alike.items():
         if why is not None:
             result.refused.setdefault(why, []).extend(refused)

@@ -22,7 +22,7 @@ from topology.machines import machine
 
 STEPS = 60
 DOMAINS = ("nvlink-domain", "block", "node")
-LABEL = {"scheduling.x-k8s.io/pod-group": "g"}
+LABEL = "scheduling.x-k8s.io/pod-group"
 
 
 class World:
@@ -44,11 +44,13 @@ class World:
         self.cluster.put_node(NodeName(name), advertises=True, labels=labels, cordoned=cordoned)
 
     def asks(self, gang: bool = False) -> dict[str, Any]:
-        """A member of one of six groups, each of which says always the same."""
+        """A member of one of six groups, each of which says always the same; or of a gang that
+        nobody has asked about."""
         number = self.rng.randrange(6)
         self.number += 1
         domain, gpus, size = DOMAINS[number % 3], 1 + number % 4, 2 + number
-        kind = {"group": "", "labels": LABEL} if gang else {"group": f"g{number}"}
+        labels = {LABEL: f"gang{self.number}"}
+        kind = {"group": "", "labels": labels} if gang else {"group": f"g{number}"}
         annotations = {"group-domain": domain}
         return member(f"p{self.number}", size=size, gpus=gpus, annotations=annotations, **kind)
 

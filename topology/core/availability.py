@@ -147,6 +147,12 @@ class Availability:
         free = total(self.free, self.width)
         return free - self.hidden - sum(pod.held for pod in self.unreported if not pod.departed)
 
+    @property
+    def devices_ending(self) -> int:
+        """Devices of pods that are ending, which come free by themselves."""
+        shown = sum(total(holder.shown, self.width) + holder.hidden for holder in self.releasing)
+        return shown + sum(pod.held for pod in self.unreported if pod.ending and not pod.departed)
+
     def outcome_key(
         self, *, endings: bool, exclusive: Exclusive = Exclusive.NOTHING
     ) -> Availability:

@@ -19,6 +19,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.decision import SIBLINGS
 from scheduler_extender.state.groups import ANOTHER_CHOSEN, KEPT, TOO_SMALL
 from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
@@ -259,3 +260,71 @@ def test_a_place_that_can_be_kept_nowhere_else_is_not_given_to_a_gang() -> None:
     beside = pod(2, name="beside", uid="beside")
     assert scheduler.bind(beside, "a-00") == "", "plain pods know nothing of kept places"
     assert scheduler.bind(pods[0], "a-00") in (KEPT.reason, TOO_SMALL.reason)
+
+
+@pytest.mark.parametrize("size", [4, 6])
+def test_wherever_a_gang_is_sent_the_place_kept_for_another_group_is_left(size: int) -> None:
+    """Two trays have four free GPUs each, and a pair is to come. Six members leave room for it if
+    four of them go to one tray, and not if three go to each: so they are not sent to both."""
+    scheduler = Scheduler({"a": 3})
+    assert scheduler.bind(member("b0", "other", 2, 2), "a-02") == ""
+    assert scheduler.bind(pod(2, name="plain", uid="plain"), "a-02") == ""
+    pods = [member(f"g{i}", "", size, 1, labels={LABEL: "g"}) for i in range(size)]
+    passing = [scheduler.passing(each) for each in pods]
+    assert passing == [["a-01"] if size == 4 else []] * size
+    if size == 4:
+        assert [scheduler.bind(each, "a-01") for each in pods] == [""] * 4
+        assert scheduler.bind(member("b1", "other", 2, 2), "a-00") == ""
+
+
+def test_a_gang_that_is_bound_in_part_needs_no_place_for_who_comes_after() -> None:
+    """A member is deleted by force before the last bind: there is a place for the last member, and
+    none for who will be created in place of the deleted one."""
+    scheduler = Scheduler({"a": 1})
+    pods = [member(f"g{i}", "", 4, 1, labels={LABEL: "g"}) for i in range(4)]
+    for each in pods:
+        assert scheduler.passing(each) == rack("a", 1)
+    assert [scheduler.bind(each, "a-00") for each in pods[:3]] == [""] * 3
+    scheduler.cluster.drop_pod(PodUid("uid-g0"), 9)
+    assert scheduler.bind(pods[3], "a-00") == ""
+
+
+def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
+    """By the scheduler's count rack a is full after two members: it has heard of pods that we have
+    not. Who is asked next is not sent to another rack; when all are asked anew, all are."""
+    scheduler = Scheduler({"a": 1, "b": 2})
+    pods = [member(f"g{i}", "", 4, 1, labels={LABEL: "g"}) for i in range(4)]
+
+    def cycle() -> list[set[str]]:
+        """The racks that each member may go to; a is offered to the first two of them alone."""
+        offered = [scheduler.names] * 2 + [rack("b", 2)] * 2
+        found = [scheduler.filter(*each) for each in zip(pods, offered, strict=True)]
+        return [{name[0] for name in each.node_names or ()} for each in found]
+
+    assert cycle() == [{"a"}, {"a"}, set(), set()]
+    assert cycle() == [{"b"}] * 4
+    assert [scheduler.bind(each, "b-00") for each in pods] == [""] * 4
+
+
+@pytest.mark.parametrize("given", [None, 4, 3])
+def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
+    given: int | None,
+) -> None:
+    """The kubelet gives out three of four GPUs. Until the node's status says so kube-scheduler
+    sends four members."""
+    scheduler = Scheduler({})
+    node = machine("gb200-tray").topology("a-00", group="a")
+    scheduler.names.append(node.name)
+    healthy = frozenset(DeviceId(gpu.uuid) for gpu in node.gpus[:3])
+    scheduler.cluster.put_record(node, Report("boot", 1, allocatable=healthy))
+
+    def gives_out(count: int | None) -> None:
+        known = None if count is None else amounts_of({"nvidia.com/gpu": count})
+        scheduler.cluster.put_node(node.name, advertises=True, allocatable=known)
+
+    pods = [gang(f"g{i}", 4, 1) for i in range(4)]
+    gives_out(given)
+    passing = [] if given == 4 else ["a-00"]
+    assert [scheduler.passing(each) for each in pods] == [passing] * 4
+    gives_out(3)
+    assert [scheduler.passing(each) for each in pods] == [["a-00"]] * 4

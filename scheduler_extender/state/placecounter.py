@@ -1,0 +1,115 @@
+"""Counts places in domains and on nodes: how many members of a group surely fit there.
+
+What has been counted is remembered by the cluster, by state and by domain; here is worked out what
+is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from scheduler_extender.state.answers import PlaceCount
+from scheduler_extender.state.arrivals import MOST_PLACES, with_arrivals
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import places as surely_taken
+from scheduler_extender.state.enquiry import ROUNDS, OutOfTimeError, in_time
+from scheduler_extender.state.keeping import Alike, Keeping, keep, merged
+from scheduler_extender.state.lookup import NotAtOnceError
+from scheduler_extender.state.node import NodeFacts
+from topology.core.devices import NodeName
+from topology.core.requests import GpuRequest
+
+
+class PlaceCounter:
+    """Counts for one question until it is late; ``late`` says from then on that something was not
+    counted. With ``at_once`` :class:`.NotAtOnceError` is raised where anything has to be worked
+    out."""
+
+    def __init__(self, cluster: Cluster, late: Callable[[], bool], *, at_once: bool) -> None:
+        self._cluster = cluster
+        self._is_late = late
+        self._at_once = at_once
+        self.late = False
+
+    def totals(
+        self, question: PlaceCount, kind: str, candidates: Collection[str]
+    ) -> dict[str, int]:
+        """The places in each domain by itself, worked out where they are not remembered."""
+        cluster = self._cluster
+        for attempt in range(ROUNDS):
+            totals, missing = cluster.total_places(
+                question, kind, candidates, at_once=self._at_once, late=self._is_late
+            )
+            if not missing or self.late or attempt == ROUNDS - 1:
+                break
+            if self._at_once:
+                raise NotAtOnceError
+            for state, facts in missing.items():
+                count = self.places(facts, question)
+                if not self.late:
+                    cluster.remember_places(question, state, count)
+        return totals
+
+    def kept(self) -> Keeping:
+        """The places that are kept for groups, worked out where they are not remembered.
+
+        Anybody may start groups that never end, over all nodes: where each asks for something else
+        that takes time.
+        """
+        look = self._cluster.look_at_waiting(at_once=self._at_once, late=self._is_late)
+        if isinstance(look, Keeping):
+            return look
+        try:
+            found = keep(look, self.count)
+        except OutOfTimeError:
+            self.late = True
+            return Keeping(None)
+        self._cluster.remember_keeping(found)
+        return found
+
+    def count(self, alike: Alike, request: GpuRequest) -> int:
+        """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
+        state = alike.states[request.resource]
+        question = PlaceCount(request, MOST_PLACES, merged(alike.kept))
+        if state is None:
+            return 0
+        places = self._cluster.remembered_places(question, state)
+        if places is None:
+            if self._at_once:
+                raise NotAtOnceError
+            places = self.places(with_arrivals(alike.facts, question.kept), question)
+            if self.late:
+                raise OutOfTimeError
+            self._cluster.remember_places(question, state, places)
+        return places
+
+    def remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
+        """The places on each of some nodes, worked out where they are not remembered."""
+        cluster = self._cluster
+        look = cluster.look_at_places(question, names, at_once=self._at_once, late=self._is_late)
+        if look.missing and self._at_once:
+            raise NotAtOnceError
+        for state, facts in look.missing.items():
+            count = self.places(with_arrivals(facts, question.kept), question)
+            if not self.late:
+                cluster.remember_places(question, state, count)
+                look.known[state] = count
+        known = look.known
+        return {
+            name: known.get(state, 0) if state is not None else 0
+            for name, state in look.states.items()
+        }
+
+    def places(self, facts: NodeFacts, question: PlaceCount) -> int:
+        """The places on one node; none once the time is up, and where counting fails."""
+        if self.late or self._is_late():
+            self.late = True
+            return 0
+        try:
+            with in_time(self._is_late):
+                return surely_taken(facts, question.request, self._cluster.settings, question.most)
+        except OutOfTimeError:
+            self.late = True
+        except Exception as error:  # noqa: BLE001 (a listener logs it)
+            self._cluster.faults.note(facts.name, error)
+        return 0
