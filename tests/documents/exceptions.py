@@ -44,6 +44,13 @@ class Stand:
 
 NOT_RUN = (
     NotRun(r"make ", "runs the tests, or installs the packages from the network; CI does both"),
+    NotRun(r"gpu-topology --install-completion", "writes into the profile of the user's shell"),
+    NotRun(r"pip install \.", "installs the packages from the network; CI does it"),
+    NotRun(
+        r"\.venv/bin/python -m manifests\.buildplugin",
+        "takes minutes; tests/e2e/test_krew.py builds the plugin",
+    ),
+    NotRun(r"kubectl krew install", "downloads; tests/e2e/test_krew.py installs it from a file"),
     NotRun(r"kubectl .*rollout status", "no pod becomes ready where no kubelet runs it"),
     NotRun(r"kubectl wait --for=condition=complete", "no kubelet runs the Job's pods"),
     NotRun(r"for pod in", "no kubelet runs the Job's pods, so they have no logs"),
