@@ -133,6 +133,7 @@ EXITS = (
     (r"kubectl apply -f pair.yaml", 1, "the page shows how it is refused"),
     (r"kubectl gpu-topology why ", 1, "the pod waits"),
     (r"gpu-topology why team-a/train ", 1, "the pod waits"),
+    (r"gpu-topology waiting -n team-a ", 1, "pods wait"),
 )
 """Statements that end with another exit status than 0."""
 
