@@ -56,6 +56,21 @@ def test_an_error_steers_no_terminal(tmp_path: Path) -> None:
     assert not STEERING.search(done.stderr)
 
 
+@pytest.mark.parametrize(
+    "when", ["0001-01-01T00:00:00", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "x"]
+)
+def test_a_time_that_no_calendar_has_costs_no_answer(when: str, tmp_path: Path) -> None:
+    documents = list(yaml.safe_load_all((ROOT / "examples/clusters/idle.yaml").read_text()))
+    for document in documents:
+        if document["kind"] == "GPUTopology":
+            document["status"]["observedAt"] = when
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump_all(documents))
+    for words in (("node", "train-01"), ("nodes", "-o", "wide"), ("idle", "-A")):
+        done = asked(main, *words, "--cluster", cluster)
+        assert (done.returncode, done.stderr) == (0, ""), words
+
+
 def test_words_are_no_markup() -> None:
     done = asked(main, "idle", "--cluster", "examples/clusters/idle.yaml", "-n", "[/red]")
     assert done.returncode == 0
