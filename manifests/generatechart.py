@@ -177,7 +177,7 @@ def _crd() -> Iterator[Place]:
 
 def _scheduler() -> Iterator[Place]:
     where, values = ("KubeSchedulerConfiguration", ""), ".Values.scheduler"
-    yield Place(*where, ("profiles", 0, "schedulerName"), _shown(f"{values}.name"))
+    yield Place(*where, ("profiles", 0, "schedulerName"), _shown(f"{values}.name | quote"))
     # docs/shadow.md: then nothing may hang on the extender.
     shadow = ".Values.extender.shadow"
     entry: tuple[Step, ...] = ("extenders", 0)

@@ -1,15 +1,49 @@
-"""Tables on terminals of any width: what does not fit beside the rest stands below it, uncut."""
+"""Text and tables on terminals: of any width, and whoever has written the words.
+
+Annotations, names and messages come from strangers. An escape sequence in them would move the
+cursor of who reads them, rename the window, or paint over what was said.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
 GAP = 2
 """Columns of the terminal between two of the table's."""
+
+
+_TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that turn the direction of what follows."""
+
+
+def harmless(text: str) -> str:
+    """The text without characters that steer a terminal; line feeds and tabs stay.
+
+    >>> harmless("a\\x1b[2Jb\\nc"), harmless("\\u202egnp")
+    ('a[2Jb\\nc', 'gnp')
+    """
+    if text.isprintable() and text.isascii():
+        return text
+    return "".join(
+        c for c in text if c in "\n\t" or (unicodedata.category(c) != "Cc" and c not in _TURNS)
+    )
+
+
+class HarmlessConsole(Console):
+    """A console that prints no control character but its own."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As ever, :func:`harmless`."""
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(harmless(part.text), part.style)
 
 
 def show(console: Console, table: Table, keys: int = 1) -> None:

@@ -106,9 +106,15 @@ class AdminPort:
 
     def _check(self) -> None:
         """The URL is one, and a token is not shown to everybody on the way."""
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+        except ValueError as error:
+            raise BadInputError(f"--admin: {self.url}: a URL is needed, as {ADMIN}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadInputError(f"--admin: {self.url}: a URL is needed, as {ADMIN}")
+        if self.token and not (self.token.isascii() and self.token.isprintable()):
+            # Nobody repeats it: what is on a terminal or in a log is read by others.
+            raise BadInputError("--token: it has characters that no token has, such as line ends")
         if self.token and parts.scheme == "http" and not _is_loopback(parts.hostname):
             raise BadInputError(
                 f"--admin: {self.url}: the token would be sent for everybody to read; use https, "

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
+
+from scheduler_extender.terminal import harmless
 
 MAX_LINE = 1000
 """Characters of an error."""
@@ -13,7 +19,8 @@ MAX_LINE = 1000
 # typer brings its own click and shows of it only this class.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
-
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
+"""Why a file takes no more."""
 OURS = ("scheduler_extender", "topology", "")
 
 
@@ -32,8 +39,10 @@ class BadInputError(Exception):
 def run(app: typer.Typer, name: str) -> NoReturn:
     """Run ``app`` as the process; ``name`` is what people type to start it."""
     command = typer.main.get_command(app)
+    _ready_for_any_output()
     try:
         code = command.main(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except BadInputError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
@@ -51,12 +60,35 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
+        _no_more_output()
         sys.exit(0)
+    except SystemExit as end:
+        # typer ends so, with 1, where the reader of a pipe is gone; the answer was no *no*.
+        sys.exit(0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _no_more_output()
+        _fail(f"the answer cannot be written: {error.strerror}")
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _ready_for_any_output() -> None:
+    """What a terminal or a file cannot show is a question mark in it, and no output is one, too."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the end)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _no_more_output() -> None:
+    """Let go of what is buffered for standard output; Python would try to write it in the end."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str) -> NoReturn:
-    line = " ".join(message.split())
+    line = harmless(" ".join(message.split()))
     line = line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]} …"
     typer.echo(f"error: {line}", err=True)
     sys.exit(2)

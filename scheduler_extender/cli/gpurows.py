@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from scheduler_extender.cli.commandline import BadInputError
@@ -21,6 +20,7 @@ from scheduler_extender.web.nodes import (
     Use,
     node_state,
 )
+from scheduler_extender.why.idle import seconds_of
 from scheduler_extender.why.nearest import HIDDEN, View
 from scheduler_extender.why.phrases import duration
 from topology.core.requests import GpuRequest
@@ -85,11 +85,8 @@ class GpuRow:
     def reported(self) -> float | None:
         """Seconds since the agent looked, by its own clock; None where it does not say."""
         report = self.state.facts.report
-        try:
-            observed = datetime.fromisoformat(report.observed_at if report is not None else "")
-        except ValueError:
-            return None
-        return max(0.0, self.view.today - observed.timestamp())
+        observed = seconds_of(report.observed_at) if report is not None else None
+        return None if observed is None else max(0.0, self.view.today - observed)
 
     @property
     def place_for(self) -> str:

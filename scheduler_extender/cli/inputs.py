@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 import typer
-from rich.console import Console
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.terminal import HarmlessConsole, harmless
 
 if TYPE_CHECKING:
     from scheduler_extender.files import podfile
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 16 * 1024 * 1024
 """Bytes of a pod, or of what people paste of a machine."""
-console = Console(width=None if sys.stdout.isatty() else 160)
+console = HarmlessConsole(width=None if sys.stdout and sys.stdout.isatty() else 160)
 
 
 def two_ports(port: int, admin_port: int) -> None:
@@ -110,7 +110,7 @@ def pod_file(path: Path) -> podfile.Asked:
     except podfile.PodFileError as error:
         raise BadInputError(f"{path}: {error}") from error
     for note in found.notes:
-        typer.echo(f"warning: {path}: {note}", err=True)
+        typer.echo(harmless(f"warning: {path}: {note}"), err=True)
     return found
 
 

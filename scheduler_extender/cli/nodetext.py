@@ -85,7 +85,7 @@ def _links(topology: NodeTopology, *, wide: bool) -> Table:
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     found.add_column("link", justify="right", no_wrap=True)
     for header in (*map(str, indices), *(nic.name for nic in nics)):
-        found.add_column(header, no_wrap=True)
+        found.add_column(Text(header), no_wrap=True)
     near = [dict(nic.distances) for nic in nics]
     for a in indices:
         cells = ["–" if a == b else words.get((a, b), "?") for b in indices]

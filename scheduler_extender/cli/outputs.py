@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.terminal import HarmlessConsole, harmless
 
 EVERY = 1.0
 """Seconds between two looks at a cluster that is followed."""
@@ -80,7 +81,7 @@ def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:
     """Write an answer, once or whenever it changes, and end the command with its exit code."""
     first = told()
     for note in first.notes:
-        typer.echo(f"note: {note}", err=True)
+        typer.echo(harmless(f"note: {note}"), err=True)
     text = _text(first, form)
     _write(text, form, first=True, watch=watch)
     if watch:
@@ -142,10 +143,11 @@ def here(file: io.StringIO) -> Console:
     given = int(columns) if columns.isdecimal() and 0 < int(columns) < 10_000 else None
     width = given or (os.get_terminal_size(sys.stdout.fileno()).columns if terminal else PIPE)
     forced = bool(os.environ.get("FORCE_COLOR"))
-    return Console(
+    return HarmlessConsole(
         file=file,
         width=width or PIPE,
         force_terminal=terminal or forced,
         highlight=False,
+        markup=False,
         legacy_windows=False,
     )

@@ -25,6 +25,7 @@ from scheduler_extender.cli.evictions import Waiting, carry_out
 from scheduler_extender.cli.inputs import one_of
 from scheduler_extender.cli.tokens import token_of
 from scheduler_extender.state.reserved import MAX_SECONDS
+from scheduler_extender.terminal import harmless
 from topology.core.devices import PodUid
 
 
@@ -78,7 +79,7 @@ def unblock(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
-        typer.echo("\n".join(found["text"]))
+        typer.echo(harmless("\n".join(found["text"])))
     plan = found.get("plan")
     done = bool(found["node"] or found.get("takes") or found.get("reserved") or plan)
     if evict and (found.get("reserved") or (plan and plan["steps"])):

@@ -119,7 +119,7 @@ def explanation_of(
     counts = counts_of(pod, told)
     helps: list[Help] = []
     whole = True
-    waits = placed is None and not any(row.answer.passes for row in rows)
+    waits = placed is None and counts.takes == counts.closed
     if waits:
         helps, whole = helps_of(cluster, seen, pod, request, rows, view, late)
     return Explanation(

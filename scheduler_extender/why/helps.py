@@ -1,4 +1,8 @@
-"""What would help a pod that waits: tried out, one change at a time, on what is known now."""
+"""What would help a pod that waits: tried out, one change at a time, on what is known now.
+
+Nodes to which kube-scheduler will not send the pod, by its selector or their taints or cordon, help
+nobody: they are left out.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +98,13 @@ def _ends(
     nothing is said of it."""
     if pod.membership is not None and (pod.membership.gang or pod.membership.domain):
         return
-    near = [row for row in rows if row.miss is not None and row.answer.kind in BY_AN_END]
+    near = [
+        row
+        for row in rows
+        if row.miss is not None
+        and row.answer.kind in BY_AN_END
+        and row.answer.facts.is_open_to(pod)
+    ]
     near.sort(key=lambda row: row.miss.distance if row.miss else (0, 0))
     found = 0
     for row in near[:MOST_NODES]:
@@ -198,7 +208,7 @@ def _passing(
     relaxed: Relaxed,
     late: Callable[[], bool],
 ) -> int:
-    """How many nodes would take the pod if it asked for this."""
+    """How many nodes that are open to the pod would take it if it asked for this."""
     gone = frozenset({pod.uid})
     nodes = tuple(f.without(gone) if counts_on(pod.uid, f) else f for f in seen.nodes)
     member = None
@@ -216,7 +226,10 @@ def _passing(
         and (facts.topology is None or facts.topology.resource(request.resource) is not None)
     ]
     if member is None or not member.bound_to_domain:
-        return len(passing)
+        return sum(facts.is_open_to(pod) for facts in passing)
     own = {facts.name: facts for facts in passing if counts_on(pod.uid, cluster.facts(facts.name))}
     gathered = gather(cluster, member, [f.name for f in passing], late=late, instead=own)
-    return 0 if gathered.late else len(gathered.alike.get(None, ()))
+    if gathered.late:
+        return 0
+    together = set(gathered.alike.get(None, ()))
+    return sum(facts.name in together and facts.is_open_to(pod) for facts in passing)

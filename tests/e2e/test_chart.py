@@ -272,6 +272,15 @@ def test_the_second_scheduler_asks_the_extender_as_the_shipped_one_does(helm: He
     assert found["leaderElection"]["resourceName"] != "kube-scheduler"
 
 
+@pytest.mark.parametrize("name", ["1", "true", "null", "gpus.example"])
+def test_the_second_schedulers_name_is_a_text_whatever_it_looks_like(helm: Helm, name: str) -> None:
+    config = by_name(rendered(helm, scheduler={"enabled": True, "name": name}))[
+        "ConfigMap", "gpu-topology-scheduler"
+    ]
+    found = yaml.safe_load(config["data"]["config.yaml"])
+    assert found["profiles"] == [{"schedulerName": name}]
+
+
 def test_the_second_scheduler_is_of_the_clusters_version(helm: Helm) -> None:
     found = by_name(
         rendered(helm, "--kube-version", "v1.33.4-gke.1036000", scheduler={"enabled": True})

@@ -68,6 +68,9 @@ GOOD = [
     *[("min-bandwidth", v) for v in ("100", "37.5", "0.000001")],
     *[("min-gpu-memory", v) for v in ("40Gi", "1", "1e9", "79.5Gi", "+1Ki", "1.")],
     *[("gpu-model", v) for v in ("A100*", "NVIDIA A100*, H100", "tesla_v100?")],
+    # As the block scalars of YAML end, and fold.
+    *[("gpu-model", v) for v in ("A100*\n", "A100*,\n  H100\n", "A100\tSXM4*")],
+    *[("link", "nvlink\n"), ("policy", "preferred\n"), ("min-gpu-memory", "40Gi\n")],
     *[("same-numa", v) for v in ("true", "False")],
     *[("shape", v) for v in ("ring", "connected", "Pairwise")],
     *[("nic", v) for v in ("pix", "node")],

@@ -4,7 +4,7 @@ apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 percentageOfNodesToScore: {{ .Values.scheduler.percentageOfNodesToScore }}
 profiles:
-- schedulerName: {{ .Values.scheduler.name }}
+- schedulerName: {{ .Values.scheduler.name | quote }}
 extenders:
 - urlPrefix: https://gpu-topology.{{ .Release.Namespace }}.svc:8888/scheduler
   enableHTTPS: true

@@ -96,6 +96,25 @@ def test_it_says_what_the_port_lacks(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["node", "why", "unblock"])
+def test_what_is_no_url_is_one_line(command: str) -> None:
+    done = asked(main, command, "x", "--admin", "http://[", "--token", "t")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --admin: http://[: a URL is needed, as ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("token", ["secret\r", "sec\nret", "secret\u20ac"])
+def test_what_is_no_token_is_refused_and_not_repeated(token: str) -> None:
+    with running(switched()) as service:
+        admin = f"http://127.0.0.1:{service.ports[1]}"
+        done = asked(main, "node", "switched", "--admin", admin, "--token", token)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: --token: it has characters that no token has, such as line ends\n"
+    )
+
+
 def test_it_says_what_is_wrong_with_tls(closed: tuple[str, Path]) -> None:
     done = asked(main, "node", "switched", "--admin", closed[0])
     assert done.returncode == 2

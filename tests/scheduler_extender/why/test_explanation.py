@@ -299,6 +299,27 @@ def test_nodes_that_kube_scheduler_will_not_choose_are_told_apart() -> None:
     assert not explained(cluster, replace(pod, called_unschedulable=False)).notes
 
 
+def test_what_would_help_is_only_told_of_nodes_that_are_open_to_the_pod() -> None:
+    cluster = cluster_of({switched(4, "tainted"): {"one": Held((0,))}, pcie(4, "cordoned"): {}})
+    cluster.put_node(NodeName("tainted"), advertises=True, taints=(Taint("gpu", "", "NoSchedule"),))
+    cluster.put_node(NodeName("cordoned"), advertises=True, cordoned=True)
+    found = explained(cluster, QUAD)
+    assert found.takes == 0
+    assert not found.helps, "kube-scheduler would send the pod there in no case"
+    cluster.put_node(NodeName("cordoned"), advertises=True)
+    assert relaxed(explained(cluster, QUAD))["link"] == ("node", 1)
+
+
+def test_who_fits_on_closed_nodes_only_is_told_what_would_open_another_one() -> None:
+    cluster = cluster_of({switched(4, "closed"): {}, switched(4, "open"): {"one": Held((0,))}})
+    cluster.put_node(NodeName("closed"), advertises=True, cordoned=True)
+    cluster.put_node(NodeName("open"), advertises=True)
+    found = explained(cluster, QUAD)
+    assert (found.takes, found.closed) == (1, 1)
+    assert [each.pods for each in ends(found)] == [("team/one",)]
+    assert not found.notes, "the line above says that the node is closed"
+
+
 def test_a_node_without_gpus_waits_for_no_report() -> None:
     cluster = cluster_of({pcie(2, "gpus"): {}})
     cluster.put_node(NodeName("cpus"), advertises=False)

@@ -1,0 +1,118 @@
+"""Words that strangers wrote, and outputs that take not everything or nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scheduler_extender.cli import main
+from tests.commands import ROOT, asked
+from tests.waiting import FOREVER
+
+WHY = "examples/clusters/why.yaml"
+BAD = "\x1b]0;a title\x07\x1b[2J\x9b2J\u202ednob"
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A cluster file whose waiting pod has an annotation that would steer a terminal."""
+    documents = list(yaml.safe_load_all((ROOT / WHY).read_text()))
+    (pod,) = (d for d in documents if d.get("metadata", {}).get("name") == "train")
+    pod["metadata"]["annotations"] = {"gpu-topology.io/link": BAD}
+    found = tmp_path / "cluster.yaml"
+    found.write_text(yaml.safe_dump_all(documents))
+    return found
+
+
+@pytest.mark.parametrize("words", [("why", "team-a/train"), ("waiting", "-A"), ("nodes",)])
+@pytest.mark.parametrize("colours", ["", "1"])
+def test_what_a_stranger_wrote_steers_no_terminal(
+    words: tuple[str, ...], colours: str, hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", colours)
+    done = asked(main, *words, "--cluster", hostile)
+    assert not STEERING.search(STYLE.sub("", done.stdout) + done.stderr)
+    assert done.returncode in (0, 1)
+
+
+def test_an_error_steers_no_terminal(tmp_path: Path) -> None:
+    pod = tmp_path / "pod.yaml"
+    limits = {"limits": {"nvidia.com/gpu": 1}}
+    spec = {"containers": [{"name": "main", "resources": limits}]}
+    metadata = {"name": "x", "annotations": {"gpu-topology.io/link": BAD}}
+    pod.write_text(yaml.safe_dump({"kind": "Pod", "metadata": metadata, "spec": spec}))
+    done = asked(main, "check", pod, "--cluster", WHY)
+    assert done.returncode == 2
+    assert "gpu-topology.io/link" in done.stderr
+    assert not STEERING.search(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "when", ["0001-01-01T00:00:00", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "x"]
+)
+def test_a_time_that_no_calendar_has_costs_no_answer(when: str, tmp_path: Path) -> None:
+    documents = list(yaml.safe_load_all((ROOT / "examples/clusters/idle.yaml").read_text()))
+    for document in documents:
+        if document["kind"] == "GPUTopology":
+            document["status"]["observedAt"] = when
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump_all(documents))
+    for words in (("node", "train-01"), ("nodes", "-o", "wide"), ("idle", "-A")):
+        done = asked(main, *words, "--cluster", cluster)
+        assert (done.returncode, done.stderr) == (0, ""), words
+
+
+def test_words_are_no_markup() -> None:
+    done = asked(main, "idle", "--cluster", "examples/clusters/idle.yaml", "-n", "[/red]")
+    assert done.returncode == 0
+    assert done.stdout.startswith("no pod of the namespace [/red] holds GPUs")
+
+
+def run(redirect: str, *words: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
+    """A command started by a shell, with its output redirected so; ``$?`` is its own."""
+    command = " ".join([sys.executable, "-m", "scheduler_extender", *words])
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{command} {redirect}"],
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=FOREVER,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+MAP = ("map", "--cluster", "examples/clusters/where.yaml")
+WAITING = ("waiting", "-A", "--cluster", "examples/clusters/waiting.yaml")
+
+
+def test_a_locale_without_our_characters_gets_question_marks() -> None:
+    code, out, err = run("", *WAITING, env={"PYTHONIOENCODING": "ascii"})
+    assert code in (0, 1)
+    assert not err
+    assert "default/waits" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    code, _, err = run(">/dev/full", *MAP)
+    assert (code, err) == (2, "error: the answer cannot be written: No space left on device\n")
+
+
+def test_without_any_output_a_command_still_ends_well() -> None:
+    assert run(">&-", *MAP) == (0, "", "")
+
+
+def test_a_reader_that_is_gone_is_no_no() -> None:
+    code, _, err = run('| true; exit "${PIPESTATUS[0]}"', *MAP, "-o", "json")
+    assert (code, err) == (0, "")
