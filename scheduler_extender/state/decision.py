@@ -184,8 +184,8 @@ def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
         and not _takes_memory(kubelet, before, now, request)
     ):
         return None
-    name, until = f"{waiting.namespace}/{waiting.name}", waiting.reserved.until_text
-    words = f"GPUs are reserved for {name} until {until}"
+    # Not for whom: the answer becomes an Event of a pod that may be another team's.
+    words = f"GPUs are reserved for another pod until {waiting.reserved.until_text}"
     return Rejection(words, False, Reason.RESERVED)
 
 

@@ -32,7 +32,7 @@ from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest
 
 TODAY, UNTIL = 43_000.0, 43_500.0
-RESERVED = "GPUs are reserved for default/wants until 12:05 UTC"
+RESERVED = "GPUs are reserved for another pod until 12:05 UTC"
 NODE = shared.NAME
 
 

@@ -40,7 +40,7 @@ def idle(*words: object) -> Done:
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
 
 
 def test_the_page_shows_commands() -> None:

@@ -28,7 +28,7 @@ NODE = NodeName("pairs")
 TODAY = 43_000.0
 NOON = 43_500.0
 """12:05 UTC."""
-REASON = "GPUs are reserved for team/wants until 12:05 UTC"
+REASON = "GPUs are reserved for another pod until 12:05 UTC"
 
 
 class Clock:
@@ -141,7 +141,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     evict(cluster, "a")
     thief = waiting("thief", gpu_request(1))
     cluster.put_pod(thief)
-    with pytest.raises(BindError, match="reserved for team/wants"):
+    with pytest.raises(BindError, match="reserved for another pod"):
         bind(cluster, written, BindingArgs("thief", "team", "thief", NODE), lambda: "")
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
     assert [found.name for found in written.binds] == ["wants"]
