@@ -44,6 +44,7 @@ class Stand:
 
 NOT_RUN = (
     NotRun(r"make ", "runs the tests, or installs the packages from the network; CI does both"),
+    NotRun(r"gpu-topology --install-completion", "writes to the configuration of a reader's shell"),
     NotRun(r"kubectl .*rollout status", "no pod becomes ready where no kubelet runs it"),
     NotRun(r"kubectl wait --for=condition=complete", "no kubelet runs the Job's pods"),
     NotRun(r"for pod in", "no kubelet runs the Job's pods, so they have no logs"),
@@ -126,6 +127,7 @@ EXITS = (
     (r"kubectl apply -f pair.yaml", 1, "the page shows how it is refused"),
     (r"kubectl gpu-topology why ", 1, "the pod waits"),
     (r"gpu-topology why team-a/train ", 1, "the pod waits"),
+    (r"gpu-topology waiting ", 1, "a pod waits that no node would take"),
 )
 """Statements that end with another exit status than 0."""
 
