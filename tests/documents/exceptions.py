@@ -44,7 +44,12 @@ class Stand:
 
 NOT_RUN = (
     NotRun(r"make ", "runs the tests, or installs the packages from the network; CI does both"),
-    NotRun(r"gpu-topology --install-completion", "writes to the configuration of a reader's shell"),
+    NotRun(r"gpu-topology --install-completion", "writes into the profile of the user's shell"),
+    NotRun(
+        r"\.venv/bin/python -m manifests\.buildplugin",
+        "takes minutes; tests/e2e/test_krew.py builds the plugin",
+    ),
+    NotRun(r"kubectl krew install", "downloads; tests/e2e/test_krew.py installs it from a file"),
     NotRun(r"kubectl .*rollout status", "no pod becomes ready where no kubelet runs it"),
     NotRun(r"kubectl wait --for=condition=complete", "no kubelet runs the Job's pods"),
     NotRun(r"for pod in", "no kubelet runs the Job's pods, so they have no logs"),
@@ -127,7 +132,7 @@ EXITS = (
     (r"kubectl apply -f pair.yaml", 1, "the page shows how it is refused"),
     (r"kubectl gpu-topology why ", 1, "the pod waits"),
     (r"gpu-topology why team-a/train ", 1, "the pod waits"),
-    (r"gpu-topology waiting ", 1, "a pod waits that no node would take"),
+    (r"gpu-topology waiting -n team-a ", 1, "pods wait"),
 )
 """Statements that end with another exit status than 0."""
 

@@ -50,6 +50,7 @@ def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
     given = {
         "PORT": str(free_port()),
         "ADMIN_PORT": str(free_port()),
+        "COLUMNS": "80",  # what pages show is as wide as a terminal at least
         "GPU_TOPOLOGY_SHARED": str(recorded.SHARED),
     }
     for ran in run(BY_PAGE[page], here, [programs], given):

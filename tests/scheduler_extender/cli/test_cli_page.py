@@ -45,7 +45,8 @@ def test_each_of_the_four_is_shown() -> None:
 def test_a_command_prints_what_the_page_shows(
     words: str, printed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     assert asked(main, *shlex.split(words)).stdout == printed
 

@@ -11,6 +11,7 @@ import pytest
 
 from scheduler_extender.cli import main
 from scheduler_extender.cli.forwarding import scheme_of
+from scheduler_extender.http import strangers
 from tests.commands import Done, asked
 from tests.nodes import pcie, switched
 from tests.programs import started
@@ -118,7 +119,11 @@ def test_what_listens_without_tls_is_http() -> None:
 
 
 @pytest.mark.parametrize("command", ["nodes", "map", "waiting"])
-def test_the_extender_is_asked_over_a_forwarded_port(folder: Path, command: str) -> None:
+def test_the_extender_is_asked_over_a_forwarded_port(
+    folder: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It runs in this process, and logs to the same output that a first try of TLS is no HTTP.
+    monkeypatch.setattr(strangers, "LOG_BURST", 0)
     with running(switched(), pcie()) as service:
         kubectl(folder, f"{says(service.ports[1])}\ntime.sleep(3600)")
         done = asked(main, command, "--forward", "-o", "name", "--system", "gpus")

@@ -127,7 +127,8 @@ def test_nothing_is_wider_than_the_terminal(
         assert "unsuitable" in done.stdout
 
 
-def test_a_file_in_place_of_a_cluster() -> None:
+def test_a_file_in_place_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     done = asked(main, "waiting", "-A", "--cluster", "examples/clusters/why.yaml")
     assert done.returncode == 1
     assert "no node takes it: 6 nodes lack links, 2 are busy" in done.stdout
