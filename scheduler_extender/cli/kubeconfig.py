@@ -42,8 +42,10 @@ def _api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer
             return ApiServer.in_cluster(), "default"
         return ApiServer.from_kubeconfig(found, context), _namespace(found, context)
     except ApiFailure as error:
-        hint = "" if found else "; outside a cluster give --kubeconfig FILE"
-        raise BadInputError(f"{error}{hint}") from error
+        if found is None:
+            missing = "neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
+            raise BadInputError(f"{missing} (in a pod: {error})") from error
+        raise BadInputError(str(error)) from error
 
 
 @contextmanager

@@ -162,10 +162,19 @@ def told(look: Look, selector: str | None, *, everybody: bool) -> Told:
     return Told(
         {"pods": [row.as_json() for row in rows]},
         [f"pod/{row.waits.pod.name}" for row in rows],
-        lambda console, wide: draw(console, rows, wide=wide),
+        lambda console, wide: (
+            draw(console, rows, wide=wide) if rows else console.print(_nobody(look, everybody))
+        ),
         look.notes,
         not any(row.hopeless for row in rows),
     )
+
+
+def _nobody(look: Look, everybody: bool) -> str:
+    """What is said where no pod waits: of which namespace, since pods of others may wait."""
+    if everybody:
+        return "no pod waits for GPUs"
+    return f"no pod of the namespace {look.namespace} waits for GPUs; -A looks into all namespaces"
 
 
 def _name(waits: Waits) -> tuple[str, str]:
@@ -265,9 +274,6 @@ def _reason(waits: Waits, counts: Counts | None) -> str:
 
 def draw(console: Console, rows: Sequence[Row], *, wide: bool) -> None:
     """The pods as a table."""
-    if not rows:
-        console.print("no pod waits for GPUs")
-        return
     table = _table(rows, wide=wide)
     if wide or (fits(console, table) and console.width >= ROOMY):
         show(console, table)

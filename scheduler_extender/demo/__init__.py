@@ -157,6 +157,7 @@ def how_to_call(url: str, admin: str, content: ClusterFile) -> str:
     "NodeNames": ["{first}", "{last}"]}}'
 
   curl -s {admin}/v1/nodes/{first}        what is known of a node
+  {admin}/map        every GPU, for your browser
 
 To plug it into a kube-scheduler, start that with --config and
 

@@ -45,7 +45,6 @@ class Stand:
 NOT_RUN = (
     NotRun(r"make ", "runs the tests, or installs the packages from the network; CI does both"),
     NotRun(r"gpu-topology --install-completion", "writes into the profile of the user's shell"),
-    NotRun(r"pip install \.", "installs the packages from the network; CI does it"),
     NotRun(
         r"\.venv/bin/python -m manifests\.buildplugin",
         "takes minutes; tests/e2e/test_krew.py builds the plugin",

@@ -48,7 +48,10 @@ def test_the_page_shows_commands() -> None:
 
 
 @pytest.mark.parametrize(("words", "printed"), SHOWN, ids=[words for words, _ in SHOWN])
-def test_a_command_prints_what_the_page_shows(words: str, printed: str) -> None:
+def test_a_command_prints_what_the_page_shows(
+    words: str, printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert asked(main, *shlex.split(words)).stdout == printed
 
 

@@ -86,6 +86,12 @@ def test_all_namespaces(cluster: Cluster) -> None:
 def test_selected_pods(cluster: Cluster) -> None:
     assert cluster.asked("waiting", "-l", "app=train", "-o", "name").stdout == "pod/train\n"
     none = cluster.asked("waiting", "-l", "app=serve")
+    said = "no pod of the namespace team-a waits for GPUs; -A looks into all namespaces\n"
+    assert (none.returncode, none.stdout) == (0, said)
+
+
+def test_nobody_anywhere() -> None:
+    none = asked(main, "waiting", "-A", "--cluster", "examples/clusters/mixed.yaml")
     assert (none.returncode, none.stdout) == (0, "no pod waits for GPUs\n")
 
 
@@ -127,4 +133,5 @@ def test_a_file_in_place_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.returncode == 1
     assert "no node takes it: 6 nodes lack links, 2 are busy" in done.stdout
     none = asked(main, "waiting", "--cluster", "examples/clusters/why.yaml")
-    assert (none.returncode, none.stdout) == (0, "no pod waits for GPUs\n")
+    said = "no pod of the namespace default waits for GPUs; -A looks into all namespaces\n"
+    assert (none.returncode, none.stdout) == (0, said)

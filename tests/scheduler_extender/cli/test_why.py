@@ -364,6 +364,19 @@ def test_a_kubeconfig_is_found_as_kubectl_finds_it(
     assert why("train").stdout.startswith("of-the-context/train\n")
 
 
+def test_without_any_kubeconfig_it_says_which_were_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    done = why("train")
+    said = "error: neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
+    assert done.stderr.count("\n") == 1
+
+
 def test_what_a_workload_says_of_itself_is_told(cluster: Cluster) -> None:
     """A quota keeps the pods from being made: nobody would look for it at a pod."""
     cluster.node(switched(2, "node"))
