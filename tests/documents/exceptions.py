@@ -108,6 +108,7 @@ SMALLER = (
 ELSEWHERE = (
     Stand(r"import FILE --node NAME", "import node.txt --node train-01", "a file that there is"),
     Stand(r"node NODE ", "node train-07 ", "a node that there is"),
+    Stand(r"gputopo NODE ", "gputopo train-07 ", "a node that there is"),
     Stand(r"~/\.kube/config", '"$KUBECONFIG"', "the tests' own kubeconfig"),
     Stand(r"https://localhost:8889", "https://localhost:$ADMIN_PORT", "the extender's own port"),
     Stand(
@@ -133,6 +134,7 @@ EXITS = (
     (r"kubectl gpu-topology why ", 1, "the pod waits"),
     (r"gpu-topology why team-a/train ", 1, "the pod waits"),
     (r"gpu-topology waiting -n team-a ", 1, "pods wait"),
+    (r"kubectl diff -k ", 1, "something would change: agent.md has applied two files alone"),
 )
 """Statements that end with another exit status than 0."""
 
