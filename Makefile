@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 OUT    ?= out
 WORKERS ?= auto
+E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
 .PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart plugin reference sbom sizes screenshots axe lock clean
@@ -40,7 +41,7 @@ lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once); kubelets too with GPU_TOPOLOGY_REAL_KUBELET=1, as root
-	$(BIN)/python -m pytest -q -ra tests/e2e
+	$(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e
 
 chaos: $(VENV)/dev.stamp        ## replicas, API server and etcd killed at random; GPU_TOPOLOGY_CHAOS_SECONDS (900), GPU_TOPOLOGY_CHAOS_SEED
 	GPU_TOPOLOGY_CHAOS_SECONDS=$${GPU_TOPOLOGY_CHAOS_SECONDS:-900} GPU_TOPOLOGY_CHAOS_KEEP=$(OUT)/chaos \
