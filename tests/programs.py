@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import subprocess
@@ -12,8 +13,11 @@ from pathlib import Path
 
 from tests.waiting import FOREVER
 
-PORTS = range(20_000, 30_000)
-"""Ports below those that Linux gives to whoever asks for any (32768 and up)."""
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+PORTS = range(20_000 + _WORKER, 30_000, _WORKERS)
+"""Ports below those that Linux gives to whoever asks for any (32768 and up), those of this process
+of the tests."""
 _given: set[int] = set()
 
 
