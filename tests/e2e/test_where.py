@@ -86,6 +86,11 @@ def _report(*held: tuple[dict[str, Any], int]) -> Report:
     )
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def where(real: RealCluster, user: str, *words: str) -> Done:
     return asked(main, *words, "--kubeconfig", real.control_plane.kubeconfig(user))
 
