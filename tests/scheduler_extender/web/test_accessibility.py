@@ -46,6 +46,16 @@ FOCUSED = """
   };
 })()
 """
+FROM_THE_TOP = """
+const start = document.createElement('span');
+start.tabIndex = -1;
+document.body.prepend(start);
+start.focus();
+start.remove();
+"""
+"""The next press of Tab looks from the top of the page. Without it, it looks from where the browser
+has scrolled to; from there the way to the top leads through the browser's own buttons, and how long
+the focus stays outside the page is not known."""
 REACHABLE = """
 [...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')]
   .filter((it) => it.type !== 'hidden' && it.checkVisibility()).length
@@ -102,7 +112,7 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(
     page.look(1400)
     SCENES[name](page, pages)
     page.send("Emulation.setFocusEmulationEnabled", enabled=True)
-    page.value("document.activeElement.blur(); getSelection().removeAllRanges()")
+    page.value(FROM_THE_TOP)
     expected = page.value(REACHABLE)
     places: list[int] = []
     for _ in range(expected + 1):
@@ -114,5 +124,4 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(
         assert found["seen"], f"the keyboard is where nobody sees it: {found}"
         places.append(found["place"])
     assert len(places) == expected
-    first = places.index(min(places))  # where an answer has been scrolled to, it comes first
-    assert places[first:] + places[:first] == sorted(places)
+    assert places == sorted(places)
