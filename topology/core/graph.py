@@ -387,6 +387,16 @@ def hinted_nodes(shape: Shape) -> tuple[tuple[int, Mask], ...]:
     )
 
 
+def names_strange_nodes(shape: Shape, facts: AllocatorFacts) -> bool:
+    """Whether the plugin names NUMA nodes that the machine has not, by its distances.
+
+    A kubelet hints at the NUMA nodes of its machine only, so it is not known what it makes of
+    these.
+    """
+    known = facts.numa_distances
+    return known is not None and any(n >= len(known) for n, _ in hinted_nodes(shape))
+
+
 @remembered
 def placed_gpus(shape: Shape) -> Mask:
     """The GPUs of which the kubelet knows a NUMA node."""
