@@ -1,14 +1,16 @@
-"""NVIDIA's device plugin as a child process that chooses devices, line by line.
+"""NVIDIA's device plugin as child processes that answer line by line.
 
-The program is ``plugin/choices``: the plugin's own code (its version stands in ``plugin/go.mod``)
-without a driver and without sockets. It serves shared GPUs and MIG instances.
+The programs of ``plugin/`` are the plugin's own code (its version stands in ``plugin/go.mod``)
+without sockets: ``choices`` chooses among shared GPUs and MIG instances without a driver,
+``enumeration`` says which devices the plugin would serve on a machine that NVML shows it.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,20 +22,25 @@ VERSION = "v0.19.3"
 """As in ``plugin/go.mod``."""
 
 
-def plugin_program() -> Path:
-    """The program, built if need be (minutes, once). Raises ManagersUnavailable."""
-    return programs(SOURCES, {"choices": "1"}) / "choices"
+def plugin_program(name: str = "choices") -> Path:
+    """A program, built if need be (minutes, once). Raises ManagersUnavailable."""
+    return programs(SOURCES, {"choices": "1", "enumeration": "1"}) / name
 
 
-class NvidiaPlugin:
-    """The plugin of one node at a time, while the context is open."""
+class Answering:
+    """A program that answers each line of JSON with one, while the context is open."""
 
-    def __init__(self, program: Path) -> None:
-        self._program = program
+    def __init__(self, *command: str, environment: Mapping[str, str] | None = None) -> None:
+        self._command = command
+        self._environment = environment
 
     def __enter__(self) -> Self:
         self._child = subprocess.Popen(
-            [str(self._program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
         )
         return self
 
@@ -44,6 +51,25 @@ class NvidiaPlugin:
         trace: TracebackType | None,
     ) -> None:
         self._child.communicate(timeout=60)
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a line. Raises ManagersFailed where the program has ended."""
+        child = self._child
+        assert child.stdin is not None and child.stdout is not None  # noqa: PT018
+        child.stdin.write(json.dumps(asked) + "\n")
+        child.stdin.flush()
+        line = child.stdout.readline()
+        if not line:
+            raise ManagersFailed(f"the plugin ended over {asked}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+class NvidiaPlugin(Answering):
+    """The plugin of one node at a time, choosing devices."""
+
+    def __init__(self, program: Path) -> None:
+        super().__init__(str(program))
 
     def begin(
         self, units: Iterable[tuple[str, str]], strategy: str, replicas: int, *, fails_many: bool
@@ -68,14 +94,32 @@ class NvidiaPlugin:
         return bool(self._ask(requesting=ids).get("refused"))
 
     def _ask(self, **asked: Any) -> dict[str, Any]:
-        child = self._child
-        assert child.stdin is not None and child.stdout is not None  # noqa: PT018
-        child.stdin.write(json.dumps(asked) + "\n")
-        child.stdin.flush()
-        line = child.stdout.readline()
-        if not line:
-            raise ManagersFailed(f"the plugin ended over {asked}")
-        found: dict[str, Any] = json.loads(line)
+        found = self.answer(asked)
         if found.get("error"):
             raise ManagersFailed(f"{found['error']}, over {asked}")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A device as the plugin serves it; ``index`` is the driver's number of its GPU, and, after a
+    colon, the number of a MIG device on it. ``numa`` are the NUMA nodes that the kubelet hears."""
+
+    id: str
+    index: str
+    memory: int
+    numa: tuple[int, ...]
+
+
+class NvidiaEnumeration(Answering):
+    """The plugin, finding devices on the machine that the environment's NVML shows."""
+
+    def serves(self, configuration: Mapping[str, Any]) -> dict[str, tuple[Served, ...]] | str:
+        """The devices of each resource, or why the plugin does not start."""
+        found = self.answer(configuration)
+        if found.get("error"):
+            return str(found["error"])
+        return {
+            name: tuple(Served(d["id"], d["index"], d["memory"], tuple(d["numa"])) for d in devices)
+            for name, devices in found["resources"].items()
+        }
