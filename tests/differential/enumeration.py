@@ -8,7 +8,8 @@ same devices, on the same GPUs, with the same memory and NUMA nodes.
 
 from __future__ import annotations
 
-import re
+import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,10 @@ from random import Random
 from typing import Any
 
 from tests.differential.nvidiaplugin import VERSION, NvidiaEnumeration, Served
+from tests.e2e.privatemounts import PrivateMounts
 from tests.fakes.nvml import FakeNvml, MigInstance, address
 from tests.fakes.nvml.products import generation
+from tests.fakes.procfs import write_capabilities
 from tests.fakes.sysfs import write_gpus
 from topology.agent.asks import pci
 from topology.agent.asks.nvml import Nvml
@@ -49,6 +52,8 @@ MACHINES = {
 """GB in the names of profiles, by machine: an eighth of a GPU with seven slices, a quarter, a half,
 all; of a GPU with four slices a quarter, a half, all. NVIDIA's MIG user guide has the names."""
 STRATEGIES = ("none", "single", "mixed")
+PCI = "bus/pci/devices"
+MOST_GPUS = 16
 NOW = "2026-01-01T00:00:00Z"
 
 
@@ -176,36 +181,45 @@ def _sharing(
 
 
 class Bench:
-    """The fake NVML and the files beside it, for one machine after the other."""
+    """The fake NVML and what the kernel shows as files, for one machine after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.nvml = FakeNvml(folder, machine("h100-pcie-1").topology("n"))
-        self._sys = folder / "sys"
+        self._sys, self._driver = folder / "sys", folder / "driver"
+        self._nvml = FakeNvml(folder, machine("h100-pcie-1").topology("n"))
+        (self._sys / PCI).mkdir(parents=True)
+        write_capabilities(self._driver, range(MOST_GPUS))
+
+    def plugin(self, program: Path) -> NvidiaEnumeration:
+        """The plugin among these files. It needs root (``tests.e2e.privatemounts.why_not``)."""
+        mine = {f"/sys/{PCI}": self._sys / PCI, "/proc/driver": self._driver}
+        command = PrivateMounts(self._folder, mine).command(str(program))
+        environment = {**os.environ, **self._nvml.environment}
+        return NvidiaEnumeration(*command, environment=environment)
 
     def play(self, played: Machine) -> None:
         """From now on, this is the machine."""
-        self.nvml.replace(played.topology)
+        for device in (self._sys / PCI).iterdir():  # the folder itself is mounted, and stays
+            device.unlink()
+        shutil.rmtree(self._sys / "devices", ignore_errors=True)
+        write_gpus(self._sys, played.topology)
+        self._nvml.replace(played.topology)
         for gpu, slots in zip(played.topology.gpus, played.slots, strict=True):
             if slots is not None:
-                self.nvml.mig(gpu.index, slots)
+                self._nvml.mig(gpu.index, slots)
 
     def record(self, played: Machine, served: Mapping[str, Sequence[Served]]) -> NodeTopology:
         """The agent's record of the machine, where the kubelet lists what is served."""
-        with self.nvml.in_process(), Nvml() as nvml:
+        with self._nvml.in_process(), Nvml() as nvml:
             seen = nvml.look()
-        tree = self._folder / f"tree-{played.name}"
-        if not tree.exists():
-            write_gpus(tree, played.topology)
         book = HardwareBook(played.topology.name)
-        if (error := book.look(seen, {}, pci.read(tree))) is not None:
+        if (error := book.look(seen, {}, pci.read(self._sys))) is not None:
             raise error
         facts = Facts(
             boot_id="boot",
             hardware=book.hardware,
             surroundings=Surroundings({}, Plugin(VERSION, {})),
             allocatable={name: frozenset(d.id for d in found) for name, found in served.items()},
-            topology_nodes={GpuUuid(base_uuid(d.id)): d.numa for f in served.values() for d in f},
         )
         written = compose(facts, ConditionBook(), NOW)
         assert written.topology is not None
@@ -235,7 +249,9 @@ def disagreements(found: NodeTopology, served: Mapping[str, Sequence[Served]]) -
         if len(devices) != len(ids) * resource.replicas:
             yield f"{name}: {len(devices)} devices of {len(ids)}, {resource.replicas} replicas"
         for device in devices:
-            yield from _device(found, places.gpu_of[places.position_of[base_uuid(device.id)]], device)
+            yield from _device(
+                found, places.gpu_of[places.position_of[base_uuid(device.id)]], device
+            )
 
 
 def _device(found: NodeTopology, position: int, device: Served) -> Iterator[str]:
@@ -243,8 +259,9 @@ def _device(found: NodeTopology, position: int, device: Served) -> Iterator[str]
     number, _, _ = device.index.partition(":")
     if gpu.index != int(number):
         yield f"{device.id} is on GPU {gpu.index}, to the plugin on {device.index}"
-    if gpu.topology_nodes not in (None, device.numa):
-        yield f"{device.id} is on NUMA nodes {gpu.topology_nodes}, to the plugin on {device.numa}"
+    here = () if gpu.numa_node is None else (gpu.numa_node,)
+    if here != device.numa:
+        yield f"{device.id} is on NUMA nodes {here}, to the plugin on {device.numa}"
     memory = {part.uuid: part.memory for part in gpu.mig_instances} | {str(gpu.uuid): gpu.memory}
     if memory.get(base_uuid(device.id)) != device.memory:
         yield f"{device.id} has {memory.get(base_uuid(device.id))} bytes, not {device.memory}"
@@ -285,7 +302,9 @@ def run(machines: int, seed: int, bench: Bench, plugin: NvidiaEnumeration) -> di
         tally.devices += len(everything)
         tally.slices += sum(device.id.startswith(MIG_IDS) for device in everything)
         found = bench.record(played, served)
-        tally.found += [f"seed {number}: {w}; {played.words()}" for w in disagreements(found, served)]
+        tally.found += [
+            f"seed {number}: {w}; {played.words()}" for w in disagreements(found, served)
+        ]
     return dict(tallies)
 
 
