@@ -8,6 +8,8 @@ without sockets: ``choices`` chooses among shared GPUs and MIG instances without
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +17,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.differential.managers import ManagersFailed, programs
+from tests.differential.managers import ManagersFailed, ManagersUnavailable, go_build, programs
 
 SOURCES = Path(__file__).parent / "plugin"
+MODULE = "github.com/NVIDIA/k8s-device-plugin"
 VERSION = "v0.19.3"
 """As in ``plugin/go.mod``."""
+
+
+_VERSION = re.compile(r"^VERSION \?= (v\S+)", re.MULTILINE)
 
 
 def plugin_program(name: str = "choices") -> Path:
     """A program, built if need be (minutes, once). Raises ManagersUnavailable."""
     return programs(SOURCES, {"choices": "1", "enumeration": "1"}) / name
+
+
+def version_of(checkout: Path) -> str:
+    """The release that a checkout of NVIDIA's repository is of, or is to become."""
+    found = _VERSION.search((checkout / "versions.mk").read_text())
+    if found is None:
+        raise ManagersUnavailable(f"{checkout}/versions.mk names no version")
+    return found[1]
+
+
+def program_of(checkout: Path, folder: Path, name: str = "choices") -> Path:
+    """A program with the plugin of a checkout in place of the module, built into ``folder``.
+
+    For releases that the module proxy does not have. Raises ManagersUnavailable.
+    """
+    module = folder / "plugin.mod"
+    shutil.copy(SOURCES / "go.sum", folder / "plugin.sum")
+    replacing = f"\nreplace {MODULE} => {checkout.resolve()}\n"
+    module.write_text((SOURCES / "go.mod").read_text() + replacing)
+    go_build(SOURCES, name, folder / name, "1", "-mod=mod", f"-modfile={module}")
+    return folder / name
 
 
 class Answering:
@@ -72,15 +99,27 @@ class NvidiaPlugin(Answering):
         super().__init__(str(program))
 
     def begin(
-        self, units: Iterable[tuple[str, str]], strategy: str, replicas: int, *, fails_many: bool
+        self,
+        units: Iterable[tuple[str, str]],
+        strategy: str,
+        replicas: int,
+        *,
+        fails_many: bool,
+        policy: str = "",
     ) -> None:
         """Begin a new node, of which each unit has an id and the plugin's index of it.
 
         A unit is a GPU, or a MIG instance: then its index has a colon. ``strategy`` is ``none``,
         ``time-slicing`` or ``mps``; ``fails_many`` is the option failRequestsGreaterThanOne.
+        ``policy`` is that of the plugin for shared devices; empty where its release has none.
         """
-        listed = [{"id": uuid, "index": index} for uuid, index in units]
-        self._ask(units=listed, strategy=strategy, replicas=replicas, failsMany=fails_many)
+        self._ask(
+            units=[{"id": uuid, "index": index} for uuid, index in units],
+            strategy=strategy,
+            replicas=replicas,
+            failsMany=fails_many,
+            policy=policy,
+        )
 
     def preferred(
         self, available: Sequence[str], required: Sequence[str], size: int
