@@ -220,7 +220,7 @@ def _not_foreseen(
     tally.single += len(sets) == 1
     if pools - set(sets):
         yield f"{available} with {required}: the plugin chose {answers}"
-    if not required:
+    if not required and size > 1:  # one device meets every wish
         yield from _broken(state, available, answers, tally)
 
 
