@@ -27,7 +27,7 @@ from topology.agent.asks import pci
 from topology.agent.asks.nvml import Nvml
 from topology.agent.decides.allocation import Plugin
 from topology.agent.decides.hardwarebook import HardwareBook
-from topology.agent.decides.record import ConditionBook, Facts, compose
+from topology.agent.decides.record import ConditionBook, Facts, Picture, compose
 from topology.agent.decides.surroundings import Surroundings
 from topology.core.devices import GpuUuid, base_uuid
 from topology.core.graph import NodeTopology
@@ -208,7 +208,7 @@ class Bench:
             if slots is not None:
                 self._nvml.mig(gpu.index, slots)
 
-    def record(self, played: Machine, served: Mapping[str, Sequence[Served]]) -> NodeTopology:
+    def record(self, played: Machine, served: Mapping[str, Sequence[Served]]) -> Picture:
         """The agent's record of the machine, where the kubelet lists what is served."""
         with self._nvml.in_process(), Nvml() as nvml:
             seen = nvml.look()
@@ -221,13 +221,15 @@ class Bench:
             surroundings=Surroundings({}, Plugin(VERSION, {})),
             allocatable={name: frozenset(d.id for d in found) for name, found in served.items()},
         )
-        written = compose(facts, ConditionBook(), NOW)
-        assert written.topology is not None
-        return written.topology
+        return compose(facts, ConditionBook(), NOW)
 
 
-def disagreements(found: NodeTopology, served: Mapping[str, Sequence[Served]]) -> Iterator[str]:
+def disagreements(picture: Picture, served: Mapping[str, Sequence[Served]]) -> Iterator[str]:
     """In what the record differs from what the plugin serves, in words."""
+    found = picture.topology
+    assert found is not None
+    if picture.unfit is not None:
+        yield f"the record is not to be relied on: {picture.unfit.message}"
     names = {resource.name for resource in found.resources}
     if names != (served.keys() or {GPU}):
         yield f"the record has the resources {sorted(names)}, the plugin {sorted(served)}"

@@ -73,7 +73,9 @@ def test_a_record_of_other_names_is_found_out(
         "topology.core.mig._served_as", lambda profile, _: profile.replace("+", ".")
     )
     tallies = run(40, SEED, bench, plugin)
-    assert any("not known" in words for tally in tallies.values() for words in tally.found)
+    found = [words for tally in tallies.values() for words in tally.found]
+    assert any("not known" in words for words in found)
+    assert any("is not to be relied on" in words for words in found)  # the agent sees it, too
 
 
 def one_gpu(*profiles: str, strategy: str = "mixed") -> Machine:
