@@ -29,7 +29,7 @@ from topology.agent.decides.allocation import Plugin
 from topology.agent.decides.hardwarebook import HardwareBook
 from topology.agent.decides.record import ConditionBook, Facts, Picture, compose
 from topology.agent.decides.surroundings import Surroundings
-from topology.core.devices import GpuUuid, base_uuid
+from topology.core.devices import DeviceId, GpuUuid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG_IDS, served_devices
 from topology.machines import machine
@@ -219,7 +219,9 @@ class Bench:
             boot_id="boot",
             hardware=book.hardware,
             surroundings=Surroundings({}, Plugin(VERSION, {})),
-            allocatable={name: frozenset(d.id for d in found) for name, found in served.items()},
+            allocatable={
+                name: frozenset(DeviceId(d.id) for d in found) for name, found in served.items()
+            },
         )
         return compose(facts, ConditionBook(), NOW)
 
