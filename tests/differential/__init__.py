@@ -11,6 +11,8 @@ and NVIDIA's go-gpuallocator. What is ours: the greedy policies of NVIDIA's plug
 its source), what cadvisor would say of the machine, and the plugin's end of the device manager's
 calls, without a socket in between.
 
-For shared GPUs and MIG instances ``choices`` asks NVIDIA's plugin itself: ``plugin/`` is a Go
-program that calls the plugin's own functions, and ``nvidiaplugin`` talks to it.
+For shared GPUs and MIG instances ``plugin/`` calls NVIDIA's plugin itself, and ``nvidiaplugin``
+talks to its programs: ``choices`` holds what the plugin chooses against what our model foresees,
+``enumeration`` what it serves on a machine against our agent's record of it. ``recording`` keeps
+what a release chose that no module proxy has.
 """

@@ -9,16 +9,27 @@ from __future__ import annotations
 import json
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from tests.differential import enumeration
 from tests.differential.arguments import parser
 from tests.differential.choices import lines, run
 from tests.differential.histories import random_history
 from tests.differential.managers import Managers, programs
-from tests.differential.nvidiaplugin import NvidiaPlugin, plugin_program
+from tests.differential.nvidiaplugin import (
+    VERSION,
+    NvidiaPlugin,
+    plugin_program,
+    program_of,
+    version_of,
+)
 from tests.differential.play import play
+from tests.differential.recording import record
 from tests.differential.shrinking import shrunk
 from tests.differential.tally import Table
+from tests.e2e.privatemounts import why_not
 
 
 def main() -> int:
@@ -37,10 +48,67 @@ def main() -> int:
         default=20_000,
         help="how many questions about shared GPUs and MIG instances to ask NVIDIA's plugin",
     )
+    options.add_argument(
+        "--machines",
+        type=int,
+        default=2_000,
+        help="how many machines with MIG devices to let the plugin look at (needs root)",
+    )
+    options.add_argument(
+        "--plugin-source",
+        type=Path,
+        help="a checkout of NVIDIA's k8s-device-plugin to ask in place of the module",
+    )
+    options.add_argument(
+        "--record",
+        type=Path,
+        help="where to write what the plugin of --plugin-source chose, and do nothing else",
+    )
     options.add_argument("--keep", type=Path, help="folder for counterexamples")
     options.add_argument("--shrink", type=int, default=10, help="how many of them to make small")
     options.add_argument("--show", type=int, default=10, help="how many of them to print")
     given = options.parse_args()
+    with TemporaryDirectory() as folder:
+        if given.plugin_source is None:
+            program, version = plugin_program(), VERSION
+        else:
+            version = version_of(given.plugin_source)
+            program = program_of(given.plugin_source, Path(folder))
+        with NvidiaPlugin(program) as plugin:
+            if given.record is not None:
+                given.record.write_text("".join(record(given.questions, given.seed, plugin)))
+                return 0
+            wrong = _admit(given) if given.admissions else 0
+            unforeseen = _choose(given, plugin, version)
+    return 1 if wrong + unforeseen + _enumerate(given) else 0
+
+
+def _choose(given: Namespace, plugin: NvidiaPlugin, version: str) -> int:
+    """Ask the plugin about shared GPUs and MIG instances; how often it was not foreseen."""
+    choices = run(given.questions, given.seed, plugin, version)
+    print("\n".join(["", f"NVIDIA's plugin {version}:", *lines(choices)]))
+    unforeseen = [words for tally in choices.values() for words in tally.found]
+    print("\n".join(unforeseen[: given.show]))
+    return len(unforeseen)
+
+
+def _enumerate(given: Namespace) -> int:
+    """Let the plugin find MIG devices; how often our record said something else."""
+    if reason := why_not():
+        print(f"no machines with MIG devices: {reason}")
+        return 0
+    with TemporaryDirectory() as folder:
+        bench = enumeration.Bench(Path(folder))
+        with bench.plugin(plugin_program("enumeration")) as plugin:
+            found = enumeration.run(given.machines, given.seed, bench, plugin)
+    print("\n".join(["", *enumeration.lines(found)]))
+    differing = [words for tally in found.values() for words in tally.found]
+    print("\n".join(differing[: given.show]))
+    return len(differing)
+
+
+def _admit(given: Namespace) -> int:
+    """Let the managers admit pods; how many histories had something that was not foreseen."""
     table, seed, wrong, begun = Table(), given.seed, 0, time.monotonic()
     with Managers(programs()) as managers:
         while table.whole.admissions < given.admissions:
@@ -63,12 +131,7 @@ def main() -> int:
         f"histories of seeds {given.seed} to {seed - 1}, {wrong} with a counterexample; "
         f"{seconds:.0f} s"
     )
-    with NvidiaPlugin(plugin_program()) as plugin:
-        choices = run(given.questions, given.seed, plugin)
-    print("\n".join(["", *lines(choices)]))
-    unforeseen = [words for tally in choices.values() for words in tally.found]
-    print("\n".join(unforeseen[: given.show]))
-    return 1 if wrong or unforeseen else 0
+    return wrong
 
 
 if __name__ == "__main__":

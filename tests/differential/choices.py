@@ -4,7 +4,11 @@ A state is a node, how its plugin shares, and which devices are free. The plugin
 would hand out, and the answer has to be one that :mod:`topology.core` foresees: its sets are read
 from our record of the node, and nothing of the plugin's code is in them.
 
-The plugin's release is one that has ``distributed`` alone; ``packed`` came with v0.20.
+Where we promise something of an answer, every answer has to keep it, and where we say that a wish
+cannot be met, none may meet it.
+
+The plugin's release of ``plugin/go.mod`` has ``distributed`` alone; ``packed`` came with v0.20. The
+run takes a checkout of a later release, too.
 """
 
 from __future__ import annotations
@@ -15,13 +19,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.differential.nvidiaplugin import VERSION, NvidiaPlugin
+from topology.agent.decides.allocation import PACKED_SINCE
 from topology.core.admission import SEVERAL, Kubelet, admissions, kubelet_of
 from topology.core.allocators import Call
+from topology.core.availability import Availability
 from topology.core.devices import GpuResource, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
 from topology.core.mig import ServedDevices, served_devices
+from topology.core.placement import Verdict, assess
 from topology.core.pools import Pool, pack
-from topology.core.requests import Role
+from topology.core.requests import Constraints, Role, gpu_request
 from topology.machines import machine
 from topology.machines.mig import cut
 
@@ -39,7 +46,9 @@ MIXED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("hgx-a100-4", ("4g.20gb", "1g.5gb", "1g.5gb", "1g.5gb")),
 )
 """Nodes of several profiles, for the strategy ``mixed``."""
-FAMILIES = ("time-slicing", "mps", "mig single", "mig mixed", "mig single, time-sliced")
+KINDS = ("time-slicing", "mps", "mig single", "mig mixed", "mig single, time-sliced")
+POLICIES = ("distributed", "packed")
+WISHES = {"same-gpu": Constraints(same_gpu=True), "spread-gpus": Constraints(spread_gpus=True)}
 QUESTIONS = 10
 """Of one node, each about another set of free devices."""
 TIMES = 4
@@ -77,6 +86,12 @@ class State:
             if part.uuid in self.places.position_of
         ]
 
+    def place(self, device: str) -> tuple[int, str]:
+        """The driver's number of the GPU that a device is on, and the device without its replica
+        number."""
+        uuid = base_uuid(device)
+        return int(next(at for unit, at in self.units() if unit == uuid).partition(":")[0]), uuid
+
     def sharing(self) -> str:
         """The plugin's word for how it shares."""
         if self.served.strategy == "mig":
@@ -100,12 +115,14 @@ class State:
 class Tally:
     """How well the plugin's answers were foreseen.
 
-    ``single`` counts questions with one foreseen answer, ``refused`` those that were refused.
+    ``single`` counts questions with one foreseen answer, ``refused`` those that were refused,
+    ``promised`` wishes that the model promised.
     """
 
     questions: int = 0
     single: int = 0
     refused: int = 0
+    promised: int = 0
     found: list[str] = field(default_factory=list)
     """What was not foreseen, in words."""
 
@@ -113,21 +130,35 @@ class Tally:
         """One line for people."""
         single = 100 * self.single / max(1, self.questions)
         wrong = f", {len(self.found)} not foreseen" if self.found else ""
-        return f"{self.questions:7} {single:5.1f} % {self.refused:7}  {name}{wrong}"
+        counts = f"{self.questions:7} {single:5.1f} % {self.refused:7} {self.promised:8}"
+        return f"{counts}  {name}{wrong}"
 
 
-HEADER = "  asked  single refused  what is shared"
+HEADER = "  asked  single refused promised  what is shared"
 
 
-def random_state(rng: Random) -> State:
+def families(version: str) -> tuple[str, ...]:
+    """The kinds of nodes, by what a release of the plugin offers."""
+    if not _has_policies(version):
+        return KINDS
+    return tuple(f"{kind}, {policy}" for kind in KINDS for policy in POLICIES)
+
+
+def _has_policies(version: str) -> bool:
+    return (plugin_version(version) or ()) >= PACKED_SINCE
+
+
+def random_state(rng: Random, version: str = VERSION) -> State:
     """A node of any family."""
-    family = rng.choice(FAMILIES)
-    facts = AllocatorFacts("distributed", VERSION, "none", "container")
+    family = rng.choice(families(version))
+    policy = next((policy for policy in POLICIES if family.endswith(policy)), "distributed")
+    facts = AllocatorFacts(policy, version, "none", "container")
     refuses = rng.random() < 0.3
     if not family.startswith("mig"):
         name, replicas = rng.choice(MACHINES), rng.randint(2, 8)
         node = replace(machine(name).topology(name), allocator=facts)
-        served = GpuResource("nvidia.com/gpu", family, replicas, refuses_several=refuses)
+        kind = family.partition(",")[0]
+        served = GpuResource("nvidia.com/gpu", kind, replicas, refuses_several=refuses)
         return State(family, replace(node, resources=(served,)), served)
     strategy = "mixed" if "mixed" in family else "single"
     name, profiles = rng.choice(MIXED if strategy == "mixed" else SLICED)
@@ -144,9 +175,13 @@ def random_state(rng: Random) -> State:
 
 def compare(state: State, plugin: NvidiaPlugin, rng: Random, tally: Tally) -> None:
     """Ask about a node with random devices free, and hold the answers against the model's."""
-    served = state.served
+    served, facts = state.served, state.topology.allocator
     plugin.begin(
-        state.units(), state.sharing(), served.replicas, fails_many=bool(served.refuses_several)
+        state.units(),
+        state.sharing(),
+        served.replicas,
+        fails_many=bool(served.refuses_several),
+        policy=facts.policy if _has_policies(facts.plugin_version or "") else "",
     )
     devices = state.devices()
     for _ in range(QUESTIONS):
@@ -185,6 +220,25 @@ def _not_foreseen(
     tally.single += len(sets) == 1
     if pools - set(sets):
         yield f"{available} with {required}: the plugin chose {answers}"
+    if not required and size > 1:  # one device meets every wish
+        yield from _broken(state, available, answers, tally)
+
+
+def _broken(
+    state: State, available: list[str], answers: list[tuple[str, ...]], tally: Tally
+) -> Iterator[str]:
+    """Wishes of which the model says what the plugin's answers do not bear out."""
+    gpus = [[gpu for gpu, _ in map(state.place, answer)] for answer in answers]
+    now = Availability(state.pool(available), width=state.kubelet.width)
+    for wish, wanted in WISHES.items():
+        request = gpu_request(len(answers[0]), wanted)
+        verdict = assess(state.kubelet, now, request).verdict
+        met = [len(set(on)) == (1 if wanted.same_gpu else len(on)) for on in gpus]
+        tally.promised += verdict is Verdict.GUARANTEED
+        if verdict is Verdict.GUARANTEED and not all(met):
+            yield f"{available}: {wish} was promised, and the plugin chose {answers}"
+        if verdict in (Verdict.IMPOSSIBLE, Verdict.NEVER) and any(met):
+            yield f"{available}: {wish} is {verdict.value}, and the plugin chose {answers}"
 
 
 def foreseen(
@@ -194,18 +248,20 @@ def foreseen(
     kubelet, free = state.kubelet, state.pool(available)
     if not required:
         return admissions(kubelet, free, ((Role.APP, size),)).sets
-    version = plugin_version(VERSION)
+    version = plugin_version(state.topology.allocator.plugin_version or "")
     call = Call(kubelet.shape, free, size, state.pool(required), kubelet.width, version)
     return kubelet.allocator.outcomes(call).sets
 
 
-def run(questions: int, seed: int, plugin: NvidiaPlugin) -> dict[str, Tally]:
-    """At least so many questions about random nodes, by family."""
+def run(
+    questions: int, seed: int, plugin: NvidiaPlugin, version: str = VERSION
+) -> dict[str, Tally]:
+    """At least so many questions about random nodes, by family. ``version`` is the plugin's."""
     tallies: defaultdict[str, Tally] = defaultdict(Tally)
     number = seed
     while sum(tally.questions for tally in tallies.values()) < questions:
         rng = Random(number)
-        state = random_state(rng)
+        state = random_state(rng, version)
         compare(state, plugin, rng, tallies[state.family])
         number += 1
     return dict(tallies)

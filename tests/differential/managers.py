@@ -51,27 +51,35 @@ def programs(of: Path = SOURCES, names: Mapping[str, str] = PROGRAMS) -> Path:
     return folder
 
 
-def _build(folder: Path, of: Path, names: Mapping[str, str]) -> None:
+def go_build(of: Path, name: str, into: Path, cgo: str, *flags: str) -> None:
+    """Build one program of a Go module. Raises :class:`ManagersUnavailable`."""
     go = shutil.which("go") or shutil.which("/usr/local/go/bin/go")
     if go is None:
         raise ManagersUnavailable("Go is not installed")
     if shutil.which(os.environ.get("CC", "cc")) is None:
         raise ManagersUnavailable("there is no C compiler, and NVIDIA's code binds to NVML")
-    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     # Without -buildvcs=false the build fails where git distrusts the owner of the checkout.
-    flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
-    for name, cgo in names.items():
-        done = subprocess.run(
-            [go, "build", *flags, "-o", str(fresh / name), f"./{name}"],
-            cwd=of,
-            env={**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": "-mod=readonly"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        if done.returncode != 0:
-            shutil.rmtree(fresh, ignore_errors=True)
-            tail = done.stdout.decode(errors="replace")[-2000:]
-            raise ManagersUnavailable(f"go build failed: {tail}")
+    usual = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
+    done = subprocess.run(
+        [go, "build", *usual, *flags, "-o", str(into), f"./{name}"],
+        cwd=of,
+        env={**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode != 0:
+        tail = done.stdout.decode(errors="replace")[-2000:]
+        raise ManagersUnavailable(f"go build failed: {tail}")
+
+
+def _build(folder: Path, of: Path, names: Mapping[str, str]) -> None:
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+    try:
+        for name, cgo in names.items():
+            go_build(of, name, fresh / name, cgo, "-mod=readonly")
+    except ManagersUnavailable:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
 

@@ -1,39 +1,73 @@
-"""NVIDIA's device plugin as a child process that chooses devices, line by line.
+"""NVIDIA's device plugin as child processes that answer line by line.
 
-The program is ``plugin/choices``: the plugin's own code (its version stands in ``plugin/go.mod``)
-without a driver and without sockets. It serves shared GPUs and MIG instances.
+The programs of ``plugin/`` are the plugin's own code (its version stands in ``plugin/go.mod``)
+without sockets: ``choices`` chooses among shared GPUs and MIG instances without a driver,
+``enumeration`` says which devices the plugin would serve on a machine that NVML shows it.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.differential.managers import ManagersFailed, programs
+from tests.differential.managers import ManagersFailed, ManagersUnavailable, go_build, programs
 
 SOURCES = Path(__file__).parent / "plugin"
+MODULE = "github.com/NVIDIA/k8s-device-plugin"
 VERSION = "v0.19.3"
 """As in ``plugin/go.mod``."""
 
 
-def plugin_program() -> Path:
-    """The program, built if need be (minutes, once). Raises ManagersUnavailable."""
-    return programs(SOURCES, {"choices": "1"}) / "choices"
+_VERSION = re.compile(r"^VERSION \?= (v\S+)", re.MULTILINE)
 
 
-class NvidiaPlugin:
-    """The plugin of one node at a time, while the context is open."""
+def plugin_program(name: str = "choices") -> Path:
+    """A program, built if need be (minutes, once). Raises ManagersUnavailable."""
+    return programs(SOURCES, {"choices": "1", "enumeration": "1"}) / name
 
-    def __init__(self, program: Path) -> None:
-        self._program = program
+
+def version_of(checkout: Path) -> str:
+    """The release that a checkout of NVIDIA's repository is of, or is to become."""
+    found = _VERSION.search((checkout / "versions.mk").read_text())
+    if found is None:
+        raise ManagersUnavailable(f"{checkout}/versions.mk names no version")
+    return found[1]
+
+
+def program_of(checkout: Path, folder: Path, name: str = "choices") -> Path:
+    """A program with the plugin of a checkout in place of the module, built into ``folder``.
+
+    For releases that the module proxy does not have. Raises ManagersUnavailable.
+    """
+    module = folder / "plugin.mod"
+    shutil.copy(SOURCES / "go.sum", folder / "plugin.sum")
+    replacing = f"\nreplace {MODULE} => {checkout.resolve()}\n"
+    module.write_text((SOURCES / "go.mod").read_text() + replacing)
+    go_build(SOURCES, name, folder / name, "1", "-mod=mod", f"-modfile={module}")
+    return folder / name
+
+
+class Answering:
+    """A program that answers each line of JSON with one, while the context is open."""
+
+    def __init__(self, *command: str, environment: Mapping[str, str] | None = None) -> None:
+        self._command = command
+        self._environment = environment
 
     def __enter__(self) -> Self:
         self._child = subprocess.Popen(
-            [str(self._program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
         )
         return self
 
@@ -45,16 +79,47 @@ class NvidiaPlugin:
     ) -> None:
         self._child.communicate(timeout=60)
 
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a line. Raises ManagersFailed where the program has ended."""
+        child = self._child
+        assert child.stdin is not None and child.stdout is not None  # noqa: PT018
+        child.stdin.write(json.dumps(asked) + "\n")
+        child.stdin.flush()
+        line = child.stdout.readline()
+        if not line:
+            raise ManagersFailed(f"the plugin ended over {asked}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+class NvidiaPlugin(Answering):
+    """The plugin of one node at a time, choosing devices."""
+
+    def __init__(self, program: Path) -> None:
+        super().__init__(str(program))
+
     def begin(
-        self, units: Iterable[tuple[str, str]], strategy: str, replicas: int, *, fails_many: bool
+        self,
+        units: Iterable[tuple[str, str]],
+        strategy: str,
+        replicas: int,
+        *,
+        fails_many: bool,
+        policy: str = "",
     ) -> None:
         """Begin a new node, of which each unit has an id and the plugin's index of it.
 
         A unit is a GPU, or a MIG instance: then its index has a colon. ``strategy`` is ``none``,
         ``time-slicing`` or ``mps``; ``fails_many`` is the option failRequestsGreaterThanOne.
+        ``policy`` is that of the plugin for shared devices; empty where its release has none.
         """
-        listed = [{"id": uuid, "index": index} for uuid, index in units]
-        self._ask(units=listed, strategy=strategy, replicas=replicas, failsMany=fails_many)
+        self._ask(
+            units=[{"id": uuid, "index": index} for uuid, index in units],
+            strategy=strategy,
+            replicas=replicas,
+            failsMany=fails_many,
+            policy=policy,
+        )
 
     def preferred(
         self, available: Sequence[str], required: Sequence[str], size: int
@@ -68,14 +133,32 @@ class NvidiaPlugin:
         return bool(self._ask(requesting=ids).get("refused"))
 
     def _ask(self, **asked: Any) -> dict[str, Any]:
-        child = self._child
-        assert child.stdin is not None and child.stdout is not None  # noqa: PT018
-        child.stdin.write(json.dumps(asked) + "\n")
-        child.stdin.flush()
-        line = child.stdout.readline()
-        if not line:
-            raise ManagersFailed(f"the plugin ended over {asked}")
-        found: dict[str, Any] = json.loads(line)
+        found = self.answer(asked)
         if found.get("error"):
             raise ManagersFailed(f"{found['error']}, over {asked}")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A device as the plugin serves it; ``index`` is the driver's number of its GPU, and, after a
+    colon, the number of a MIG device on it. ``numa`` are the NUMA nodes that the kubelet hears."""
+
+    id: str
+    index: str
+    memory: int
+    numa: tuple[int, ...]
+
+
+class NvidiaEnumeration(Answering):
+    """The plugin, finding devices on the machine that the environment's NVML shows."""
+
+    def serves(self, configuration: Mapping[str, Any]) -> dict[str, tuple[Served, ...]] | str:
+        """The devices of each resource, or why the plugin does not start."""
+        found = self.answer(configuration)
+        if found.get("error"):
+            return str(found["error"])
+        return {
+            name: tuple(Served(d["id"], d["index"], d["memory"], tuple(d["numa"])) for d in devices)
+            for name, devices in found["resources"].items()
+        }

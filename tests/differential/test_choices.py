@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.differential.choices import FAMILIES, lines, run
+from tests.differential.choices import KINDS, lines, run
 from tests.differential.managers import REQUIRE, ManagersUnavailable
 from tests.differential.nvidiaplugin import SOURCES, VERSION, NvidiaPlugin, plugin_program
 from topology.core.graph import AllocatorFacts
@@ -40,7 +40,7 @@ def test_whatever_nvidias_plugin_chooses_was_foreseen(
     with capsys.disabled():
         print("\n" + "\n".join(lines(tallies)))
     assert [words for tally in tallies.values() for words in tally.found] == []
-    assert set(tallies) == set(FAMILIES)
+    assert set(tallies) == set(KINDS)
     assert all(tally.questions > QUESTIONS / 20 for tally in tallies.values())
     shared = tallies["time-slicing"]
     assert shared.single > 0.25 * shared.questions  # "anything may come" is sound and worth nothing

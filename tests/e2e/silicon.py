@@ -9,13 +9,12 @@ from pathlib import Path
 from tests.e2e.processors import Processors
 from tests.fakes.nvml.machine import FakeNvml, address
 from tests.fakes.nvml.testing import fake_nvml
+from tests.fakes.procfs import write_capabilities
 from tests.fakes.sysfs import write_gpus, write_sysfs
 from topology.core.graph import NodeTopology
 from topology.machines import Machine
 
 PCI = "bus/pci/devices"
-MOST_GPU_INSTANCES = 15
-"""Of one GPU, as the driver lists their capabilities."""
 
 
 class Silicon:
@@ -43,7 +42,7 @@ class Silicon:
             write_gpus(self.sysfs, self.topology)
         else:
             write_sysfs(self.sysfs, self.topology, machine)
-        self._write_capabilities()
+        write_capabilities(self._driver, (gpu.index for gpu in self.topology.gpus))
         system = self.sysfs / "devices/system"
         self._processors = processors.write(system) if processors else {}
 
@@ -51,15 +50,3 @@ class Silicon:
         """What lies over the machine's own files for programs that cannot be told another path."""
         mine = {f"/sys/{PCI}": self.sysfs / PCI, "/proc/driver": self._driver}
         return {**mine, **self._processors}
-
-    def _write_capabilities(self) -> None:
-        """``mig-minors``: a device node's number for every instance that a GPU could have."""
-        names = ["config", "monitor"]
-        for gpu in self.topology.gpus:
-            for number in range(MOST_GPU_INSTANCES):
-                whole = f"gpu{gpu.index}/gi{number}"
-                names += [f"{whole}/access", f"{whole}/ci0/access"]
-        capabilities = self._driver / "nvidia-caps"
-        capabilities.mkdir(parents=True)
-        lines = [f"{name} {number}\n" for number, name in enumerate(names, start=1)]
-        (capabilities / "mig-minors").write_text("".join(lines))

@@ -17,7 +17,7 @@ for the product's name), read and run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -153,11 +153,25 @@ def _instances(topology: NodeTopology, served: GpuResource) -> ServedDevices:
 def _places(topology: NodeTopology, served: GpuResource) -> Iterator[_Place]:
     """By ascending GPU, and on each in the driver's order."""
     profile = profile_named(served.name)
+    names = {profile_named(other.name) for other in (*topology.resources, served)} - {""}
     for position, gpu in enumerate(topology.gpus):
         alike: dict[object, _Place] = {}
         for part in gpu.mig_instances:
-            if profile and part.profile.replace("+", ".") != profile:
+            if profile and _served_as(part.profile, names) != profile:
                 continue
             kind = part.uuid if served.replicas > 1 else (part.profile, part.memory)
             alike.setdefault(kind, _Place(position, part, [])).ids.append(part.uuid)
         yield from alike.values()
+
+
+def _served_as(profile: str, names: Collection[str]) -> str:
+    """The name among those of a node's resources under which instances of a profile are served.
+
+    Since v0.20 of the plugin it is the profile's own. Before, the plugin looked for a name *within*
+    the profile: it served ``1g.10gb+me`` and ``1c.1g.10gb`` as ``1g.10gb``, and nothing as
+    ``1g.10gb.me`` (k8s-device-plugin#1462, #1807). Empty where no name fits.
+    """
+    own = profile.replace("+", ".")
+    if own in names:
+        return own
+    return min((name for name in names if name in own), key=lambda n: (len(n), n), default="")

@@ -1,4 +1,4 @@
-// NVIDIA's device plugin, of which only the choice of devices is called.
+// NVIDIA's device plugin, of which the choice of devices and their enumeration are called.
 //
 // The path is beneath that of the plugin, so that its internal packages can be imported.
 module github.com/NVIDIA/k8s-device-plugin/differential
@@ -6,14 +6,15 @@ module github.com/NVIDIA/k8s-device-plugin/differential
 go 1.26.0
 
 require (
+	github.com/NVIDIA/go-nvlib v0.10.0
 	github.com/NVIDIA/go-nvml v0.13.0-1.0.20260212130905-92cf8c963449
 	github.com/NVIDIA/k8s-device-plugin v0.19.3
+	k8s.io/klog/v2 v2.130.1
 )
 
 require (
 	cyphar.com/go-pathrs v0.2.4 // indirect
 	github.com/NVIDIA/go-gpuallocator v0.6.0 // indirect
-	github.com/NVIDIA/go-nvlib v0.10.0 // indirect
 	github.com/NVIDIA/nvidia-container-toolkit v1.19.1 // indirect
 	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
 	github.com/cyphar/filepath-securejoin v0.6.1 // indirect
@@ -64,7 +65,6 @@ require (
 	k8s.io/api v0.35.5 // indirect
 	k8s.io/apimachinery v0.35.5 // indirect
 	k8s.io/client-go v0.35.5 // indirect
-	k8s.io/klog/v2 v2.130.1 // indirect
 	k8s.io/kube-openapi v0.0.0-20250910181357-589584f1c912 // indirect
 	k8s.io/kubelet v0.35.5 // indirect
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4 // indirect

@@ -41,7 +41,7 @@ ENERGY_AT_START = 3_600_000
 FIRST_SWITCH_BUS = 0xC4
 SWITCHES = 4
 
-_PROFILE = re.compile(r"(?:(\d)c\.)?(\d)g\.\d+gb(?:\+\S+)?$")
+_PROFILE = re.compile(r"(?:(\d)c\.)?(\d)g\.\d+gb(?:[+-]\S+)?$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,29 +172,54 @@ API Return nvmlGpuInstanceGetComputeInstanceById(Part part, unsigned id, Part *c
 
 /* --- Profiles --------------------------------------------------------------------------------- */
 
-enum { MEDIA_EXTENSIONS = 7, PROFILES = 18, COMPUTE_PROFILES = 9 };
+enum { PROFILES = 18, WHOLE_PROFILES = 7, COMPUTE_PROFILES = 9 };
 
-/* The slices of a profile by its number, and its memory in eighths of a GPU of seven slices. */
+/*
+ * A profile by its number: slices, memory in eighths of a GPU of seven slices, what its name ends
+ * with, and the slices of the GPUs that have it, 0 for all. Of a GPU with four slices memory goes
+ * with them: two eighths each. Numbers are NVML's, sizes those of NVIDIA's MIG user guide.
+ */
 static const struct Profile {
     unsigned slices, eighths;
+    const char *suffix;
+    unsigned on;
 } profiles[PROFILES] = {
-    [0] = {1, 1}, [1] = {2, 2}, [2] = {3, 4}, [3] = {4, 4}, [4] = {7, 8}, [MEDIA_EXTENSIONS] = {1, 1},
+    [0] = {1, 1, "", 0},         [1] = {2, 2, "", 0},         [2] = {3, 4, "", 7},
+    [3] = {4, 4, "", 0},         [4] = {7, 8, "", 7},         [7] = {1, 1, "+me", 0},
+    [8] = {2, 2, "+me", 4},      [9] = {1, 2, "", 7},         [10] = {1, 1, "+gfx", 4},
+    [11] = {2, 2, "+gfx", 4},    [12] = {4, 4, "+gfx", 4},    [13] = {1, 1, "-me", 4},
+    [14] = {2, 2, "-me", 4},     [15] = {1, 1, "+me.all", 4}, [16] = {2, 2, "+me.all", 4},
 };
 
-static unsigned profile_with(unsigned slices) {
-    for (unsigned number = 0; number < PROFILES; number++)
+/* Of what is not cut out of a whole instance the number says the slices alone. */
+static unsigned whole_profile(unsigned slices) {
+    for (unsigned number = 0; number < WHOLE_PROFILES; number++)
         if (profiles[number].slices == slices) return number;
     return PROFILES;
 }
 
-static unsigned profile_of(const struct Instance *instance) {
-    return strstr(instance->profile, "+me") ? MEDIA_EXTENSIONS : profile_with(instance->slices);
+static bool offered(const struct Gpu *on, unsigned number) {
+    const struct Profile *profile = &profiles[number];
+    return profile->slices && profile->slices <= on->mig_maximum &&
+           (!profile->on || profile->on == on->mig_maximum);
 }
 
-/* A GPU of four slices has no profile of three: a slice more would not fit beside it. */
-static bool offered(const struct Gpu *on, unsigned number) {
-    const unsigned slices = profiles[number].slices;
-    return slices && slices <= on->mig_maximum && (on->mig_maximum > 4 || slices != 3);
+static unsigned long long mib_of(const struct Gpu *on, unsigned number) {
+    const struct Profile *profile = &profiles[number];
+    const unsigned eighths = on->mig_maximum > 4 ? profile->eighths : 2 * profile->slices;
+    return (on->memory >> 20) * eighths / 8;
+}
+
+/* By the end of its name and its slices; where two differ in memory alone, the least that holds it. */
+static unsigned profile_of(const struct Gpu *on, const struct Instance *instance) {
+    const size_t plain = strcspn(instance->profile, "+-");
+    unsigned found = PROFILES;
+    for (unsigned number = 0; number < PROFILES; number++)
+        if (offered(on, number) && profiles[number].slices == instance->slices &&
+            !strcmp(profiles[number].suffix, instance->profile + plain) &&
+            (found == PROFILES || mib_of(on, found) < instance->memory >> 20))
+            found = number;
+    return found;
 }
 
 struct ProfileInfo {
@@ -210,14 +235,15 @@ API Return nvmlDeviceGetGpuInstanceProfileInfo(Device device, unsigned number,
     Return code = enter_fact(__func__, device, MIG, &on, number < PROFILES ? info : NULL);
     if (code) return leave(code);
     if (!offered(on, number)) return leave(NOT_SUPPORTED);
-    const unsigned slices = profiles[number].slices;
-    const unsigned eighths = on->mig_maximum > 4 ? profiles[number].eighths : 2 * slices;
+    const struct Profile *profile = &profiles[number];
+    const unsigned parts = on->mig_maximum > 4 ? 8 / profile->eighths : 4 / profile->slices;
+    const unsigned fit = on->mig_maximum / profile->slices;
     *info = (struct ProfileInfo){
         .id = number,
-        .slices = slices,
-        .instances = number == MEDIA_EXTENSIONS ? 1 : on->mig_maximum / slices,
-        .copy_engines = slices,
-        .mib = (on->memory >> 20) * eighths / 8,
+        .slices = profile->slices,
+        .instances = !strcmp(profile->suffix, "+me") ? 1 : parts < fit ? parts : fit,
+        .copy_engines = profile->slices,
+        .mib = mib_of(on, number),
     };
     return leave(SUCCESS);
 }
@@ -234,7 +260,7 @@ API Return nvmlGpuInstanceGetComputeInstanceProfileInfo(Part part, unsigned numb
     const bool known = number < COMPUTE_PROFILES && !engines; /* engines: shared, the only kind */
     Return code = enter_part(__func__, part, false, &instance, &on, known ? info : NULL);
     if (code) return leave(code);
-    const unsigned slices = number < MEDIA_EXTENSIONS ? profiles[number].slices : 0;
+    const unsigned slices = number < WHOLE_PROFILES ? profiles[number].slices : 0;
     if (!slices || slices > instance->slices) return leave(NOT_SUPPORTED);
     *info = (struct ComputeProfileInfo){
         .id = number,
@@ -261,7 +287,7 @@ API Return nvmlGpuInstanceGetInfo(Part part, struct GpuInstanceInfo *info) {
     Return code = enter_part(__func__, part, false, &instance, &on, info);
     if (code) return leave(code);
     *info = (struct GpuInstanceInfo){
-        part->device, part->gpu_instance, profile_of(instance), {0, instance->slices}};
+        part->device, part->gpu_instance, profile_of(on, instance), {0, instance->slices}};
     return leave(SUCCESS);
 }
 
@@ -281,7 +307,7 @@ API Return nvmlComputeInstanceGetInfo_v2(Part part, struct ComputeInstanceInfo *
         part->device,
         part_of(part->device, false, part->gpu_instance),
         instance->compute_instance,
-        profile_with(instance->compute_slices),
+        whole_profile(instance->compute_slices),
         {0, instance->compute_slices},
     };
     return leave(SUCCESS);

@@ -77,6 +77,30 @@ def test_a_profile_with_attributes_is_found_by_the_plugins_name() -> None:
     assert served(node, SMALL).counts == (1,)
 
 
+def as_before_0_20(node: NodeTopology) -> NodeTopology:
+    """The node as plugins before v0.20 serve it: profiles with a suffix, and compute instances, as
+    the resource of the profile that their name holds."""
+    told = (GpuResource(name, "mig") for name in (SMALL, "nvidia.com/mig-2g.10gb"))
+    return replace(node, resources=(GpuResource(), *told))
+
+
+def test_an_older_plugin_serves_a_profile_under_a_name_that_it_holds() -> None:
+    node = as_before_0_20(sliced(["1g.5gb+me", "1g.5gb", "1g.5gb", "1c.2g.10gb"], gpus=[0, 2]))
+    small, large = served(node, SMALL), served(node, "nvidia.com/mig-2g.10gb")
+    assert (small.counts, small.indices_of) == ((1, 2, 1, 2), (0, 0, 2, 2))
+    assert (large.counts, large.indices_of) == ((1, 1), (0, 2))
+
+
+def test_nothing_is_promised_that_an_instance_with_a_suffix_can_break() -> None:
+    """It lies on another GPU, and an older plugin hands it out as if it had no suffix."""
+    plain, media = sliced(["1g.5gb"] * 2, gpus=[0]), sliced(["1g.5gb+me"], gpus=[1])
+    both = replace(plain, gpus=(plain.gpus[0], media.gpus[1], *plain.gpus[2:]))
+    wanted = Constraints(same_gpu=True)
+    assert judged(as_before_0_20(both), SMALL, 2, wanted).verdict is Verdict.POSSIBLE
+    named = (*both.resources, GpuResource("nvidia.com/mig-1g.5gb.me", "mig"))
+    assert judged(replace(both, resources=named), SMALL, 2, wanted).verdict is Verdict.GUARANTEED
+
+
 def test_an_instance_has_its_own_memory_and_product_and_its_gpus_place() -> None:
     node = sliced(["3g.20gb"], gpus=[5])
     shape, gpu = served(node, "nvidia.com/mig-3g.20gb").shape, node.gpus[5]

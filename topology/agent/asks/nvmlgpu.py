@@ -19,7 +19,7 @@ from topology.agent.decides.observed import (
     SeenGpu,
     Vitals,
 )
-from topology.core.devices import Bytes, Fabric, GpuUuid, MigInstance, bus_id
+from topology.core.devices import MIB, Bytes, Fabric, GpuUuid, MigInstance, bus_id
 
 REMOTES = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: Remote.GPU,
@@ -33,6 +33,9 @@ RECOVERY_ACTIONS = {
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "drain-p2p",
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "drain-and-reset",
 }
+GIB = 1024 * MIB
+EIGHTHS = 8
+"""What a GPU's memory is cut into for MIG."""
 NUMA_WORDS = 16
 """64-bit words of a NUMA node mask: more nodes than Linux runs with."""
 NVIDIA = 0x10DE
@@ -46,12 +49,13 @@ def seen_gpu(asker: Asker, index: int, uuid: GpuUuid, handle: Handle) -> SeenGpu
     of = f"GPU {index}"
     product = asker.ask("product", of, pynvml.nvmlDeviceGetName, handle, absent=())
     pci = asker.ask("PCI address", of, pynvml.nvmlDeviceGetPciInfo, handle, absent=())
-    mig_mode, instances = _mig(asker, of, handle)
+    memory = _memory(asker, of, handle)
+    mig_mode, instances = _mig(asker, of, handle, memory)
     return SeenGpu(
         index=index,
         uuid=uuid,
         product=product or "unknown",
-        memory=_memory(asker, of, handle),
+        memory=memory,
         pci_bus_id=_bus(pci.busId) if pci is not None else "",
         numa_node=_numa(asker, of, handle),
         mig_mode=mig_mode,
@@ -133,7 +137,9 @@ def _numa(asker: Asker, of: str, handle: Handle) -> int | None:
     return None
 
 
-def _mig(asker: Asker, of: str, handle: Handle) -> tuple[str, tuple[MigInstance, ...]]:
+def _mig(
+    asker: Asker, of: str, handle: Handle, whole: Bytes
+) -> tuple[str, tuple[MigInstance, ...]]:
     mode = asker.ask("MIG mode", of, pynvml.nvmlDeviceGetMigMode, handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return "disabled", ()
@@ -141,7 +147,7 @@ def _mig(asker: Asker, of: str, handle: Handle) -> tuple[str, tuple[MigInstance,
     for uuid, part in _mig_devices(asker, of, handle):
         info = asker.ask("MIG memory", of, pynvml.nvmlDeviceGetMemoryInfo, part)
         memory = Bytes(info.total if info is not None else 0)
-        found.append(MigInstance(uuid, _profile(asker, of, part), memory))
+        found.append(MigInstance(uuid, _profile(asker, of, part, whole), memory))
     return "enabled", tuple(found)
 
 
@@ -170,17 +176,27 @@ def _instance_vitals(asker: Asker, handle: Handle) -> tuple[InstanceVitals, ...]
     return tuple(found)
 
 
-def _profile(asker: Asker, of: str, part: Handle) -> str:
+def _profile(asker: Asker, of: str, part: Handle, whole: Bytes) -> str:
     """The profile's usual name, ``3g.20gb``; NVML names the instance after it at its end."""
     name = asker.ask("MIG profile", of, pynvml.nvmlDeviceGetName, part)
     if name and " MIG " in name:
         return str(name.rpartition(" MIG ")[2])
     facts = asker.ask("MIG profile", of, pynvml.nvmlDeviceGetAttributes, part)
-    if facts is None:
+    if facts is None or not whole:
         return "unknown"
     slices, parts = facts.gpuInstanceSliceCount, facts.computeInstanceSliceCount
-    memory = f"{slices}g.{round(facts.memorySizeMB / 1024)}gb"
+    memory = f"{slices}g.{_named_gb(facts.memorySizeMB * MIB, whole)}gb"
     return memory if parts == slices else f"{parts}c.{memory}"
+
+
+def _named_gb(memory: int, whole: int) -> int:
+    """The GB in a profile's name: its eighths of the GPU's memory, rounded up, in GiB.
+
+    As go-nvlib does it, after which NVIDIA's plugin names resources (``getMigMemorySizeGB``): an
+    instance of 16 GiB on an H200 of 141 is a ``1g.18gb``.
+    """
+    eighths = -(-memory * EIGHTHS // whole)
+    return int(eighths / EIGHTHS * -(-whole // GIB) + 0.5)
 
 
 def _nvlinks(asker: Asker, of: str, handle: Handle) -> tuple[NvlinkEnd, ...]:

@@ -19,8 +19,9 @@ from topology.agent.decides.idle import Key, idle_allocations
 from topology.agent.decides.limits import LONGEST_MESSAGE, Problem
 from topology.agent.decides.observed import Processors, Unseen
 from topology.agent.decides.surroundings import Surroundings
-from topology.core.devices import DeviceId, Gpu, GpuResource, GpuUuid, PodUid
+from topology.core.devices import DeviceId, Gpu, GpuResource, GpuUuid, PodUid, base_uuid
 from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.mig import MIG, served_devices
 from topology.core.numa import Holding
 from topology.core.report import (
     READY,
@@ -150,7 +151,7 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     around = facts.surroundings.unseen
     silent = [Unseen(gpu.name, "it does not answer the driver") for gpu in facts.missing]
     unseen = tuple(sorted({*silent, *hardware.unseen, *untold, *around, *too_many, *own.unseen}))
-    unfit = shown.problem or unfit
+    unfit = shown.problem or unfit or _misnamed(topology, allocatable)
     report = Report(
         facts.boot_id,
         0,
@@ -213,6 +214,27 @@ def _named_nodes(
             if part.uuid in named:
                 found[gpu.uuid] = named[GpuUuid(part.uuid)]
     return found
+
+
+def _misnamed(
+    topology: NodeTopology | None, allocatable: Mapping[str, Collection[DeviceId]]
+) -> Problem | None:
+    """An instance that the kubelet lists under a resource which the extender, going by the names of
+    resource and profile, would not look for it under. It would count too few devices there."""
+    if topology is None:
+        return None
+    profiles = {part.uuid: part.profile for gpu in topology.gpus for part in gpu.mig_instances}
+    for resource in topology.resources:
+        places = served_devices(topology, resource).position_of
+        for device in sorted(allocatable.get(resource.name, ())):
+            profile = profiles.get(base_uuid(device))
+            if profile is not None and resource.strategy == MIG and base_uuid(device) not in places:
+                return Problem(
+                    "UnexpectedResource",
+                    f"{device[:64]!r} is served as {resource.name}, and its profile is "
+                    f"{profile[:64]!r}: what the node hands out cannot be told",
+                )
+    return None
 
 
 def _serves_nothing(gpu: Gpu) -> bool:

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	_ "unsafe" // for go:linkname
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -18,11 +19,15 @@ import (
 
 const longestLine = 1 << 20
 
+// policyField is the plugin's policy for shared devices in its configuration, since v0.20.
+const policyField = "sharedDevicesAllocationPolicy"
+
 // question is one line of input; with Units it begins a machine.
 type question struct {
 	Units      []unit   `json:"units,omitempty"`
 	Replicas   int      `json:"replicas,omitempty"`
 	Strategy   string   `json:"strategy,omitempty"` // none, time-slicing, mps
+	Policy     string   `json:"policy,omitempty"`   // of the plugin; empty: as it is by itself
 	FailsMany  bool     `json:"failsMany,omitempty"`
 	Available  []string `json:"available,omitempty"`
 	Required   []string `json:"required,omitempty"`
@@ -105,22 +110,56 @@ func (q *question) machine() (*manager, error) {
 			devices[id] = device(id, unit.Index, q.Replicas)
 		}
 	}
-	replicated := spec.ReplicatedResources{FailRequestsGreaterThanOne: q.FailsMany}
-	replicated.Resources = []spec.ReplicatedResource{{Name: "nvidia.com/gpu", Replicas: q.Replicas}}
-	config := &spec.Config{}
-	switch q.Strategy {
-	case "none":
-	case "time-slicing":
-		config.Sharing.TimeSlicing = replicated
-	case "mps":
-		config.Sharing.MPS = &replicated
-	default:
-		return nil, fmt.Errorf("strategy %q is unknown", q.Strategy)
+	config, err := q.config()
+	if err != nil {
+		return nil, err
 	}
 	if got := string(config.Sharing.SharingStrategy()); got != q.Strategy {
 		return nil, fmt.Errorf("the plugin takes the strategy %q for %q", q.Strategy, got)
 	}
 	return &manager{resourceManager: resourceManager{config, "nvidia.com/gpu", devices}}, nil
+}
+
+// config is read as the plugin reads its own file: types of fields differ between releases.
+func (q *question) config() (*spec.Config, error) {
+	said := map[string]any{"version": "v1"}
+	shared := map[string]any{
+		"failRequestsGreaterThanOne": q.FailsMany,
+		"resources": []map[string]any{
+			{"name": "nvidia.com/gpu", "replicas": max(q.Replicas, 2)},
+		},
+	}
+	switch q.Strategy {
+	case "none":
+	case "time-slicing":
+		said["sharing"] = map[string]any{"timeSlicing": shared}
+	case "mps":
+		said["sharing"] = map[string]any{"mps": shared}
+	default:
+		return nil, fmt.Errorf("strategy %q is unknown", q.Strategy)
+	}
+	if q.Policy != "" {
+		plugin := map[string]any{policyField: q.Policy}
+		said["flags"] = map[string]any{"plugin": plugin}
+	}
+	text, err := json.Marshal(said)
+	if err != nil {
+		return nil, err
+	}
+	found := &spec.Config{}
+	if err := json.Unmarshal(text, found); err != nil {
+		return nil, err
+	}
+	if q.Policy == "" {
+		return found, nil
+	}
+	if text, err = json.Marshal(found.Flags); err != nil {
+		return nil, err
+	}
+	if !strings.Contains(string(text), policyField) {
+		return nil, fmt.Errorf("this release of the plugin has no policy to choose")
+	}
+	return found, nil
 }
 
 func device(id, index string, replicas int) *rm.Device {

@@ -88,6 +88,30 @@ def test_a_gpu_in_mig_mode_shows_its_instances_and_no_links(tmp_path: Path) -> N
     assert linked == {(0, 2), (0, 3), (2, 3)}
 
 
+@pytest.mark.parametrize(
+    ("name", "profile", "mib"),
+    [
+        ("dgx-a100", "1g.5gb", 4864),
+        ("dgx-a100", "3g.20gb", 19968),
+        ("hgx-h200-8", "1g.18gb", 16384),
+        ("hgx-h200-8", "3g.71gb", 71424),
+        ("hgx-h200-8", "1c.3g.71gb", 71424),
+        ("dgx-b200", "1g.23gb", 21632),
+        ("a30-4-bridged", "2g.12gb", 11968),
+    ],
+)
+def test_where_nvml_does_not_name_an_instance_its_size_does(
+    name: str, profile: str, mib: int, tmp_path: Path
+) -> None:
+    """The profile that NVIDIA's plugin works out, after which it names the resource."""
+    fake = fake_nvml(tmp_path, machine(name).topology("n"))
+    fake.mig(1, [MigInstance("MIG-a", profile, mib * MIB)])
+    fake.fail("nvmlDeviceGetName", UNKNOWN, 1)
+    with fake.in_process():
+        found, _ = discover(tmp_path)
+    assert [part.profile for part in found.gpus[1].mig_instances] == [profile]
+
+
 Fault = Callable[[NodeTopology], NodeTopology]
 NO_PERMISSION, NOT_SUPPORTED, UNKNOWN = 4, 3, 999
 

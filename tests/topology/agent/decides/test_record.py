@@ -108,6 +108,25 @@ def test_whether_it_can_be_relied_on(facts: dict[str, Any], reason: str) -> None
     assert (ready.reason, ready.status) == (reason, reason == "Watching")
 
 
+@pytest.mark.parametrize(
+    ("served", "reason"),
+    [
+        ("nvidia.com/mig-1g.5gb.me", "Watching"),  # since v0.20 of the plugin
+        ("nvidia.com/mig-1g.5gb", "Watching"),  # before
+        ("nvidia.com/mig-3g.20gb", "UnexpectedResource"),
+        ("nvidia.com/gpu", "Watching"),
+    ],
+)
+def test_instances_under_a_name_that_is_not_their_profiles(served: str, reason: str) -> None:
+    """The extender goes by names, so it would count other devices there than the kubelet."""
+    sliced = cut(machine("dgx-a100").topology("n"), ["1g.5gb+me"], gpus=[0])
+    ids = frozenset(DeviceId(part.uuid) for part in sliced.gpus[0].mig_instances)
+    picture = composed(hardware=replace(SEEN, topology=sliced), allocatable={served: ids})
+    ready = said(picture, "Ready")
+    assert (ready.reason, ready.status) == (reason, reason == "Watching")
+    assert ready.status or f"served as {served}, and its profile is '1g.5gb+me'" in ready.message
+
+
 def test_unready_is_explained() -> None:
     silent = KubeletState(cause="kubelet.sock: gone", silent=True, too_long=True)
     assert said(composed(kubelet=silent), "Ready").message == "kubelet.sock: gone"
