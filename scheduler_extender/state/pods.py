@@ -71,6 +71,11 @@ class PodRecord:
         return self.phase in ENDED
 
     @property
+    def in_gang(self) -> bool:
+        """Whether it is a member of a gang."""
+        return self.membership is not None and self.membership.gang
+
+    @property
     def unschedulable(self) -> bool:
         """Whether kube-scheduler has said that it fits nowhere."""
         return (
