@@ -1,4 +1,4 @@
-"""A node's graph: what makes a valid node, what it tells its shape, and rings through a set of GPUs."""
+"""A node's graph: what makes a valid node, what its shape has of it, and rings through GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape that nodes of the same hardware share: what it is, and when two are the same machine."""
+"""The shape that nodes of the same hardware share, and when two are the same machine."""
 
 from __future__ import annotations
 
