@@ -14,9 +14,9 @@ from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.freshness import Watch
 from scheduler_extender.state.groupboard import NO_LABELS, GroupBoard
 from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord, with_promise_of
+from scheduler_extender.state.pods import PodRecord, resource_of, with_promise_of
 from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.standing import Amounts
+from scheduler_extender.state.standing import Amounts, pieces
 from scheduler_extender.state.transitions import TakenRecord
 from scheduler_extender.state.verification import Surprise, Verified, verify
 from scheduler_extender.wire import Taint
@@ -366,7 +366,7 @@ class Cluster(GroupBoard):
             self._expire()
             facts = self._facts(name)
             if seen is not None and facts is not seen:
-                resource = pod.request.resource if isinstance(pod.request, GpuRequest) else ""
+                resource = resource_of(pod)
                 if facts.key(resource) != seen.key(resource):
                     return None
                 gone = frozenset({pod.uid} & facts.in_flight.keys())
@@ -433,4 +433,5 @@ class Cluster(GroupBoard):
 def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
     """Whether kube-scheduler gives out another number of some devices of ours than before."""
     served = after.topology.resources if after.topology is not None else ()
-    return any(before.given_out(each.name) != after.given_out(each.name) for each in served)
+    given, now = before.allocatable or (), after.allocatable or ()
+    return any(pieces(given, each.name) != pieces(now, each.name) for each in served)

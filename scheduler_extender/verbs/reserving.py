@@ -18,8 +18,8 @@ from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.groupenquiry import gather, kept_elsewhere
 from scheduler_extender.state.groups import KEPT
 from scheduler_extender.state.members import Member, as_member
-from scheduler_extender.state.node import NodeFacts, resource_of
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, resource_of
 from scheduler_extender.verbs.binder import BindError, InProgressError
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict

@@ -12,8 +12,8 @@ import numpy as np
 
 from scheduler_extender.explain import Answer
 from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.node import NodeFacts, resource_of
-from scheduler_extender.state.pods import PodName, PodRecord
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodName, PodRecord, resource_of
 from scheduler_extender.why.phrases import duration, gpus_text, listed
 from topology.core.admission import Kubelet
 from topology.core.devices import Mask, PodUid, positions
