@@ -21,7 +21,7 @@ from scheduler_extender.state.members import as_member, rack_rooms
 from scheduler_extender.state.node import NodeFacts
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName, PodUid
-from topology.core.graph import NodeTopology
+from topology.core.graph import NodeTopology, names_strange_nodes
 from topology.core.mig import MIG, ServedDevices, served_devices
 from topology.core.placement import NOT_SERVED, Assessment, Reason, Rejection, Verdict
 from topology.core.pools import count, gpus
@@ -224,7 +224,8 @@ def lacks(facts: NodeFacts, request: GpuRequest) -> tuple[str, ...]:
         "spec.allocator.memoryManagerPolicy": allocator.memory_manager_policy is not None,
         **dict.fromkeys(() if allocator.numa else allocator.numa_lacks, False),
         "spec.numaNodes[].distances": not aligned or allocator.numa_distances is not None,
-        "spec.devices[].topologyNodes": not aligned or allocator.sees_topology,
+        "spec.devices[].topologyNodes": not aligned
+        or (allocator.sees_topology and not names_strange_nodes(topology.shape, allocator)),
         "status.exclusive": report.holdings is not None,
     }
     return tuple(field for field, there in has.items() if not there)

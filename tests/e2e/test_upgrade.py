@@ -116,6 +116,14 @@ def told_of_numa(cluster: Cluster) -> bool:
     return all("topologyNodes" in device for device in cluster.record("today")["spec"]["devices"])
 
 
+def only(node: str) -> dict[str, Any]:
+    """The affinity of a pod that may run on one node and nowhere else."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = [{"matchFields": [field]}]
+    required = {"nodeSelectorTerms": terms}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
 def holders(cluster: Cluster, node: str) -> list[str]:
     report = codec.decode(cluster.record(node)).report
     return [] if report is None else [a.pod for a in report.allocations]
@@ -167,6 +175,7 @@ def test_after_uninstalling_there_is_what_the_page_says(helm: Helm, cluster: Clu
     kubeconfig, namespace = cluster.helm_flags()
     named = ("--kubeconfig", str(kubeconfig), "--namespace", namespace)
     with cluster.stock():
+        cluster.agent.stop()  # its DaemonSet goes, and so does the account that its token is of
         done = helm("uninstall", RELEASE, *named)
         assert done.returncode == 0, done.stderr
         assert cluster.api.get(f"{DEFINITIONS}/{NAME}").is_success
@@ -178,10 +187,11 @@ def test_after_uninstalling_there_is_what_the_page_says(helm: Helm, cluster: Clu
         policies = cluster.kubectl("get", "validatingadmissionpolicies", "-o", "name")
         assert "gpu-topology" not in policies
         # kube-scheduler goes on alone: our annotations are words to it.
-        cluster.add_pod("alone", 1, {"link": "nvlink"})
-        cluster.node_of("alone")
+        cluster.add_pod("alone", 1, {"link": "nvlink"}, affinity=only("today"))
+        assert cluster.node_of("alone") == "today"
         helm.install(*cluster.helm_flags())
         agentidentity.wait_for_the_policy(cluster.control_plane)
+        cluster.agent.start()
     assert cluster.record("before")["metadata"]["name"] == "before"
     cluster.remove_pod("third")
     cluster.add_pod("again", 1, {"gpu-model": "*H100*"})

@@ -21,7 +21,7 @@ from topology.core.devices import (
 from topology.core.hashing import hashed_once
 from topology.core.links import Link, LinkKind, canonical_product
 from topology.core.numa import NumaFacts
-from topology.core.shape import Shape, shared_shape
+from topology.core.shape import Shape, hinted_nodes, shared_shape
 
 MAX_GPUS = 64
 
@@ -220,3 +220,13 @@ def _unique(what: str, values: Sequence[object]) -> None:
     for value, times in Counter(values).items():
         if times > 1:
             raise TopologyError(f"{what}: {value} stands {times} times, once is allowed")
+
+
+def names_strange_nodes(shape: Shape, facts: AllocatorFacts) -> bool:
+    """Whether the plugin names NUMA nodes that the machine has not, by its distances.
+
+    A kubelet hints at the NUMA nodes of its machine only, so it is not known what it makes of
+    these.
+    """
+    known = facts.numa_distances
+    return known is not None and any(n >= len(known) for n, _ in hinted_nodes(shape))

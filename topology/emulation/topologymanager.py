@@ -53,7 +53,7 @@ class TopologyManager:
         with_gpus = {n for named in self._named for n in named}
         self._places = bool(with_gpus)
         distances = self._facts.numa_distances
-        self._nodes = sorted(with_gpus.union(range(len(distances))) if distances else with_gpus)
+        self._nodes = list(range(len(distances))) if distances else sorted(with_gpus)
 
     @property
     def whole_pods(self) -> bool:

@@ -66,6 +66,27 @@ def test_of_hints_as_narrow_the_lowest_or_the_nearest_wins(
     assert (sets(found), found.hazards) == (pairs, ())
 
 
+@pytest.mark.parametrize("prefers", [False, True, None])
+@pytest.mark.parametrize("policy", ["best-effort", "restricted", "single-numa-node", "unknown"])
+def test_numa_nodes_that_the_machine_has_not_may_align_in_any_way(
+    policy: str, prefers: bool | None
+) -> None:
+    """A plugin names NUMA node 1 to a kubelet that knows of node 0 only."""
+    facts = replace(
+        SILENT,
+        topology_manager_policy=policy,
+        prefers_closest=prefers,
+        numa_distances=((10,),),
+        cpu_manager_policy="static",
+    )
+    strange = node((0,), (0,), (1,), (1,), facts=facts)
+    for exclusive in (Exclusive.NOTHING, Exclusive.CPUS):
+        for count in (1, 2, 3):
+            found = admitted(strange, 0b1111, count, exclusive)
+            assert sets(found) == {s for s in range(16) if s.bit_count() == count}
+            assert (AFFINITY in found.hazards) == (policy != "best-effort")
+
+
 def test_where_no_hint_is_possible_the_gpus_with_a_numa_node_go_first() -> None:
     # One GPU with a NUMA node and two without: no NUMA nodes have two GPUs.
     mixed = node((0,), (), ())

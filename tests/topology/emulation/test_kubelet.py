@@ -129,6 +129,24 @@ def test_the_nearest_numa_nodes_win_where_the_option_says_so(
     assert set(node.held(ONE)) == given
 
 
+@pytest.mark.parametrize("policy", ["best-effort", "restricted", "single-numa-node"])
+def test_a_kubelet_hints_at_no_numa_node_that_its_machine_has_not(policy: str) -> None:
+    """Two of the four GPUs are on such a node: a hint can name the other two only."""
+    found = tuple(replace(gpu, topology_nodes=(p // 2,)) for p, gpu in enumerate(gpus(4)))
+    facts = AllocatorFacts(
+        "any",
+        topology_manager_policy=policy,
+        prefers_closest=True,
+        numa_distances=((10,),),
+    )
+    node = kubelet(NodeTopology(NodeName("n"), found, allocator=facts))
+    if policy == "best-effort":
+        admit(node, ONE, 3)
+    else:
+        with pytest.raises(Refused, match="TopologyAffinityError"):
+            admit(node, ONE, 3)
+
+
 @pytest.mark.parametrize(
     ("exclusive", "reasons"),
     [

@@ -8,7 +8,7 @@ from topology.core.allocators import ANY, Allocator, allocator
 from topology.core.allocators.best_effort import BEST_EFFORT, MAX_GPUS
 from topology.core.allocators.outage import Outage, outage
 from topology.core.devices import GpuResource, Mask, positions
-from topology.core.graph import AllocatorFacts, NodeTopology, plugin_version
+from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
 from topology.core.hashing import hashed_once
 from topology.core.mig import MIG, shape_of
 from topology.core.pools import width_for
@@ -47,6 +47,8 @@ class Kubelet:
     """Whether NVIDIA's plugin picks whole GPUs, as modelled, and nobody else has a say."""
 
     def __post_init__(self) -> None:
+        if self.facts.sees_topology and names_strange_nodes(self.shape, self.facts):
+            object.__setattr__(self, "facts", replace(self.facts, sees_topology=False))
         policy = self.facts.topology_manager_policy
         cares = policy != "best-effort" or bool(placed_gpus(self.shape))
         aligns = policy != "none" and (cares or not self.facts.sees_topology)
