@@ -14,8 +14,8 @@ from rich.table import Table
 
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability
-from topology.core.devices import Mask
-from topology.core.graph import AllocatorFacts, NodeTopology, Shape, subsets
+from topology.core.devices import Mask, subsets
+from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.numa import CpuSet, NumaFacts, NumaNode
 from topology.core.placement import assess
@@ -29,6 +29,7 @@ from topology.core.requests import (
     gpu_request,
 )
 from topology.core.room import emptied
+from topology.core.shape import Shape
 from topology.machines import machine
 
 MACHINES = ("dgx1-v100", "a100-pcie-4-bridged", "l40s-8", "dgx-a100", "hgx-h100-8")

@@ -14,8 +14,8 @@ from scheduler_extender.wire import Pod
 from topology.core import scoring
 from topology.core.admission import Kubelet, admissions, kubelet_of
 from topology.core.availability import Availability
-from topology.core.devices import GpuUuid, NodeName, PodUid, base_uuid
-from topology.core.graph import NodeTopology, subsets
+from topology.core.devices import GpuUuid, NodeName, PodUid, base_uuid, subsets
+from topology.core.graph import NodeTopology
 from topology.core.mig import served_devices
 from topology.core.placement import Verdict, assess, satisfies
 from topology.core.pools import Pool, count, pack

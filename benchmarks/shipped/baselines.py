@@ -18,9 +18,9 @@ from benchmarks.shipped.fleet import Fleet, Ints, SimPod, State
 from benchmarks.shipped.jobs import Job
 from benchmarks.shipped.policy import Base, ByState, Choice, Wait
 from benchmarks.shipped.scheduler import WITH_GPUS
-from topology.core.devices import Mask, positions
-from topology.core.graph import Shape, subsets
+from topology.core.devices import Mask, positions, subsets
 from topology.core.rings import best_ring
+from topology.core.shape import Shape
 
 
 class Stock(Base):

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import combinations
 
 from topology.core.devices import Mask, positions
-from topology.core.graph import Shape
+from topology.core.shape import Shape
 
 MOST_HALVES = 10_000
 

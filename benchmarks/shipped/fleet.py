@@ -14,11 +14,11 @@ from benchmarks.shipped.holders import restore, withhold
 from benchmarks.shipped.jobs import SHARED_GPU, WHOLE_GPU, Ask
 from topology.core.admission import Kubelet, kubelet_of
 from topology.core.devices import GpuResource, Mask, PodUid
-from topology.core.graph import Shape
 from topology.core.hashing import hashed_once
 from topology.core.placement import satisfies
 from topology.core.report import Report
 from topology.core.requests import Constraints, GpuRequest
+from topology.core.shape import Shape
 from topology.emulation import EmulatedKubelet
 
 Ints = NDArray[np.int64]

@@ -19,8 +19,9 @@ from pathlib import Path
 from benchmarks.protocol import openb
 from benchmarks.shipped.clusters import Node
 from benchmarks.shipped.jobs import SHARED_GPU, WHOLE_GPU, Ask, Job, JobsError, read
-from topology.core.graph import Shape, subsets
+from topology.core.devices import subsets
 from topology.core.placement import satisfies
+from topology.core.shape import Shape
 
 DEMANDS = ("none", "nvlink", "preferred")
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from topology.core.devices import Mask
-from topology.core.graph import Shape
 from topology.core.rings import best_ring
+from topology.core.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)

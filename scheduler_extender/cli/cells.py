@@ -18,8 +18,9 @@ from rich.text import Text
 from scheduler_extender.cli.gpurows import FREE, reserved_gpus
 from scheduler_extender.web.nodes import GpuState, NodeState, Use
 from topology.core.devices import Mask, positions
-from topology.core.graph import NodeTopology, Shape
+from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind
+from topology.core.shape import Shape
 
 RESERVED = "reserved"
 

@@ -18,7 +18,7 @@ from scheduler_extender.annotations import RESUME, TERM, asks_for_any, managed_a
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.node import UNKNOWN_VERSION
+from scheduler_extender.state.departures import UNKNOWN_VERSION
 from scheduler_extender.state.pods import pod_record
 from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.wire import ObjectMeta, Pod, node_decoder, pod_decoder

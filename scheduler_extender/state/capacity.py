@@ -12,11 +12,11 @@ from scheduler_extender.state.decision import Settings, decide
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.node import NodeFacts
 from topology.core.devices import Bytes, Mask
-from topology.core.graph import Shape
 from topology.core.links import LinkKind
 from topology.core.mig import MIG
 from topology.core.pools import only
 from topology.core.requests import Constraints, gpu_request
+from topology.core.shape import Shape
 from topology.core.worth import RequestClass, promises
 
 NVLINKED = Constraints(link=LinkKind.NVLINK)

@@ -11,12 +11,13 @@ from dataclasses import replace
 
 from scheduler_extender.state import refusing, transitions
 from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.flightboard import FlightBoard
 from scheduler_extender.state.freshness import Watch
-from scheduler_extender.state.groupboard import NO_LABELS, GroupBoard
+from scheduler_extender.state.groupboard import NO_LABELS
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, with_promise_of
 from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.standing import Amounts
+from scheduler_extender.state.standing import Amounts, pieces
 from scheduler_extender.state.transitions import TakenRecord
 from scheduler_extender.state.verification import Surprise, Verified, verify
 from scheduler_extender.wire import Taint
@@ -26,7 +27,7 @@ from topology.core.report import Report
 from topology.core.requests import GpuRequest
 
 
-class Cluster(GroupBoard):
+class Cluster(FlightBoard):
     """What is known of all nodes and pods; see :class:`.Board` for what is passed in."""
 
     def __init__(
@@ -37,7 +38,6 @@ class Cluster(GroupBoard):
     ) -> None:
         super().__init__(clock, settings, watches)
         self.reports_out_of_order = 0
-        self._in_flight: dict[PodUid, NodeName] = {}
         self._nominated: dict[PodUid, PodRecord] = {}
         self._node_objects = False
         self._on_surprise: list[Callable[[Surprise], None]] = []
@@ -351,73 +351,6 @@ class Cluster(GroupBoard):
         with self._lock:
             return [pod for uid, pod in self._nominated.items() if uid not in self._in_flight]
 
-    # Binds in flight.
-
-    def reserve(
-        self, name: NodeName, pod: PodRecord, *, seen: NodeFacts | None = None
-    ) -> PodRecord | None:
-        """Count a pod as bound to a node before the API server knows: its bind is in flight.
-
-        With ``seen`` only while the answer that was worked out on these facts holds; else None.
-        That is while the node is still in the same state, and in the same state without this pod
-        if a bind of it is in flight here already: it is decided about as if it were not there.
-        """
-        with self._lock:
-            self._expire()
-            facts = self._facts(name)
-            if seen is not None and facts is not seen:
-                resource = pod.request.resource if isinstance(pod.request, GpuRequest) else ""
-                if facts.key(resource) != seen.key(resource):
-                    return None
-                gone = frozenset({pod.uid} & facts.in_flight.keys())
-                if gone and facts.without(gone).key(resource) != seen.without(gone).key(resource):
-                    return None
-            ours = replace(pod, node=name)
-            self._fly(name, ours)
-            return ours
-
-    def take_back(self, ours: PodRecord, before: PodRecord | None) -> None:
-        """Undo a reserve whose bind was surely not written: the one ``before`` stands again.
-
-        Nothing happens where it is not ours any more: another bind of the pod has begun, or its
-        end is known.
-        """
-        with self._lock:
-            if self.bind_in_flight(ours.uid) is not ours:
-                return
-            if before is None:
-                self.release(ours.uid)
-            else:
-                self._fly(before.node or NodeName(""), before)
-
-    def release(self, uid: PodUid) -> None:
-        """End a bind in flight: it failed for sure, or the pod's own record has taken over."""
-        with self._lock:
-            name = self._in_flight.pop(uid, None)
-            if name is not None:
-                known = self._pods.get(uid)
-                if known is None or known.node is None:
-                    self._groups.drop(uid)
-                    if known is not None:
-                        self._groups.expect(known)
-                self._put(transitions.without_bind_in_flight(self._facts(name), uid))
-
-    def bind_in_flight(self, uid: PodUid) -> PodRecord | None:
-        """A pod's bind in flight, if there is one."""
-        with self._lock:
-            name = self._in_flight.get(uid)
-            return None if name is None else self._nodes[name].in_flight[uid]
-
-    def in_flight(self) -> list[PodRecord]:
-        """Every bind in flight."""
-        with self._lock:
-            return [self._nodes[name].in_flight[uid] for uid, name in self._in_flight.items()]
-
-    def _fly(self, name: NodeName, pod: PodRecord) -> None:
-        self._put(transitions.with_bind_in_flight(self._facts(name), pod))
-        self._in_flight[pod.uid] = name
-        self._groups.put(pod)
-
     def _verify(self, before: NodeFacts, after: Report | None) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
         try:
@@ -433,4 +366,5 @@ class Cluster(GroupBoard):
 def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
     """Whether kube-scheduler gives out another number of some devices of ours than before."""
     served = after.topology.resources if after.topology is not None else ()
-    return any(before.given_out(each.name) != after.given_out(each.name) for each in served)
+    given, now = before.allocatable or (), after.allocatable or ()
+    return any(pieces(given, each.name) != pieces(now, each.name) for each in served)

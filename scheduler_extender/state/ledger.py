@@ -26,6 +26,8 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.contradictions import check_devices, raise_twice_held
+from scheduler_extender.state.departures import Departed
 from scheduler_extender.state.devicepools import device_pools
 from scheduler_extender.state.occupancy import room
 from scheduler_extender.state.pods import PodRecord
@@ -38,53 +40,10 @@ from topology.core.availability import (
 )
 from topology.core.devices import Bytes, GpuResource, Mask, PodUid, base_uuid
 from topology.core.graph import NodeTopology
-from topology.core.mig import MIG, MIG_IDS, instance_ids, served_devices
+from topology.core.mig import MIG, served_devices
 from topology.core.pools import Pool
 from topology.core.report import Allocation, Report
 from topology.core.requests import Counts, GpuRequest, Role
-
-
-class ContradictionError(ValueError):
-    """A report cannot be true as it stands; the message says where."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """A pod that is gone from the API server before its kubelet was seen to let go of it.
-
-    ``version`` is a resourceVersion at which it was gone, ``sequence`` that of the last report
-    then.
-    """
-
-    pod: PodRecord
-    version: int
-    sequence: int
-
-    def confirmed_by(self, report: Report) -> bool:
-        """Whether the report's agent surely knew of the deletion when it asked the kubelet.
-
-        A pod that had ended is gone as soon as a report shows it no more: its kubelet had it.
-        Where it does not say what it knew, or nothing that can be compared, the second later report
-        will do: the first may have been on its way already, and an agent looks again only once it
-        has written what it saw.
-        """
-        if self.pod.ended:
-            return True
-        knew = None if self.version < 0 else report.knew_pods_at(self.version)
-        return report.sequence >= self.sequence + 2 if knew is None else knew
-
-
-@dataclass(frozen=True, slots=True)
-class Departed:
-    """A pod that ended, or is gone, before any report showed it.
-
-    ``beside`` are the pods that were unreported then: it may have been there when they were
-    admitted. With ``many`` it stands for more like it than anybody can follow.
-    """
-
-    pod: PodRecord
-    beside: frozenset[PodUid]
-    many: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +75,11 @@ def ledger(
     that is not among them has ended, or we see it late: it may release its devices any moment.
     Otherwise (a hand-written file names few pods) it is taken to be running. ``reported`` are pods
     whose devices some earlier report of this boot has shown. Raises
-    :class:`ContradictionError` where the report gives one device to two pods.
+    :class:`.ContradictionError` where the report gives one device to two pods.
     """
     report = report or Report()
     served = topology.resource(resource) or GpuResource(resource)
-    if served.strategy == MIG:
-        _check_instances(topology, report, served)
-    elif served.strategy == "none" and served.replicas == 1:
-        _check_whole(topology, report)
+    check_devices(topology, report, served)
     entries = _Entries(topology, report, served, resource, reported)
     pods = tuple(pods)
     held = entries.by_pod(pods)
@@ -220,7 +176,7 @@ class _Entries:
             self._taken.update(held.devices)
             devices += len(held.devices)
         if len(self._taken) < devices:
-            _raise_twice_held(self._report.allocations)
+            raise_twice_held(self._report.allocations)
         self.shown = found.keys()
         return dict(found)
 
@@ -402,53 +358,3 @@ def _hidden(holders: list[Holder]) -> int:
 
 def _in_order(holders: list[Holder]) -> tuple[Holder, ...]:
     return tuple(sorted([h for h in holders if h != NOBODY])) if holders else ()
-
-
-def _raise_twice_held(allocations: Iterable[Allocation]) -> None:
-    """Raise :class:`ContradictionError` for a report that gives one device away twice."""
-    holder: dict[str, Allocation] = {}
-    for allocation in allocations:
-        for i, device in enumerate(allocation.device_ids):
-            first = holder.setdefault(device, allocation)
-            if device in allocation.device_ids[:i]:
-                raise ContradictionError(f"status.allocations: {device} stands twice in one")
-            if first is not allocation:
-                raise ContradictionError(
-                    f"status.allocations: {device} is held by {first.namespace}/{first.pod} "
-                    f"and by {allocation.namespace}/{allocation.pod}, one may hold it"
-                )
-
-
-def _check_instances(topology: NodeTopology, report: Report, served: GpuResource) -> None:
-    """A kubelet that hands out MIG instances hands out those we know, and not too many."""
-    devices = served_devices(topology, served)
-    if devices.problem:
-        raise ContradictionError(devices.problem)
-    if not devices.counts:
-        raise ContradictionError(
-            f"resources: {served.name} is served from MIG instances, and the devices have none"
-        )
-    known = instance_ids(topology)
-    for device in report.allocatable or ():
-        if device.startswith(MIG_IDS) and base_uuid(device) not in known:
-            raise ContradictionError(
-                f"status.allocatable: {device} is not among the MIG instances of the node's devices"
-            )
-
-
-def _check_whole(topology: NodeTopology, report: Report) -> None:
-    """A kubelet that hands out whole GPUs hands out those we know, and no shares of them."""
-    known, instances = topology.bit_of_uuid, instance_ids(topology)
-    for device in report.allocatable or ():
-        if base_uuid(device) in instances:
-            continue  # another resource's
-        if device not in known or "::" in device:
-            raise ContradictionError(
-                f"status.allocatable: {device} is not among the devices of the node"
-            )
-    for allocation in report.allocations:
-        for device in allocation.device_ids:
-            if "::" in device and base_uuid(device) not in instances:
-                raise ContradictionError(
-                    f"status.allocations: {device} is a share, but resources say whole GPUs"
-                )

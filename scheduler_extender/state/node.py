@@ -3,25 +3,24 @@
 What follows from the facts (the ledger of each resource, the key of all that answers depend on) is
 worked out when it is first asked for, and kept with them.
 
-Three kinds of pods are no longer with the API server or have ended, and still count:
-
-*leaving*   deleted, and no report has shown yet that the kubelet has let go
-*departed*  ended before any report showed it, while other pods were unreported (see ``ledger``)
-*in flight* not bound yet as far as the API server has told us: our bind is being written
+Pods count that are gone or have ended (:mod:`.departures`), and such as are *in flight*: not bound
+yet as far as the API server has told us, while our bind is being written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
-from scheduler_extender.state.ledger import ContradictionError, Departed, Leaving, Ledger, ledger
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.contradictions import ContradictionError
+from scheduler_extender.state.departures import Departed, Leaving
+from scheduler_extender.state.ledger import Ledger, ledger
+from scheduler_extender.state.pods import PodRecord, resource_of, without
 from scheduler_extender.state.roster import Roster
-from scheduler_extender.state.standing import Amounts
+from scheduler_extender.state.standing import Amounts, pieces
 from scheduler_extender.state.streak import Streak, Streaks, kind_of
 from scheduler_extender.wire import Taint
 from topology.core.admission import Kubelet, kubelet_of
@@ -32,11 +31,6 @@ from topology.core.mig import shape_of
 from topology.core.remembering import Interruption
 from topology.core.report import MissingGpu, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
-
-UNKNOWN_VERSION = -1
-"""In place of a resourceVersion that cannot be compared with others."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +200,6 @@ class NodeFacts:
         ours = replace(pod, node=self.name, promised=promised, survives_endings=survives)
         return replace(self, in_flight={**self.in_flight, pod.uid: ours})
 
-    def given_out(self, resource: str) -> int | None:
-        """The devices that kube-scheduler gives out here; None where nobody said so."""
-        thousandths = dict(self.allocatable or ()).get(resource)
-        return None if thousandths is None else thousandths // 1000
-
     def overcounted(self, resource: str) -> int:
         """The devices that kube-scheduler takes for free here, and that are not: neither now, nor
         once the pods that are ending have let go.
@@ -218,7 +207,7 @@ class NodeFacts:
         So it is with a GPU that the plugin calls sick, until the node's status says so. 0 where
         nobody knows what kube-scheduler counts. O(pods of the node).
         """
-        given = self.given_out(resource)
+        given = pieces(self.allocatable or (), resource)
         if given is None or not self.all_pods_known:
             return 0
         available = self.availability(resource)
@@ -382,23 +371,10 @@ class NodeFacts:
         return self.here if everybody is None else frozenset(everybody)
 
     def _entered(self) -> Iterable[PodRecord]:
-        """The pods that the ledger is made of: all but the ended ones that no report shows.
-
-        It shows devices by the pods' UIDs, where the agent knows them, and CPUs by their names.
-        """
-        ended = self._ended_and_shown() if self.pods.any_ended else ()
+        """The pods that the ledger is made of: all but the ended ones that no report shows."""
+        ended = self.pods.ended_shown_by(self.report or Report()) if self.pods.any_ended else ()
         leaving = [found.pod for found in self.leaving.values()]
         return (*self.alive.values(), *ended, *self.in_flight.values(), *leaving)
-
-    def _ended_and_shown(self) -> Iterable[PodRecord]:
-        report = self.report or Report()
-        shown = {a.pod_uid for a in report.allocations}
-        names = {(a.namespace, a.pod) for a in report.allocations if not a.pod_uid}
-        names |= {(held.namespace, held.pod) for held in report.holdings or ()}
-        ended = {pod for uid in shown if (pod := self.pods.get(uid)) is not None and pod.ended}
-        for name in names:
-            ended.update(self.pods.ended_named(name))
-        return sorted(ended, key=_uid)
 
     def _ledger(self, resource: str) -> Ledger | Unusable:
         assert self.topology is not None  # noqa: S101 (callers looked)
@@ -418,17 +394,3 @@ class NodeFacts:
 
 _AT = {given.name: i for i, given in enumerate(g for g in fields(NodeFacts) if g.init)}
 _VALUES = attrgetter(*_AT)
-
-
-def without(found: Mapping[PodUid, T], gone: Collection[PodUid]) -> Mapping[PodUid, T]:
-    """What is found of all pods but those that are gone."""
-    return {uid: value for uid, value in found.items() if uid not in gone}
-
-
-def _uid(pod: PodRecord) -> PodUid:
-    return pod.uid
-
-
-def resource_of(pod: PodRecord) -> str:
-    """The resource that a pod asks for; empty where what it asks cannot be read."""
-    return pod.request.resource if isinstance(pod.request, GpuRequest) else ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +28,8 @@ from topology.core.placement import Verdict
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
 ENDED = ("Succeeded", "Failed")
+
+T = TypeVar("T")
 
 PodName = tuple[str, str]
 """Namespace and name."""
@@ -71,11 +74,26 @@ class PodRecord:
         return self.phase in ENDED
 
     @property
+    def in_gang(self) -> bool:
+        """Whether it is a member of a gang."""
+        return self.membership is not None and self.membership.gang
+
+    @property
     def unschedulable(self) -> bool:
         """Whether kube-scheduler has said that it fits nowhere."""
         return (
             self.node is None and self.called_unschedulable and not self.deleting and not self.ended
         )
+
+
+def without(found: Mapping[PodUid, T], gone: Collection[PodUid]) -> Mapping[PodUid, T]:
+    """What is found of all pods but those that are gone."""
+    return {uid: value for uid, value in found.items() if uid not in gone}
+
+
+def resource_of(pod: PodRecord) -> str:
+    """The resource that a pod asks for; empty where what it asks cannot be read."""
+    return pod.request.resource if isinstance(pod.request, GpuRequest) else ""
 
 
 def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> PodRecord | None:

@@ -13,8 +13,8 @@ from math import inf
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.decision import Refusals, Settings, decide
-from scheduler_extender.state.node import NodeFacts, resource_of
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, resource_of
 from scheduler_extender.state.refusal import Refusal
 from scheduler_extender.state.streak import (
     Refused,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeVar
 from zlib import crc32
 
 from scheduler_extender.state.pods import PodName, PodRecord
 from topology.core.devices import PodUid
+from topology.core.report import Report
 
 BUCKETS = 256
 
@@ -62,6 +64,19 @@ class Roster(Mapping[PodUid, PodRecord]):
     def ended_named(self, name: PodName) -> tuple[PodRecord, ...]:
         """The ended pods of this name: one that is made anew has the name of the former."""
         return tuple(self[uid] for uid in _uids(self.names, name))
+
+    def ended_shown_by(self, report: Report) -> list[PodRecord]:
+        """The ended pods of which a report shows something still, in the order of their UIDs.
+
+        It shows devices by the pods' UIDs, where the agent knows them, and CPUs by their names.
+        """
+        shown = {a.pod_uid for a in report.allocations}
+        names = {(a.namespace, a.pod) for a in report.allocations if not a.pod_uid}
+        names |= {(held.namespace, held.pod) for held in report.holdings or ()}
+        ended = {pod for uid in shown if (pod := self.get(uid)) is not None and pod.ended}
+        for name in names:
+            ended.update(self.ended_named(name))
+        return sorted(ended, key=attrgetter("uid"))
 
     def with_pod(self, pod: PodRecord) -> Roster:
         """The roster with this pod, in place of one with the same UID. O(alive + ended / 256)."""

@@ -96,6 +96,12 @@ def amounts_of(given: Mapping[str, str | int]) -> Amounts:
     return _shared(tuple(sorted((name, str(text)) for name, text in given.items())))
 
 
+def pieces(amounts: Amounts, resource: str) -> int | None:
+    """How much there is of a resource that comes in whole pieces; None where nobody said so."""
+    thousandths = dict(amounts).get(resource)
+    return None if thousandths is None else thousandths // 1000
+
+
 @lru_cache(maxsize=1024)  # a cluster has few kinds of nodes
 def _shared(given: tuple[tuple[str, str], ...]) -> Amounts:
     return tuple(_amounts(dict(given)).items())

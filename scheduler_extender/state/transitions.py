@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from scheduler_extender.state.ledger import Departed, Leaving
-from scheduler_extender.state.node import NodeFacts, resource_of, without
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.departures import Departed, Leaving
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, resource_of, without
 from scheduler_extender.state.released import still_released, with_success, without_devices_of
 from topology.core.devices import PodUid
 from topology.core.graph import NodeTopology

@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler_extender.state.ledger import ContradictionError, Ledger, ledger
+from scheduler_extender.state.contradictions import ContradictionError
+from scheduler_extender.state.ledger import Ledger, ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
 from scheduler_extender.state.transitions import offers_the_same

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scheduler_extender.state.enquiry import OutOfTimeError
-from scheduler_extender.state.node import NodeFacts, resource_of
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, resource_of
 from scheduler_extender.state.standing import Amounts, Others, nobody_knows
 from topology.core.devices import NodeName
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from math import inf
 
 from scheduler_extender.state.decision import Decision
-from scheduler_extender.state.node import NodeFacts, Unusable, resource_of
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.state.pods import PodRecord, resource_of
 from scheduler_extender.state.standing import Amounts
 from topology.core.devices import PodUid
 from topology.core.placement import Verdict

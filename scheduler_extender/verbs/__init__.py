@@ -4,14 +4,8 @@ filter, prioritize and preempt change nothing: kube-scheduler may call them for 
 bound. The decision that counts is bind's.
 """
 
-from scheduler_extender.verbs.binding import (
-    TOO_LATE,
-    Binder,
-    BindError,
-    Binding,
-    BindUnknownError,
-    bind,
-)
+from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
+from scheduler_extender.verbs.binding import TOO_LATE, bind
 from scheduler_extender.verbs.filtering import IN_FLIGHT, STILL_WORKING, filter_nodes
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.verbs.prioritizing import prioritize

@@ -13,14 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.verbs.binding import (
-    TOO_LATE,
-    Binder,
-    BindError,
-    Binding,
-    BindUnknownError,
-    unbound,
-)
+from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
+from scheduler_extender.verbs.binding import TOO_LATE, unbound
 from scheduler_extender.verbs.filtering import filtered
 from scheduler_extender.wire import (
     BindingArgs,

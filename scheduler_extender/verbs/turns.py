@@ -18,8 +18,7 @@ from typing import TypeVar
 
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals
-from scheduler_extender.state.node import resource_of
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodRecord, resource_of
 from topology.core.devices import NodeName, PodUid
 
 T = TypeVar("T")

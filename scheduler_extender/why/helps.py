@@ -18,8 +18,8 @@ from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
 from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.members import as_member
-from scheduler_extender.state.node import NodeFacts, resource_of
-from scheduler_extender.state.pods import PodName, PodRecord
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodName, PodRecord, resource_of
 from scheduler_extender.why.nearest import View, pods_on
 from scheduler_extender.why.phrases import listed
 from scheduler_extender.why.relaxing import Relaxed, relaxations

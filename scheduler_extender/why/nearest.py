@@ -12,18 +12,18 @@ import numpy as np
 
 from scheduler_extender.explain import Answer
 from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.node import NodeFacts, resource_of
-from scheduler_extender.state.pods import PodName, PodRecord
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodName, PodRecord, resource_of
 from scheduler_extender.why.phrases import duration, gpus_text, listed
 from topology.core.admission import Kubelet
 from topology.core.devices import Mask, PodUid, positions
-from topology.core.graph import Shape
 from topology.core.mig import ServedDevices, served_devices
 from topology.core.patterns import Masks, subset_masks
 from topology.core.placement import Reason, device_unit
 from topology.core.placement.constraints import compiled
 from topology.core.pools import gpus, total
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
+from topology.core.shape import Shape
 
 MOST_SETS = 20_000
 """Sets of GPUs that are looked at on one node; of more only counts are told."""

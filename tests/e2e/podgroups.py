@@ -27,8 +27,6 @@ class Stage:
         return f"--runtime-config=scheduling.k8s.io/{self.version}=true"
 
 
-ALPHA = Stage("v1alpha2", ("GenericWorkload", "GangScheduling"))
-"""Kubernetes 1.36."""
 BETA = Stage("v1beta1", ("GenericWorkload",))
 """Kubernetes 1.37."""
 

@@ -142,7 +142,6 @@ class Replica:
 
     process: Process
     people: httpx.Client
-    scheduler_port: int
 
 
 @contextmanager
@@ -166,7 +165,7 @@ def replica(real: RealCluster, name: str, ip: str, folder: Path) -> Iterator[Rep
                     return False
 
             real.until(ready, f"{name} is ready")
-            yield Replica(process, people, ports[0])
+            yield Replica(process, people)
     finally:
         process.stop()
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from topology.core.admission import Kubelet, admissions
 from topology.core.availability import Availability, Holder, Unreported
 from topology.core.belief import free_states
-from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions
-from topology.core.graph import AllocatorFacts, NodeTopology, subsets
+from topology.core.devices import Bytes, Gpu, GpuUuid, Nic, NodeName, positions, subsets
+from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import GBps, Link, LinkKind, Via
 from topology.core.patterns import has_ring
 from topology.core.placement import Verdict, assess, satisfies

@@ -17,12 +17,13 @@ import pytest
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability, Holder, Unreported, unreported_order
 from topology.core.devices import Bytes
-from topology.core.graph import AllocatorFacts, Shape
+from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.placement import IN_PROGRESS
 from topology.core.placement.memory import short_of_memory
 from topology.core.pools import pack, width_for
 from topology.core.requests import Constraints, GpuRequest, Role, gpu_request
+from topology.core.shape import Shape
 
 MEMORY = 24
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NewType
 
@@ -133,6 +134,26 @@ def positions(mask: Mask) -> list[int]:
         found.append(low.bit_length() - 1)
         mask ^= low
     return found
+
+
+def subsets(mask: Mask, size: int) -> Iterator[Mask]:
+    """Every subset of ``mask`` with ``size`` members, in ascending order of its compressed value.
+
+    Gosper's hack over the compressed mask, spread out again.
+    """
+    members = positions(mask)
+    if size > len(members) or size < 0:
+        return
+    if size == 0:
+        yield 0
+        return
+    pick = (1 << size) - 1
+    limit = 1 << len(members)
+    while pick < limit:
+        yield sum(1 << members[i] for i in positions(pick))
+        low = pick & -pick
+        ripple = pick + low
+        pick = ripple | ((pick ^ ripple) >> 2) // low
 
 
 def bus_id(text: str) -> str:

@@ -1,16 +1,14 @@
-"""A node's graph of GPUs and links, and the shape it shares with nodes of the same hardware."""
+"""A node's graph of GPUs and links, and how its devices are handed out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, ref
+from typing import Any
 
 from topology.core.devices import (
-    Bytes,
     Fabric,
     Gpu,
     GpuResource,
@@ -21,14 +19,9 @@ from topology.core.devices import (
     positions,
 )
 from topology.core.hashing import hashed_once
-from topology.core.links import GBps, Link, LinkKind, canonical_product
+from topology.core.links import Link, LinkKind, canonical_product
 from topology.core.numa import NumaFacts
-from topology.core.remembering import remembered
-
-if TYPE_CHECKING:
-    import networkx as nx
-
-    from topology.core.patterns import Rows
+from topology.core.shape import Shape, hinted_nodes, shared_shape
 
 MAX_GPUS = 64
 
@@ -83,144 +76,6 @@ def plugin_version(text: str | None) -> tuple[int, ...] | None:
     """
     parts = (text or "").strip().removeprefix("v").split("-")[0].split(".")
     return tuple(int(p) for p in parts) if all(p.isascii() and p.isdigit() for p in parts) else None
-
-
-@hashed_once
-@dataclass(frozen=True)
-class Shape:
-    """The hardware of a node without its names: what outcomes, verdicts and scores depend on.
-
-    All tuples are by position, matrices n × n and symmetric. Nodes with equal hardware in the same
-    order share one shape *object* (see :func:`NodeTopology.shape`), so a look-up by shape costs an
-    identity test. ``nic`` is the kind of the nearest RDMA NIC per GPU. ``numa`` is where the
-    hardware has the GPUs, ``topology_nodes`` what the kubelet is told of that.
-
-    Where MIG instances are served (:mod:`topology.core.mig`) a position stands for equal instances
-    of one GPU: ``instances`` says how many, ``parents`` numbers their GPUs. Both are empty where
-    the positions are GPUs.
-    """
-
-    products: tuple[str, ...]
-    memory: tuple[Bytes, ...]
-    numa: tuple[int | None, ...]
-    mig: tuple[bool, ...]
-    nic: tuple[LinkKind, ...]
-    links: tuple[tuple[Link | None, ...], ...]
-    topology_nodes: tuple[tuple[int, ...], ...]
-    instances: tuple[int, ...] = ()
-    parents: tuple[int, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """How many GPUs."""
-        return len(self.products)
-
-    @cached_property
-    def in_mig_mode(self) -> Mask:
-        """The whole GPUs that are cut into MIG instances, or may be."""
-        return sum(1 << p for p, split in enumerate(self.mig) if split)
-
-    @property
-    def of_mig(self) -> bool:
-        """Whether the positions stand for MIG instances."""
-        return bool(self.instances)
-
-    @cached_property
-    def by_gpu(self) -> tuple[Mask, ...]:
-        """The positions of each GPU: one, unless they stand for MIG instances of several kinds."""
-        if not self.parents:
-            return tuple(1 << p for p in range(self.size))
-        found: dict[int, Mask] = {}
-        for p, parent in enumerate(self.parents):
-            found[parent] = found.get(parent, 0) | 1 << p
-        return tuple(found.values())
-
-    @property
-    def shared_bytes(self) -> int:
-        """About how many bytes it takes; nodes and memories share it."""
-        return 1000 + 70 * self.size**2
-
-    @property
-    def all_gpus(self) -> Mask:
-        """The mask of every GPU."""
-        return (1 << self.size) - 1
-
-    def rows(self, meets: frozenset[Link]) -> Rows:
-        """The adjacency of the pairs whose link is in ``meets``."""
-        found = [0] * self.size
-        for link, rows in self._rows_by_link.items():
-            if link in meets:
-                found = [a | b for a, b in zip(found, rows, strict=True)]
-        return tuple(found)
-
-    def distinct_links(self) -> frozenset[Link]:
-        """Every link that occurs, once (positions left out)."""
-        return self._distinct_links
-
-    @cached_property
-    def _distinct_links(self) -> frozenset[Link]:
-        return frozenset(self._rows_by_link)
-
-    @cached_property
-    def _rows_by_link(self) -> dict[Link, Rows]:
-        """The adjacency of the pairs with each link: asked again and again, and dear to hash."""
-        found: dict[Link, list[Mask]] = {}
-        for p, row in enumerate(self.links):
-            for q, link in enumerate(row):
-                if link is not None:
-                    found.setdefault(link, [0] * self.size)[p] |= 1 << q
-        return {link: tuple(rows) for link, rows in found.items()}
-
-    @cached_property
-    def graph(self) -> nx.Graph[int]:
-        """The shape as a networkx graph: nodes carry ``gpu``, edges ``link`` and ``bandwidth``."""
-        import networkx as nx  # a quarter of a second and 20 MiB, which the agent never needs
-
-        graph: nx.Graph[int] = nx.Graph()
-        for p in range(self.size):
-            label = f"{self.products[p]}/{self.memory[p]}/{self.nic[p].name}"
-            graph.add_node(p, gpu=label)
-        for p in range(self.size):
-            for q in range(p + 1, self.size):
-                link = self.links[p][q]
-                if link is not None:
-                    label = f"{link.pcie.name}/{link.nvlinks}/{link.via.value}"
-                    graph.add_edge(p, q, link=label, bandwidth=link.bandwidth)
-        return graph
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash that renumbering the GPUs does not change (Weisfeiler and Lehman's, 16 hex)."""
-        import networkx as nx
-
-        digest: str = nx.weisfeiler_lehman_graph_hash(
-            self.graph, node_attr="gpu", edge_attr="link", iterations=4, digest_size=8
-        )
-        return digest
-
-    def isomorphic(self, other: Shape) -> bool:
-        """Whether the two shapes are one machine with its GPUs numbered differently."""
-        import networkx as nx
-
-        return self.fingerprint == other.fingerprint and nx.is_isomorphic(
-            self.graph,
-            other.graph,
-            node_match=lambda a, b: a["gpu"] == b["gpu"],
-            edge_match=lambda a, b: a["link"] == b["link"],
-        )
-
-
-_shapes: WeakKeyDictionary[Shape, ref[Shape]] = WeakKeyDictionary()
-
-
-def shared_shape(shape: Shape) -> Shape:
-    """The one object that stands for every equal shape, as long as anybody refers to it."""
-    known = _shapes.get(shape)
-    found = known() if known is not None else None
-    if found is None:
-        found = shape
-        _shapes[shape] = ref(shape)
-    return found
 
 
 @dataclass(frozen=True)
@@ -367,26 +222,6 @@ def _unique(what: str, values: Sequence[object]) -> None:
             raise TopologyError(f"{what}: {value} stands {times} times, once is allowed")
 
 
-@remembered
-def numa_nodes(shape: Shape) -> tuple[Mask, ...]:
-    """The GPUs of each NUMA node that has some, by ascending node."""
-    nodes = sorted({n for n in shape.numa if n is not None})
-    return tuple(sum(1 << p for p, at in enumerate(shape.numa) if at == n) for n in nodes)
-
-
-@remembered
-def hinted_nodes(shape: Shape) -> tuple[tuple[int, Mask], ...]:
-    """The NUMA nodes that the kubelet knows of GPUs, ascending, each with its GPUs.
-
-    A GPU may be on several of them, or on none.
-    """
-    nodes = sorted({n for named in shape.topology_nodes for n in named})
-    return tuple(
-        (n, sum(1 << p for p, named in enumerate(shape.topology_nodes) if n in named))
-        for n in nodes
-    )
-
-
 def names_strange_nodes(shape: Shape, facts: AllocatorFacts) -> bool:
     """Whether the plugin names NUMA nodes that the machine has not, by its distances.
 
@@ -395,35 +230,3 @@ def names_strange_nodes(shape: Shape, facts: AllocatorFacts) -> bool:
     """
     known = facts.numa_distances
     return known is not None and any(n >= len(known) for n, _ in hinted_nodes(shape))
-
-
-@remembered
-def placed_gpus(shape: Shape) -> Mask:
-    """The GPUs of which the kubelet knows a NUMA node."""
-    return sum(1 << p for p, named in enumerate(shape.topology_nodes) if named)
-
-
-@remembered
-def wide_rows(shape: Shape, threshold: GBps) -> Rows:
-    """The adjacency of the pairs whose hop carries at least ``threshold`` GB/s."""
-    return shape.rows(frozenset(k for k in shape.distinct_links() if k.bandwidth >= threshold))
-
-
-def subsets(mask: Mask, size: int) -> Iterator[Mask]:
-    """Every subset of ``mask`` with ``size`` members, in ascending order of its compressed value.
-
-    Gosper's hack over the compressed mask, spread out again.
-    """
-    members = positions(mask)
-    if size > len(members) or size < 0:
-        return
-    if size == 0:
-        yield 0
-        return
-    pick = (1 << size) - 1
-    limit = 1 << len(members)
-    while pick < limit:
-        yield sum(1 << members[i] for i in positions(pick))
-        low = pick & -pick
-        ripple = pick + low
-        pick = ripple | ((pick ^ ripple) >> 2) // low

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from topology.core.devices import Gpu, GpuResource, Mask, MigInstance, positions
-from topology.core.graph import MAX_GPUS, NodeTopology, Shape, shared_shape
+from topology.core.graph import MAX_GPUS, NodeTopology
 from topology.core.links import canonical_product
+from topology.core.shape import Shape, shared_shape
 
 MIG = "mig"
 """The strategy of a resource of MIG instances."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from topology.core.devices import Mask
-from topology.core.graph import Shape, wide_rows
 from topology.core.links import GBps
 from topology.core.patterns import has_ring
+from topology.core.shape import Shape, wide_rows
 
 
 def best_ring(shape: Shape, mask: Mask) -> GBps:

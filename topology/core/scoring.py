@@ -45,8 +45,7 @@ from topology.core.admission import Kubelet, Others, admissions, others_on
 from topology.core.availability import Availability
 from topology.core.belief import FreeState, free_states
 from topology.core.budget import LARGE, SCORE_STEPS
-from topology.core.devices import Mask, positions
-from topology.core.graph import Shape, subsets
+from topology.core.devices import Mask, positions, subsets
 from topology.core.hashing import hashed_once
 from topology.core.links import LinkKind
 from topology.core.placement import Assessment, Verdict
@@ -55,6 +54,7 @@ from topology.core.pools import Pool, choices, gpus, only, total
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Counts, GpuRequest, device_count
 from topology.core.rings import best_ring
+from topology.core.shape import Shape
 from topology.core.worth import RequestClass as RequestClass
 from topology.core.worth import mean_promises
 from topology.core.worth import promises as promises

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from topology.core.admission import Kubelet, admissions
 from topology.core.allocators import best_effort
 from topology.core.budget import LARGE, SCORE_STEPS
-from topology.core.graph import Shape
 from topology.core.hashing import hashed_once
 from topology.core.patterns import (
     Flags,
@@ -32,6 +31,7 @@ from topology.core.placement.constraints import compiled, inside
 from topology.core.pools import Pool, gpu_masks, total
 from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, Pattern, Role
+from topology.core.shape import Shape
 
 BRANCHING_GPUS = 8
 """On larger nodes the worth follows one outcome of each placement instead of all."""

@@ -13,8 +13,9 @@ from functools import lru_cache
 from itertools import combinations
 
 from topology.core.devices import GpuResource
-from topology.core.graph import NodeTopology, Shape, plugin_version
+from topology.core.graph import NodeTopology, plugin_version
 from topology.core.links import LinkKind, Via
+from topology.core.shape import Shape
 
 PCIE_POINTS = {
     LinkKind.UNKNOWN: 0,

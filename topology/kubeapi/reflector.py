@@ -38,6 +38,13 @@ from topology.kubeapi.apiserver import (
     Query,
     api_error,
 )
+from topology.kubeapi.wire import (
+    Page,
+    decode_event,
+    decode_list,
+    decode_object,
+    decode_status,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -146,41 +153,6 @@ class UnusableAnswerError(Exception):
 
 class _BrokenOffError(Exception):
     """A list ends before its last page; the cause says why, None where we stop."""
-
-
-class _ListMeta(msgspec.Struct, rename="camel"):
-    resource_version: str
-    continue_: str = msgspec.field(default="", name="continue")
-
-
-class _List(msgspec.Struct):
-    metadata: _ListMeta
-    items: list[msgspec.Raw] | None = None  # Go writes an empty list as null
-
-
-class _Event(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Meta(msgspec.Struct, rename="camel"):
-    resource_version: str
-
-
-class _Object(msgspec.Struct):
-    metadata: _Meta
-
-
-class _Status(msgspec.Struct):
-    code: int = 500
-    reason: str = ""
-    message: str = ""
-
-
-_decode_list = msgspec.json.Decoder(_List).decode
-_decode_event = msgspec.json.Decoder(_Event).decode
-_decode_object = msgspec.json.Decoder(_Object).decode
-_decode_status = msgspec.json.Decoder(_Status).decode
 
 
 class Reflector:
@@ -311,7 +283,7 @@ class Reflector:
         self._resume_from = version
         self._note(synced=True, resource_version=version, whole_at=self._clock())
 
-    def _objects(self, page: _List, limit: int) -> Iterator[msgspec.Raw]:
+    def _objects(self, page: Page, limit: int) -> Iterator[msgspec.Raw]:
         """The objects of a list, whose pages are asked for when they are needed."""
         while True:
             yield from page.items or ()
@@ -326,12 +298,12 @@ class Reflector:
             except Exception as error:
                 raise _BrokenOffError from error
 
-    def _page(self, token: str, limit: int) -> _List:
+    def _page(self, token: str, limit: int) -> Page:
         query = [*self._query]
         query += [("limit", str(limit))] if limit else []
         query += [("continue", token)] if token else []
         answer = self._api.get(self._path, query, timeout=self._timing.list_timeout_s)
-        page = _decode_list(answer)
+        page = decode_list(answer)
         self._heard()
         return page
 
@@ -373,11 +345,11 @@ class Reflector:
         self._heard()
 
     def _take(self, line: bytes) -> None:
-        event = _decode_event(line)
+        event = decode_event(line)
         if event.type == "ERROR":
-            status = _decode_status(event.object)
+            status = decode_status(event.object)
             raise api_error(status.code, status.reason, status.message)
-        version = _decode_object(event.object).metadata.resource_version
+        version = decode_object(event.object).metadata.resource_version
         events = self._state.events + 1
         if event.type in ("ADDED", "MODIFIED"):
             self._deliver(event.type, version, self._sink.apply, event.object)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from topology.core.devices import Bytes
-from topology.core.graph import NodeTopology, Shape
+from topology.core.graph import NodeTopology
 from topology.core.links import Link, LinkKind
+from topology.core.shape import Shape
 from topology.machines.catalogue import MACHINES
 from topology.machines.notation import Machine
 

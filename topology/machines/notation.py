@@ -20,8 +20,9 @@ from hashlib import sha256
 from itertools import combinations
 
 from topology.core.devices import MIB, Bytes, Fabric, Gpu, GpuUuid, Nic, NodeName
-from topology.core.graph import AllocatorFacts, NodeTopology, Shape, TopologyError
+from topology.core.graph import AllocatorFacts, NodeTopology, TopologyError
 from topology.core.links import GBps, Link, LinkKind, Via, nvlink_port
+from topology.core.shape import Shape
 
 STOCK = AllocatorFacts(
     policy="best-effort", cpu_manager_policy="none", memory_manager_policy="None"

@@ -14,10 +14,9 @@ from benchmarks.ownpolicy import UnknownPolicyError
 from benchmarks.shipped.baselines import Preserve
 from benchmarks.shipped.buddy import cells, free_cell
 from benchmarks.shipped.clusters import cluster
-from benchmarks.shipped.fleet import Fleet, SimPod
+from benchmarks.shipped.fleet import Fleet
 from benchmarks.shipped.jobs import Ask, Job
 from benchmarks.shipped.policies import POLICIES, policy
-from benchmarks.shipped.policy import ByState
 from benchmarks.shipped.simulation import Simulation
 from tests.benchmarks.shipped.samples import DGX, LINK, Fixed, play, sim_pod, written
 
@@ -60,13 +59,6 @@ def test_preserve_gives_the_best_ring_and_spares_the_rest() -> None:
     (keep,) = doubles
     single = preserve.gpus(sim_pod(fleet, Ask(1)), replace(state, free=free, left=3))
     assert single == free & ~sum(1 << p for p in keep)
-
-
-class Last(ByState):
-    """The fullest node first."""
-
-    def score(self, pod: SimPod, state: object) -> float:
-        return -state.left  # type: ignore[attr-defined, no-any-return]
 
 
 OF_ONES_OWN = """

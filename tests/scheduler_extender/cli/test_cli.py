@@ -478,7 +478,6 @@ def test_a_cluster_file_whose_mig_cannot_be_is_refused(
     assert len(done.stderr.splitlines()) == 1
 
 
-SHARED_CLUSTER = ROOT / "examples" / "clusters" / "shared.yaml"
 SHARED_MEMORY = ROOT / "manifests" / "samples" / "shared-memory.yaml"
 
 

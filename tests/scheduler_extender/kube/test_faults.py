@@ -14,8 +14,9 @@ from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waker import Waker
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.contradictions import ContradictionError
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.ledger import ContradictionError, ledger
+from scheduler_extender.state.ledger import ledger
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod

@@ -14,8 +14,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.keptplaces import MOST
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.reserved import MAX_SECONDS, Reserved, reserved_of, value_of
-from scheduler_extender.verbs import filter_nodes, prioritize
-from scheduler_extender.verbs.binding import BindError, Binding, bind
+from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting

@@ -11,9 +11,10 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.contradictions import ContradictionError
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.enquiry import answer_of, enquire
-from scheduler_extender.state.ledger import ContradictionError, ledger
+from scheduler_extender.state.ledger import ledger
 from scheduler_extender.state.lookup import Size
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.wire import Pod

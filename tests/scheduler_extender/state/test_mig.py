@@ -11,8 +11,9 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.contradictions import ContradictionError
 from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.ledger import ContradictionError, Ledger, ledger
+from scheduler_extender.state.ledger import Ledger, ledger
 from scheduler_extender.state.lookup import MOST_RESOURCES
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise

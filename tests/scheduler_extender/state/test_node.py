@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.ledger import Departed, ledger
+from scheduler_extender.state.departures import Departed
+from scheduler_extender.state.ledger import ledger
 from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.roster import Roster

@@ -17,7 +17,8 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube.events import EventWriter
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.ledger import Departed, ledger
+from scheduler_extender.state.departures import Departed
+from scheduler_extender.state.ledger import ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.roster import Roster

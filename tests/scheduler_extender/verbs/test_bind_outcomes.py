@@ -23,7 +23,7 @@ from scheduler_extender.verbs import (
     BindError,
     Binding,
     BindUnknownError,
-    binding,
+    reserving,
 )
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pod, switched
@@ -367,7 +367,7 @@ class Meanwhile:
             happens()
             return found
 
-        monkeypatch.setattr(binding, "answer_of", answer_of)
+        monkeypatch.setattr(reserving, "answer_of", answer_of)
 
 
 def test_a_node_that_changes_while_a_bind_is_decided_is_decided_about_again(
@@ -419,11 +419,11 @@ def test_a_node_that_never_stands_still_is_decided_about_with_the_lock_held(
         )
         others[-1].start()
         # With the lock held it cannot come in, however long we wait for it.
-        others[-1].join(0.3 if len(others) > binding.TRIES else PATIENCE)
+        others[-1].join(0.3 if len(others) > reserving.TRIES else PATIENCE)
 
     meanwhile = Meanwhile(monkeypatch, happens)
     assert _bind(bound) == ""
-    assert meanwhile.decided == binding.TRIES + 1
+    assert meanwhile.decided == reserving.TRIES + 1
     for thread in others:
         thread.join(PATIENCE)
         assert not thread.is_alive()

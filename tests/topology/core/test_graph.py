@@ -1,4 +1,4 @@
-"""A node's graph: what makes a valid node, what nodes share, and rings through a set of GPUs."""
+"""A node's graph: what makes a valid node, what its shape has of it, and rings through GPUs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.nodes import bridged, gpus, line, pcie, switched
-from topology.core.devices import Gpu, GpuResource, GpuUuid, Nic, NodeName
-from topology.core.graph import (
-    MAX_GPUS,
-    NodeTopology,
-    Shape,
-    TopologyError,
-    numa_nodes,
-    plugin_version,
-    subsets,
-    wide_rows,
-)
-from topology.core.links import GBps, Link, LinkKind, Via
+from tests.nodes import gpus, line, pcie, switched
+from topology.core.devices import Gpu, GpuResource, GpuUuid, Nic, NodeName, subsets
+from topology.core.graph import MAX_GPUS, NodeTopology, TopologyError, plugin_version
+from topology.core.links import Link, LinkKind
 from topology.core.rings import best_ring
+from topology.core.shape import Shape
 from topology.machines import machine
 
 
@@ -79,22 +71,6 @@ def test_positions_follow_the_index_and_not_the_order_given() -> None:
     assert found.indices(0b101) == (0, 5)
 
 
-def test_equal_hardware_is_one_object_whatever_it_is_called() -> None:
-    one, two = switched(name="one").shape, switched(name="two").shape
-    assert one is two
-    assert one is not switched(3).shape
-    assert one != bridged().shape
-
-
-def test_a_shape_has_the_links_both_ways_and_without_positions() -> None:
-    shape = line().shape
-    assert (
-        shape.links[0][1] == shape.links[1][0] == Link(0, 0, LinkKind.SYS, 2, Via.DIRECT, GBps(25))
-    )
-    assert shape.links[0][0] is None
-    assert len(shape.distinct_links()) == 3
-
-
 def test_a_pair_that_is_not_told_is_unknown() -> None:
     shape = node().shape
     assert shape.links[0][1] is None
@@ -111,37 +87,6 @@ def test_a_gpu_that_no_nic_names_is_at_an_unknown_distance() -> None:
     assert line().shape.nic == (LinkKind.PIX, LinkKind.NODE, LinkKind.UNKNOWN)
 
 
-def test_rows_join_the_pairs_that_meet_a_level() -> None:
-    shape = bridged().shape
-    nvlinked = frozenset(link for link in shape.distinct_links() if link.nvlinks)
-    assert shape.rows(nvlinked) == (0b0010, 0b0001, 0b1000, 0b0100)
-
-
-def test_numa_nodes_leave_out_gpus_of_none() -> None:
-    assert numa_nodes(switched(4).shape) == (0b0011, 0b1100)
-    some = replace(switched(4), gpus=(replace(gpus(4)[0], numa_node=None), *gpus(4)[1:]))
-    assert numa_nodes(some.shape) == (0b0010, 0b1100)
-
-
-def renumbered(topology: NodeTopology, new: list[int]) -> NodeTopology:
-    """The same machine, its GPUs numbered anew."""
-    links = []
-    for link in topology.links:
-        a, b = sorted((new[link.a], new[link.b]))
-        links.append(replace(link, a=a, b=b))
-    moved = tuple(replace(gpu, index=new[gpu.index]) for gpu in topology.gpus)
-    return NodeTopology(topology.name, moved, tuple(links))
-
-
-def test_a_machine_numbered_differently_is_isomorphic_and_another_is_not() -> None:
-    topology = replace(machine("dgx1-v100").topology("n"), nics=())
-    other = renumbered(topology, [3, 1, 4, 0, 5, 7, 2, 6]).shape
-    assert other != topology.shape
-    assert other.fingerprint == topology.shape.fingerprint
-    assert other.isomorphic(topology.shape)
-    assert not other.isomorphic(machine("titanv-8").topology("n").shape)
-
-
 @pytest.mark.parametrize(
     ("shape", "mask", "expected"),
     [
@@ -155,11 +100,6 @@ def test_a_machine_numbered_differently_is_isomorphic_and_another_is_not() -> No
 )
 def test_the_best_ring(shape: Shape, mask: int, expected: float) -> None:
     assert best_ring(shape, mask) == expected
-
-
-def test_wide_rows_join_what_carries_enough() -> None:
-    assert wide_rows(line().shape, GBps(100)) == (0b010, 0b001, 0b000)
-    assert wide_rows(line().shape, GBps(50)) == (0b010, 0b101, 0b010)
 
 
 def test_subsets_of_a_size() -> None:

@@ -8,19 +8,13 @@ from topology.core.allocators import ANY, Allocator, allocator
 from topology.core.allocators.best_effort import BEST_EFFORT, MAX_GPUS
 from topology.core.allocators.outage import Outage, outage
 from topology.core.devices import GpuResource, Mask, positions
-from topology.core.graph import (
-    AllocatorFacts,
-    NodeTopology,
-    Shape,
-    names_strange_nodes,
-    placed_gpus,
-    plugin_version,
-)
+from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
 from topology.core.hashing import hashed_once
 from topology.core.mig import MIG, shape_of
 from topology.core.pools import width_for
 from topology.core.remembering import remembered
 from topology.core.report import MissingGpu
+from topology.core.shape import Shape, placed_gpus
 
 UNKNOWN_FACTS = AllocatorFacts()
 

@@ -40,8 +40,9 @@ from topology.core.admission.merging import (
 )
 from topology.core.admission.others import MAX_NUMA_NODES, Heard
 from topology.core.devices import Mask
-from topology.core.graph import UNKNOWN, Shape, hinted_nodes, placed_gpus
+from topology.core.graph import UNKNOWN
 from topology.core.pools import Pool, gpus, only, total
+from topology.core.shape import Shape, hinted_nodes, placed_gpus
 
 TOO_MANY_NODES = "too-many-numa-nodes"
 """More NUMA nodes have GPUs than hints are followed for."""

@@ -33,9 +33,10 @@ from topology.core.admission.others import AFFINITY, MANAGERS, SILENT, Heard, Ot
 from topology.core.admission.topologymanager import Aligned, hints_whole_pods, merged_hints
 from topology.core.allocators import Call
 from topology.core.budget import ADMISSION_STEPS, ASKED_STEPS, SPENT, most_sets
-from topology.core.graph import hinted_nodes, plugin_version
+from topology.core.graph import plugin_version
 from topology.core.pools import Pool, choices, choices_count, common, only, total
 from topology.core.requests import Counts, Role, device_count
+from topology.core.shape import hinted_nodes
 
 TOO_FEW = "too-few-devices"
 """The kubelet may find too few healthy devices (UnexpectedAdmissionError)."""

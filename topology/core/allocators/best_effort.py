@@ -54,8 +54,8 @@ from topology.core.allocators.splits import (
     tables,
 )
 from topology.core.devices import Mask, positions
-from topology.core.graph import Shape
 from topology.core.remembering import remembered
+from topology.core.shape import Shape
 
 MAX_GPUS = 16
 """The tables have 2ⁿ entries; above this the outcomes are every choice."""

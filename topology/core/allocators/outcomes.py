@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from topology.core.budget import most_sets
-from topology.core.graph import Shape
 from topology.core.patterns import subset_masks
 from topology.core.pools import Pool, choices, choices_count, total
+from topology.core.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)

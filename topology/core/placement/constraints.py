@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.core.devices import Mask, positions
-from topology.core.graph import Shape, numa_nodes, wide_rows
 from topology.core.patterns import (
     Flags,
     Masks,
@@ -28,6 +27,7 @@ from topology.core.patterns import (
 )
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, Pattern
+from topology.core.shape import Shape, numa_nodes, wide_rows
 
 SMALL = 8
 """GPUs; of so few there are at most 256 sets."""

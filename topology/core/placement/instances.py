@@ -11,9 +11,9 @@ from __future__ import annotations
 from math import comb
 
 from topology.core.devices import Mask, positions
-from topology.core.graph import Shape
 from topology.core.placement.constraints import CompiledConstraints
 from topology.core.pools import Pool, count, total
+from topology.core.shape import Shape
 
 
 def passing_share(

@@ -10,7 +10,6 @@ from math import comb
 from topology.core.admission import Kubelet
 from topology.core.budget import most_sets
 from topology.core.devices import positions
-from topology.core.graph import Shape
 from topology.core.patterns import subset_masks
 from topology.core.placement.constraints import compiled, model_meets
 from topology.core.placement.instances import passing_share
@@ -18,6 +17,7 @@ from topology.core.placement.reasons import Reason
 from topology.core.pools import pack
 from topology.core.remembering import remembered
 from topology.core.requests import Constraints, GpuRequest, memory_text
+from topology.core.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,49 @@
+"""The placement annotation, which a bind writes on the pod: what it was promised, and which GPUs it
+may get.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.verbs.reserving import Reserved
+from topology.core.mig import served_devices
+from topology.core.requests import GpuRequest
+
+MAX_SETS_WRITTEN = 16
+
+
+class Placement(TypedDict, total=False):
+    """The placement annotation's JSON. ``sets`` are GPU sets as driver indices."""
+
+    verdict: str
+    node: str
+    uid: str
+    sets: list[list[int]]
+    time: str
+    setsOmitted: int
+
+
+def placement(reserved: Reserved, pod: PodRecord, time: str) -> Placement:
+    """The placement annotation: verdict, node, pod UID, possible GPU sets as indices, time.
+
+    The UID tells it from one that somebody wrote into a template.
+    """
+    facts, decision = reserved.facts, reserved.decision
+    found = Placement(verdict=decision.verdict, node=facts.name, uid=pod.uid, sets=[], time=time)
+    sets = reserved.sets
+    topology, request = facts.topology, reserved.ours.request
+    served = (
+        topology.resource(request.resource)
+        if topology is not None and isinstance(request, GpuRequest)
+        else None
+    )
+    if topology is not None and served is not None and sets:
+        indices = served_devices(topology, served).indices
+        # MIG instances of several kinds may be on one GPU.
+        listed = list(dict.fromkeys(indices(mask) for mask in sets))
+        found["sets"] = [list(gpus) for gpus in listed[:MAX_SETS_WRITTEN]]
+        if len(listed) > MAX_SETS_WRITTEN:
+            found["setsOmitted"] = len(listed) - MAX_SETS_WRITTEN
+    return found

@@ -1,0 +1,237 @@
+"""The decision of a bind, and the reservation that rests on it.
+
+It is taken on the facts of that moment, and it holds only if the pod is reserved while the node is
+still in the state that was decided about: else it is taken again.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.limits import VERB_SECONDS
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import SIBLINGS, Decision, sets_of
+from scheduler_extender.state.enquiry import answer_of
+from scheduler_extender.state.groupenquiry import gather, kept_elsewhere
+from scheduler_extender.state.groups import KEPT
+from scheduler_extender.state.members import Member, as_member
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord, resource_of
+from scheduler_extender.verbs.binder import BindError, InProgressError
+from topology.core.devices import Mask, NodeName, PodUid
+from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict
+from topology.core.requests import GpuRequest
+
+STILL_COUNTING = "the places of other groups are still being counted: kube-scheduler tries again"
+TRIES = 3
+"""How often a bind is decided while the node changes meanwhile; then once with the lock held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """A bind that may be written: the request with the siblings of that moment, what was decided
+    and on which facts (without the pod), the pod as reserved, its bind that was in flight before,
+    and the GPU sets to write."""
+
+    request: GpuRequest
+    decision: Decision
+    facts: NodeFacts
+    ours: PodRecord
+    before: PodRecord | None
+    sets: tuple[Mask, ...] | None
+
+
+def reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> Reserved | None:
+    """Decide and reserve; None where the pod is bound to this node already.
+
+    A repeated bind is decided anew, without the one in flight counting against it. Where the node
+    no longer keeps the promise nothing is written, and the one in flight stays as it was: the
+    first write may have been committed, and only the API server can tell.
+    """
+    request = pod.request
+    if isinstance(request, Malformed):
+        raise BindError(request.reason)
+    for attempt in range(TRIES + 1):
+        last = attempt == TRIES
+        deciding: AbstractContextManager[None] = cluster.locked() if last else nullcontext()
+        with deciding:
+            facts, before = cluster.facts(node), cluster.bind_in_flight(pod.uid)
+            if before is not None and before.node != node:
+                raise BindError(f"a bind of the pod to {before.node} is still in flight")
+            asking = before is not None or facts.keeps_place_for(pod.uid)
+            without = facts.without(frozenset({pod.uid})) if asking else facts
+            member = _member(cluster, pod, request)
+            request = request if member is None else member.request
+            request, decision = _answer(cluster, member, without, request)
+            if _is_bound(cluster, pod.uid, node):
+                return None
+            if decision.rejection is not None:
+                raise _refused_unreserved(pod, decision.rejection, decision, without)
+            starts = _asked_of_group(cluster, member, without, again=before is not None)
+            sets = _sets_of(cluster, without, request, decision)
+            with cluster.locked():
+                now_in_flight = cluster.bind_in_flight(pod.uid)
+                if now_in_flight is not before or _is_bound(cluster, pod.uid, node):
+                    continue
+                if starts is not None and starts != cluster.group_starts:
+                    continue
+                ours = cluster.reserve(node, _promised(pod, request.alone, decision), seen=facts)
+            if ours is not None:
+                return Reserved(request, decision, without, ours, before, sets)
+    raise BindError("this node changes all the time; kube-scheduler tries again")
+
+
+def looked_at_again(cluster: Cluster, reserved: Reserved) -> Reserved:
+    """What is written, on the node's facts of now: the bind may have waited for its turn.
+
+    Raises :class:`BindError` where the node takes the pod no more. The verdict that is written is
+    never stronger than the reservation. A sibling that has ended meanwhile is to come once more:
+    who comes for it is decided about beside our reservation, and is none that may come before it.
+    """
+    request, node = reserved.request, reserved.ours.node
+    if node is None:
+        return reserved
+    member = _member(cluster, reserved.ours, request.alone)
+    if member is not None and member.request.company <= request.company:
+        request = member.request
+    without = cluster.facts(node).without(frozenset({reserved.ours.uid}))
+    if without.key(request.resource) == reserved.facts.key(request.resource):
+        return reserved
+    request, decision = _answer(cluster, member, without, request)
+    if decision.rejection is not None:
+        raise _refused_here(reserved.ours, without, decision.rejection)
+    if _is_guaranteed(decision) and not _is_guaranteed(reserved.decision):
+        return reserved
+    sets = _sets_of(cluster, without, request, decision)
+    return replace(reserved, request=request, decision=decision, facts=without, sets=sets)
+
+
+def _refused(rejection: Rejection) -> BindError:
+    return (InProgressError if rejection == IN_PROGRESS else BindError)(rejection.reason)
+
+
+def _refused_here(pod: PodRecord, facts: NodeFacts, rejection: Rejection) -> BindError:
+    """The refusal of a node; one that waits for news, where a pod of a gang may hope for it.
+
+    Between a pod's start and the report about it nobody knows which GPUs it holds, so that less is
+    promised than before and after. And where GPUs are too few kube-scheduler has counted some that
+    we have not: of a pod, maybe, of whose end we shall hear.
+    """
+    hopes = rejection.kind is Reason.BUSY or _report_is_to_come(facts, resource_of(pod))
+    if rejection.resolvable and pod.in_gang and hopes:
+        return InProgressError(rejection.reason)
+    return _refused(rejection)
+
+
+def _report_is_to_come(facts: NodeFacts, resource: str) -> bool:
+    """Whether a pod that is bound here has devices, or gets them, that no report has shown."""
+    return any(
+        not (pod.ended or pod.uid in facts.reported) and resource_of(pod) == resource
+        for pod in facts.pods.values()
+    )
+
+
+def _refused_unreserved(
+    pod: PodRecord, rejection: Rejection, decision: Decision, facts: NodeFacts
+) -> BindError:
+    """The error of a pod that has reserved nothing: nobody waits for it, so it may wait."""
+    assessed = decision.assessment
+    left_open = assessed is not None and assessed.verdict is Verdict.POSSIBLE
+    if left_open and rejection.resolvable and facts.unreported(resource_of(pod)):
+        return InProgressError(rejection.reason)
+    return _refused_here(pod, facts, rejection)
+
+
+def _member(cluster: Cluster, pod: PodRecord, request: GpuRequest) -> Member | None:
+    """The pod as a member of its group; None where it is in none."""
+    if pod.membership is None:
+        return None
+    return as_member(cluster, pod.uid, pod.membership, request)
+
+
+def _answer(
+    cluster: Cluster, member: Member | None, facts: NodeFacts, request: GpuRequest
+) -> tuple[GpuRequest, Decision]:
+    """The node's answer to a bind, and the request that it answers.
+
+    Siblings that may come first refuse a member until one of them is bound. From then on a refusal
+    would leave the gang bound in part for sure, and siblings that are still to come are decided
+    about beside our reservation. So where something has changed since filter, such as a sibling's
+    end, the member takes what it is promised by itself.
+    """
+    decision = answer_of(cluster, facts, request)
+    if decision.rejection == SIBLINGS and member is not None and _is_begun(cluster, member):
+        return request.alone, answer_of(cluster, facts, request.alone)
+    return request, decision
+
+
+def _is_begun(cluster: Cluster, member: Member) -> bool:
+    """Whether another member of the group is bound and lives, or its bind is in flight."""
+    return bool(cluster.standing(member.membership, member.uid).living)
+
+
+def _asked_of_group(
+    cluster: Cluster, member: Member | None, facts: NodeFacts, *, again: bool
+) -> int | None:
+    """How often a group had started when the pod's group agreed to the node; None where nobody had
+    to be asked. ``again`` says that the facts are without a bind of the pod that is in flight.
+    Raises :class:`BindError` where the group's domain is another, or cannot hold it: of a gang that
+    is bound in part, not even this member.
+    """
+    if member is None or not member.bound_to_domain:
+        return None
+    until = cluster.clock() + VERB_SECONDS
+    instead = {facts.name: facts} if again else None
+    late = partial(_is_late, cluster, until)
+    alone = member.membership.gang and _is_begun(cluster, member)
+    found = gather(cluster, member, [facts.name], late=late, instead=instead, alone=alone)
+    if found.late:
+        raise BindError(STILL_COUNTING)
+    why = found.rejections.get(facts.name)
+    gang = member.membership.gang
+    if why is not None and not (
+        why is KEPT and gang and kept_elsewhere(cluster, member, facts.name, late)
+    ):
+        raise _refused(why)
+    return found.starts
+
+
+def _is_late(cluster: Cluster, until: float) -> bool:
+    return cluster.clock() >= until
+
+
+def _is_guaranteed(decision: Decision) -> bool:
+    assessed = decision.assessment
+    return assessed is not None and assessed.verdict is Verdict.GUARANTEED
+
+
+def _sets_of(
+    cluster: Cluster, facts: NodeFacts, request: GpuRequest, decision: Decision
+) -> tuple[Mask, ...] | None:
+    """The sets to write; a fault of ours here costs nobody the bind."""
+    try:
+        return sets_of(facts, request, decision)
+    except Exception as error:  # noqa: BLE001 (a listener logs it)
+        cluster.faults.note(facts.name, error)
+        return ()
+
+
+def _is_bound(cluster: Cluster, uid: PodUid, node: NodeName) -> bool:
+    """Whether the watch has shown the pod bound to this node. Raises if it is on another."""
+    known = cluster.pod(uid)
+    if known is None or known.node is None:
+        return False
+    if known.node != node:
+        raise BindError(f"pod is bound to {known.node} already")
+    return True
+
+
+def _promised(pod: PodRecord, request: GpuRequest, decision: Decision) -> PodRecord:
+    """The pod with what this decision promises it: nothing if it requires nothing."""
+    if not request.required or decision.assessment is None:
+        return pod
+    guaranteed = decision.assessment.verdict is Verdict.GUARANTEED
+    return replace(pod, promised=request.constraints, survives_endings=guaranteed)
