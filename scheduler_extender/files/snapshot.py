@@ -41,7 +41,7 @@ def _pieces(nodes: list[NodeFacts], unbound: list[bytes], labels: set[str]) -> I
     yield b"# A gpu-topology cluster file: check and simulate take it as --cluster.\n"
     for node in nodes:
         for note in _notes(node):
-            yield f"# {node.name}: {' '.join(note.split())}\n".encode()
+            yield f"# {' '.join(f'{node.name}: {note}'.split())}\n".encode()
         if node.topology is not None and not _unusable(node):
             yield _document(codec.encode(node.topology, node.report))
             told = {key: node.labels[key] for key in sorted(labels & node.labels.keys())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -108,6 +108,44 @@ def changed_json(rng: Random, value: Any) -> Any:
             case _:
                 holder[key] = [part]
     return found[0]
+
+
+def nudged_json(rng: Random, value: Any) -> Any:
+    """The value after small changes, each of which may well be allowed: what contradicts itself
+    only as a whole gets past the checks of single fields."""
+    found = [copy.deepcopy(value)]
+    leaves = list(_leaves(found, 0))
+    for _ in range(rng.choice(CHANGES)):
+        holder, key = rng.choice(leaves)
+        if isinstance(holder, list) and key >= len(holder):
+            continue  # it went with another change
+        part = holder[key]
+        if isinstance(part, bool):
+            holder[key] = not part
+        elif isinstance(part, int):
+            holder[key] = rng.choice((part + 1, max(0, part - 1), rng.randrange(4), part * 2))
+        elif isinstance(part, list):
+            if part and rng.random() < 0.7:
+                del part[rng.randrange(len(part))]
+            elif part:
+                part.append(copy.deepcopy(rng.choice(part)))
+        elif isinstance(part, str):
+            words = part.split(" ")
+            holder[key] = rng.choice((" ".join(words[:-1]) or part, part + "0", part[:-1] or part))
+    return found[0]
+
+
+def _leaves(holder: Any, key: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place whose value is no mapping: texts, numbers, and lists as a whole."""
+    part = holder[key]
+    if isinstance(part, dict):
+        for name in part:
+            yield from _leaves(part, name)
+        return
+    yield holder, key
+    if isinstance(part, list):
+        for i in range(len(part)):
+            yield from _leaves(part, i)
 
 
 def _place(rng: Random, value: Any) -> tuple[Any, Any]:

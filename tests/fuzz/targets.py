@@ -25,7 +25,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.pods import pod_record
 from tests.crd import ROOT
-from tests.fuzz.mutation import changed_json, changed_text, json_text
+from tests.fuzz.mutation import changed_json, changed_text, json_text, nudged_json
 from tests.nodes import bridged, container, pod, switched
 from tests.topology.sources.test_bounds import JUNK, TEXTS, reads_or_refuses
 from topology import codec
@@ -91,6 +91,8 @@ class Target:
         seed = rng.choice(self.seeds)
         if not self.structured:
             return changed_text(rng, seed, self.words)
+        if rng.random() < 0.4:
+            return json_text(nudged_json(rng, seed))
         text = json_text(changed_json(rng, seed))
         return changed_text(rng, text, self.words) if rng.random() < 0.1 else text
 
@@ -129,7 +131,19 @@ def ask(cluster: Cluster, manifest: wire.Pod) -> None:
         assert row.score in range(11)
 
 
+ONE = msgspec.convert(pod(1, {"min-gpu-memory": "1Gi"}), wire.Pod)
 PAIR = msgspec.convert(pod(2, {"link": "nvlink"}), wire.Pod)
+QUAD = msgspec.convert(pod(4, {"shape": "ring", "policy": "preferred"}), wire.Pod)
+EXACTLY = {"nvidia.com/gpu": 2, "cpu": "2", "memory": "1Ki"}
+WHOLE_CPUS = msgspec.convert(
+    pod(
+        annotations={"same-numa": "true"},
+        containers=[{"name": "a", "resources": {"limits": EXACTLY, "requests": EXACTLY}}],
+        qosClass="Guaranteed",
+    ),
+    wire.Pod,
+)
+"""The kubelet's managers have a say in what it gets."""
 
 
 def check_record(text: str) -> str:
@@ -142,7 +156,8 @@ def check_record(text: str) -> str:
     for facts in cluster.all_facts():
         if facts.problem is not None:
             return line(facts.problem)
-    ask(cluster, PAIR)
+    for asked in (ONE, PAIR, QUAD, WHOLE_CPUS):
+        ask(cluster, asked)
     for facts in cluster.all_facts():
         if facts.topology is not None:
             again = codec.decode(codec.encode(facts.topology, facts.report))
@@ -258,9 +273,30 @@ def _waiting() -> dict[str, Any]:
     return found
 
 
+def _aligned(
+    found: dict[str, Any], policy: str, scope: str, closest: bool | None
+) -> dict[str, Any]:
+    """The same record where a Topology Manager has a say."""
+    chosen = {"topologyManagerPolicy": policy, "topologyManagerScope": scope}
+    if closest is not None:
+        chosen["preferClosestNumaNodes"] = closest
+    spec = found["spec"]
+    devices = [
+        device | {"topologyNodes": [i * 2 // len(spec["devices"])]}
+        for i, device in enumerate(spec["devices"])
+    ]
+    allocator = spec["allocator"] | chosen | {"alignBySocket": False}
+    return found | {"spec": spec | {"devices": devices, "allocator": allocator}}
+
+
 RECORDS = [
     _full(machine(kind).topology(NodeName("node")))
     for kind in ("dgx1-v100", "a100-pcie-4-bridged", "l40s-4")
+]
+RECORDS += [
+    _aligned(RECORDS[0], "best-effort", "container", closest=True),
+    _aligned(RECORDS[1], "restricted", "pod", closest=None),
+    _aligned(RECORDS[2], "single-numa-node", "container", closest=False),
 ]
 PODS = [
     pod(2, ANNOTATIONS),

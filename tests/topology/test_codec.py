@@ -479,3 +479,11 @@ def test_unknown_fields_are_a_newer_agent_or_a_typing_error() -> None:
     decode(wire)
     with pytest.raises(RecordError, match=r"spec\.devises: unknown field$"):
         decode(wire, strict=True)
+
+
+def test_a_long_list_of_cpus_is_not_quoted_whole() -> None:
+    data: Any = copy.deepcopy(encode(NodeTopology(NodeName("n"), ())))
+    data["spec"]["cpus"] = {"allocatable": "9" * 5000, "wholeCores": "", "threadsPerCore": 1}
+    with pytest.raises(RecordError, match="allowed are CPUs from 0 to 4095") as refused:
+        decode(data)
+    assert len(str(refused.value)) < 250

@@ -85,14 +85,15 @@ def cpu_set(text: str) -> CpuSet:
         first, dash, last = part.partition("-")
         low, high = _number(first, part), _number(last if dash else first, part)
         if low > high:
-            raise ValueError(f"{part!r}: the first CPU must not be above the last")
+            raise ValueError(f"{part[:40]!r}: the first CPU must not be above the last")
         found |= (1 << high + 1) - (1 << low)
     return CpuSet(found)
 
 
 def _number(text: str, part: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > 4 or int(text) >= MOST_CPUS:
-        raise ValueError(f"{part!r}: allowed are CPUs from 0 to {MOST_CPUS - 1}, such as 0-3,8")
+        most = MOST_CPUS - 1
+        raise ValueError(f"{part[:40]!r}: allowed are CPUs from 0 to {most}, such as 0-3,8")
     return int(text)
 
 

@@ -145,6 +145,19 @@ def test_what_cannot_be_replayed_is_said() -> None:
     assert [r.topology.name for r in parse(text).records] == ["old"]
 
 
+def test_a_name_ends_no_comment() -> None:
+    """No API server takes such a name; a cluster file may have it."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    manifest = pod(1, node="a\nb: [")
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    cluster.put_pod(found)
+    text = b"".join(cluster_file(cluster)).decode()
+    assert "# a b: [: left out, no topology report" in text
+    kinds = [each["kind"] for each in yaml.safe_load_all(text)]
+    assert kinds == ["Pod"]
+
+
 def test_a_cordon_is_replayed() -> None:
     """A cordoned node has no places for members of groups that are to come."""
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
