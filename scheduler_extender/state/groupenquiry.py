@@ -24,7 +24,7 @@ from functools import partial
 from scheduler_extender.limits import AT_ONCE_KEPT, AT_ONCE_SECONDS
 from scheduler_extender.membership import NODE
 from scheduler_extender.state.answers import PlaceCount
-from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arrivals
+from scheduler_extender.state.arrivals import Arrivals, with_arrivals
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import OutOfTimeError
 from scheduler_extender.state.gangdomains import ANYWHERE, Direction
@@ -277,7 +277,7 @@ class _Gatherer:
         """The places in each domain, beside those that are kept for others."""
         membership = self._member.membership
         request = self._member.request.alone if self._alone else self._member.request
-        question = PlaceCount(request, min(membership.size or 1, MOST_PLACES))
+        question = PlaceCount(request, membership.size or 1)
         totals = self._counter.totals(question, membership.domain or "", candidates)
         if keeping.kept:
             self._take_shares(question, keeping, totals)

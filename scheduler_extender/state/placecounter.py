@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from scheduler_extender.membership import MAX_SIZE
 from scheduler_extender.state.answers import PlaceCount
-from scheduler_extender.state.arrivals import MOST_PLACES, with_arrivals
+from scheduler_extender.state.arrivals import with_arrivals
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import places as surely_taken
 from scheduler_extender.state.enquiry import ROUNDS, OutOfTimeError, in_time
@@ -70,7 +71,7 @@ class PlaceCounter:
     def count(self, alike: Alike, request: GpuRequest) -> int:
         """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
         state = alike.states[request.resource]
-        question = PlaceCount(request, MOST_PLACES, merged(alike.kept))
+        question = PlaceCount(request, MAX_SIZE, merged(alike.kept))
         if state is None:
             return 0
         places = self._cluster.remembered_places(question, state)
