@@ -33,6 +33,7 @@ from scheduler_extender.state.groups import (
     DISAGREE,
     ELSEWHERE,
     KEPT,
+    NEVER,
     NO_LONGER,
     SPLIT,
     TOO_SMALL,
@@ -245,12 +246,26 @@ class _Gatherer:
         rooms = self._rack_rooms(able)
         able.sort(key=lambda d: (rank(d), rooms.get(d, 0), left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
+        said |= dict.fromkeys(self._hopeless([d for d, n in left.items() if n < 0]), NEVER)
         said |= dict.fromkeys(able, ANOTHER_CHOSEN if membership.gang else None)
         if at is None and self._direction.domain is not None:
             able = [domain for domain in able if domain == self._direction.domain]
         if able:
             said[able[0]] = None
         return able
+
+    def _hopeless(self, domains: Sequence[str]) -> list[str]:
+        """Of domains that cannot hold the members to come those that could not if they were empty:
+        there is nobody whose eviction would help."""
+        if not domains:
+            return []
+        question, needed = self._question(), self._needed()
+        inside = self._cluster.facts_within(self._member.membership.domain or "", domains)
+        if self._at_once and sum(map(len, inside.values())) > AT_ONCE_KEPT:
+            raise NotAtOnceError
+        return [
+            d for d, each in inside.items() if not self._counter.could_hold(question, each, needed)
+        ]
 
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
         """What is left of the racks of domains that are single nodes: whole ones are broken last.
@@ -273,11 +288,13 @@ class _Gatherer:
         """How many members may come to any node that passes; 0 where they come one by one."""
         return self._needed() if self._member.membership.gang and not self._alone else 0
 
+    def _question(self) -> PlaceCount:
+        request = self._member.request.alone if self._alone else self._member.request
+        return PlaceCount(request, self._member.membership.size or 1)
+
     def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
-        membership = self._member.membership
-        request = self._member.request.alone if self._alone else self._member.request
-        question = PlaceCount(request, membership.size or 1)
+        membership, question = self._member.membership, self._question()
         totals = self._counter.totals(question, membership.domain or "", candidates)
         if keeping.kept:
             self._take_shares(question, keeping, totals)

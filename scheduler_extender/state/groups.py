@@ -32,6 +32,9 @@ SPLIT = Rejection(
 )
 ANOTHER_CHOSEN = Rejection("the pod's gang goes to another domain", True, Reason.GROUP)
 TOO_SMALL = Rejection("the domain cannot hold the pod's whole group", True, Reason.GROUP)
+NEVER = Rejection(
+    "the domain could not hold the pod's whole group if it were empty", False, Reason.GROUP
+)
 NO_LONGER = Rejection(
     "the domain of the pod's group cannot hold the members that are still to come",
     True,
