@@ -27,7 +27,7 @@ from scheduler_extender.state.groups import (
 from scheduler_extender.state.keeping import Keeping, WaitingLook, Where, alike_nodes
 from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodRecord, seconds_of, time_text
 from scheduler_extender.state.racks import Racks
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -146,6 +146,16 @@ class GroupBoard(Board):
         """A group without one of its pods."""
         with self._lock:
             return self._groups.standing(membership.group, but)
+
+    def time_of_start(self, text: str) -> float | None:
+        """When a bind is decided that is decided now, in seconds since 1970, by what a clock says:
+        after the starts of all groups that we know. None where the text is no time."""
+        said = seconds_of(text)
+        if said is None:
+            return None
+        with self._lock:
+            found = self._groups.after_all_starts(said)
+        return seconds_of(time_text(found))
 
     def expected(
         self, membership: Membership, but: PodUid, besides: GpuRequest, most: int

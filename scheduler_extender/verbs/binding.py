@@ -23,7 +23,7 @@ from scheduler_extender.state.groupenquiry import gather, kept_elsewhere
 from scheduler_extender.state.groups import KEPT
 from scheduler_extender.state.members import Member, as_member
 from scheduler_extender.state.node import NodeFacts, resource_of
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodRecord, time_text
 from scheduler_extender.verbs.turns import LOOKS_EVERY, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import Mask, NodeName, PodUid
@@ -117,12 +117,14 @@ def bind(
     pod = unbound(cluster, binder, args)
     if pod is None:
         return
-    reserved = _awaiting_news(lambda: _reserve(cluster, pod, node), node, late, turns)
+    reserved = _awaiting_news(lambda: _reserve(cluster, pod, node, now), node, late, turns)
     if reserved is None:
         return
     try:
         ready = _in_its_turn(cluster, reserved, node, late, turns)
-        written = json.dumps(_placement(ready, pod, now()), separators=(",", ":"))
+        placed = ready.ours.placed
+        time = now() if placed is None else time_text(placed)
+        written = json.dumps(_placement(ready, pod, time), separators=(",", ":"))
     except Exception:
         cluster.take_back(reserved.ours, reserved.before)  # nothing has been written
         raise
@@ -268,7 +270,9 @@ def _refused_unreserved(
     return _refused_here(pod, facts, rejection)
 
 
-def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | None:
+def _reserve(
+    cluster: Cluster, pod: PodRecord, node: NodeName, now: Callable[[], str]
+) -> _Reserved | None:
     """Decide and reserve; None where the pod is bound to this node already.
 
     A repeated bind is decided anew, without the one in flight counting against it. Where the node
@@ -302,10 +306,25 @@ def _reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> _Reserved | No
                     continue
                 if starts is not None and starts != cluster.group_starts:
                     continue
-                ours = cluster.reserve(node, _promised(pod, request.alone, decision), seen=facts)
+                promised = _promised(pod, request.alone, decision)
+                promised = replace(promised, placed=_when(cluster, pod, before, now))
+                ours = cluster.reserve(node, promised, seen=facts)
             if ours is not None:
                 return _Reserved(request, decision, without, ours, before, sets)
     raise BindError("this node changes all the time; kube-scheduler tries again")
+
+
+def _when(
+    cluster: Cluster, pod: PodRecord, before: PodRecord | None, now: Callable[[], str]
+) -> float | None:
+    """When a member of a group is placed, and was the first time where it is bound again.
+
+    With the reservation it is settled who has started first; the bind writes it for the replicas
+    that come later.
+    """
+    if before is not None and before.placed is not None:
+        return before.placed
+    return cluster.time_of_start(now()) if pod.membership is not None else None
 
 
 def _member(cluster: Cluster, pod: PodRecord, request: GpuRequest) -> Member | None:
