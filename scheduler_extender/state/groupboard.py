@@ -29,6 +29,7 @@ from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, seconds_of, time_text
 from scheduler_extender.state.racks import Racks
+from scheduler_extender.wire import Taint
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
@@ -57,13 +58,28 @@ class GroupBoard(Board):
         self._news = 0
 
     def put_labels(
-        self, name: NodeName, labels: Mapping[str, str], *, cordoned: bool = False
+        self,
+        name: NodeName,
+        labels: Mapping[str, str],
+        *,
+        cordoned: bool = False,
+        taints: tuple[Taint, ...] = (),
+        whole: bool = False,
     ) -> None:
-        """Take a known node's labels, and whether it is cordoned, where no Node object tells
-        them."""
+        """Take a known node's labels and taints, and whether it is cordoned, where Node objects are
+        not watched.
+
+        ``whole`` says that there are no others: then they say who may be sent there.
+        """
         with self._lock:
-            if name in self._nodes:
-                facts = self._nodes[name].changed(labels=labels, cordoned=cordoned)
+            before = self._nodes.get(name)
+            if before is not None:
+                facts = before.changed(
+                    labels=labels,
+                    cordoned=cordoned,
+                    taints=taints,
+                    exists=whole or before.exists,
+                )
                 self._put(facts, changed=False)
 
     def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
