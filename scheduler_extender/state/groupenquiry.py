@@ -54,8 +54,8 @@ from scheduler_extender.state.members import Member
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.placecounter import PlaceCounter
 from topology.core.devices import NodeName
-from topology.core.placement import Rejection
-from topology.core.requests import GpuRequest
+from topology.core.placement import Rejection, always_met
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 TRIES = 3
 """How often a group is asked while members come and go; then it is asked with the lock held."""
@@ -319,7 +319,7 @@ class _Gatherer:
             asked = replace(question, kept=beside)
             totals[domain] -= self._counter.remembered(asked, [name])[name]
         places = self._counter.places(with_arrivals(facts, beside), question)
-        if beside and self._may_spoil(question.request, beside):
+        if beside and self._may_spoil(question.request, beside, [facts]):
             before = self._counter.places(facts, question)
             places = 0 if places < min(before, self._scattered()) else places
         totals[domain] += places
@@ -356,23 +356,30 @@ class _Gatherer:
                 full.update(names)
                 continue
             after = self._counter.remembered(replace(question, kept=beside), names)
-            if self._may_spoil(question.request, beside):
+            if self._may_spoil(question.request, beside, map(self._cluster.facts, names)):
                 most = self._scattered()
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())
             full |= {name for name in names if not after[name]}
         return Share(fewer, frozenset(full))
 
-    def _may_spoil(self, request: GpuRequest, beside: Iterable[Arrivals]) -> bool:
+    def _may_spoil(
+        self, request: GpuRequest, beside: Iterable[Arrivals], nodes: Iterable[NodeFacts]
+    ) -> bool:
         """Whether it depends on where the members of a gang go if these places are left elsewhere.
 
         Of two trays with four free GPUs each, five members with one GPU may leave a pair on one, or
-        one GPU on the one and two on the other. Where a member takes the GPUs of one or more such
-        places, or the gang comes one by one, as many are left in any case.
+        one GPU on the one and two on the other. As many are left in any case where a member takes
+        the GPUs of one or more such places, and all GPUs of the nodes are alike to who waits; and
+        where the gang comes one by one.
         """
-        each = request.effective_count
-        return self._scattered() > 0 and any(
-            arrivals.request.resource == request.resource
-            and each % max(1, arrivals.request.effective_count) != 0
-            for arrivals in beside
-        )
+        each, resource = request.effective_count, request.resource
+        if not self._scattered():
+            return False
+        alike = [arrivals for arrivals in beside if arrivals.request.resource == resource]
+        if any(each % max(1, arrivals.request.effective_count) for arrivals in alike):
+            return True
+        wanted = {arrivals.promised for arrivals in alike} - {NO_CONSTRAINTS}
+        serving = (f for f in nodes if f.topology is not None and f.topology.resource(resource))
+        kubelets = {facts.kubelet(resource) for facts in serving} if wanted else ()
+        return any(not always_met(k.shape, found, k.replicas) for k in kubelets for found in wanted)
