@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ GPUS = 4
 class Trays(Scheduler):
     """Racks of trays on which pods of low priority run, one on each of some GPUs."""
 
-    def __init__(self, racks: dict[str, int], held: dict[str, Iterable[int]]) -> None:
+    def __init__(self, racks: dict[str, int], held: Mapping[str, Iterable[int]]) -> None:
         super().__init__(racks)
         self.cluster.budgets = ()
         self.held = {name: set(held.get(name, ())) for name in self.names}
