@@ -116,7 +116,8 @@ def answers(
     on = {facts.name for facts in seen.nodes if counts_on(asking, facts)}
     without = {row.node: row.facts for row in rows if row.node in on}
     passing = [row.node for row in rows if row.passes]
-    refused = gather(cluster, member, passing, instead=without).rejections
+    direction = cluster.direction_of(membership, member.uid)
+    refused = gather(cluster, member, passing, instead=without, direction=direction).rejections
     return [
         replace(
             row,

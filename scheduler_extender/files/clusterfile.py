@@ -2,7 +2,8 @@
 
 For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
 never go stale; a bind is a note in memory; whoever drives it plays the kubelet and feeds reports.
-Of Node objects only what they can allocate is kept: the simulation reads it.
+Of Node objects it keeps what they can allocate, which the simulation reads, and who may be sent
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scheduler_extender.quantities import quantity
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.why.placed import Written, written_on
-from scheduler_extender.wire import Node, Pod
+from scheduler_extender.wire import Node, Pod, Taint
 from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
 from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology, TopologyError
@@ -36,6 +37,12 @@ from topology.yamltext import YamlTextError, documents
 MAX_FILE = 256 * 1024 * 1024
 MAX_GROUPED = 200_000
 """GPUs of all MachineGroups of a file together; a line each can ask for any number."""
+
+
+SNAPSHOT = "gpu-topology.io/snapshot"
+"""Annotation of a Node that a snapshot has written, with the version of what it says of the Node.
+Snapshots before version 2 had no taints, and only the labels that domains of groups are told by."""
+SNAPSHOT_VERSION = "2"
 
 
 class ClusterFileError(ValueError):
@@ -55,7 +62,8 @@ class Allocatable:
 class ClusterFile:
     """What a cluster file describes; ``allocatable`` and ``labels`` are by node, ``written`` (the
     placement annotation) is by pod, where the file says them; ``cordoned`` are those nodes that it
-    says to be so."""
+    says to be so. Of the nodes in ``whole`` it has the whole Node object, as far as it says who may
+    be sent there: all labels, and the ``taints``."""
 
     records: tuple[Record, ...]
     pods: tuple[PodRecord, ...]
@@ -63,6 +71,8 @@ class ClusterFile:
     labels: Mapping[NodeName, Mapping[str, str]] = field(default_factory=dict)
     written: Mapping[PodUid, Written] = field(default_factory=dict)
     cordoned: frozenset[NodeName] = frozenset()
+    taints: Mapping[NodeName, tuple[Taint, ...]] = field(default_factory=dict)
+    whole: frozenset[NodeName] = frozenset()
 
 
 class _Mig(BaseModel):
@@ -121,9 +131,8 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     parts: list[Iterable[Record]] = []
     pods: list[PodRecord] = []
     allocatable: dict[NodeName, Allocatable] = {}
-    labels: dict[NodeName, Mapping[str, str]] = {}
     written: dict[PodUid, Written] = {}
-    cordoned: set[NodeName] = set()
+    nodes: list[Node] = []
     grouped = 0
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
@@ -152,9 +161,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
             elif kind == "Node":
                 node = _node(item, where)
                 allocatable |= _allocatable_of(node, where)
-                labels[NodeName(node.metadata.name)] = node.metadata.labels or {}
-                if node.spec.unschedulable:
-                    cordoned.add(NodeName(node.metadata.name))
+                nodes.append(node)
             else:
                 raise ClusterFileError(
                     f"{where}: kind: allowed are GPUTopology, MachineGroup, Node, Pod, List, "
@@ -170,8 +177,26 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     if not records:
         raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
     return ClusterFile(
-        tuple(records), tuple(pods), allocatable, labels, written, frozenset(cordoned)
+        tuple(records),
+        tuple(pods),
+        allocatable,
+        {_name(node): node.metadata.labels or {} for node in nodes},
+        written,
+        frozenset(_name(node) for node in nodes if node.spec.unschedulable),
+        {_name(node): tuple(node.spec.taints) for node in nodes if node.spec.taints},
+        frozenset(map(_name, filter(_is_whole, nodes))),
     )
+
+
+def _name(node: Node) -> NodeName:
+    return NodeName(node.metadata.name)
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether all labels and taints are there: as a snapshot writes a Node and as the API server
+    gives it; and where somebody has written taints, who thought of it."""
+    found = node.metadata
+    return bool(SNAPSHOT in (found.annotations or {}) or found.uid or node.spec.taints)
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
@@ -346,6 +371,12 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
     for record in content.records:
         cluster.put_record(record.topology, record.report)
     for name, labels in content.labels.items():
-        cluster.put_labels(name, labels, cordoned=name in content.cordoned)
+        cluster.put_labels(
+            name,
+            labels,
+            cordoned=name in content.cordoned,
+            taints=content.taints.get(name, ()),
+            whole=name in content.whole,
+        )
     for pod in content.pods:
         cluster.put_pod(pod)

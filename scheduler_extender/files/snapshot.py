@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import orjson
 
+from scheduler_extender.files.clusterfile import SNAPSHOT, SNAPSHOT_VERSION
 from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import NodeFacts
@@ -44,8 +46,10 @@ def _pieces(nodes: list[NodeFacts], unbound: list[bytes], labels: set[str]) -> I
             yield f"# {' '.join(f'{node.name}: {note}'.split())}\n".encode()
         if node.topology is not None and not _unusable(node):
             yield _document(codec.encode(node.topology, node.report))
-            told = {key: node.labels[key] for key in sorted(labels & node.labels.keys())}
-            if told or node.cordoned:
+            told = {
+                key: node.labels[key] for key in sorted(node.labels) if node.exists or key in labels
+            }
+            if told or node.exists or node.cordoned:
                 yield _document(_node(node, told))
         for pod in node.all_pods:
             yield _document(manifest_of(_as_shown(pod, node)))
@@ -53,10 +57,22 @@ def _pieces(nodes: list[NodeFacts], unbound: list[bytes], labels: set[str]) -> I
 
 
 def _node(node: NodeFacts, labels: Mapping[str, str]) -> dict[str, Any]:
-    """A Node with these labels, cordoned if it is."""
-    metadata = {"name": node.name, "labels": labels}
-    spec = {"spec": {"unschedulable": True}} if node.cordoned else {}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **spec}
+    """A Node with these labels, cordoned and tainted if it is.
+
+    Where the Node object was known it says so, so that its labels are taken for all that there are.
+    """
+    metadata: dict[str, Any] = {"name": node.name, "labels": labels}
+    if node.exists:
+        metadata["annotations"] = {SNAPSHOT: SNAPSHOT_VERSION}
+    spec: dict[str, Any] = {"unschedulable": True} if node.cordoned else {}
+    if node.taints:
+        spec["taints"] = [msgspec.to_builtins(taint) for taint in node.taints]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": metadata,
+        **({"spec": spec} if spec else {}),
+    }
 
 
 def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:

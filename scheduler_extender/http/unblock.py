@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -11,13 +10,12 @@ from typing import Any
 from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import OutOfTimeError
-from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.members import Member, as_member
-from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.unblocking import Joining, search
+from scheduler_extender.unblocking import search
 from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import importance
+from scheduler_extender.verbs.afterwards import Afterwards
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
 
@@ -41,8 +39,9 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         return {**found, "text": [BLIND]}
     until = cluster.clock() + UNBLOCK_SECONDS
     late, member = partial(_late, cluster, until), _member(cluster, pod)
+    afterwards = Afterwards(cluster, member, late, lambda facts: facts.is_open_to(pod))
     try:
-        kept = _kept(cluster, pod, member, late)
+        kept = _kept(cluster, pod, member, afterwards)
     except OutOfTimeError:
         return {**found, "text": [COUNTING]}
     if kept is not None:
@@ -61,7 +60,7 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         cluster.settings,
         late,
         request=None if member is None else member.request,
-        group=partial(_joining, cluster, member, late),
+        group=afterwards.on,
         others=cluster.others,
     )
     plan = advice.plan.as_json() if advice.plan is not None else None
@@ -85,20 +84,8 @@ def _member(cluster: Cluster, pod: PodRecord) -> Member | None:
     return as_member(cluster, pod.uid, pod.membership, pod.request)
 
 
-def _joining(
-    cluster: Cluster, member: Member | None, late: Callable[[], bool], facts: NodeFacts
-) -> Joining:
-    """What the pod's group says about a node with these facts."""
-    if member is None or not member.bound_to_domain:
-        return Joining()
-    found = gather(cluster, member, [facts.name], late=late, instead={facts.name: facts})
-    if found.late:
-        raise OutOfTimeError
-    return Joining(found.domains[0], found.rejections.get(facts.name))
-
-
 def _kept(
-    cluster: Cluster, pod: PodRecord, member: Member | None, late: Callable[[], bool]
+    cluster: Cluster, pod: PodRecord, member: Member | None, afterwards: Afterwards
 ) -> dict[str, Any] | None:
     """The place that is kept for a pod, and whether it is there once its victims have let go: for
     a ``member`` one where its group lets it go. Raises :class:`.OutOfTimeError`."""
@@ -111,7 +98,7 @@ def _kept(
     request = pod.request if member is None else member.request
     holds = Places((), settings).guaranteed(without, request)
     if holds:
-        holds = _joining(cluster, member, late, without).rejection is None
+        holds = afterwards.on(without).rejection is None
     victims = [facts.alive[uid] for uid in kept.victims if uid in facts.alive]
     left = sorted((each for each in victims if not each.deleting), key=importance)
     return {

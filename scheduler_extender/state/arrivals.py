@@ -17,9 +17,6 @@ from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import PodUid
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 
-MOST_PLACES = 16
-"""Places of one group on one node that are counted: GPUs that are shared often have more."""
-
 MOST_WAYS = 16
 """Ways in which siblings that ask for different things may come first, that are looked at."""
 

@@ -6,6 +6,7 @@ domains until one of their nodes changes.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from scheduler_extender.limits import AT_ONCE_KEPT
@@ -26,12 +27,15 @@ from scheduler_extender.state.groups import (
 from scheduler_extender.state.keeping import Keeping, WaitingLook, Where, alike_nodes
 from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodRecord, seconds_of, time_text
 from scheduler_extender.state.racks import Racks
+from scheduler_extender.wire import Taint
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
 NO_LABELS: Mapping[str, str] = {}
+EMPTY_KEPT = 256
+"""Questions and kinds of machines of which the places are remembered that they have when empty."""
 
 
 class GroupBoard(Board):
@@ -49,17 +53,33 @@ class GroupBoard(Board):
         self._racks = Racks()
         self._gangs = GangDomains()
         self._keeping = Keeping(None)
+        self._empty: OrderedDict[tuple[PlaceCount, Hashable], int] = OrderedDict()
         self._watched: frozenset[NodeName] = frozenset()
         self._news = 0
 
     def put_labels(
-        self, name: NodeName, labels: Mapping[str, str], *, cordoned: bool = False
+        self,
+        name: NodeName,
+        labels: Mapping[str, str],
+        *,
+        cordoned: bool = False,
+        taints: tuple[Taint, ...] = (),
+        whole: bool = False,
     ) -> None:
-        """Take a known node's labels, and whether it is cordoned, where no Node object tells
-        them."""
+        """Take a known node's labels and taints, and whether it is cordoned, where Node objects are
+        not watched.
+
+        ``whole`` says that there are no others: then they say who may be sent there.
+        """
         with self._lock:
-            if name in self._nodes:
-                facts = self._nodes[name].changed(labels=labels, cordoned=cordoned)
+            before = self._nodes.get(name)
+            if before is not None:
+                facts = before.changed(
+                    labels=labels,
+                    cordoned=cordoned,
+                    taints=taints,
+                    exists=whole or before.exists,
+                )
                 self._put(facts, changed=False)
 
     def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
@@ -143,6 +163,16 @@ class GroupBoard(Board):
         with self._lock:
             return self._groups.standing(membership.group, but)
 
+    def time_of_start(self, text: str) -> float | None:
+        """When a bind is decided that is decided now, in seconds since 1970, by what a clock says:
+        after the starts of all groups that we know. None where the text is no time."""
+        said = seconds_of(text)
+        if said is None:
+            return None
+        with self._lock:
+            found = self._groups.after_all_starts(said)
+        return seconds_of(time_text(found))
+
     def expected(
         self, membership: Membership, but: PodUid, besides: GpuRequest, most: int
     ) -> list[tuple[GpuRequest, int]]:
@@ -215,6 +245,24 @@ class GroupBoard(Board):
                 if look.missing.keys().isdisjoint(states) and None not in states:
                     self._lookup.remember_total(question, kind, domain, totals[domain])
         return totals, look.missing
+
+    def facts_within(self, kind: str, domains: Iterable[str]) -> dict[str, list[NodeFacts]]:
+        """The facts of all nodes of some domains, of cordoned ones, too."""
+        with self._lock:
+            nodes = self._domains.within(kind, domains, self._nodes)
+            return {d: [self._nodes[name] for name in names] for d, names in nodes.items()}
+
+    def places_when_empty(self, question: PlaceCount, kind: Hashable) -> int | None:
+        """The remembered places on a node of this kind without pods; None where they are not."""
+        with self._lock:
+            return self._empty.get((question, kind))
+
+    def remember_when_empty(self, question: PlaceCount, kind: Hashable, places: int) -> None:
+        """Remember the places on a node without pods; the oldest are forgotten first."""
+        with self._lock:
+            self._empty[question, kind] = places
+            if len(self._empty) > EMPTY_KEPT:
+                self._empty.popitem(last=False)
 
     def rack_rooms(self, resource: str, names: Sequence[str]) -> list[int] | None:
         """How much is left of the rack of each node, 0 for a node in none (:mod:`.racks`).

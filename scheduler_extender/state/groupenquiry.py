@@ -24,7 +24,7 @@ from functools import partial
 from scheduler_extender.limits import AT_ONCE_KEPT, AT_ONCE_SECONDS
 from scheduler_extender.membership import NODE
 from scheduler_extender.state.answers import PlaceCount
-from scheduler_extender.state.arrivals import MOST_PLACES, Arrivals, with_arrivals
+from scheduler_extender.state.arrivals import Arrivals, with_arrivals
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import OutOfTimeError
 from scheduler_extender.state.gangdomains import ANYWHERE, Direction
@@ -33,6 +33,7 @@ from scheduler_extender.state.groups import (
     DISAGREE,
     ELSEWHERE,
     KEPT,
+    NEVER,
     NO_LONGER,
     SPLIT,
     TOO_SMALL,
@@ -53,8 +54,8 @@ from scheduler_extender.state.members import Member
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.placecounter import PlaceCounter
 from topology.core.devices import NodeName
-from topology.core.placement import Rejection
-from topology.core.requests import GpuRequest
+from topology.core.placement import Rejection, always_met
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
 TRIES = 3
 """How often a group is asked while members come and go; then it is asked with the lock held."""
@@ -245,12 +246,26 @@ class _Gatherer:
         rooms = self._rack_rooms(able)
         able.sort(key=lambda d: (rank(d), rooms.get(d, 0), left[d], d))
         said |= dict.fromkeys(candidates, TOO_SMALL if at is None else NO_LONGER)
+        said |= dict.fromkeys(self._hopeless([d for d, n in left.items() if n < 0]), NEVER)
         said |= dict.fromkeys(able, ANOTHER_CHOSEN if membership.gang else None)
         if at is None and self._direction.domain is not None:
             able = [domain for domain in able if domain == self._direction.domain]
         if able:
             said[able[0]] = None
         return able
+
+    def _hopeless(self, domains: Sequence[str]) -> list[str]:
+        """Of domains that cannot hold the members to come those that could not if they were empty:
+        there is nobody whose eviction would help."""
+        if not domains:
+            return []
+        question, needed = self._question(), self._needed()
+        inside = self._cluster.facts_within(self._member.membership.domain or "", domains)
+        if self._at_once and sum(map(len, inside.values())) > AT_ONCE_KEPT:
+            raise NotAtOnceError
+        return [
+            d for d, each in inside.items() if not self._counter.could_hold(question, each, needed)
+        ]
 
     def _rack_rooms(self, domains: Sequence[str]) -> dict[str, int]:
         """What is left of the racks of domains that are single nodes: whole ones are broken last.
@@ -273,11 +288,13 @@ class _Gatherer:
         """How many members may come to any node that passes; 0 where they come one by one."""
         return self._needed() if self._member.membership.gang and not self._alone else 0
 
+    def _question(self) -> PlaceCount:
+        request = self._member.request.alone if self._alone else self._member.request
+        return PlaceCount(request, self._member.membership.size or 1)
+
     def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
-        membership = self._member.membership
-        request = self._member.request.alone if self._alone else self._member.request
-        question = PlaceCount(request, min(membership.size or 1, MOST_PLACES))
+        membership, question = self._member.membership, self._question()
         totals = self._counter.totals(question, membership.domain or "", candidates)
         if keeping.kept:
             self._take_shares(question, keeping, totals)
@@ -302,7 +319,7 @@ class _Gatherer:
             asked = replace(question, kept=beside)
             totals[domain] -= self._counter.remembered(asked, [name])[name]
         places = self._counter.places(with_arrivals(facts, beside), question)
-        if beside and self._may_spoil(question.request, beside):
+        if beside and self._may_spoil(question.request, beside, [facts]):
             before = self._counter.places(facts, question)
             places = 0 if places < min(before, self._scattered()) else places
         totals[domain] += places
@@ -339,23 +356,30 @@ class _Gatherer:
                 full.update(names)
                 continue
             after = self._counter.remembered(replace(question, kept=beside), names)
-            if self._may_spoil(question.request, beside):
+            if self._may_spoil(question.request, beside, map(self._cluster.facts, names)):
                 most = self._scattered()
                 after = {n: 0 if k < min(before[n], most) else k for n, k in after.items()}
             fewer += sum(before.values()) - sum(after.values())
             full |= {name for name in names if not after[name]}
         return Share(fewer, frozenset(full))
 
-    def _may_spoil(self, request: GpuRequest, beside: Iterable[Arrivals]) -> bool:
+    def _may_spoil(
+        self, request: GpuRequest, beside: Iterable[Arrivals], nodes: Iterable[NodeFacts]
+    ) -> bool:
         """Whether it depends on where the members of a gang go if these places are left elsewhere.
 
         Of two trays with four free GPUs each, five members with one GPU may leave a pair on one, or
-        one GPU on the one and two on the other. Where a member takes the GPUs of one or more such
-        places, or the gang comes one by one, as many are left in any case.
+        one GPU on the one and two on the other. As many are left in any case where a member takes
+        the GPUs of one or more such places, and all GPUs of the nodes are alike to who waits; and
+        where the gang comes one by one.
         """
-        each = request.effective_count
-        return self._scattered() > 0 and any(
-            arrivals.request.resource == request.resource
-            and each % max(1, arrivals.request.effective_count) != 0
-            for arrivals in beside
-        )
+        each, resource = request.effective_count, request.resource
+        if not self._scattered():
+            return False
+        alike = [arrivals for arrivals in beside if arrivals.request.resource == resource]
+        if any(each % max(1, arrivals.request.effective_count) for arrivals in alike):
+            return True
+        wanted = {arrivals.promised for arrivals in alike} - {NO_CONSTRAINTS}
+        serving = (f for f in nodes if f.topology is not None and f.topology.resource(resource))
+        kubelets = {facts.kubelet(resource) for facts in serving} if wanted else ()
+        return any(not always_met(k.shape, found, k.replicas) for k in kubelets for found in wanted)

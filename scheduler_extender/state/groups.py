@@ -32,6 +32,9 @@ SPLIT = Rejection(
 )
 ANOTHER_CHOSEN = Rejection("the pod's gang goes to another domain", True, Reason.GROUP)
 TOO_SMALL = Rejection("the domain cannot hold the pod's whole group", True, Reason.GROUP)
+NEVER = Rejection(
+    "the domain could not hold the pod's whole group if it were empty", False, Reason.GROUP
+)
 NO_LONGER = Rejection(
     "the domain of the pod's group cannot hold the members that are still to come",
     True,
@@ -41,6 +44,9 @@ KEPT = Rejection("the place is kept for members of another group", True, Reason.
 DISAGREE = Rejection(
     "members of the group differ in group-size or group-domain", False, Reason.GROUP
 )
+MOST_SKEW = 3600.0
+"""Seconds by which the clocks of two replicas may differ."""
+MICROSECOND = 1e-6
 _OTHERS = f"{NODE} and {NVLINK_DOMAIN}"
 
 
@@ -162,6 +168,10 @@ class _Kinds:
             del self.in_order[self.in_order.index(request, first)]
 
 
+_Start = tuple[float, int, Group]
+"""When a group has started, in seconds since 1970 and then in the order seen; sorts groups."""
+
+
 class Groups:
     """The members of groups that have or had a place. The cluster's lock guards it.
 
@@ -170,9 +180,10 @@ class Groups:
     has gone or has changed: what was counted of places fits to what was counted of members only
     while it stays. ``waits`` counts the same of groups that wait, or waited before it.
 
-    Who has started first is told by what the binds have written, in seconds since 1970: so another
-    replica finds the same order, whichever pod it sees first. What starts under our eyes comes
-    after all of these.
+    Who has started first is told by what the binds have written, to the microsecond: so another
+    replica finds the same order, whichever pod it sees first. Where two have written the same time,
+    as binds of an older release did that wrote whole seconds, the first by name has started first.
+    What starts under our eyes and writes no time comes after all of these.
     """
 
     def __init__(self) -> None:
@@ -180,7 +191,7 @@ class Groups:
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
         self._requests: dict[Group, _Kinds] = {}
-        self._started: dict[Group, tuple[float, int]] = {}
+        self._started: dict[Group, _Start] = {}
         self._latest = -inf
         self._standings: dict[Group, GroupStanding] = {}
         self._changed: set[Group] = set()
@@ -277,6 +288,16 @@ class Groups:
             self._in_order = tuple(map(self.standing, found))
         return self._in_order
 
+    def after_all_starts(self, today: float) -> float:
+        """The time ``today``, or a microsecond after the last start where clocks of replicas
+        differ, so that whoever starts now comes last for every replica.
+
+        Starts that are more than :data:`MOST_SKEW` ahead do not count: someone made them up.
+        O(groups).
+        """
+        known = (start for start, _, _ in self._started.values() if start <= today + MOST_SKEW)
+        return max(today, max(known, default=-inf) + MICROSECOND)
+
     def _settle(self, group: Group, pod: PodRecord | None = None) -> None:
         """A group has changed, by this pod where it is a member: whether it lives, since when, and
         what is remembered of it."""
@@ -293,10 +314,11 @@ class Groups:
         known = self._started.get(group)
         if known is None:
             self.starts += 1
-            known = (self._latest if placed is None else placed, self.starts)
-        began = known[0] if placed is None else min(placed, known[0])
-        self._started[group] = (began, known[1])
-        self._latest = max(self._latest, began)
+            known = (self._latest, self.starts, group) if placed is None else (placed, 0, group)
+        if placed is not None:
+            known = min(known, (placed, 0, group))
+        self._started[group] = known
+        self._latest = max(self._latest, known[0])
 
 
 def _standing(group: Group, members: Iterable[PodRecord]) -> GroupStanding:

@@ -6,10 +6,11 @@ is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from scheduler_extender.membership import MAX_SIZE
 from scheduler_extender.state.answers import PlaceCount
-from scheduler_extender.state.arrivals import MOST_PLACES, with_arrivals
+from scheduler_extender.state.arrivals import with_arrivals
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import places as surely_taken
 from scheduler_extender.state.enquiry import ROUNDS, OutOfTimeError, in_time
@@ -17,6 +18,7 @@ from scheduler_extender.state.keeping import Alike, Keeping, keep, merged
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.node import NodeFacts
 from topology.core.devices import NodeName
+from topology.core.report import Report
 from topology.core.requests import GpuRequest
 
 
@@ -70,7 +72,7 @@ class PlaceCounter:
     def count(self, alike: Alike, request: GpuRequest) -> int:
         """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""
         state = alike.states[request.resource]
-        question = PlaceCount(request, MOST_PLACES, merged(alike.kept))
+        question = PlaceCount(request, MAX_SIZE, merged(alike.kept))
         if state is None:
             return 0
         places = self._cluster.remembered_places(question, state)
@@ -82,6 +84,33 @@ class PlaceCounter:
                 raise OutOfTimeError
             self._cluster.remember_places(question, state, places)
         return places
+
+    def could_hold(self, question: PlaceCount, nodes: Iterable[NodeFacts], members: int) -> bool:
+        """Whether nodes may have places for so many members once all their pods have gone.
+
+        Yes where it is too late to count, and where a node with such devices has not reported.
+        """
+        for facts in nodes:
+            silent = facts.topology is None and facts.given_out(question.request.resource)
+            members -= self._when_empty(question, facts)
+            if silent or self.late or members <= 0:
+                return True
+        return False
+
+    def _when_empty(self, question: PlaceCount, facts: NodeFacts) -> int:
+        topology, resource = facts.topology, question.request.resource
+        if topology is None or facts.problem is not None or topology.resource(resource) is None:
+            return 0
+        kind = (facts.kubelet(resource), topology.resources)
+        found = self._cluster.places_when_empty(question, kind)
+        if found is None:
+            if self._at_once:
+                raise NotAtOnceError
+            report = Report(missing=facts.missing)
+            found = self.places(NodeFacts(facts.name, topology=topology, report=report), question)
+            if not self.late:
+                self._cluster.remember_when_empty(question, kind, found)
+        return found
 
     def remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
         """The places on each of some nodes, worked out where they are not remembered."""

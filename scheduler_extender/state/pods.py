@@ -131,7 +131,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         membership=None if isinstance(request, Malformed) else membership_of(pod),
         standing=standing_of(pod, managed),
         reserved=reserved_of(pod),
-        placed=None if placement is None else _seconds(placement.time),
+        placed=None if placement is None else seconds_of(placement.time),
     )
 
 
@@ -145,13 +145,13 @@ def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
     refusal = refusal_of(
         status.phase, status.reason or "", status.message or "", has_containers=containers
     )
-    started = _seconds(status.start_time or "")
+    started = seconds_of(status.start_time or "")
     answered = started is not None or status.phase in ("Running", "Succeeded")
     failed_unseen = status.phase == "Failed" and not containers
     return refusal, answered and refusal is None and not failed_unseen, started
 
 
-def _seconds(time: str) -> float | None:
+def seconds_of(time: str) -> float | None:
     """A time of day in seconds since 1970; None where it cannot be read."""
     try:
         found = datetime.fromisoformat(time).timestamp()
@@ -161,8 +161,13 @@ def _seconds(time: str) -> float | None:
     return found
 
 
-def _text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def time_text(seconds: float) -> str:
+    """A time in seconds since 1970 as a text, to the microsecond.
+
+    >>> time_text(0.0), time_text(0.25), seconds_of(time_text(0.25))
+    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:00.250000Z', 0.25)
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 class _Placement(msgspec.Struct):
@@ -244,7 +249,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         status["conditions"] = [unscheduled]
     if pod.started is not None:
-        status["startTime"] = _text(pod.started)
+        status["startTime"] = time_text(pod.started)
     if pod.refusal is not None:
         status |= {"reason": pod.refusal.reason, "message": pod.refusal.message}
     elif pod.admitted and pod.phase == "Failed":
@@ -266,7 +271,7 @@ def _written_placement(pod: PodRecord) -> dict[str, Any]:
     """The placement annotation, as far as we read it."""
     promised = Verdict.GUARANTEED if pod.survives_endings else Verdict.EXPECTED
     verdict = promised if pod.promised != NO_CONSTRAINTS else Verdict.POSSIBLE
-    when = {} if pod.placed is None else {"time": _text(pod.placed)}
+    when = {} if pod.placed is None else {"time": time_text(pod.placed)}
     return {"verdict": verdict.value, "node": pod.node, "uid": pod.uid, **when}
 
 

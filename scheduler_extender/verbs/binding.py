@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods import PodRecord, time_text
 from scheduler_extender.verbs.binder import (
     Binder,
     BindError,
@@ -56,12 +56,14 @@ def bind(
     pod = unbound(cluster, binder, args)
     if pod is None:
         return
-    reserved = _awaiting_news(lambda: reserve(cluster, pod, node), node, late, turns)
+    reserved = _awaiting_news(lambda: reserve(cluster, pod, node, now), node, late, turns)
     if reserved is None:
         return
     try:
         ready = _in_its_turn(cluster, reserved, node, late, turns)
-        written = json.dumps(placement(ready, pod, now()), separators=(",", ":"))
+        placed = ready.ours.placed
+        time = now() if placed is None else time_text(placed)
+        written = json.dumps(placement(ready, pod, time), separators=(",", ":"))
     except Exception:
         cluster.take_back(reserved.ours, reserved.before)  # nothing has been written
         raise

@@ -18,13 +18,13 @@ from scheduler_extender.state.budgets import violations
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import undecided
 from scheduler_extender.state.enquiry import OutOfTimeError, answer_of, in_time
-from scheduler_extender.state.groupenquiry import gather
-from scheduler_extender.state.members import Member, member_of
+from scheduler_extender.state.members import member_of
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.standing import asks_of
 from scheduler_extender.unblocking.replacing import Preemptor, replaced
 from scheduler_extender.unblocking.victims import after, importance
+from scheduler_extender.verbs.afterwards import Afterwards
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, PreemptionResult
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -60,6 +60,11 @@ def preempt(
         return PreemptionResult()
     group = member.membership.group if member is not None else None
     asking = _Asking(cluster, preemptor(args.pod, request, cluster.settings.managed, group), late)
+    uid = PodUid(args.pod.metadata.uid)
+    pod = cluster.pod(uid)
+    afterwards = Afterwards(
+        cluster, member, late, lambda facts: pod is None or facts.is_open_to(pod)
+    )
     kept = {}
     with suppress(OutOfTimeError), in_time(late):
         for name, victims in offered.items():
@@ -69,25 +74,11 @@ def preempt(
             if found is None:
                 continue
             gone = frozenset(PodUid(pod.uid) for pod in found.pods or ())
-            if member is None or _group_takes(cluster, member, NodeName(name), gone, late):
+            facts = cluster.facts(NodeName(name))
+            without = facts.without(gone | facts.ending | {uid})
+            if afterwards.on(without).rejection is None:
                 kept[name] = found
     return PreemptionResult(kept)
-
-
-def _group_takes(
-    cluster: Cluster,
-    member: Member,
-    name: NodeName,
-    gone: frozenset[PodUid],
-    late: Callable[[], bool],
-) -> bool:
-    """Whether the member's group would let it go to a node without these pods."""
-    if not member.bound_to_domain:
-        return True
-    facts = cluster.facts(name)
-    instead = {name: facts.without(gone | facts.ending | {member.uid})}
-    found = gather(cluster, member, [name], late=late, instead=instead)
-    return not found.rejections and not found.late
 
 
 def preemptor(

@@ -6,6 +6,7 @@ still in the state that was decided about: else it is taken again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,7 +45,9 @@ class Reserved:
     sets: tuple[Mask, ...] | None
 
 
-def reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> Reserved | None:
+def reserve(
+    cluster: Cluster, pod: PodRecord, node: NodeName, now: Callable[[], str]
+) -> Reserved | None:
     """Decide and reserve; None where the pod is bound to this node already.
 
     A repeated bind is decided anew, without the one in flight counting against it. Where the node
@@ -78,10 +81,25 @@ def reserve(cluster: Cluster, pod: PodRecord, node: NodeName) -> Reserved | None
                     continue
                 if starts is not None and starts != cluster.group_starts:
                     continue
-                ours = cluster.reserve(node, _promised(pod, request.alone, decision), seen=facts)
+                promised = _promised(pod, request.alone, decision)
+                promised = replace(promised, placed=_when(cluster, pod, before, now))
+                ours = cluster.reserve(node, promised, seen=facts)
             if ours is not None:
                 return Reserved(request, decision, without, ours, before, sets)
     raise BindError("this node changes all the time; kube-scheduler tries again")
+
+
+def _when(
+    cluster: Cluster, pod: PodRecord, before: PodRecord | None, now: Callable[[], str]
+) -> float | None:
+    """When a member of a group is placed, and was the first time where it is bound again.
+
+    With the reservation it is settled who has started first; the bind writes it for the replicas
+    that come later.
+    """
+    if before is not None and before.placed is not None:
+        return before.placed
+    return cluster.time_of_start(now()) if pod.membership is not None else None
 
 
 def looked_at_again(cluster: Cluster, reserved: Reserved) -> Reserved:

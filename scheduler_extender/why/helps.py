@@ -228,7 +228,9 @@ def _passing(
     if member is None or not member.bound_to_domain:
         return sum(facts.is_open_to(pod) for facts in passing)
     own = {facts.name: facts for facts in passing if counts_on(pod.uid, cluster.facts(facts.name))}
-    gathered = gather(cluster, member, [f.name for f in passing], late=late, instead=own)
+    names = [facts.name for facts in passing]
+    direction = cluster.direction_of(member.membership, member.uid)
+    gathered = gather(cluster, member, names, late=late, instead=own, direction=direction)
     if gathered.late:
         return 0
     together = set(gathered.alike.get(None, ()))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from scheduler_extender.state.decision import SIBLINGS
-from scheduler_extender.state.groups import TOO_SMALL
+from scheduler_extender.state.groups import NEVER
 from tests.e2e.cluster import PODS, RECORDS, RealCluster
 from tests.e2e.emulated import Kubelets
 from topology.core.devices import DeviceId, PodUid
@@ -109,7 +109,7 @@ def test_a_gang_that_no_rack_holds_is_not_bound_in_part(real: RealCluster) -> No
     ours = {**NVLINK, "group-size": "10", "group-domain": "nvlink-domain"}
     names = gang(real, "large", 10, 4, ours)
     message = real.unschedulable(names[0])
-    assert TOO_SMALL.reason in message
+    assert NEVER.reason in message
     time.sleep(QUIET)
     assert bound(real, names) == []
 

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from scheduler_extender.state.decision import SIBLINGS
-from scheduler_extender.state.groups import DISAGREE, ELSEWHERE, NO_DOMAIN, NO_LONGER, TOO_SMALL
+from scheduler_extender.state.groups import (
+    DISAGREE,
+    ELSEWHERE,
+    NEVER,
+    NO_DOMAIN,
+    NO_LONGER,
+    TOO_SMALL,
+)
 from tests.e2e.cluster import PODS, RECORDS, ROOT, RealCluster
 from tests.e2e.emulated import Kubelets
 from topology.core.devices import DeviceId, PodUid
@@ -214,7 +221,7 @@ def test_a_group_on_one_node(real: RealCluster, kubelets: Kubelets) -> None:
     pods = group(real, "close", 4, 2, {"group-domain": "node", "gpu-model": "H100*"})
     assert len({real.node_of(name) for name in pods}) == 1
     too_many = group(real, "wide", 5, 2, {"group-domain": "node", "gpu-model": "H100*"})
-    assert f"{TOO_SMALL.reason}" in real.unschedulable(too_many[0])
+    assert NEVER.reason in real.unschedulable(too_many[0])
     assert unbound(real, too_many) == too_many
     remove(real, kubelets, pods)
     for name in too_many:

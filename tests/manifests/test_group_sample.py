@@ -12,7 +12,7 @@ import yaml
 from scheduler_extender.annotations import KEYS, PREFIX
 from scheduler_extender.cli.commands import main
 from scheduler_extender.membership import GROUP_KEYS
-from scheduler_extender.state.groups import NO_DOMAIN, TOO_SMALL
+from scheduler_extender.state.groups import NEVER, NO_DOMAIN
 from tests.commands import asked
 from tests.manifests.building import KUBERNETES, ROOT, sample
 
@@ -29,7 +29,7 @@ def test_it_is_a_valid_job_of_its_files_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trays", "reasons"), [(18, {NO_DOMAIN.reason}), (17, {NO_DOMAIN.reason, TOO_SMALL.reason})]
+    ("trays", "reasons"), [(18, {NO_DOMAIN.reason}), (17, {NO_DOMAIN.reason, NEVER.reason})]
 )
 def test_it_goes_where_a_whole_rack_is_free(trays: int, reasons: set[str], tmp_path: Path) -> None:
     groups = [

@@ -14,11 +14,12 @@ import yaml
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import Allocatable, ClusterFileError, feed, load, parse
 from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.wire import Pod
+from scheduler_extender.wire import Pod, Taint
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
 from topology.core.devices import NodeName, PodUid
@@ -253,3 +254,92 @@ def test_what_a_group_does_not_say_is_no_limit(
 ) -> None:
     group = {"kind": "MachineGroup", "machine": "l40s-4", "count": 1, "namePrefix": "x-", **given}
     assert set(parse(json.dumps(group)).allocatable.values()) == {expected}
+
+
+TAINT = Taint("example.com/team", "a", "NoSchedule")
+
+
+def guarded() -> Cluster:
+    """Nodes of which each is closed to some pods, by a taint, a label or a cordon."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    for name, labels, taints, cordoned in (
+        ("tainted", {"example.com/pool": "x"}, (TAINT,), False),
+        ("labelled", {"example.com/pool": "y", "kubernetes.io/hostname": "labelled"}, (), False),
+        ("cordoned", {}, (), True),
+        ("bare", {}, (), False),
+    ):
+        cluster.put_record(machine("l40s-4").topology(name), Report())
+        cluster.put_node(
+            NodeName(name), advertises=True, labels=labels, taints=taints, cordoned=cordoned
+        )
+    return cluster
+
+
+def selecting(**spec: object) -> PodRecord:
+    manifest = pod(4, name="wants", uid="uid-wants")
+    manifest["spec"] |= spec
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "open_to_it"),
+    [
+        pytest.param({}, {"labelled", "bare"}, id="tolerates nothing"),
+        pytest.param(
+            {"tolerations": [{"key": TAINT.key, "operator": "Exists"}]},
+            {"tainted", "labelled", "bare"},
+            id="tolerates the taint",
+        ),
+        pytest.param({"nodeSelector": {"example.com/pool": "y"}}, {"labelled"}, id="selects"),
+        pytest.param({"nodeSelector": {"example.com/pool": "z"}}, set(), id="selects nothing"),
+    ],
+)
+def test_a_file_closes_nodes_to_the_same_pods(
+    spec: dict[str, object], open_to_it: set[str]
+) -> None:
+    cluster, asked = guarded(), selecting(**spec)
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    text = b"".join(cluster_file(cluster)).decode()
+    feed(again, parse(text))
+    for each in (cluster, again):
+        assert {f.name for f in each.all_facts() if f.is_open_to(asked)} == open_to_it
+        each.budgets = ()
+        each.put_pod(replace(asked, called_unschedulable=True))
+    told = [unblocking_of(each, "default", "wants") for each in (cluster, again)]
+    assert told[0] == told[1]
+    assert b"".join(cluster_file(again)).decode().startswith(text[: text.index("\n")])
+
+
+def test_of_an_older_snapshot_nobody_knows_all_labels() -> None:
+    """It had the labels of domains alone; a selector that names others closes no node."""
+    text = b"".join(cluster_file(guarded())).decode()
+    older = text.replace('"annotations":{"gpu-topology.io/snapshot":"2"}', '"annotations":{}')
+    assert older != text
+    content = parse(older)
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, replace(content, taints={}, whole=content.whole - {NodeName("tainted")}))
+    asked = selecting(nodeSelector={"example.com/another": "z"})
+    assert all(facts.is_open_to(asked) for facts in again.all_facts())
+
+
+def test_a_node_as_the_api_server_gives_it_is_whole() -> None:
+    text = """
+kind: MachineGroup
+machine: l40s-4
+count: 2
+namePrefix: n
+---
+kind: Node
+metadata: {name: n00, uid: u, labels: {pool: a}}
+---
+kind: Node
+metadata: {name: n01, labels: {block: b}}
+"""
+    content = parse(text)
+    assert content.whole == {NodeName("n00")}
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, content)
+    asked = selecting(nodeSelector={"pool": "b"})
+    assert {facts.name for facts in again.all_facts() if facts.is_open_to(asked)} == {"n01"}

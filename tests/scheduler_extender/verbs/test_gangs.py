@@ -17,7 +17,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.decision import SIBLINGS
-from scheduler_extender.state.groups import ANOTHER_CHOSEN, KEPT, TOO_SMALL
+from scheduler_extender.state.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
 from scheduler_extender.state.pods import pod_record
 from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.wire import Pod
@@ -215,10 +215,8 @@ def test_a_gang_goes_to_one_rack_though_nobody_is_bound_yet() -> None:
     found = [scheduler.filter(each) for each in pods]
     assert len({tuple(each.node_names or ()) for each in found}) == 1
     (chosen,) = {name[0] for name in found[0].node_names or ()}
-    assert set(found[0].failed.values()) == {
-        ANOTHER_CHOSEN.reason,
-        "the domain cannot hold the pod's whole group",
-    }
+    assert set(found[0].failed.values()) == {ANOTHER_CHOSEN.reason}
+    assert found[0].unresolvable == dict.fromkeys(rack("half", 9), NEVER.reason)
     for each, node in zip(pods, reversed(rack(chosen)), strict=True):
         assert scheduler.bind(each, node) == ""
 

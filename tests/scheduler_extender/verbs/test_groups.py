@@ -16,6 +16,7 @@ from scheduler_extender.state.groups import (
     DISAGREE,
     ELSEWHERE,
     KEPT,
+    NEVER,
     NO_DOMAIN,
     NO_LONGER,
     SPLIT,
@@ -61,7 +62,7 @@ def test_the_first_member_may_start_in_each_rack_that_holds_the_group(
 ) -> None:
     found = scheduler.filter(member("first"))
     assert found.node_names == rack("a") + rack("b")
-    assert found.failed == dict.fromkeys(rack("half", 9), TOO_SMALL.reason)
+    assert found.unresolvable == dict.fromkeys(rack("half", 9), NEVER.reason)
 
 
 def test_the_whole_group_fills_one_rack(scheduler: Scheduler) -> None:
@@ -212,7 +213,7 @@ def test_of_two_domains_the_larger_part_decides(scheduler: Scheduler) -> None:
 
 def test_a_node_without_a_fabric_is_in_no_nvlink_domain(scheduler: Scheduler) -> None:
     scheduler.cluster.put_record(machine("dgx-b200").topology("alone"), Report())
-    found = scheduler.filter(member("first"), [*scheduler.names, "alone"])
+    found = scheduler.filter(member("first"), [*rack("a"), "alone"])
     assert found.unresolvable == {"alone": NO_DOMAIN.reason}
 
 
@@ -225,7 +226,7 @@ def test_the_label_of_feature_discovery_names_the_domain_too(scheduler: Schedule
     pair = member("first", size=2, gpus=8)
     found = scheduler.filter(pair, hgx)
     assert found.node_names == ["hgx-1", "hgx-2"]
-    assert found.failed == {"hgx-0": TOO_SMALL.reason}
+    assert found.unresolvable == {"hgx-0": NEVER.reason}
 
 
 def test_any_node_label_names_a_domain(scheduler: Scheduler) -> None:
@@ -258,7 +259,7 @@ def test_a_label_that_no_node_has_is_no_domain(
     assert scheduler.filter(asked).unresolvable == dict.fromkeys(scheduler.names, said)
     assert scheduler.bind(asked, "a-00") == said
     scheduler.cluster.put_node(NodeName("a-00"), advertises=True, labels={written: "x"})
-    assert scheduler.reasons(asked) == {NO_DOMAIN.reason, TOO_SMALL.reason}
+    assert scheduler.reasons(asked) == {NO_DOMAIN.reason, NEVER.reason}
 
 
 def test_a_reason_quotes_a_long_label_in_part(scheduler: Scheduler) -> None:

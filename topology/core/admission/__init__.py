@@ -24,6 +24,7 @@ rule by which hints are combined. ``walk`` goes through the containers, and ``wa
 from topology.core.admission.kubelet import (
     UNKNOWN_FACTS,
     Kubelet,
+    indifferent,
     kubelet_of,
     opaque,
     widened,
@@ -53,6 +54,7 @@ __all__ = [
     "Others",
     "admissions",
     "container_sets",
+    "indifferent",
     "kubelet_of",
     "opaque",
     "others_on",

@@ -14,6 +14,7 @@ from topology.core.mig import MIG, shape_of
 from topology.core.pools import width_for
 from topology.core.remembering import remembered
 from topology.core.report import MissingGpu
+from topology.core.requests import Counts, Role
 from topology.core.shape import Shape, placed_gpus
 
 UNKNOWN_FACTS = AllocatorFacts()
@@ -123,6 +124,22 @@ def widened(kubelet: Kubelet) -> Kubelet | None:
     if kubelet.shape.of_mig and kubelet.aligns and not kubelet.may_refuse:
         return opaque(kubelet)
     return None
+
+
+def indifferent(kubelet: Kubelet, counts: Counts) -> Kubelet | None:
+    """The same node as if any devices might come, for a pod to which that makes no difference.
+
+    That is one container with one device. The plugin refuses it nothing while all GPUs answer, so
+    it is admitted wherever a device is free. Its own outcomes can only become more. None for other
+    pods, and where the node is so already or the Topology Manager has a say.
+    """
+    one = len(counts) == 1 and counts[0] in _ONE_DEVICE
+    if not one or kubelet.monotone or kubelet.aligns or kubelet.outage is not None:
+        return None
+    return opaque(kubelet)
+
+
+_ONE_DEVICE = ((Role.APP, 1), (Role.SIDECAR, 1))
 
 
 REFUSES_SEVERAL_SINCE = (0, 20)

@@ -7,7 +7,7 @@ puts these together; ``outstanding`` asks the same of promises that were given t
 report has shown yet.
 """
 
-from topology.core.placement.constraints import satisfies
+from topology.core.placement.constraints import always_met, satisfies
 from topology.core.placement.memory import GpuMemory, short_of_memory, used_memory
 from topology.core.placement.outstanding import endangers, keeps, predicted
 from topology.core.placement.reasons import Reason
@@ -48,6 +48,7 @@ __all__ = [
     "Reason",
     "Rejection",
     "Verdict",
+    "always_met",
     "assess",
     "busy",
     "device_unit",

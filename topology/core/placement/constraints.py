@@ -211,6 +211,26 @@ def _compiled(
     )
 
 
+@remembered
+def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> bool:
+    """Whether it makes no difference to a pod which devices it gets, as far as is told at once.
+
+    So it is where no GPU is barred and all are joined well enough with all others. Then places for
+    such pods are as many as the devices allow, whoever took the others.
+    """
+    found = compiled(shape, constraints, 0, replicas)
+    every = shape.all_gpus
+    return (
+        found.allowed == every
+        and all(g is None or g == (every,) for g in (found.numa, found.one_gpu))
+        and found.apart is None
+        and found.wide is None
+        and not found.whole
+        and not (found.over_pairs and replicas > 1)
+        and (found.linked is None or is_clique(found.linked, every))
+    )
+
+
 def _gpu_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
     return (
         model_meets(shape, p, constraints)

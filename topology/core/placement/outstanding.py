@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topology.core.admission import Kubelet, opaque, widened
+from topology.core.admission import Kubelet, indifferent, opaque, widened
 from topology.core.availability import Availability, Unreported, unreported_order
 from topology.core.budget import CHECK_STEPS
 from topology.core.placement.constraints import compiled
@@ -39,6 +39,8 @@ def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
     for i, pod in enumerate(now.unreported):
         if pod.promised == NO_CONSTRAINTS or pod.started:
             continue
+        if i and pod == now.unreported[i - 1]:
+            continue  # what holds for the one holds for the other
         others = unreported_order((*now.unreported[:i], *now.unreported[i + 1 :], newcomer))
         kept, cost = _keeps(kubelet, replace(now, unreported=others), pod)
         steps += cost + len(others)
@@ -58,7 +60,7 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> bool:
 def _keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[bool, int]:
     """:func:`keeps`, and the steps that it took."""
     endings = pod.survives_endings
-    wide = None if pod.exclusive else widened(kubelet)
+    wide = None if pod.exclusive else widened(kubelet) or indifferent(kubelet, pod.counts)
     if wide is not None:
         kept, steps = _keeps(wide, now, pod)
         if kept:

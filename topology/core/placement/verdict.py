@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, widened
+from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, indifferent, widened
 from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.devices import Mask
@@ -75,6 +75,11 @@ class Assessment:
     memory: Rejection | None = None
 
 
+FOLLOWED = 2
+"""Pods that come to a node before one with a single device, of which is followed what each may take
+from it. Where more come any device may be left, as far as we tell: mostly that is enough."""
+
+
 @remembered
 def assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessment:
     """The verdict of a node in this state for this request.
@@ -114,6 +119,8 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
         return Assessment(Verdict.NEVER, fits=False, rejection=TOO_FEW_WHOLE)
     fits = request.effective_count <= now.devices_left
     wide = None if request.exclusive or not fits else widened(kubelet)
+    if wide is None and fits and not request.exclusive and len(now.unreported) > FOLLOWED:
+        wide = indifferent(kubelet, request.counts)
     if wide is not None:
         at_once = assess(wide, now, request)
         if at_once.verdict is Verdict.GUARANTEED:

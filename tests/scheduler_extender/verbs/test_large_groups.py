@@ -1,0 +1,117 @@
+"""Groups with many members on one node, and groups that a domain could never hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_extender.files.clusterfile import feed, parse
+from scheduler_extender.state.groups import KEPT, NEVER, NO_LONGER, TOO_SMALL
+from tests.scheduler_extender.verbs.racks import Scheduler, member
+from topology.core.devices import NodeName
+
+ON_ONE_NODE = {"group-domain": "node"}
+SHARED = """
+kind: MachineGroup
+machine: hgx-h100-8
+count: 2
+namePrefix: shared-
+sharing: {replicas: 8}
+"""
+SLICED = """
+kind: MachineGroup
+machine: hgx-h100-8
+count: 1
+namePrefix: sliced-
+mig: {profiles: [1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb, 1g.10gb], strategy: single}
+"""
+LARGE = "{kind: MachineGroup, machine: dgx2, count: 1, namePrefix: large-}"
+WHOLE = "{kind: MachineGroup, machine: hgx-h100-8, count: 1, namePrefix: whole-}"
+
+
+def over(text: str) -> Scheduler:
+    """A scheduler over the nodes of a cluster file."""
+    scheduler, content = Scheduler({}), parse(text)
+    feed(scheduler.cluster, content)
+    scheduler.names = sorted(record.topology.name for record in content.records)
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("cluster", "link", "size", "held"),
+    [
+        pytest.param(SHARED, "", 17, True, id="one more than were counted once"),
+        pytest.param(SHARED, "", 64, True, id="all shares of eight GPUs"),
+        pytest.param(SHARED, "", 65, False, id="and one more"),
+        pytest.param(SHARED, "nvlink", 64, True, id="one share has no links that could be wrong"),
+        pytest.param(SLICED, "", 56, True, id="all instances of eight GPUs"),
+        pytest.param(SLICED, "", 57, False, id="one instance more"),
+        pytest.param(LARGE, "nvlink", 16, True, id="sixteen whole GPUs"),
+        pytest.param(LARGE, "nvlink", 17, False, id="seventeen of sixteen"),
+        pytest.param(WHOLE, "nvlink", 8, True, id="eight whole GPUs"),
+    ],
+)
+def test_a_group_on_one_node_may_have_as_many_members_as_the_node_has_devices(
+    cluster: str, link: str, size: int, held: bool
+) -> None:
+    scheduler = over(cluster)
+    said = {**ON_ONE_NODE, "link": link}
+    first = member("m0", "g", size, 1, said)
+    if not held:
+        found = scheduler.filter(first)
+        assert found.unresolvable == dict.fromkeys(scheduler.names, NEVER.reason)
+        assert scheduler.bind(first, scheduler.names[0]) == NEVER.reason
+        return
+    nodes = {scheduler.place(member(f"m{i}", "g", size, 1, said)) for i in range(size)}
+    assert len(nodes) == 1
+    assert "" not in nodes
+
+
+def test_what_is_kept_for_a_large_group_is_all_that_it_waits_for() -> None:
+    """Of the 64 shares 40 are a group's, of which one member is bound."""
+    scheduler = over(SHARED)
+    node = scheduler.place(member("m0", "g", 40, 1, {**ON_ONE_NODE, "link": ""}))
+    said = {**ON_ONE_NODE, "link": ""}
+    assert node in scheduler.passing(member("n0", "n", 24, 1, said))
+    too_many = scheduler.filter(member("t0", "t", 25, 1, said))
+    assert too_many.failed == {node: TOO_SMALL.reason}
+    for i in range(24):
+        assert scheduler.bind(member(f"n{i}", "n", 24, 1, said), node) == ""
+    small = scheduler.filter(member("s0", "s", 2, 1, said))
+    assert small.failed[node] in (TOO_SMALL.reason, KEPT.reason)
+    for i in range(1, 40):
+        assert scheduler.bind(member(f"m{i}", "g", 40, 1, said), node) == ""
+
+
+def test_evictions_are_worth_a_try_only_where_the_empty_domain_would_do() -> None:
+    scheduler = over(f"{WHOLE}\n---\n{SHARED}")
+    scheduler.bind(member("x", "", 0, 1, {"link": "", "group-size": ""}), "whole-00")
+    quads = scheduler.filter(member("q0", "q", 2, 4, ON_ONE_NODE), ["whole-00"])
+    assert quads.failed == {"whole-00": TOO_SMALL.reason}
+    fives = scheduler.filter(member("f0", "f", 2, 5, ON_ONE_NODE), ["whole-00"])
+    assert fives.unresolvable == {"whole-00": NEVER.reason}
+
+
+def test_a_domain_with_a_node_that_has_not_reported_may_do_one_day() -> None:
+    scheduler = Scheduler({"a": 2})
+    said = {"group-domain": "example.com/block"}
+    for name in [*scheduler.names, "silent"]:
+        scheduler.cluster.put_node(
+            NodeName(name),
+            advertises=True,
+            labels={"example.com/block": "one"},
+            allocatable=(("nvidia.com/gpu", 4000),),
+        )
+    asked = member("m0", "g", 3, 4, said)
+    assert scheduler.filter(asked).failed == dict.fromkeys(scheduler.names, TOO_SMALL.reason)
+
+
+def test_a_cordoned_tray_may_take_pods_again() -> None:
+    scheduler = Scheduler({"a": 2})
+    for i in range(2):
+        scheduler.bind(member(f"m{i}", "g", 2), f"a-0{i}")
+    scheduler.cluster.put_node(NodeName("a-01"), advertises=True, cordoned=True)
+    gone = scheduler.cluster.pod_named("default", "m1")
+    assert gone is not None
+    scheduler.cluster.drop_pod(gone.uid)
+    again = member("again", "g", 2)
+    assert scheduler.filter(again, ["a-01"]).failed == {"a-01": NO_LONGER.reason}
