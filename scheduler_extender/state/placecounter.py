@@ -17,6 +17,7 @@ from scheduler_extender.state.enquiry import ROUNDS, OutOfTimeError, in_time
 from scheduler_extender.state.keeping import Alike, Keeping, keep, merged
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.standing import pieces
 from topology.core.devices import NodeName
 from topology.core.report import Report
 from topology.core.requests import GpuRequest
@@ -91,7 +92,9 @@ class PlaceCounter:
         Yes where it is too late to count, and where a node with such devices has not reported.
         """
         for facts in nodes:
-            silent = facts.topology is None and facts.given_out(question.request.resource)
+            silent = facts.topology is None and pieces(
+                facts.allocatable or (), question.request.resource
+            )
             members -= self._when_empty(question, facts)
             if silent or self.late or members <= 0:
                 return True

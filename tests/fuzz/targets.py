@@ -277,7 +277,7 @@ def _aligned(
     found: dict[str, Any], policy: str, scope: str, closest: bool | None
 ) -> dict[str, Any]:
     """The same record where a Topology Manager has a say."""
-    chosen = {"topologyManagerPolicy": policy, "topologyManagerScope": scope}
+    chosen: dict[str, Any] = {"topologyManagerPolicy": policy, "topologyManagerScope": scope}
     if closest is not None:
         chosen["preferClosestNumaNodes"] = closest
     spec = found["spec"]
