@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from time import monotonic
 from typing import Any
 
 from scheduler_extender.explain import answers
@@ -47,9 +46,9 @@ class BusyError(Exception):
 class Pages:
     """The pages over one cluster; any thread."""
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._clock = clock
+        self._clock = cluster.clock
         self._making = threading.Lock()
         self._asking = threading.Lock()
         self._states: dict[NodeName, tuple[NodeFacts, NodeState]] = {}

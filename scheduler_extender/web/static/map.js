@@ -4,6 +4,7 @@
 
 (() => {
   const POLL_MS = 15000;
+  const AGAIN_MS = 500;
   const live = () => document.getElementById("live");
   if (!live()) return;
   if (matchMedia("(max-width: 800px)").matches) {
@@ -12,11 +13,13 @@
   }
   let busy = false;
   let wanted = null;
+  let pause = AGAIN_MS;
 
   async function refresh() {
     if (busy || wanted === null || document.hidden) return;
     if (live().contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) return;
     busy = true;
+    const told = wanted;
     wanted = null;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
@@ -28,12 +31,23 @@
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const fresh = page.getElementById("live");
         if (fresh) exchange(fresh);
+        again(told);
       }
     } catch {
       // The extender is away; the events begin anew once it is back.
     } finally {
       busy = false;
     }
+  }
+
+  // The extender keeps a page for some time, so the answer may be older than what was told.
+  function again(told) {
+    if (Number(live().dataset.version) >= Number(told)) {
+      pause = AGAIN_MS;
+      return;
+    }
+    setTimeout(() => tell(told), pause);
+    pause = Math.min(2 * pause, POLL_MS);
   }
 
   // Keeps what the reader has opened or closed, and where the keyboard is.
@@ -52,7 +66,7 @@
   }
 
   function tell(version) {
-    if (version !== live().dataset.version) {
+    if (!(Number(version) <= Number(live().dataset.version))) {
       wanted = version;
       refresh();
     }

@@ -5,6 +5,7 @@ Needs Chromium; without it the tests are skipped.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -14,11 +15,15 @@ import pytest
 
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.serving import in_memory, in_thread
+from scheduler_extender.web import pages
 from tests.scheduler_extender.web.browser import BROWSER, tab
 from tests.scheduler_extender.web.cluster import Building, small
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+FETCHED = """
+performance.getEntriesByType('resource').filter((it) => it.initiatorType === 'fetch').length
+"""
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,24 @@ def test_the_page_follows_the_cluster_and_keeps_what_the_reader_does(
         assert page.value("window.same"), "the page was not loaded again"
         assert page.value("document.querySelector('.legend').open") is False
         assert page.value("document.querySelector('input[name=name]').value") == "half written"
+
+
+def test_a_page_that_the_extender_keeps_for_a_while_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event tells of a change that the page, which rests, does not show yet; no event follows
+    it."""
+    monkeypatch.setattr(pages, "RESTS", 4)
+    made, looks = small(), itertools.count()
+    made.cluster.clock = lambda: float(next(looks))  # a page takes one look, and rests for four
+    service, _ = in_memory(made.cluster)
+    with in_thread(service, Addresses()) as serving, tab(tmp_path) as page:
+        page.open(f"http://127.0.0.1:{serving.ports[1]}/map")
+        page.value("window.same = true")
+        made.node("l40s-4", "new-node")
+        eventually(lambda: page.value("document.body.innerText.includes('new-node')"))
+        assert page.value("window.same"), "the page was not loaded again"
+        assert page.value(FETCHED) >= 2, "the first answer was the page that rested"
 
 
 def test_the_pages_fit_a_narrow_screen(address: str, tmp_path: Path) -> None:
