@@ -31,8 +31,8 @@
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const fresh = page.getElementById("live");
         if (fresh) exchange(fresh);
-        again(told);
       }
+      again(told);
     } catch {
       // The extender is away; the events begin anew once it is back.
     } finally {
@@ -42,12 +42,12 @@
 
   // The extender keeps a page for some time, so the answer may be older than what was told.
   function again(told) {
-    if (Number(live().dataset.version) >= Number(told)) {
+    if (Number(live().dataset.version) < Number(told)) {
+      setTimeout(() => tell(told), pause);
+      pause = Math.min(2 * pause, POLL_MS);
+    } else {
       pause = AGAIN_MS;
-      return;
     }
-    setTimeout(() => tell(told), pause);
-    pause = Math.min(2 * pause, POLL_MS);
   }
 
   // Keeps what the reader has opened or closed, and where the keyboard is.
@@ -66,7 +66,7 @@
   }
 
   function tell(version) {
-    if (!(Number(version) <= Number(live().dataset.version))) {
+    if (version !== live().dataset.version) {
       wanted = version;
       refresh();
     }
