@@ -11,7 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from rich.color import ColorTriplet
+from rich.color_triplet import ColorTriplet
 
 from tests.commands import ROOT
 from tests.documents.terminals import COLUMNS, COMMANDS, IMAGES, THEMES, Picture, pictures

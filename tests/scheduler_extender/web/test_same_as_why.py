@@ -87,7 +87,7 @@ def of_why(found: Cluster, name: str) -> Told:
 
 def of_page(text: str) -> Told:
     """What a part of a page says of one pod."""
-    headline = re.search(r"<p><b>(.*?)\.</b></p>", text)
+    headline = re.search(r'<p class="told"><b>(.*?)\.</b></p>', text)
     assert headline is not None
     misses = re.search(r'<ul class="misses">(.*?)</ul>', text, re.DOTALL)
     near = re.findall(r"<a[^>]*>(.*?)</a>: (.*?)</li>", misses.group(1)) if misses else []
