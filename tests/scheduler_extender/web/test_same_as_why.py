@@ -1,4 +1,4 @@
-"""The pages tell of a pod what ``gpu-topology why`` tells of it, on the same cluster.
+"""The pages and ``check`` tell of a pod what ``gpu-topology why`` tells of it, on the same cluster.
 
 Random nodes are tainted, labelled and cordoned, and random pods select, avoid and tolerate them.
 """
@@ -80,9 +80,14 @@ def of_why(found: Cluster, name: str) -> Told:
     answer = json.loads(found.why(name, "-o", "json").stdout)
     return Told(
         answer["headline"],
-        {row["node"] for row in answer["nodes"] if not row["reason"] and not row["closed"]},
+        open_nodes(answer),
         [(each["node"], each["words"]) for each in answer["nearest"]],
     )
+
+
+def open_nodes(answer: dict[str, Any]) -> set[str]:
+    """The nodes that would take the pod, and to which kube-scheduler may send it."""
+    return {row["node"] for row in answer["nodes"] if not row["reason"] and not row["closed"]}
 
 
 def of_page(text: str) -> Told:
@@ -99,7 +104,9 @@ def of_page(text: str) -> Told:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_pod_is_told_the_same_by_why_and_by_both_pages(seed: int, tmp_path: Path) -> None:
+def test_a_pod_is_told_the_same_by_why_by_check_and_by_both_pages(
+    seed: int, tmp_path: Path
+) -> None:
     rng = random.Random(seed)
     with FakeApiServer() as fake:
         found = Cluster(fake, tmp_path)
@@ -121,6 +128,10 @@ def test_a_pod_is_told_the_same_by_why_and_by_both_pages(seed: int, tmp_path: Pa
             assert of_page(queue.partition("</article>")[0]) == told, name
             given = json.dumps({"kind": "Pod", **manifest})
             assert of_page(pages.what_if(given).partition('id="answer"')[2]) == told, name
+            (file := tmp_path / f"{name}.json").write_text(given)
+            checked = found.asked("check", file, "--output", "json")
+            assert open_nodes(json.loads(checked.stdout)) == told.nodes, name
+            assert checked.returncode == (0 if told.nodes else 1), name
         assert named.total() == PODS
 
 
