@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from tests.e2e.adminport import outside, token
 from tests.e2e.cluster import RealCluster
 from tests.scheduler_extender.web.browser import BROWSER, tab
-from tests.waiting import BETWEEN_LOOKS, eventually
+from tests.waiting import eventually
 from topology.core.devices import DeviceId, PodUid
 from topology.core.report import Allocation, Report
 from topology.machines import machine
@@ -99,16 +98,15 @@ def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(
             last = next(versions)
 
             def news(path: str, words: str) -> None:
-                """The stream tells of a version in which the page says so. A page may rest: then it
-                is older than what was told, and nothing more is told of it."""
+                """The stream tells of a version in which the page says so. A page is shown for a
+                moment after something has changed."""
                 nonlocal last
-                while words not in (text := other.get(path).text):
-                    if shown(text) < int(last.removeprefix("data: ")):
-                        time.sleep(BETWEEN_LOOKS)
-                        continue
+                while words not in other.get(path).text:
                     version = next(versions)
                     assert version != last
                     last = version
+                    told = int(version.removeprefix("data: "))
+                    real.until(lambda: version_of(other.get(path).text) >= told, "it has rested")  # noqa: B023
 
             assert "on its way" not in other.get("/map/nodes/bridged").text
             pod = real.add_pod("pair", 2, NVLINK)
@@ -119,16 +117,21 @@ def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(
             )
             real.put_report("bridged", Report("boot", 2, allocations=(held,)))
             news("/map/nodes/bridged", "<td>has its GPUs</td>")
-            news("/map", "</i>2 kept</span>")
+            real.until(lambda: ">2 kept</span>" in summary(other), "the map counts its GPUs")
             real.add_pod("quad", 4, NVLINK)
             news("/map/waiting", "default/quad")
 
 
-def shown(text: str) -> int:
-    """The version that a page shows."""
-    found = re.search(r'data-version="(\d+)"', text)
+def version_of(page: str) -> int:
+    """As of which version of the cluster a page was made."""
+    found = re.search(r'data-version="(\d+)"', page)
     assert found is not None
     return int(found[1])
+
+
+def summary(browser: httpx.Client) -> str:
+    """The map's text, without what stands between a colour and its number."""
+    return " ".join(browser.get("/map").text.split()).replace("</i>2", ">2")
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

@@ -4,7 +4,7 @@
 
 (() => {
   const POLL_MS = 15000;
-  const AGAIN_MS = 500;
+  const AGAIN_MS = 1000;
   const live = () => document.getElementById("live");
   if (!live()) return;
   if (matchMedia("(max-width: 800px)").matches) {
@@ -13,13 +13,13 @@
   }
   let busy = false;
   let wanted = null;
-  let pause = AGAIN_MS;
 
   async function refresh() {
     if (busy || wanted === null || document.hidden) return;
     if (live().contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) return;
     busy = true;
-    const told = wanted;
+    const version = wanted;
+    let stale = false;
     wanted = null;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
@@ -30,23 +30,22 @@
       if (answer.ok) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const fresh = page.getElementById("live");
-        if (fresh) exchange(fresh);
+        if (fresh) {
+          exchange(fresh);
+          stale = Number(fresh.dataset.version) < Number(version);
+        }
       }
-      again(told);
     } catch {
       // The extender is away; the events begin anew once it is back.
     } finally {
       busy = false;
     }
-  }
-
-  // The extender keeps a page for some time, so the answer may be older than what was told.
-  function again(told) {
-    if (Number(live().dataset.version) < Number(told)) {
-      setTimeout(() => tell(told), pause);
-      pause = Math.min(2 * pause, POLL_MS);
-    } else {
-      pause = AGAIN_MS;
+    if (wanted !== null) {
+      refresh(); // there was an event meanwhile
+    } else if (stale) {
+      // The extender shows a page for a while after something has changed, and tells that once.
+      wanted = version;
+      setTimeout(refresh, AGAIN_MS);
     }
   }
 
@@ -66,10 +65,8 @@
   }
 
   function tell(version) {
-    if (version !== live().dataset.version) {
-      wanted = version;
-      refresh();
-    }
+    wanted = version === live().dataset.version ? null : version;
+    refresh();
   }
 
   let polling = null;

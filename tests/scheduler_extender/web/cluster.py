@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 from scheduler_extender.state.cluster import Cluster
@@ -24,8 +23,8 @@ STARTED = 1_790_000_000.0
 class Building:
     """A cluster, and the nodes and pods that a test puts in."""
 
-    def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
-        self.cluster = Cluster(clock, Settings(stale_after=None))
+    def __init__(self) -> None:
+        self.cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
         self.cluster.budgets = ()
 
     def node(self, kind: str, name: str) -> NodeTopology:
