@@ -65,7 +65,8 @@ sbom: $(VENV)/dev.stamp          ## the packages of both images as CycloneDX bil
 sizes: $(VENV)/dev.stamp         ## how large the packages of both images are
 	$(BIN)/python -m requirements.sizes
 
-screenshots: $(VENV)/dev.stamp   ## every page of the map and the report, light and dark, wide and narrow (needs Chromium)
+screenshots: $(VENV)/dev.stamp   ## the map's pages, the report and the terminal, light and dark, wide and narrow (needs Chromium)
+	$(BIN)/python -m tests.documents.terminals $(OUT)/screenshots
 	$(BIN)/python -m tests.scheduler_extender.web.screenshots $(OUT)/screenshots
 
 axe: .cache/axe/package/axe.min.js ## axe-core, which judges in `make test` how the pages can be read (needs npm and Chromium)

@@ -6,7 +6,8 @@ not see the pages any more learns nothing from a stream that is still open.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 
 import anyio
 
@@ -35,32 +36,35 @@ class Listeners:
 
     @property
     def open(self) -> int:
-        """How many streams are open."""
+        """How many places are taken."""
         return self._open
 
     def close(self) -> None:
         """End every stream: the service stops."""
         self._closed = True
 
-    def stream(self) -> AsyncIterator[bytes]:
-        """A stream of events. Raises :class:`TooManyListenersError`."""
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A stream's place, from before its answer begins until nobody answers any more, whether
+        the stream ever begins or not. Raises :class:`TooManyListenersError`."""
         if self._open >= LISTENERS:
             raise TooManyListenersError
-        return self._events()
-
-    async def _events(self) -> AsyncIterator[bytes]:
         self._open += 1
         try:
-            told: int | None = None
-            for look in range(LIFE):
-                if self._closed:
-                    return
-                version = self._version()
-                if version != told:
-                    told = version
-                    yield b"data: %d\n\n" % version
-                elif look % ALIVE_EVERY == 0:
-                    yield b": alive\n\n"
-                await anyio.sleep(EVERY)
+            yield
         finally:
             self._open -= 1
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """A stream of events; the caller has a :meth:`place` for it."""
+        told: int | None = None
+        for look in range(LIFE):
+            if self._closed:
+                return
+            version = self._version()
+            if version != told:
+                told = version
+                yield b"data: %d\n\n" % version
+            elif look % ALIVE_EVERY == 0:
+                yield b": alive\n\n"
+            await anyio.sleep(EVERY)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from time import monotonic
 from typing import Any
 
+from scheduler_extender.explain import answers
 from scheduler_extender.files import podfile
 from scheduler_extender.state.capacity import Capacities, Capacity
 from scheduler_extender.state.cluster import Cluster
@@ -46,9 +46,9 @@ class BusyError(Exception):
 class Pages:
     """The pages over one cluster; any thread."""
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._clock = clock
+        self._clock = cluster.clock
         self._making = threading.Lock()
         self._asking = threading.Lock()
         self._states: dict[NodeName, tuple[NodeFacts, NodeState]] = {}
@@ -97,13 +97,14 @@ class Pages:
             asked = podfile.read(text)
         except podfile.PodFileError as error:
             return {"problem": str(error)}
-        outlook = outlook_of(
+        told = answers(
             self._cluster,
             self._cluster.cluster_facts(),
             asked.request,
-            self._view(),
             membership=asked.membership,
+            destinations=asked.destinations,
         )
+        outlook = outlook_of(told, asked.request, self._view(), asked.text)
         return {"outlook": outlook, "name": asked.name, "notes": asked.notes}
 
     def _page(self, key: Hashable, make: Callable[[int], str]) -> str:

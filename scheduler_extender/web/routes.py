@@ -9,6 +9,7 @@ import anyio.to_thread
 from fastapi import FastAPI, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from scheduler_extender.http.endpoint import BodyError, error_line, read
 from scheduler_extender.http.service import Service
@@ -130,12 +131,7 @@ def _pod_text(body: Body) -> str:
 def _add_rest(app: FastAPI, listeners: Listeners) -> None:
     @app.get(f"{PREFIX}/events", include_in_schema=False)
     async def events() -> Response:
-        try:
-            stream = listeners.stream()
-        except TooManyListenersError:
-            line = error_line("too many browsers listen: look again later")
-            return Response(line, 503, media_type="application/json")
-        return StreamingResponse(stream, media_type="text/event-stream")
+        return _Events(listeners)
 
     @app.get(f"{PREFIX}/static/{{name}}", include_in_schema=False)
     async def static(name: str) -> Response:
@@ -153,6 +149,25 @@ def _add_rest(app: FastAPI, listeners: Listeners) -> None:
         """Where a token is asked for, the door answers this path itself."""
         problem = "This port asks for no token here."
         return _problem("Nothing to sign in to", problem, 200, signed_in=False)
+
+
+class _Events(Response):
+    """A stream of events. It takes its place in the moment in which it is answered, and lets go of
+    it when the answer is over: also where the reader has gone before the first event."""
+
+    def __init__(self, listeners: Listeners) -> None:
+        super().__init__()
+        self._listeners = listeners
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._listeners.place():
+                events = self._listeners.events()
+                answer = StreamingResponse(events, media_type="text/event-stream")
+                await answer(scope, receive, send)
+        except TooManyListenersError:
+            line = error_line("too many browsers listen: look again later")
+            await Response(line, 503, media_type="application/json")(scope, receive, send)
 
 
 def _problem(heading: str, problem: str, status: int, *, signed_in: bool) -> HTMLResponse:

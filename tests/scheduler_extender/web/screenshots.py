@@ -30,16 +30,16 @@ SWEEP = tiny(
     seeds=(1, 2, 3, 4, 5),
 )
 """What the report tells of."""
-DOCS = {
-    "map": "map-light-1400",
-    "map-node": "node-light-1400",
-    "map-waiting-dark": "waiting-dark-1400",
-    "map-what-if": "what-if-taken-light-1400",
-    "map-narrow": "map-light-400",
-    "map-narrow-dark": "map-dark-400",
-    "report": "report-light-1400",
-}
-"""What docs/images has, and which screenshot it is."""
+DOCS = [
+    *(
+        f"{name}-{scheme}-{width}"
+        for name in ("map", "node", "waiting", "report")
+        for scheme in SCHEMES
+        for width in WIDTHS
+    ),
+    "what-if-taken-light-1400",
+]
+"""The screenshots that docs/images has."""
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 
 
@@ -74,9 +74,9 @@ def main(folder: Path, wanted: frozenset[str] = frozenset()) -> None:
 def for_docs() -> None:
     """Those of docs/images."""
     with tempfile.TemporaryDirectory() as made:
-        main(Path(made), frozenset(DOCS.values()))
-        for name, file in DOCS.items():
-            (IMAGES / f"{name}.png").write_bytes((Path(made) / f"{file}.png").read_bytes())
+        main(Path(made), frozenset(DOCS))
+        for name in DOCS:
+            (IMAGES / f"{name}.png").write_bytes((Path(made) / f"{name}.png").read_bytes())
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_a_form_of_our_own_is_answered(local: Running) -> None:
     headers = {"Origin": origin, "Sec-Fetch-Site": "same-origin"}
     answer = local.admin.post("/map/what-if", data={"pod": POD}, headers=headers)
     assert answer.status_code == 200
-    assert "1 of 1 nodes would take it" in answer.text
+    assert "1 of 1 node would take it" in answer.text
 
 
 @pytest.mark.parametrize(
