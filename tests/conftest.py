@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -28,3 +29,12 @@ def _no_thread_is_left() -> Iterator[None]:
         return sorted(t.name for t in new if not isinstance(t, threading._DummyThread))
 
     eventually(lambda: not left(), "the test's threads have ended", told=lambda: str(left()))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Programs that are started hear SIGINT, though whoever started the tests let it be ignored, as
+    a shell does for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

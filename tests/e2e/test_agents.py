@@ -237,8 +237,7 @@ def test_an_outage_of_the_api_server_ends_right(site: Site) -> None:
     site.real.control_plane.start_apiserver()
     site.real.until(lambda: site.holders("n1") == {"all": 8}, "all is shown")
     assert site.report("n1").sequence > before
-    for name in MACHINES:
-        assert site.ready(name)
+    site.real.until(lambda: all(map(site.ready, MACHINES)), "all records can be relied on")
     # The scheduler's own watches come back when they will, a minute later or so: not ours to wait.
     site.real.restart_scheduler()
     site.real.add_pod("probe", 0)

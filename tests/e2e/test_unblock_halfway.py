@@ -227,15 +227,6 @@ def test_nobody_is_evicted_any_more_once_the_place_is_gone(
         evicting.stop()
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Programs that are started hear SIGINT, though whoever started the tests let it be ignored, as
-    a shell does for what runs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_who_interrupts_it_is_told_what_was_done(
     real: RealCluster, scene: Scene, tmp_path: Path

@@ -74,6 +74,7 @@ def test_it_forwards_and_opens_until_the_port_breaks(folder: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_kubectl_too(folder: Path) -> None:
     kubectl(folder, f"{says(1)}\ntime.sleep(3600)")
     command = [sys.executable, "-m", "scheduler_extender", "map", "--open"]

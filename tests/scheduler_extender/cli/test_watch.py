@@ -37,6 +37,7 @@ def command(cluster: Cluster, *words: str) -> list[str]:
     return [sys.executable, "-m", "scheduler_extender", *words, "--watch", *config]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_names_of_waiting_pods_as_they_come_and_go(cluster: Cluster) -> None:
     words = command(cluster, "waiting", "-A", "-o", "name")
     cluster.pod(pod(8, name="first", uid="first"))

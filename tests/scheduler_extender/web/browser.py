@@ -143,9 +143,25 @@ def tab(folder: Path, *options: str) -> Iterator[Tab]:
         told = profile / "DevToolsActivePort"
         eventually(lambda: told.is_file() and told.read_text().strip())
         port = told.read_text().split()[0]
-        pages = httpx.get(f"http://127.0.0.1:{port}/json/list", trust_env=False).json()
-        address = next(each for each in pages if each["type"] == "page")["webSocketDebuggerUrl"]
-        with connect(address, proxy=None, max_size=None) as wire:
+        pages: list[str] = []
+
+        def has_a_page() -> list[str]:
+            """The port is open before there is one."""
+            answer = httpx.get(
+                f"http://127.0.0.1:{port}/json/list", trust_env=False, timeout=PATIENCE
+            )
+            found = (each for each in answer.json() if each["type"] == "page")
+            pages.extend(each["webSocketDebuggerUrl"] for each in found)
+            return pages
+
+        eventually(has_a_page, "the browser has a page")
+        with connect(
+            pages[0],
+            proxy=None,
+            max_size=None,
+            open_timeout=PATIENCE,
+            ping_interval=None,  # a browser that is slow is not gone
+        ) as wire:
             yield Tab(wire)
     finally:
         process.terminate()

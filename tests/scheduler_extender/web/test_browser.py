@@ -44,7 +44,7 @@ def browse(url: str, folder: Path, *options: str) -> tuple[str, str]:
             "--disable-gpu",
             "--enable-logging=stderr",
             f"--user-data-dir={folder / 'profile'}",
-            "--timeout=5000",
+            f"--timeout={PATIENCE / 2 * 1000:.0f}",
             *options,
             url,
         ],
