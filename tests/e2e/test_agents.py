@@ -168,8 +168,10 @@ def test_a_pod_that_rests_is_listed_and_an_agents_restart_forgets_nothing(site: 
     )
     site.real.put_report("n1", replace(before, idle=idle, observed_at=now.isoformat()))
     site.agents["n1"].start()
-    site.real.until(lambda: site.report("n1").sequence > before.sequence, "the next wrote")
-    assert site.report("n1").idle == idle
+    site.real.until(
+        lambda: (now := site.report("n1")).sequence > before.sequence and now.idle == idle,
+        "the next agent has it from the record",
+    )
     assert listed_idle(site) == ["default/rests"]
     assert "gpu_topology_agent_idle_since_timestamp_seconds{" in site.agents["n1"].metrics()
     site.agents["n1"].nvml.utilisation(2, 40)
