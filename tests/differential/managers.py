@@ -14,6 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.programs import fetching
+from tests.waiting import PATIENCE
+
 SOURCES = Path(__file__).parent / "kubelet"
 CACHE = Path(__file__).parents[2] / ".cache" / "differential"
 REQUIRE = "GPU_TOPOLOGY_REQUIRE_DIFFERENTIAL"
@@ -61,17 +64,14 @@ def _build(folder: Path, of: Path, names: Mapping[str, str]) -> None:
     # Without -buildvcs=false the build fails where git distrusts the owner of the checkout.
     flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
     for name, cgo in names.items():
-        done = subprocess.run(
+        done = fetching(
             [go, "build", *flags, "-o", str(fresh / name), f"./{name}"],
-            cwd=of,
-            env={**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": "-mod=readonly"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            of,
+            {**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": "-mod=readonly"},
         )
         if done.returncode != 0:
             shutil.rmtree(fresh, ignore_errors=True)
-            tail = done.stdout.decode(errors="replace")[-2000:]
-            raise ManagersUnavailable(f"go build failed: {tail}")
+            raise ManagersUnavailable(f"go build failed: {done.stderr[-2000:]}")
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
 
@@ -139,6 +139,6 @@ class Managers:
         if self._child is not None:
             assert self._child.stdin is not None and self._child.stdout is not None  # noqa: PT018
             self._child.stdin.close()
-            self._child.wait(60)
+            self._child.wait(PATIENCE)
             self._child.stdout.close()
             self._child = None

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.differential.managers import ManagersFailed, programs
+from tests.waiting import PATIENCE
 
 SOURCES = Path(__file__).parent / "plugin"
 VERSION = "v0.19.3"
@@ -43,7 +44,7 @@ class NvidiaPlugin:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._child.communicate(timeout=60)
+        self._child.communicate(timeout=PATIENCE)
 
     def begin(
         self, units: Iterable[tuple[str, str]], strategy: str, replicas: int, *, fails_many: bool
