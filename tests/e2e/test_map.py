@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,12 +98,15 @@ def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(
             last = next(versions)
 
             def news(path: str, words: str) -> None:
-                """The stream tells of a version in which the page says so."""
+                """The stream tells of a version in which the page says so. A page is shown for a
+                moment after something has changed."""
                 nonlocal last
                 while words not in other.get(path).text:
                     version = next(versions)
                     assert version != last
                     last = version
+                    told = int(version.removeprefix("data: "))
+                    real.until(lambda: version_of(other.get(path).text) >= told, "it has rested")  # noqa: B023
 
             assert "on its way" not in other.get("/map/nodes/bridged").text
             pod = real.add_pod("pair", 2, NVLINK)
@@ -113,11 +117,21 @@ def test_events_tell_of_a_pod_that_is_placed_and_the_pages_show_it(
             )
             real.put_report("bridged", Report("boot", 2, allocations=(held,)))
             news("/map/nodes/bridged", "<td>has its GPUs</td>")
-            assert ">2 kept</span>" in " ".join(other.get("/map").text.split()).replace(
-                "</i>2", ">2"
-            )
+            real.until(lambda: ">2 kept</span>" in summary(other), "the map counts its GPUs")
             real.add_pod("quad", 4, NVLINK)
             news("/map/waiting", "default/quad")
+
+
+def version_of(page: str) -> int:
+    """As of which version of the cluster a page was made."""
+    found = re.search(r'data-version="(\d+)"', page)
+    assert found is not None
+    return int(found[1])
+
+
+def summary(browser: httpx.Client) -> str:
+    """The map's text, without what stands between a colour and its number."""
+    return " ".join(browser.get("/map").text.split()).replace("</i>2", ">2")
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

@@ -4,6 +4,7 @@
 
 (() => {
   const POLL_MS = 15000;
+  const AGAIN_MS = 1000;
   const live = () => document.getElementById("live");
   if (!live()) return;
   if (matchMedia("(max-width: 800px)").matches) {
@@ -17,6 +18,8 @@
     if (busy || wanted === null || document.hidden) return;
     if (live().contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) return;
     busy = true;
+    const version = wanted;
+    let stale = false;
     wanted = null;
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
@@ -27,12 +30,22 @@
       if (answer.ok) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         const fresh = page.getElementById("live");
-        if (fresh) exchange(fresh);
+        if (fresh) {
+          exchange(fresh);
+          stale = Number(fresh.dataset.version) < Number(version);
+        }
       }
     } catch {
       // The extender is away; the events begin anew once it is back.
     } finally {
       busy = false;
+    }
+    if (wanted !== null) {
+      refresh(); // there was an event meanwhile
+    } else if (stale) {
+      // The extender shows a page for a while after something has changed, and tells that once.
+      wanted = version;
+      setTimeout(refresh, AGAIN_MS);
     }
   }
 
@@ -52,10 +65,8 @@
   }
 
   function tell(version) {
-    if (version !== live().dataset.version) {
-      wanted = version;
-      refresh();
-    }
+    wanted = version === live().dataset.version ? null : version;
+    refresh();
   }
 
   let polling = null;

@@ -6,7 +6,8 @@ Needs Chromium; without it the tests are skipped.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.serving import in_memory, in_thread
+from scheduler_extender.web.pages import Pages
 from tests.scheduler_extender.web.browser import BROWSER, tab
 from tests.scheduler_extender.web.cluster import Building, small
 from tests.waiting import PATIENCE, eventually
@@ -80,6 +82,41 @@ def test_the_page_follows_the_cluster_and_keeps_what_the_reader_does(
         assert page.value("window.same"), "the page was not loaded again"
         assert page.value("document.querySelector('.legend').open") is False
         assert page.value("document.querySelector('input[name=name]').value") == "half written"
+
+
+class Rests:
+    """Shows browsers the first page that was made, as while a page rests, until it is told to end.
+
+    A page over many nodes, or on a slow machine, is shown for a while after something has changed.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.over = threading.Event()
+        self.looks = 0
+        self._first: dict[Hashable, str] = {}
+        made = Pages._page
+
+        def shown(pages: Pages, key: Hashable, make: Callable[[int], str]) -> str:
+            text = made(pages, key, make)
+            self.looks += 1
+            return text if self.over.is_set() else self._first.setdefault(key, text)
+
+        monkeypatch.setattr(Pages, "_page", shown)
+
+
+def test_what_changes_while_a_page_rests_is_shown_when_it_has(
+    address: str, made: Building, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is one event: whoever fetches the old page then has to come again."""
+    rests = Rests(monkeypatch)
+    with tab(tmp_path) as page:
+        page.open(f"{address}/map")
+        looks = rests.looks
+        made.node("l40s-4", "node-of-a-rest")
+        eventually(lambda: rests.looks > looks, "the browser has fetched the old page")
+        assert not page.value("document.body.innerText.includes('node-of-a-rest')")
+        rests.over.set()
+        eventually(lambda: page.value("document.body.innerText.includes('node-of-a-rest')"))
 
 
 def test_the_pages_fit_a_narrow_screen(address: str, tmp_path: Path) -> None:
