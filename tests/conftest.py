@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -10,8 +12,16 @@ from hypothesis import HealthCheck, settings
 
 from tests.waiting import eventually
 
+EXPLORES = "GPU_TOPOLOGY_EXPLORE"
+"""Where this is set, property tests try other examples in each run."""
+
+# Else they try the same ones: what CI says of a change does not hang on what it drew. Other
+# examples are what `make fuzz` is for.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    derandomize=EXPLORES not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
 
@@ -28,3 +38,12 @@ def _no_thread_is_left() -> Iterator[None]:
         return sorted(t.name for t in new if not isinstance(t, threading._DummyThread))
 
     eventually(lambda: not left(), "the test's threads have ended", told=lambda: str(left()))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Programs that are started hear SIGINT, though whoever started the tests let it be ignored, as
+    a shell does for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

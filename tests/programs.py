@@ -7,6 +7,7 @@ import secrets
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,10 @@ PORTS = range(20_000 + _WORKER, 30_000, _WORKERS)
 """Ports below those that Linux gives to whoever asks for any (32768 and up), those of this process
 of the tests."""
 _given: set[int] = set()
+TRIES = 3
+"""How often a command is run that needs the network, which may fail for a moment."""
+AGAIN = 10.0
+"""Seconds between two tries."""
 
 
 @contextmanager
@@ -61,3 +66,20 @@ def free_port() -> int:
             if port not in _given:
                 _given.add(port)
                 return port
+
+
+def fetching(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that may fetch something; where it fails, up to :data:`TRIES` times.
+
+    Caches are empty in CI, and one answer of a proxy that does not come would cost the whole run.
+    """
+    for left in reversed(range(TRIES)):
+        done = subprocess.run(
+            command, cwd=cwd, env=env, capture_output=True, text=True, errors="replace", check=False
+        )
+        if done.returncode == 0 or not left:
+            break
+        time.sleep(AGAIN)
+    return done

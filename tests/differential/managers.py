@@ -14,6 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.programs import fetching
+from tests.waiting import PATIENCE
+
 SOURCES = Path(__file__).parent / "kubelet"
 CACHE = Path(__file__).parents[2] / ".cache" / "differential"
 REQUIRE = "GPU_TOPOLOGY_REQUIRE_DIFFERENTIAL"
@@ -60,16 +63,13 @@ def go_build(of: Path, name: str, into: Path, cgo: str, *flags: str) -> None:
         raise ManagersUnavailable("there is no C compiler, and NVIDIA's code binds to NVML")
     # Without -buildvcs=false the build fails where git distrusts the owner of the checkout.
     usual = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
-    done = subprocess.run(
+    done = fetching(
         [go, "build", *usual, *flags, "-o", str(into), f"./{name}"],
-        cwd=of,
-        env={**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        of,
+        {**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": ""},
     )
     if done.returncode != 0:
-        tail = done.stdout.decode(errors="replace")[-2000:]
-        raise ManagersUnavailable(f"go build failed: {tail}")
+        raise ManagersUnavailable(f"go build failed: {done.stderr[-2000:]}")
 
 
 def _build(folder: Path, of: Path, names: Mapping[str, str]) -> None:
@@ -147,6 +147,6 @@ class Managers:
         if self._child is not None:
             assert self._child.stdin is not None and self._child.stdout is not None  # noqa: PT018
             self._child.stdin.close()
-            self._child.wait(60)
+            self._child.wait(PATIENCE)
             self._child.stdout.close()
             self._child = None

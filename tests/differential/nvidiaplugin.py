@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.differential.managers import ManagersFailed, ManagersUnavailable, go_build, programs
+from tests.waiting import PATIENCE
 
 SOURCES = Path(__file__).parent / "plugin"
 MODULE = "github.com/NVIDIA/k8s-device-plugin"
@@ -77,7 +78,7 @@ class Answering:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._child.communicate(timeout=60)
+        self._child.communicate(timeout=PATIENCE)
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a line. Raises ManagersFailed where the program has ended."""

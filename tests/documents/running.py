@@ -47,7 +47,9 @@ def checkout(folder: Path) -> Path:
     """
     found = folder / "gpu-topology"
     found.mkdir()
-    shutil.copytree(ROOT / "manifests", found / "manifests")
+    # Python writes there while another process of the tests copies.
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "manifests", found / "manifests", ignore=unwanted)
     for name in LINKED:
         (found / name).symlink_to(ROOT / name)
     (found / ".venv").symlink_to(BINARIES.parent)

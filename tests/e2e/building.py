@@ -12,12 +12,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.programs import fetching
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent.parent / ".cache"
@@ -93,17 +94,14 @@ class ProgramSet:
         started = time.monotonic()
         # Without -buildvcs=false the build fails where git distrusts the owner of the checkout.
         flags = ("-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {self.stamp}")
-        done = subprocess.run(
+        done = fetching(
             [go, "build", *flags, "-o", f"{fresh}/", *self.packages],
-            cwd=self.module,
-            env={**os.environ, "CGO_ENABLED": f"{self.cgo:d}", "GOFLAGS": "-mod=readonly"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            self.module,
+            {**os.environ, "CGO_ENABLED": f"{self.cgo:d}", "GOFLAGS": "-mod=readonly"},
         )
         if done.returncode != 0:
             shutil.rmtree(fresh, ignore_errors=True)
-            tail = done.stdout.decode(errors="replace")[-2000:]
-            raise ProgramsUnavailable(f"go build failed: {tail}")
+            raise ProgramsUnavailable(f"go build failed: {done.stderr[-2000:]}")
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
         print(f"built in {time.monotonic() - started:.0f} s", file=sys.stderr)
@@ -126,7 +124,7 @@ class Source:
         """The folder of its files, which is had once. Raises :class:`ProgramsUnavailable`."""
         go = _go(self.path)
         command = [go, "mod", "download", "-json", f"{self.path}@{self.version}"]
-        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+        done = fetching(command, HERE)
         found = json.loads(done.stdout) if done.stdout else {}
         if done.returncode != 0 or "Dir" not in found:
             why = found.get("Error") or done.stderr

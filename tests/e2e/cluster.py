@@ -324,6 +324,17 @@ class RealCluster:
         answer = self.api.delete(f"{PODS}/{name}", params={"gracePeriodSeconds": 0})
         assert answer.is_success or answer.status_code == HTTPStatus.NOT_FOUND, answer.text
 
+    def told(self, *names: str, namespace: str = "default") -> None:
+        """Wait until kube-scheduler has heard that these pods are bound: :meth:`calls` counts their
+        binds from then on. A pod has its node before its bind is answered."""
+        events = f"/api/v1/namespaces/{namespace}/events"
+
+        def left() -> list[str]:
+            found = self.api.get(events, params={"fieldSelector": "reason=Scheduled"}).json()
+            return sorted(set(names) - {e["involvedObject"]["name"] for e in found["items"]})
+
+        self.until(lambda: not left(), f"kube-scheduler knows that {names} are bound")
+
     def calls(self, verb: str) -> int:
         """How many requests for a verb the extender has answered, whatever the answer."""
         total = 0.0

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,14 @@ def clients(plane: ControlPlane) -> Iterator[Clients]:
     """The admin, the agents by node, and the agents' account without a node."""
     plane.add_issued("nowhere", agentidentity.unbound_token(plane))
     with ExitStack() as stack:
-        yield {
+        found = {
             "admin": stack.enter_context(plane.client()),
             "nowhere": stack.enter_context(plane.client("nowhere")),
             **{n: stack.enter_context(agentidentity.client(plane, n)) for n in NODES},
         }
+        for what in (RECORD, f"{RECORD}/status"):
+            eventually(partial(may, found["n1"], what, "delete"), "the wider rights are there")
+        yield found
 
 
 @pytest.fixture

@@ -168,8 +168,10 @@ def test_a_pod_that_rests_is_listed_and_an_agents_restart_forgets_nothing(site: 
     )
     site.real.put_report("n1", replace(before, idle=idle, observed_at=now.isoformat()))
     site.agents["n1"].start()
-    site.real.until(lambda: site.report("n1").sequence > before.sequence, "the next wrote")
-    assert site.report("n1").idle == idle
+    site.real.until(
+        lambda: (now := site.report("n1")).sequence > before.sequence and now.idle == idle,
+        "the next agent has it from the record",
+    )
     assert listed_idle(site) == ["default/rests"]
     assert "gpu_topology_agent_idle_since_timestamp_seconds{" in site.agents["n1"].metrics()
     site.agents["n1"].nvml.utilisation(2, 40)
@@ -237,8 +239,7 @@ def test_an_outage_of_the_api_server_ends_right(site: Site) -> None:
     site.real.control_plane.start_apiserver()
     site.real.until(lambda: site.holders("n1") == {"all": 8}, "all is shown")
     assert site.report("n1").sequence > before
-    for name in MACHINES:
-        assert site.ready(name)
+    site.real.until(lambda: all(map(site.ready, MACHINES)), "all records can be relied on")
     # The scheduler's own watches come back when they will, a minute later or so: not ours to wait.
     site.real.restart_scheduler()
     site.real.add_pod("probe", 0)

@@ -127,8 +127,12 @@ def test_a_restarted_kubelet_and_a_killed_agent_release_nobody(real_nodes: RealN
     until(lambda: "nvml_up 1.0" in _metrics(real_nodes), "the agent is back")
     agent.kill()
     kubelet.restart_kubelet()
+    last = codec.decode_report(real_nodes.cluster.record(NODE)["status"]).sequence
     agent.start()
-    until(lambda: real_nodes.ready(NODE), "the record is ready")
+    until(
+        lambda: real_nodes.ready(NODE) and real_nodes.follower.reports[NODE][-1].sequence > last,
+        "the next agent has published",
+    )
     time.sleep(3)
 
     later = real_nodes.follower.reports[NODE][seen:]

@@ -191,9 +191,10 @@ def test_a_gang_goes_to_one_rack(
             real.create(PODS, member(f"{name}-{i}", name, 4, RACK))
     homes = {name: {real.node_of(pod) for pod in pods[name]} for name in names}
     assert sorted(map(sorted, homes.values())) == sorted(RACKS.values())
-    calls = about(witness, [*pods["red"], *pods["blue"]], "bind")
-    assert [call.error for call in calls] == [""] * 8
-    removed(real, kubelets, [*pods["red"], *pods["blue"]])
+    both = [*pods["red"], *pods["blue"]]
+    real.until(lambda: witness.bound(both), "every bind is answered")
+    assert [call.error for call in about(witness, both, "bind")] == [""] * 8
+    removed(real, kubelets, both)
 
 
 def test_a_gang_does_not_preempt(

@@ -101,6 +101,7 @@ def test_a_gang_fills_a_rack_and_no_bind_is_refused(real: RealCluster) -> None:
     names = gang(real, "rack", 9, 4, {**NVLINK, "group-size": "9", "group-domain": "nvlink-domain"})
     nodes = {real.node_of(name) for name in names}
     assert nodes in (set(TRAYS["east"]), set(TRAYS["west"]))
+    real.told(*names)
     assert real.calls("bind") == before + 9
     assert refused_binds(real) == 0
 
@@ -121,6 +122,7 @@ def test_pairs_share_a_machine_on_which_all_gpus_are_linked(real: RealCluster, s
     names = gang(real, f"pairs-{size}", size, 2, ours)
     for name in names:
         real.node_of(name)
+    real.told(*names)
     assert real.calls("bind") == before + size
     assert refused_binds(real) == 0
 

@@ -6,6 +6,7 @@ Kubelets and agents are emulated; everything between a pod's creation and its Bi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import pytest
@@ -111,6 +112,21 @@ def remove(real: RealCluster, kubelets: Kubelets, names: list[str]) -> None:
     real.until(nobody, f"{names} have let go")
 
 
+def closed(real: RealCluster, node: str) -> None:
+    """Wait until kube-scheduler has heard that a node is cordoned; it hears of pods elsewhere."""
+    numbers = count()
+
+    def keeps_out() -> bool:
+        name = f"asks-{node}-{next(numbers)}"
+        real.add_pod(name, 0, nodeSelector={"kubernetes.io/hostname": node})
+        real.until(lambda: real.pod(name)["status"].get("conditions"), f"{name} is looked at")
+        kept_out = not real.pod(name)["spec"].get("nodeName")
+        real.remove_pod(name)
+        return kept_out
+
+    real.until(keeps_out, f"{node} takes no pod any more")
+
+
 def unbound(real: RealCluster, names: list[str]) -> list[str]:
     return [name for name in names if not real.pod(name)["spec"].get("nodeName")]
 
@@ -200,7 +216,7 @@ def test_a_rack_that_loses_a_tray_takes_no_more_of_the_group(
     taken = {real.node_of("lost-0"), real.node_of("lost-1")}
     broken = next(tray for tray in TRAYS[home] if tray not in taken)
     real.kubectl("cordon", broken)
-    real.until(lambda: real.record(broken), "the tray is there")
+    closed(real, broken)
     add(real, "lost-2", 4, {**RACK, "group": "lost", "group-size": "18"})
     message = real.unschedulable("lost-2")
     assert f"15 {NO_LONGER.reason}" in message

@@ -15,6 +15,7 @@ from tests.e2e.cluster import RealCluster
 from tests.e2e.controlplane import Process
 from tests.e2e.heldnode import HeldNode
 from tests.e2e.unblocking import unblock, words_of
+from tests.waiting import PATIENCE
 from topology.machines import machine
 
 pytestmark = pytest.mark.e2e
@@ -45,7 +46,7 @@ def real(
 
 
 def may(real: RealCluster, user: str, *rules: dict[str, list[str]]) -> None:
-    """Give a user rights."""
+    """Give a user rights, and wait until the API server has heard of them."""
     group = "rbac.authorization.k8s.io"
     name = f"{user}-{time.monotonic_ns()}"
     base = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
@@ -53,6 +54,29 @@ def may(real: RealCluster, user: str, *rules: dict[str, list[str]]) -> None:
     reference = {"kind": "ClusterRole", "name": name, "apiGroup": group}
     bound = {"subjects": [{"kind": "User", "name": user, "apiGroup": group}], "roleRef": reference}
     real.create(f"{RBAC}/clusterrolebindings", {**base, "kind": "ClusterRoleBinding", **bound})
+    real.until(
+        lambda: all(_is_allowed(real, user, rule) for rule in rules), f"{user} has its rights"
+    )
+
+
+def _is_allowed(real: RealCluster, user: str, rule: dict[str, list[str]]) -> bool:
+    """Whether a user may do the first thing that a rule grants."""
+    resource, _, part = rule["resources"][0].partition("/")
+    asked = {
+        "group": rule["apiGroups"][0],
+        "resource": resource,
+        "subresource": part,
+        "verb": rule["verbs"][0],
+        "namespace": "default",
+        "name": rule.get("resourceNames", [""])[0],
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": asked},
+    }
+    answer = real.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(answer["status"]["allowed"])
 
 
 class Scene:
@@ -227,21 +251,12 @@ def test_nobody_is_evicted_any_more_once_the_place_is_gone(
         evicting.stop()
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Programs that are started hear SIGINT, though whoever started the tests let it be ignored, as
-    a shell does for what runs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_who_interrupts_it_is_told_what_was_done(
     real: RealCluster, scene: Scene, tmp_path: Path
 ) -> None:
     evicting = waits_for_a_budget(real, scene, tmp_path)
-    evicting.stop(signal.SIGINT)
+    evicting.stop(signal.SIGINT, PATIENCE)
     assert f"1 of 2 evicted; {scene.name} keeps the place" in evicting.text()
     assert scene.kept()
     assert scene.node.evicted() == [scene.first]

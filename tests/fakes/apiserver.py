@@ -798,7 +798,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         api = self.server.api
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        size = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(size)
+        if len(body) < size:  # the client is gone in the middle: this is no request
+            self.close_connection = True
+            return
         url = urlsplit(self.path)
         request = Request(
             self.command,

@@ -72,7 +72,9 @@ def test_the_dashboard() -> None:
 
 def test_the_component_finds_the_agents(tmp_path: Path) -> None:
     overlay = tmp_path / "overlay"
-    shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
+    # Python writes there while another process of the tests copies.
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "manifests", tmp_path / "manifests", ignore=unwanted)
     overlay.mkdir()
     words = {"resources": ["../manifests/agent"], "components": ["../manifests/monitoring/agent"]}
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(words))

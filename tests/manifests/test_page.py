@@ -52,7 +52,9 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
     assert [first.index(word) for word in order] == sorted(first.index(word) for word in order)
     # Docker and the cluster are not here: what they are told is written down instead.
     checkout, tools = tmp_path / "checkout", tmp_path / "bin"
-    shutil.copytree(ROOT / "manifests", checkout / "manifests")
+    # Python writes there while another process of the tests copies.
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "manifests", checkout / "manifests", ignore=unwanted)
     tools.mkdir()
     for name in ("docker", "kubectl"):
         (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/said\n')

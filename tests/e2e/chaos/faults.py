@@ -67,6 +67,8 @@ class Faults:
         self._rng = random.Random(seed)
         self._broken: list[_Broken] = []
         self._next = time.monotonic() + 2.0
+        self.has_ended_a_leader = False
+        """Whether somebody has had to begin a term since."""
 
     def step(self) -> None:
         """Mend what is due, and break something if it is time."""
@@ -109,9 +111,13 @@ class Faults:
         cluster = self._world.cluster
         plane, service = cluster.control_plane, cluster.service
         match name:
-            case "kill the leader" | "kill the standby":
+            case "kill the standby":
+                return self._ended(replica, signal.SIGKILL)
+            case "kill the leader":
+                self.has_ended_a_leader = True
                 return self._ended(replica, signal.SIGKILL)
             case "end the leader politely":
+                self.has_ended_a_leader = True
                 return self._ended(replica, signal.SIGTERM)
             case "pause the leader" | "pause the standby":
                 replica.pause()

@@ -22,6 +22,7 @@ from tests.e2e.chaos.replicas import ReplicatedCluster
 from tests.e2e.chaos.workload import Workload
 from tests.e2e.chaos.worlds import CUT_OFF, OVER, World, judged, kept_at, world
 from tests.e2e.cluster import PODS
+from tests.waiting import FOREVER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings(CUT_OFF)]
 
@@ -84,7 +85,11 @@ def _broken_for(told: World, until: float) -> None:
     plane = told.cluster.control_plane
     with Workload(plane, told.history, SEED, RATE, seconds=RUNS) as workload:
         try:
-            while time.monotonic() < until and workload.error is None:
+            # On a slow machine so few things may break that nobody has had to take over.
+            while workload.error is None and (
+                time.monotonic() < until
+                or (not faults.has_ended_a_leader and time.monotonic() < until + FOREVER)
+            ):
                 faults.step()
                 if time.monotonic() >= looked + TAKEN_DOWN and faults.all_well:
                     told.cluster.take_down(told.history)

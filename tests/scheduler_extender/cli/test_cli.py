@@ -401,8 +401,8 @@ def test_the_extender_serves_a_file_and_stops_when_told() -> None:
         told = json.loads(child.stderr.readline())
         assert told["event"] == "serving"
         url = told["scheduler"].removesuffix("/scheduler")
-        assert httpx.get(f"{url}/readyz", timeout=PATIENCE).status_code == 200
-        assert len(httpx.get(told["admin"], timeout=PATIENCE).json()) == 8
+        assert httpx.get(f"{url}/readyz", timeout=PATIENCE, trust_env=False).status_code == 200
+        assert len(httpx.get(told["admin"], timeout=PATIENCE, trust_env=False).json()) == 8
         child.terminate()
         assert child.wait(PATIENCE) == 0
 
@@ -417,7 +417,8 @@ def test_plain_http_outside_loopback_is_said_loudly() -> None:
         assert told["event"].startswith("plain HTTP: everybody who reaches port")
         serving = json.loads(child.stderr.readline())
         admin = serving["admin"].replace("0.0.0.0", "127.0.0.1")
-        assert httpx.get(admin, timeout=PATIENCE).status_code == 503  # nobody judges tokens here
+        answer = httpx.get(admin, timeout=PATIENCE, trust_env=False)
+        assert answer.status_code == 503  # nobody judges tokens here
 
 
 def test_check_calls_things_by_their_name(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.commands import Done, asked
 from tests.nodes import pcie, switched
 from tests.programs import started
 from tests.scheduler_extender.serving import running
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 KUBECTL = """#!{python}
 import os, pathlib, sys, time
@@ -25,8 +25,10 @@ pathlib.Path({folder!r}, "pid").write_text(str(os.getpid()))
 {does}
 """
 BROWSER = """#!/bin/sh
-echo "$1" > {folder}/opened
+echo "$1" > {folder}/half
+mv {folder}/half {folder}/opened
 """
+"""Whoever sees the file sees all of it."""
 
 
 @pytest.fixture
@@ -72,13 +74,14 @@ def test_it_forwards_and_opens_until_the_port_breaks(folder: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_kubectl_too(folder: Path) -> None:
     kubectl(folder, f"{says(1)}\ntime.sleep(3600)")
     command = [sys.executable, "-m", "scheduler_extender", "map", "--open"]
     with started(command) as child:
         eventually(lambda: (folder / "opened").exists(), "the browser was started")
         child.send_signal(signal.SIGINT)
-        assert child.wait(60) == 130
+        assert child.wait(PATIENCE) == 130
     pid = int((folder / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

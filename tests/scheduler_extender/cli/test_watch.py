@@ -17,6 +17,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.programs import started
 from tests.scheduler_extender.cli.kubecluster import Cluster
+from tests.waiting import PATIENCE
 from topology.machines import machine
 
 PCIE = machine("l40s-4").topology("serve-01")
@@ -36,6 +37,7 @@ def command(cluster: Cluster, *words: str) -> list[str]:
     return [sys.executable, "-m", "scheduler_extender", *words, "--watch", *config]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_names_of_waiting_pods_as_they_come_and_go(cluster: Cluster) -> None:
     words = command(cluster, "waiting", "-A", "-o", "name")
     cluster.pod(pod(8, name="first", uid="first"))
@@ -47,7 +49,7 @@ def test_names_of_waiting_pods_as_they_come_and_go(cluster: Cluster) -> None:
         cluster.fake.remove("/api/v1/namespaces/team-a/pods/first")
         assert child.stdout.readline() == "pod/second\n"
         child.send_signal(signal.SIGINT)
-        assert child.wait(60) == 130
+        assert child.wait(PATIENCE) == 130
         assert child.stderr is not None
         assert child.stderr.read() == ""
 

@@ -99,11 +99,16 @@ def test_a_connection_without_a_request_is_closed(port: int) -> None:
     with (
         running(NODE, limits=replace(UNHURRIED, idle_seconds=1.0)) as service,
         connected(service.ports[port]) as silent,
-        connected(service.ports[port]) as served,
     ):
-        served.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert everything(silent) == b""
-        assert everything(served).endswith(b'{"status":"ok"}')
+
+        def is_served() -> bool:
+            """If it asks in time; a slow machine may stand still between the two."""
+            with connected(service.ports[port]) as served:
+                served.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                return everything(served).endswith(b'{"status":"ok"}')
+
+        eventually(is_served, "a connection is closed after its request is answered")
 
 
 @PORTS

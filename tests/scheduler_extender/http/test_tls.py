@@ -258,12 +258,19 @@ def test_files_that_cannot_be_used_change_nothing_and_are_told(
     before = files.tls.certificate.read_bytes(), files.tls.key.read_bytes()
     assert callable(breaks)
     breaks(files)
+    told = ""
+
+    def is_told() -> bool:
+        """A look in the middle of a write tells of that first, and then of what came of it."""
+        nonlocal told
+        told += capsys.readouterr().out
+        return said in told
+
+    eventually(is_told, f"it says {said!r}", told=lambda: told)
+    assert "changed TLS files cannot be used" in told
     eventually(lambda: shown(service, "tls_reload_failing") == 1)
     assert shown(service, "tls_reloads_failed_total") >= 1
     assert ask(service, scheduler()) == 200
-    told = capsys.readouterr().out
-    assert "changed TLS files cannot be used" in told
-    assert said in told
     files.tls.certificate.write_bytes(before[0])
     files.tls.key.write_bytes(before[1])
     files.write(CA)

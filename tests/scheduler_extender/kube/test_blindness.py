@@ -162,9 +162,10 @@ def test_lists_do_not_make_up_for_a_watch_that_is_refused(
     fake.end_streams()
     lists = pods.state.lists
     eventually(lambda: pods.state.lists >= lists + 2 and pods.state.failures > 0)
+    # All streams were ended, and the others come back when they have waited for a moment.
+    eventually(lambda: [w.name for w in found.watches() if w.failing] == ["pods"])
     skew[0] = FAILING_AFTER
     assert cluster.blind()
-    assert [w.name for w in found.watches() if w.failing] == ["pods"]
     fake.allow()
     eventually(lambda: not any(w.failing for w in found.watches()))
     assert not cluster.blind()

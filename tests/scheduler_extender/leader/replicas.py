@@ -8,19 +8,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
 from scheduler_extender.kube.bindable import OwnPod
 from scheduler_extender.leader.address import Address
-from scheduler_extender.leader.leader import Leader, Replication
+from scheduler_extender.leader.leader import Leader, Replication, boot_clock
 from scheduler_extender.serving import in_thread, replica_service
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import switched
 from tests.scheduler_extender.serving import UNHURRIED
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import FOREVER, PATIENCE, eventually
 from topology.codec import encode
 from topology.core.devices import DeviceId
 from topology.core.report import Report
@@ -32,6 +33,11 @@ LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/gpu-topolog
 SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/gpu-topology-leader-ipv4"
 NODE = switched()
 NAME = str(NODE.name)
+RENEWED_EVERY = 0.4
+"""Seconds between two renewals: so often as for a Lease of two seconds."""
+STANDS_BACK = 4.0
+"""Seconds for which a replica that could not take over leaves it to the others."""
+LEADER = "scheduler_extender.leader.leader"
 
 
 @dataclass
@@ -48,11 +54,8 @@ class Replica:
         return self.http.post(f"/scheduler/{verb}", json=body)
 
     def passes(self, pod: dict[str, Any]) -> bool:
-        """Whether filter lets the pod onto the node; not while this replica does not lead: on a
-        slow machine its Lease may run out for a moment."""
+        """Whether filter lets the pod onto the node."""
         answer = self.post("filter", {"Pod": pod, "Nodes": None, "NodeNames": [NAME]})
-        if answer.status_code == 503:
-            return False
         assert answer.status_code == 200, answer.text
         return bool(answer.json()["NodeNames"])
 
@@ -71,16 +74,25 @@ class Replica:
     def leads(self) -> bool:
         return self.leader.leads()
 
+    def holds(self) -> bool:
+        """Whether the Lease names it, if perhaps it does not lead yet."""
+        return self.leader._election.holds
+
     def cut_off(self) -> None:
         """From now on it reaches the API server no more: as good as dead, but for what it sent."""
         self.api.close()
 
 
 class World:
-    """A fake API server with one node of four GPUs, and replicas that come and go."""
+    """A fake API server with one node of four GPUs, and replicas that come and go.
+
+    Their Leases last for longer than any test: on a slow machine a Lease of two seconds would run
+    out while its holder is well. Where a test is about its end, :meth:`succeeds` moves the clock.
+    """
 
     def __init__(self, fake: FakeApiServer, folder: Path, stack: ExitStack) -> None:
         self.fake = fake
+        self._ahead = 0.0
         self._kubeconfig = fake.write_kubeconfig(folder / "kubeconfig")
         self._stack = stack
         allocatable = {"nvidia.com/gpu": "4"}
@@ -92,7 +104,7 @@ class World:
         record = encode(NODE, Report("boot", 1, allocatable=uuids))
         self.fake.put(f"/apis/gpu-topology.io/v1alpha1/gputopologies/{NAME}", plain(record))
 
-    def replica(self, name: str, seconds: float = 2.0) -> Replica:
+    def replica(self, name: str) -> Replica:
         """Start a replica and wait until it has read everything."""
         self.fake.put(
             f"{PODS}/{NAMESPACE}/pods/{name}",
@@ -101,10 +113,33 @@ class World:
         api = ApiServer.from_kubeconfig(self._kubeconfig)
         own = OwnPod(NAMESPACE, name)
         address = Address(f"10.0.0.{len(name)}", 8888, "gpu-topology")
-        replication = Replication(own, seconds=seconds, address=address)
+        replication = Replication(own, seconds=FOREVER, address=address)
         found = self._stack.enter_context(_running(name, api, replication))
+        found.leader._clock = self.clock
         eventually(lambda: found.http.get("/readyz").status_code == 200, "it is ready")
         return found
+
+    def clock(self) -> float:
+        """The seconds by which Leases run out."""
+        return boot_clock() + self._ahead
+
+    def succeeds(self, heir: Replica) -> None:
+        """Wait until the heir leads, since the Lease that it has seen has run out.
+
+        Whoever led before renews it no more, but for what is on its way: after that it runs out
+        once more.
+        """
+        ran_out = ""
+
+        def leads() -> bool:
+            nonlocal ran_out
+            version, seen = self.lease()["metadata"]["resourceVersion"], heir.leader._election.lease
+            if seen is not None and seen.version == version != ran_out and not heir.holds():
+                self._ahead += 2 * FOREVER
+                ran_out = version
+            return heir.leads()
+
+        eventually(leads, f"{heir.name} leads")
 
     def create(self, pod: dict[str, Any]) -> dict[str, Any]:
         meta = pod["metadata"]
@@ -121,7 +156,12 @@ class World:
 
 @contextmanager
 def world(folder: Path) -> Iterator[World]:
-    with FakeApiServer() as fake, ExitStack() as stack:
+    with (
+        patch(f"{LEADER}.RENEWALS", FOREVER / RENEWED_EVERY),
+        patch(f"{LEADER}.STANDS_BACK", STANDS_BACK / FOREVER),
+        FakeApiServer() as fake,
+        ExitStack() as stack,
+    ):
         yield World(fake, folder, stack)
         fake.allow()
 

@@ -22,6 +22,7 @@ from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import FilterResult, Pod
 from tests.scheduler_extender.test_meetings import record
 from tests.scheduler_extender.verbs.racks import Scheduler, member
+from tests.waiting import FOREVER
 from topology.core.devices import NodeName
 from topology.core.report import Report
 from topology.core.requests import gpu_request
@@ -55,24 +56,35 @@ def ask(scheduler: Scheduler, name: str, seconds: float, **more: object) -> Filt
     return filter_nodes(scheduler.cluster, asked, scheduler.names, seconds)
 
 
-def test_a_group_is_answered_beside_hundreds_that_wait(crowded: Scheduler) -> None:
-    blocks = {"group": "mine", "size": 2, "gpus": 4, "annotations": {"group-domain": "block"}}
+BLOCKS = {"group-domain": "block"}
+
+
+@pytest.fixture(scope="module")
+def seconds(crowded: Scheduler) -> float:
+    """What a verb has; with a slow processor as much as a first question takes there in all."""
+    began = time.thread_time()
+    ask(crowded, "first", FOREVER, group="first", size=2, gpus=2, annotations=BLOCKS)
+    return max(VERB_SECONDS, time.thread_time() - began)
+
+
+def test_a_group_is_answered_beside_hundreds_that_wait(crowded: Scheduler, seconds: float) -> None:
+    blocks = {"group": "mine", "size": 2, "gpus": 4, "annotations": BLOCKS}
     for _ in range(TRIES):
-        found = ask(crowded, "mine", VERB_SECONDS, **blocks)
+        found = ask(crowded, "mine", seconds, **blocks)
     assert found.error == ""
     started = time.thread_time()
-    again = ask(crowded, "mine", VERB_SECONDS, **blocks)
+    again = ask(crowded, "mine", seconds, **blocks)
     assert again == found
-    assert time.thread_time() - started < VERB_SECONDS / 5
+    assert time.thread_time() - started < seconds / 5
 
 
-def test_a_change_costs_no_more_than_one_question(crowded: Scheduler) -> None:
+def test_a_change_costs_no_more_than_one_question(crowded: Scheduler, seconds: float) -> None:
     """A member of a waiting group comes, and a node changes: both move kept places."""
     for i in range(3):
         manifest = member(f"g7-{i}", "g7", 20, 4, ZONE)
         manifest["spec"]["nodeName"] = crowded.names[NODES - 1 - i]
         crowded.cluster.put_pod(record(manifest))
-        found = ask(crowded, "x", VERB_SECONDS, group="x", size=2, gpus=1, annotations=ZONE)
+        found = ask(crowded, "x", seconds, group="x", size=2, gpus=1, annotations=ZONE)
         assert found.error == ""
 
 

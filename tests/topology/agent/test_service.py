@@ -240,7 +240,12 @@ def test_a_gpu_over_which_a_call_hangs_is_missing_and_the_others_are_asked(
         return [(node.gpus.index(gpu.name), gpu.counted) for gpu in node.report().missing]
 
     node.until(lambda: missing() == [(3, True)])
-    node.until(lambda: node.health()[3].reason == "Hangs" and not node.health()[3].healthy)
+    node.until(
+        lambda: (
+            [(h.reason, h.healthy) for i, h in node.health().items() if i == 3]
+            == [("Hangs", False)]
+        )
+    )
     assert node.ready(), "the others are looked at as before"
     topology = codec.decode(node.record()).topology
     assert (topology.gpus, topology.links) == (before.gpus, before.links)
