@@ -4,10 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 OUT    ?= out
 WORKERS ?= auto
+DOCKER ?= docker
+HELM   ?= helm
+IMAGE  ?= gpu-topology
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart plugin reference sbom sizes screenshots axe lock clean
+.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin reference sbom sizes screenshots axe lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,6 +56,18 @@ bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do
 
 chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manifests/base
 	$(BIN)/python -m manifests.generatechart
+
+chart-package:                  ## the Helm chart as one file, of the project's version (needs Helm)
+	$(HELM) lint --strict manifests/chart
+	$(HELM) package manifests/chart --version "$(VERSION)" --app-version "$(VERSION)" --destination $(OUT)
+
+images:                         ## both images, IMAGE=registry/name; PUSH=1 pushes them, too (needs Docker)
+	$(DOCKER) build --target extender -t "$(IMAGE):$(VERSION)" .
+	$(DOCKER) build --target agent -t "$(IMAGE)-agent:$(VERSION)" .
+ifdef PUSH
+	$(DOCKER) push "$(IMAGE):$(VERSION)"
+	$(DOCKER) push "$(IMAGE)-agent:$(VERSION)"
+endif
 
 plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew
 	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin

@@ -57,8 +57,8 @@ OPENB = Source(
     "Weng et al., Beware of Fragmentation, USENIX ATC 2023",
 )
 PHILLY = Source(
-    "siasosp23/artifacts",
-    "37c68be73bc2ea5f53c778190d1b88f6c00e7352",
+    "petuum/adaptdl",
+    "de25dcc90c350b8ade3a710e437a651a8d2efae6",
     "Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters, USENIX ATC 2019; "
     "condensed from msr-fiddle/philly-traces, CC-BY-4.0, Microsoft",
 )
@@ -117,7 +117,7 @@ FILES = (
     ),
     TraceFile(
         PHILLY,
-        "sia-simulator/traces/philly.csv",
+        "simulator/traces/philly.csv",
         "philly/philly.csv",
         3444496,
         "ebffb3dd1589bdf4e7bcd74496201c5ded1d557d498ee14f560463f37ec353da",

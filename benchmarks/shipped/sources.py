@@ -93,7 +93,7 @@ def _known(source: str) -> tuple[Job, ...]:
 
 
 def _philly() -> list[Job]:
-    """Philly's jobs by time. Jeon et al., USENIX ATC 2019; Sia's condensed copy."""
+    """Philly's jobs by time. Jeon et al., USENIX ATC 2019; Pollux's condensed copy."""
     path = openb.shared() / "philly" / "philly.csv"
     if not path.is_file():
         raise openb.TraceMissingError(f"{path}: no such file (set GPU_TOPOLOGY_SHARED)")

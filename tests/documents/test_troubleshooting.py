@@ -9,10 +9,13 @@ from functools import cache
 
 import pytest
 
+from scheduler_extender.kube import events
 from scheduler_extender.state import decision, groups
 from scheduler_extender.verbs import filtering
 from tests.documents.blocks import ROOT
+from topology.agent.decides import record
 from topology.core.placement import Rejection, rejections
+from topology.core.report import UNACCOUNTED_USE
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 VARIES = "…"
@@ -72,6 +75,62 @@ def patterns() -> list[re.Pattern[str]]:
 @pytest.mark.parametrize("reason", sorted({found.reason for found in constants()}))
 def test_every_reason_is_on_the_page(reason: str) -> None:
     assert any(pattern.fullmatch(reason) for pattern in patterns()), reason
+
+
+def said_of_records() -> set[str]:
+    """The reasons of a record's condition Ready that is not true, from the agent's source."""
+    calls = [
+        node
+        for path in sorted((ROOT / "topology" / "agent").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    place = {"Problem": 0, "Condition": 2}
+    return {
+        argument.value
+        for call in calls
+        if (at := place.get(getattr(call.func, "id", ""))) is not None
+        for argument in call.args[at : at + 1]
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    }
+
+
+def said_in_events() -> set[str]:
+    """The reasons of the Events that the extender writes."""
+    written = (events.REASON, events.REFUSED, events.PLACED, events.WAITS, events.WOULD_REFUSE)
+    named = {v for k, v in vars(events).items() if k.isupper() and str(v).startswith("GPU")}
+    assert named == set(written)
+    return named
+
+
+def other_conditions() -> set[str]:
+    """Conditions of a record beside Ready."""
+    return {record.COMPLETE, UNACCOUNTED_USE}
+
+
+def section(title: str) -> str:
+    """One section of the page."""
+    return PAGE.split(f"\n## {title}\n")[1].partition("\n## ")[0]
+
+
+def test_the_reasons_of_the_agent_are_found() -> None:
+    """Those of three files: what enumerates them sees all of them."""
+    assert {"NvmlUnavailable", "UnknownDevices", "RecordRefused"} <= said_of_records()
+
+
+@pytest.mark.parametrize("reason", sorted(said_of_records()))
+def test_every_reason_of_a_record_has_a_row(reason: str) -> None:
+    assert f"\n| `{reason}`: " in section("A node has no good record")
+
+
+@pytest.mark.parametrize("condition", sorted(other_conditions()))
+def test_every_other_condition_is_explained(condition: str) -> None:
+    assert f"`{condition}`" in section("A node has no good record")
+
+
+@pytest.mark.parametrize("reason", sorted(said_in_events()))
+def test_every_event_has_a_row(reason: str) -> None:
+    assert f"\n| `{reason}` " in section("Events")
 
 
 def test_a_message_that_nobody_says_is_found() -> None:

@@ -42,12 +42,24 @@ class Helm:
             env=self._environment,
         )
 
+    def package(self, folder: Path) -> Path:
+        """The chart as one file, made by ``make chart-package``."""
+        make = ("make", "-s", "chart-package", f"HELM={self._program}", f"OUT={folder}")
+        subprocess.run(make, check=True, cwd=ROOT, timeout=FOREVER, env=self._environment)
+        (found,) = folder.glob("*.tgz")
+        return found
+
     def install(
-        self, kubeconfig: Path, namespace: str, *words: str, values: Mapping[str, Any] | None = None
+        self,
+        kubeconfig: Path,
+        namespace: str,
+        *words: str,
+        values: Mapping[str, Any] | None = None,
+        chart: Path = CHART,
     ) -> str:
         """Install or change the release, and return the notes that Helm shows."""
         where = ("--kubeconfig", str(kubeconfig), "--namespace", namespace, "--create-namespace")
-        install = ("upgrade", RELEASE, str(CHART), "--install", *where, *words)
+        install = ("upgrade", RELEASE, str(chart), "--install", *where, *words)
         done = self(*install, values=values)
         assert done.returncode == 0, done.stderr
         return done.stdout.partition("NOTES:")[2]

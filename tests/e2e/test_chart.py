@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -321,9 +322,17 @@ def cluster(
         yield found
 
 
-def test_a_release_is_installed_changed_and_removed(helm: Helm, cluster: ControlPlane) -> None:
+def test_a_release_is_installed_changed_and_removed(
+    helm: Helm, cluster: ControlPlane, tmp_path: Path
+) -> None:
+    """From the package, as it is handed out; its versions are the project's."""
     where = (cluster.kubeconfig(), NAMESPACE)
-    notes = helm.install(*where)
+    package = helm.package(tmp_path)
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert package.name == f"gpu-topology-{version}.tgz"
+    told = yaml.safe_load(helm("show", "chart", str(package)).stdout)
+    assert told["version"] == told["appVersion"] == version
+    notes = helm.install(*where, chart=package)
     assert "gpu-topology certificates --output" in notes
     assert "Nothing has changed for any pod yet" in notes
     with cluster.client() as api:
@@ -334,15 +343,15 @@ def test_a_release_is_installed_changed_and_removed(helm: Helm, cluster: Control
         assert api.get(definition).is_success
         assert not api.get(scheduler).is_success
 
-        notes = helm.install(*where, values={"scheduler": {"enabled": True}})
+        notes = helm.install(*where, values={"scheduler": {"enabled": True}}, chart=package)
         image = api.get(scheduler).json()["spec"]["template"]["spec"]["containers"][0]["image"]
-        version = api.get("/version").json()["gitVersion"]
-        assert image.endswith(f":{version.partition('-')[0]}")
+        kubernetes = api.get("/version").json()["gitVersion"]
+        assert image.endswith(f":{kubernetes.partition('-')[0]}")
         assert "--scheduler-secret" in notes
         steering = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
         assert api.get(f"{steering}/gpu-topology-steering").is_success
 
-        helm.install(*where, "--reset-values")
+        helm.install(*where, "--reset-values", chart=package)
         assert not api.get(scheduler).is_success
         assert not api.get(f"{steering}/gpu-topology-steering").is_success
 

@@ -137,7 +137,7 @@ def test_every_value_is_explained_and_used() -> None:
 
 def test_gpu_pods_are_told_by_the_resources_that_the_code_manages() -> None:
     text = (CHART / "templates" / "_helpers.tpl").read_text()
-    (listed,) = re.findall(r"name in \[(.*?)\]", text)
+    (listed,) = re.findall(r"\bname in \[(.*?)\]", text)
     prefixes = re.findall(r"startsWith\('(.*?)'\)", text)
     found = [*re.findall(r"'(.*?)'", listed), *(f"{prefix}*" for prefix in prefixes)]
     assert tuple(found) == MANAGED

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import pytest
 import typer
 import yaml
 
@@ -17,6 +18,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cli import commands as cli
 from scheduler_extender.demo import FLEET, how_to_call
 from scheduler_extender.files import clusterfile as filecluster
+from tests.documents.blocks import blocks_of, statements
 from tests.manifests.building import (
     KUBERNETES,
     ROOT,
@@ -26,7 +28,7 @@ from tests.manifests.building import (
 )
 
 PAGES_COMMANDS = ("extender", "node", "certificates")
-DOCKER = {"--rm", "--target", "--user", "--volume"}
+DOCKER = {"--rm", "--user", "--volume"}
 CURL = {"--cacert"}
 KUBECTL = {"--raw", "--replicas", "--for", "--timeout"}
 
@@ -48,13 +50,15 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     first = "\n".join(blocks[:2])
-    order = ("docker build", "docker push", "kustomization.yaml", "kubectl apply -k", "rollout")
+    order = ("make images", "kustomization.yaml", "kubectl apply -k", "rollout")
     assert [first.index(word) for word in order] == sorted(first.index(word) for word in order)
     # Docker and the cluster are not here: what they are told is written down instead.
     checkout, tools = tmp_path / "checkout", tmp_path / "bin"
     # Python writes there while another process of the tests copies.
     unwanted = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "manifests", checkout / "manifests", ignore=unwanted)
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, checkout)
     tools.mkdir()
     for name in ("docker", "kubectl"):
         (tools / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {tmp_path}/said\n')
@@ -64,6 +68,10 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
     said = (tmp_path / "said").read_text().splitlines()
     assert any(line.startswith("docker run") and "--secret" in line for line in said)
     assert "kubectl apply -f -" in said
+    assert [line.split()[:4] for line in said[:2]] == [
+        ["docker", "build", "--target", "extender"],
+        ["docker", "build", "--target", "agent"],
+    ]
     assert said[2] == "docker push registry.example.com/team/gpu-topology:0.1.0"
     assert said[3] == "docker push registry.example.com/team/gpu-topology-agent:0.1.0"
     assert said[4] == "kubectl apply -k ../gpu-topology-site"
@@ -77,6 +85,21 @@ def test_the_commands_of_the_page_work_in_their_order(tmp_path: Path) -> None:
     name = "registry.example.com/team/gpu-topology"
     assert images == {f"{name}:0.1.0", f"{name}-agent:0.1.0"}
     assert len(built) == len(objects())
+
+
+@pytest.mark.parametrize(("name", "section", "most"), [("helm", "", 6), ("install", "## 1. ", 7)])
+def test_a_cluster_is_installed_with_few_commands(name: str, section: str, most: int) -> None:
+    """From a checkout: what a reader types, up to the question whether it runs."""
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    page = page[page.index(section) :]
+    typed: list[str] = []
+    for block in blocks_of(page, f"docs/{name}.md"):
+        if block.language == "sh":
+            typed += statements(block)
+        if any("rollout status" in each for each in typed):
+            break
+    assert "rollout status" in typed[-1]
+    assert len(typed) <= most, typed
 
 
 def test_the_components_of_the_page_build(tmp_path: Path) -> None:

@@ -32,3 +32,11 @@ app.kubernetes.io/name: gpu-topology
 c.?resources.?limits.orValue({}).exists(name, name in ['nvidia.com/gpu', 'nvidia.com/gpu.shared']
 || name.startsWith('nvidia.com/mig-')))
 {{- end }}
+
+{{- /* CEL: whether a scheduler places the pod. A kubelet shows its static pods, which their files
+place, as mirror pods; the accounts of scheduler.mayNameNodes choose the node by themselves. */ -}}
+{{- define "gpu-topology.isScheduled" -}}
+object.spec.?nodeName.orValue('') == ''
+|| !('kubernetes.io/config.mirror' in object.metadata.?annotations.orValue({})
+|| request.userInfo.username in [{{ range $i, $name := .Values.scheduler.mayNameNodes }}{{ if $i }}, {{ end }}'{{ $name }}'{{ end }}])
+{{- end }}
