@@ -12,13 +12,13 @@ from rich.text import Text
 
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.adminport import ContextOption
-from scheduler_extender.cli.inputs import cluster_file, console, one_of, pod_file
+from scheduler_extender.cli.inputs import cluster_file, console, one_of, pod_file, tell
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, looked_at
 from scheduler_extender.explain import answers, summary
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.terminal import harmless, show
+from scheduler_extender.terminal import show
 from scheduler_extender.why.nearest import View
 from scheduler_extender.why.rows import rows_of
 from topology.core.placement import Verdict
@@ -73,7 +73,7 @@ def check(
     else:
         known, view, notes = looked_at(kubeconfig, context, namespace, weakest)
         for note in notes:
-            typer.echo(harmless(f"note: {note}"), err=True)
+            tell(f"note: {note}")
     told = answers(known, known.cluster_facts(), asked.request, membership=asked.membership)
     rows = rows_of(asked.request, told, view)
     group = asked.membership.text if asked.membership is not None else ""

@@ -110,8 +110,13 @@ def pod_file(path: Path) -> podfile.Asked:
     except podfile.PodFileError as error:
         raise BadInputError(f"{path}: {error}") from error
     for note in found.notes:
-        typer.echo(harmless(f"warning: {path}: {note}"), err=True)
+        tell(f"warning: {path}: {note}")
     return found
+
+
+def tell(text: str) -> None:
+    """Say something beside the answer, on standard error."""
+    typer.echo(harmless(text), err=True)
 
 
 def log_json(*, quiet: bool = False) -> None:

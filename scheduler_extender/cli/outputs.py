@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.terminal import HarmlessConsole, harmless
+from scheduler_extender.cli.inputs import tell
+from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
 
 EVERY = 1.0
 """Seconds between two looks at a cluster that is followed."""
@@ -81,7 +82,7 @@ def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:
     """Write an answer, once or whenever it changes, and end the command with its exit code."""
     first = told()
     for note in first.notes:
-        typer.echo(harmless(f"note: {note}"), err=True)
+        tell(f"note: {note}")
     text = _text(first, form)
     _write(text, form, first=True, watch=watch)
     if watch:
@@ -119,20 +120,29 @@ def _write(text: str, form: Form, *, first: bool, watch: bool) -> None:
 
 def _text(told: Told, form: Form) -> str:
     if form is Form.NAME:
-        return "".join(f"{name}\n" for name in told.names)
+        return "".join(f"{harmless(' '.join(name.split()))}\n" for name in told.names)
     data = {**told.data, "notes": list(told.notes)}
     if form is Form.JSON:
-        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+        return escaped(json.dumps(data, indent=2, ensure_ascii=False)) + "\n"
     if form is Form.YAML:
-        import yaml
-
-        return str(yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True))
+        return as_yaml(data)
     text = io.StringIO()
     console = here(text)
     told.draw(console, form is Form.WIDE)
     if console.is_terminal:
         return text.getvalue()
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+def as_yaml(data: object) -> str:
+    """Data as YAML, which steers no terminal: where a character of it would, all that are not ASCII
+    are escaped."""
+    import yaml
+
+    text = str(yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True))
+    if harmless(text) == text:
+        return text
+    return str(yaml.safe_dump(data, sort_keys=False, width=100))
 
 
 def here(file: io.StringIO) -> Console:

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from scheduler_extender.explain import Answer
+from scheduler_extender.sharing import GONE
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.node import NodeFacts, resource_of
 from scheduler_extender.state.pods import PodName, PodRecord
@@ -269,7 +270,7 @@ class _Node:
 
     def _name(self, uid: PodUid) -> str:
         pod = pods_on(self.facts).get(uid)
-        return "a pod that is gone" if pod is None else self.view.name(*pod)
+        return GONE if pod is None else self.view.name(*pod)
 
     def _seconds(self, uid: PodUid) -> float | None:
         pod = next((pod for pod in self.facts.all_pods if pod.uid == uid), None)
