@@ -12,7 +12,6 @@ from topology.core.mig import served_devices
 from topology.core.placement import used_memory
 from topology.core.pools import count
 
-
 GONE = "a pod that is gone"
 """In place of a pod's name, where nobody says it any more."""
 

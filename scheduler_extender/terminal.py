@@ -18,9 +18,7 @@ GAP = 2
 """Columns of the terminal between two of the table's."""
 
 
-_TURNS = frozenset(
-    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-)
+_TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that turn the direction of what stands beside them."""
 _BREAKS = frozenset("\u2028\u2029")
 """Characters that end a line in some programs, and not in others."""
@@ -51,9 +49,7 @@ def escaped(document: str) -> str:
     """
     if document.isascii() and "\x7f" not in document:
         return document
-    return "".join(
-        f"\\u{ord(c):04x}" if _steers(c) and c not in "\n\t" else c for c in document
-    )
+    return "".join(f"\\u{ord(c):04x}" if _steers(c) and c not in "\n\t" else c for c in document)
 
 
 class HarmlessConsole(Console):

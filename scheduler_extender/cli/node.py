@@ -117,7 +117,6 @@ def _resume(name: str, kubeconfig: Path | None, context: str | None) -> None:
 
 
 def _show(found: dict[str, Any]) -> None:
-    import yaml
 
     found.pop("record", None)  # kubectl get gputopo shows it
     typer.echo(as_yaml(found).rstrip())

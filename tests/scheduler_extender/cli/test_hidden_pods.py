@@ -134,9 +134,7 @@ def test_what_is_left_of_a_pod_of_others_is_which_gpus_it_holds(tenant: Tenant) 
         assert (row["containers"], row["deviceIds"]) == ([], [])
 
 
-def test_the_pods_on_a_shared_gpu_are_counted_and_not_named(
-    tenant: Tenant, tmp_path: Path
-) -> None:
+def test_the_pods_on_a_shared_gpu_are_counted_and_not_named(tenant: Tenant, tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(yaml.safe_dump({"kind": "Pod", **pod(1, name="mine")}))
     done = tenant.asks("check", path, "--output", "json")

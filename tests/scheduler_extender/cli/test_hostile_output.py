@@ -25,9 +25,7 @@ GPU = "nvidia.com/gpu"
 WHY = "examples/clusters/why.yaml"
 BAD = "\x1b]0;a title\x07\x1b[2J\x9b2J\x7f\u202ednob\u2028\u200f"
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
-STEERING = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
@@ -45,7 +43,11 @@ FORMS = ("table", "wide", "json", "yaml", "name")
 ASKED = [
     ("why", "team-a/train"),
     ("why", "team-a/train", "-o", "json"),
-    *((*words, "-o", form) for words in (("waiting", "-A"), ("nodes",), ("map",)) for form in FORMS),
+    *(
+        (*words, "-o", form)
+        for words in (("waiting", "-A"), ("nodes",), ("map",))
+        for form in FORMS
+    ),
 ]
 
 
@@ -77,9 +79,7 @@ def held(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("words", [("node", "n"), ("idle", "-A"), ("map",)], ids=" ".join)
-def test_names_in_a_record_steer_no_terminal(
-    words: tuple[str, ...], form: str, held: Path
-) -> None:
+def test_names_in_a_record_steer_no_terminal(words: tuple[str, ...], form: str, held: Path) -> None:
     done = asked(main, *words, "--cluster", held, "-o", form)
     assert done.returncode == 0, done.stderr
     assert not STEERING.search(done.stdout + done.stderr)
