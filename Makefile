@@ -53,8 +53,8 @@ bench: $(VENV)/dev.stamp        ## filter and prioritize over HTTP beside the do
 chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manifests/base
 	$(BIN)/python -m manifests.generatechart
 
-plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew
-	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin
+plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew; ADDRESS=https://… is where users will find it
+	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin --address "$(ADDRESS)"
 
 reference: $(VENV)/dev.stamp     ## the reference part of docs/annotations.md, from the code
 	$(BIN)/python -m manifests.annotationsreference
