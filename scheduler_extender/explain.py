@@ -6,7 +6,7 @@ nothing: that is what it would say to the same pod if its constraints were requi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler_extender.membership import Membership
@@ -19,6 +19,8 @@ from scheduler_extender.state.enquiry import enquire_at, scores
 from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.members import as_member, rack_rooms
 from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.selecting import ANYWHERE, Destinations
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology
@@ -26,6 +28,9 @@ from topology.core.mig import MIG, ServedDevices, served_devices
 from topology.core.placement import NOT_SERVED, Assessment, Reason, Rejection, Verdict
 from topology.core.pools import count, gpus
 from topology.core.requests import GpuRequest, Policy
+
+CLOSED = "closed to it by its selector, or by taints or cordon"
+"""What is said of nodes to which kube-scheduler will not send a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ class Answer:
     answer alike. ``score`` is None where there is none to be had, as on a node that refuses.
     ``doubt`` is why a node that takes the pod promises it nothing; None elsewhere. ``lacks``
     names the fields of the node's record without which the pod's exclusive CPUs and memory count
-    for nothing here.
+    for nothing here. ``closed`` says that kube-scheduler will not send the pod here, whatever we
+    answer: the node is not one of the pod's destinations.
     ``outcomes`` is the assessment of what the node may hand out to the pod: that of the decision,
     or, where the pod only prefers what the hardware never can, that of the same pod without its
     constraints. It is None where nothing would be handed out.
@@ -49,6 +55,7 @@ class Answer:
     doubt: Rejection | None
     outcomes: Assessment | None
     lacks: tuple[str, ...] = ()
+    closed: bool = False
 
     @property
     def node(self) -> NodeName:
@@ -82,6 +89,11 @@ class Answer:
         return self.decision.rejection is None
 
     @property
+    def may_come(self) -> bool:
+        """Whether the pod may come here: filter lets it pass, and kube-scheduler may send it."""
+        return self.passes and not self.closed
+
+    @property
     def resolvable(self) -> bool | None:
         """Whether evictions may turn a refusal; None where there is none."""
         return None if self.decision.rejection is None else self.decision.rejection.resolvable
@@ -99,13 +111,48 @@ def answers(
     *,
     asking: PodUid | None = None,
     membership: Membership | None = None,
+    destinations: Destinations = ANYWHERE,
 ) -> list[Answer]:
     """Every node's answer at the moment of ``seen``, by name. ``cluster`` only counts faults.
 
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
     against itself: this node answers as it did before the pod came, and has no score, since scores
     compare nodes as they are. ``membership`` is the pod's; its group is asked as it is now.
+    ``destinations`` are the pod's, too: other nodes are closed to it, and have no score.
     """
+    rows = _answers(cluster, seen, request, asking, membership)
+    return [
+        row if row.facts.is_one_of(destinations) else replace(row, closed=True, score=None)
+        for row in rows
+    ]
+
+
+def answers_to(cluster: Cluster, seen: ClusterFacts, pod: PodRecord) -> list[Answer]:
+    """Every node's :func:`answers` to a pod of the cluster that asks for what can be read."""
+    assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
+    return answers(
+        cluster,
+        seen,
+        pod.request,
+        asking=pod.uid,
+        membership=pod.membership,
+        destinations=pod.standing.destinations,
+    )
+
+
+def alike(pod: PodRecord) -> Hashable:
+    """Equal for waiting pods to which all nodes answer alike."""
+    itself = pod.uid if pod.reserved is not None else None
+    return pod.request, pod.membership, pod.standing.destinations, itself
+
+
+def _answers(
+    cluster: Cluster,
+    seen: ClusterFacts,
+    request: GpuRequest,
+    asking: PodUid | None,
+    membership: Membership | None,
+) -> list[Answer]:
     rooms = rack_rooms(cluster, request, membership, [facts.name for facts in seen.nodes])
     if membership is None:
         return _each_for_itself(cluster, seen, request, asking, rooms)
@@ -277,15 +324,28 @@ def summary(request: GpuRequest, rows: Sequence[Answer]) -> str:
     passing = sum(row.passes for row in rows)
     promised = sum(row.promises for row in rows)
     text = f"{passing} of {len(rows)} nodes would take it"
+    tail = closed_text(sum(row.passes and row.closed for row in rows), passing)
     if passing == promised or not passing:
-        return text
+        return f"{text}{tail}"
     if request.plain:
         left = passing - promised
-        return f"{text}; on {left} of them nothing is promised about the {request.unit}s"
+        return f"{text}{tail}; on {left} of them nothing is promised about the {request.unit}s"
     return (
-        f"{text}: {promised} promise what it asks for, {passing - promised} do not "
+        f"{text}{tail}: {promised} promise what it asks for, {passing - promised} do not "
         "(policy preferred refuses no node for that, it scores them lower)"
     )
+
+
+def closed_text(closed: int, passing: int) -> str:
+    """How many of the ``passing`` nodes are closed to the pod, as the end of a sentence; empty for
+    none.
+
+    >>> closed_text(1, 2)
+    ', 1 of them closed to it by its selector, or by taints or cordon'
+    """
+    if not closed:
+        return ""
+    return f", {f'{closed:,}' if closed < passing else 'all'} of them {CLOSED}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from scheduler_extender.explain import CLOSED
 from scheduler_extender.sharing import memory_in_use
 from scheduler_extender.why.rows import Row
 from scheduler_extender.wording import sets_text, verdict_text
@@ -24,13 +25,14 @@ def table(rows: Sequence[Row]) -> Table:
     found.add_column("why not, and what to beware of", overflow="fold")
 
     def order(row: Row) -> tuple[bool, int, str]:
-        return (not row.answer.passes, -(row.answer.score or 0), row.answer.node)
+        return (not row.answer.may_come, -(row.answer.score or 0), row.answer.node)
 
     for row in sorted(rows, key=order)[:SHOWN_NODES]:
         answer = row.answer
         beware = f"beware: {', '.join(row.hazards)}" if row.hazards else ""
         miss = row.miss.words if row.miss is not None and row.miss.holders else ""
         in_use = memory_in_use(row.shared)
+        closed = CLOSED if answer.closed else ""
         fields = ", ".join(answer.lacks)
         lacks = f"CPUs and memory count for nothing: the record has no {fields}" if fields else ""
         found.add_row(
@@ -39,7 +41,9 @@ def table(rows: Sequence[Row]) -> Table:
             "–" if answer.score is None else str(answer.score),
             sets_text(row.outcomes),
             Text(
-                "; ".join(filter(None, (answer.reason, answer.note, miss, in_use, beware, lacks)))
+                "; ".join(
+                    filter(None, (closed, answer.reason, answer.note, miss, in_use, beware, lacks))
+                )
             ),
         )
     if len(rows) > SHOWN_NODES:

@@ -34,8 +34,7 @@ from scheduler_extender.cli.looking import (
     selector_error,
 )
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
-from scheduler_extender.explain import answers
-from scheduler_extender.state.board import ClusterFacts
+from scheduler_extender.explain import alike, answers_to
 from scheduler_extender.state.pods import PodRecord, pod_record
 from scheduler_extender.terminal import fits, show
 from scheduler_extender.why.counts import Counts, counts_of
@@ -249,18 +248,11 @@ def _rows(look: Look, waiting: Sequence[Waits]) -> Iterator[Row]:
         if isinstance(pod.request, Malformed):
             yield Row(waits, pod.request.reason, None, seconds)
             continue
-        alike = pod.uid if pod.reserved is not None else pod.standing.destinations
-        key = (pod.request, pod.membership, alike)
+        key = alike(pod)
         counts = known.get(key)
         if counts is None and time.monotonic() < until:
-            counts = known[key] = _asked(look, seen, pod)
+            counts = known[key] = counts_of(answers_to(look.cluster, seen, pod))
         yield Row(waits, _reason(waits, counts), counts, seconds)
-
-
-def _asked(look: Look, seen: ClusterFacts, pod: PodRecord) -> Counts:
-    assert not isinstance(pod.request, Malformed)  # noqa: S101 (the caller looked)
-    told = answers(look.cluster, seen, pod.request, asking=pod.uid, membership=pod.membership)
-    return counts_of(pod, told)
 
 
 def _reason(waits: Waits, counts: Counts | None) -> str:

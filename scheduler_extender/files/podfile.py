@@ -16,6 +16,7 @@ from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.membership import JOB_LABEL, Membership, membership_of
 from scheduler_extender.quantities import cut, quantity
+from scheduler_extender.state.selecting import ANYWHERE, Destinations, destinations_of
 from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
 from topology.core.requests import GpuRequest
@@ -34,13 +35,20 @@ class PodFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A pod of a file: its name, its request, its group, and what was written that does not
-    count."""
+    """A pod of a file: its name, its request, its group, what was written that does not count, and
+    the nodes that it may be sent to."""
 
     name: str
     request: GpuRequest
     notes: tuple[str, ...] = ()
     membership: Membership | None = None
+    destinations: Destinations = ANYWHERE
+
+    @property
+    def text(self) -> str:
+        """The request and the group in a few words."""
+        group = self.membership.text if self.membership is not None else ""
+        return f"{self.request.text} {group}".strip()
 
 
 def read(text: str) -> Asked:
@@ -74,7 +82,7 @@ def read(text: str) -> Asked:
         raise PodFileError(request.reason)
     if request is None:
         raise PodFileError("the pod asks for no GPU (nvidia.com/gpu), nothing to check")
-    return Asked(pod.metadata.name, request, notes, membership_of(pod))
+    return Asked(pod.metadata.name, request, notes, membership_of(pod), destinations_of(pod.spec))
 
 
 def _unreadable(pod: Pod) -> str:

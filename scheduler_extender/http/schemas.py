@@ -138,10 +138,11 @@ class Miss(_Answer):
 
 
 class NodeAnswer(_Answer):
-    """What one node answers to a pod. ``score`` is null on a node that does not take it,
-    ``resolvable`` (an eviction may help) on one that does. ``kind`` is the reason without its
-    details, null where the node promises what is asked for. ``outcomes`` are the GPU sets that the
-    pod may get, 16 at most, and ``setsOmitted`` counts the others."""
+    """What one node answers to a pod. ``score`` is null on a node that does not take it, and on one
+    that is ``closed``: kube-scheduler will not send the pod there. ``resolvable`` (an eviction may
+    help) is null on one that takes it. ``kind`` is the reason without its details, null where the
+    node promises what is asked for. ``outcomes`` are the GPU sets that the pod may get, 16 at most,
+    and ``setsOmitted`` counts the others."""
 
     node: str
     verdict: str | None
@@ -157,6 +158,7 @@ class NodeAnswer(_Answer):
     lacks: list[str]
     hazards: list[str]
     resolvable: bool | None
+    closed: bool
 
 
 class GroupInBrief(_Answer):

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from scheduler_extender.state.ledger import ContradictionError, Departed, Leaving, Ledger, ledger
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.roster import Roster
+from scheduler_extender.state.selecting import Destinations
 from scheduler_extender.state.standing import Amounts
 from scheduler_extender.state.streak import Streak, Streaks, kind_of
 from scheduler_extender.wire import Taint
@@ -186,9 +187,13 @@ class NodeFacts:
         return facts.with_place_for(pod)
 
     def is_open_to(self, pod: PodRecord) -> bool:
-        """Whether kube-scheduler may send a pod here, by the pod's selectors and the node's taints.
-        Where no Node object is known everybody may come."""
-        return not self.exists or pod.standing.destinations.include(
+        """Whether kube-scheduler may send a pod here: :meth:`is_one_of` its destinations."""
+        return self.is_one_of(pod.standing.destinations)
+
+    def is_one_of(self, destinations: Destinations) -> bool:
+        """Whether kube-scheduler may send a pod with these destinations here, by the pod's
+        selectors and the node's taints. Where no Node object is known everybody may come."""
+        return not self.exists or destinations.include(
             self.name, self.labels, self.taints, cordoned=self.cordoned
         )
 

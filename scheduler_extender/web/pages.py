@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable
 from time import monotonic
 from typing import Any
 
+from scheduler_extender.explain import answers
 from scheduler_extender.files import podfile
 from scheduler_extender.state.capacity import Capacities, Capacity
 from scheduler_extender.state.cluster import Cluster
@@ -97,13 +98,14 @@ class Pages:
             asked = podfile.read(text)
         except podfile.PodFileError as error:
             return {"problem": str(error)}
-        outlook = outlook_of(
+        told = answers(
             self._cluster,
             self._cluster.cluster_facts(),
             asked.request,
-            self._view(),
             membership=asked.membership,
+            destinations=asked.destinations,
         )
+        outlook = outlook_of(told, asked.request, self._view(), asked.text)
         return {"outlook": outlook, "name": asked.name, "notes": asked.notes}
 
     def _page(self, key: Hashable, make: Callable[[int], str]) -> str:

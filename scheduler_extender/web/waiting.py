@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import Answer, answers, summary
-from scheduler_extender.membership import Membership
-from scheduler_extender.state.board import ClusterFacts
+from scheduler_extender.explain import Answer, alike, answers_to
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.why.counts import counts_of
+from scheduler_extender.why.explanation import asked_text
 from scheduler_extender.why.nearest import Miss as Told
 from scheduler_extender.why.nearest import View, miss_of, nearest
 from scheduler_extender.wording import TOLD, TOLD_WHERE_IT_FITS, sets_text
-from topology.core.devices import PodUid
 from topology.core.mig import served_devices
 from topology.core.requests import GpuRequest
 
@@ -57,7 +56,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What all nodes answer to one request: how many refuse it by reason, and who would take it."""
+    """What all nodes answer to one pod: how many refuse it by reason, and who would take it.
+
+    ``words`` are those of ``why``. ``taken_by`` counts the nodes that the pod may come to.
+    """
 
     asks: str
     words: str
@@ -85,15 +87,18 @@ def queues(cluster: Cluster, view: View) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
     pods are left out.
 
-    A group's members are asked about with their group, so they stand apart from other groups'.
+    A group's members are asked about with their group, so they stand apart from other groups', and
+    so do pods that may be sent to other nodes.
     """
     with cluster.locked():  # the pods and the nodes at one moment
         seen, waiting = cluster.cluster_facts(), cluster.unbound_pods()
-    alike: dict[object, list[PodRecord]] = {}
+    together: dict[object, list[PodRecord]] = {}
     for pod in sorted(waiting, key=lambda pod: (pod.namespace, pod.name)):
         if not pod.deleting and not pod.ended:
-            alike.setdefault((pod.request, pod.membership), []).append(pod)
-    ordered = sorted(alike.values(), key=lambda pods: (-len(pods), pods[0].namespace, pods[0].name))
+            together.setdefault(alike(pod), []).append(pod)
+    ordered = sorted(
+        together.values(), key=lambda pods: (-len(pods), pods[0].namespace, pods[0].name)
+    )
     found, shown, asked = [], 0, 0
     for pods in ordered:
         if shown >= SHOWN_PODS:
@@ -105,42 +110,28 @@ def queues(cluster: Cluster, view: View) -> tuple[list[Queue], int]:
             reason = first.request.reason
             found.append(Queue(names, "its annotations cannot be read", None, reason))
         elif asked >= ASKED:
-            found.append(Queue(names, first.request.text, None, "not asked for this page"))
+            found.append(Queue(names, asked_text(first), None, "not asked for this page"))
         else:
             asked += 1
-            outlook = outlook_of(
-                cluster,
-                seen,
-                first.request,
-                view,
-                asking=first.uid,
-                membership=first.membership,
-            )
-            found.append(Queue(names, first.request.text, outlook))
+            told = answers_to(cluster, seen, first)
+            outlook = outlook_of(told, first.request, view, asked_text(first))
+            found.append(Queue(names, asked_text(first), outlook))
     return found, sum(map(len, ordered)) - shown
 
 
-def outlook_of(
-    cluster: Cluster,
-    seen: ClusterFacts,
-    request: GpuRequest,
-    view: View,
-    *,
-    asking: PodUid | None = None,
-    membership: Membership | None = None,
-) -> Outlook:
-    """What every node answers to a request, put together for a page."""
-    rows = answers(cluster, seen, request, asking=asking, membership=membership)
-    refused = [row for row in rows if not row.passes]
+def outlook_of(told: Sequence[Answer], request: GpuRequest, view: View, asks: str) -> Outlook:
+    """What every node has answered to a pod, put together for a page. ``asks`` is the request and
+    the group in a few words."""
+    refused = [row for row in told if not row.passes]
     reasons = Counter(row.reason for row in refused).most_common()
-    passing = sorted((r for r in rows if r.passes), key=lambda r: (-(r.score or 0), r.node))
+    passing = sorted((r for r in told if r.may_come), key=lambda r: (-(r.score or 0), r.node))
     return Outlook(
-        request.text,
-        summary(request, rows),
+        asks,
+        counts_of(told).headline,
         len(passing),
         tuple(reasons[:SHOWN_REASONS]),
         tuple(_place(row, request) for row in passing[:SHOWN_PLACES]),
-        () if passing else tuple(_misses(refused, request, view)),
+        tuple(_misses(refused, request, view)),
         max(0, len(reasons) - SHOWN_REASONS),
     )
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_extender.explain import Answer
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.explain import Answer, closed_text
 from scheduler_extender.why.phrases import sentence
 from topology.core.placement import Reason
 
@@ -41,18 +40,16 @@ class Counts:
         promised = self.takes - sum(self.doubts.values())
         if self.doubts:
             taken += f" ({promised:,} with a promise)"
-        if self.closed:
-            some = f"{self.closed:,} of them" if self.closed < self.takes else "all of them"
-            taken += f", {some} closed to it by its selector, or by taints or cordon"
+        taken += closed_text(self.closed, self.takes)
         return f"{taken}; {refused}" if refused else taken
 
 
-def counts_of(pod: PodRecord, told: Sequence[Answer]) -> Counts:
+def counts_of(told: Sequence[Answer]) -> Counts:
     """The nodes' answers to a pod, counted."""
     return Counts(
         len(told),
         sum(answer.passes for answer in told),
-        sum(answer.passes and not answer.facts.is_open_to(pod) for answer in told),
+        sum(answer.passes and answer.closed for answer in told),
         dict(Counter(a.kind for a in told if not a.passes and a.kind is not None)),
         dict(Counter(a.kind for a in told if a.passes and a.kind is not None)),
     )

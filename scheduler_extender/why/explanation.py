@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.explain import answers
+from scheduler_extender.explain import answers_to
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord
@@ -113,10 +113,10 @@ def explanation_of(
     request = pod.request
     if isinstance(request, Malformed):
         return Explanation(name, pod.node, reason=request.reason)
-    told = answers(cluster, seen, request, asking=pod.uid, membership=pod.membership)
+    told = answers_to(cluster, seen, pod)
     rows = rows_of(request, told, view)
     placed = _placed(seen, pod, written)
-    counts = counts_of(pod, told)
+    counts = counts_of(told)
     helps: list[Help] = []
     whole = True
     waits = placed is None and counts.takes == counts.closed

@@ -116,9 +116,14 @@ N = TypeVar("N", bound=Near)
 def nearest(rows: Iterable[N]) -> list[N]:
     """The :data:`NEAREST` of the nodes that refuse the pod, the nearest first.
 
-    Of nodes for which the same words would be told the first one by name stands for all.
+    A node that is closed to the pod is not near, whatever it has. Of nodes for which the same words
+    would be told the first one by name stands for all.
     """
-    near = [(row.miss, row) for row in rows if row.miss is not None and not row.answer.passes]
+    near = [
+        (row.miss, row)
+        for row in rows
+        if row.miss is not None and not row.answer.passes and not row.answer.closed
+    ]
     near.sort(key=lambda n: (n[1].answer.kind is Reason.LINKS, n[0].distance, n[1].answer.node))
     told: dict[str, N] = {}
     for miss, row in near:

@@ -56,6 +56,7 @@ class Row:
             "note": answer.note,
             "lacks": list(answer.lacks),
             "resolvable": answer.resolvable,
+            "closed": answer.closed,
             "miss": asdict(self.miss) if self.miss else None,
         }
         if most is not None and len(self.outcomes) > most:

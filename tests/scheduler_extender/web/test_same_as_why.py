@@ -1,0 +1,141 @@
+"""The pages tell of a pod what ``gpu-topology why`` tells of it, on the same cluster.
+
+Random nodes are tainted, labelled and cordoned, and random pods select, avoid and tolerate them.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import random
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_extender.kube.onelook import NODES_PATH, one_look
+from scheduler_extender.state.decision import Settings
+from scheduler_extender.web.pages import Pages
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import pod
+from tests.scheduler_extender.cli.kubecluster import Cluster, Held
+from topology.kubeapi.apiserver import ApiServer
+from topology.machines import machine
+
+MACHINES = ("dgx1-v100", "a100-pcie-4-bridged", "l40s-4", "hgx-h100-4")
+PODS = 6
+SEEDS = range(12)
+TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is said of a pod: in a line, the nodes it may come to, and where it came nearest."""
+
+    headline: str
+    nodes: set[str]
+    nearest: list[tuple[str, str]]
+
+
+def fleet(rng: random.Random, found: Cluster) -> None:
+    for number in range(5):
+        name = f"n{number}"
+        node = machine(rng.choice(MACHINES)).topology(name)
+        free = list(range(len(node.gpus)))
+        rng.shuffle(free)
+        held: dict[str, Held] = {}
+        while free and rng.random() < 0.75:
+            taken = [free.pop() for _ in range(min(len(free), rng.choice((1, 2, 3))))]
+            held[f"{name}-{len(held)}"] = ("team-b", *taken)
+        found.node(node, **held)
+        spec: dict[str, Any] = {"unschedulable": True} if rng.random() < 0.2 else {}
+        if rng.random() < 0.4:
+            spec["taints"] = [TAINT]
+        labels = {"pool": rng.choice(("a", "b"))}
+        status = {"allocatable": {"nvidia.com/gpu": str(len(node.gpus))}}
+        metadata = {"name": name, "labels": labels}
+        found.fake.put(NODES_PATH, {"metadata": metadata, "spec": spec, "status": status})
+
+
+def waits(rng: random.Random, name: str) -> dict[str, Any]:
+    asks = rng.choice(({}, {"link": "nvlink"}, {"link": "nvlink", "policy": "preferred"}))
+    found = pod(rng.choice((1, 2, 4)), asks, name=name, uid=name)
+    if rng.random() < 0.4:
+        found["spec"]["nodeSelector"] = {"pool": rng.choice(("a", "b"))}
+    if rng.random() < 0.4:
+        line = {"key": "pool", "operator": rng.choice(("In", "NotIn")), "values": ["a"]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [line]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        found["spec"]["affinity"] = {"nodeAffinity": required}
+    if rng.random() < 0.5:
+        found["spec"]["tolerations"] = [{"key": "team", "operator": "Equal", "value": "a"}]
+    return found
+
+
+def of_why(found: Cluster, name: str) -> Told:
+    answer = json.loads(found.why(name, "-o", "json").stdout)
+    return Told(
+        answer["headline"],
+        {row["node"] for row in answer["nodes"] if not row["reason"] and not row["closed"]},
+        [(each["node"], each["words"]) for each in answer["nearest"]],
+    )
+
+
+def of_page(text: str) -> Told:
+    """What a part of a page says of one pod."""
+    headline = re.search(r"<p><b>(.*?)\.</b></p>", text)
+    assert headline is not None
+    misses = re.search(r'<ul class="misses">(.*?)</ul>', text, re.DOTALL)
+    near = re.findall(r"<a[^>]*>(.*?)</a>: (.*?)</li>", misses.group(1)) if misses else []
+    return Told(
+        html.unescape(headline.group(1)),
+        set(re.findall(r'<th scope="row"><a [^>]*>(.*?)</a>', text)),
+        [(node, html.unescape(words)) for node, words in near],
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_pod_is_told_the_same_by_why_and_by_both_pages(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    with FakeApiServer() as fake:
+        found = Cluster(fake, tmp_path)
+        fleet(rng, found)
+        manifests = {name: waits(rng, name) for name in (f"w{i}" for i in range(PODS))}
+        for manifest in manifests.values():
+            found.pod(manifest)
+        api = ApiServer.from_kubeconfig(found.kubeconfig)
+        try:
+            pages = Pages(one_look(api, "team-a", Settings(), time.monotonic).cluster)
+        finally:
+            api.close()
+        queues = pages.waiting().split('<article class="queue">')[1:]
+        named = Counter[str]()
+        for name, manifest in manifests.items():
+            told = of_why(found, name)
+            (queue,) = (q for q in queues if re.search(rf"team-a/{name}\b", q))
+            named[name] += 1
+            assert of_page(queue.partition("</article>")[0]) == told, name
+            given = json.dumps({"kind": "Pod", **manifest})
+            assert of_page(pages.what_if(given).partition('id="answer"')[2]) == told, name
+        assert named.total() == PODS
+
+
+def test_the_scenes_have_something_to_say(tmp_path: Path) -> None:
+    told = []
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        with FakeApiServer() as fake:
+            (folder := tmp_path / str(seed)).mkdir()
+            found = Cluster(fake, folder)
+            fleet(rng, found)
+            for number in range(PODS):
+                found.pod(waits(rng, f"w{number}"))
+            told += [of_why(found, f"w{number}") for number in range(PODS)]
+    assert sum("all of them closed" in each.headline for each in told) >= 3
+    assert sum(re.search(r"\d of them closed", each.headline) is not None for each in told) >= 3
+    assert sum(bool(each.nearest) for each in told) >= 10
+    assert sum(bool(each.nodes) for each in told) >= 10
