@@ -205,6 +205,9 @@ class _Node:
         return Miss(wants, len(called), f"{words}; {listed(told)}", everything, called, holders)
 
     def _not_sure(self) -> str:
+        place = self.facts.reserved if self.facts.kept is not None else None
+        if place is not None and place.reserved is not None:
+            return f"but are reserved for {self._told(place)} until {place.reserved.until_text}"
         unreported = [uid for uid, pod in self.found.unreported.items() if not pod.departed]
         if unreported:
             names = [self._name(uid) for uid in unreported]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,7 +58,8 @@ def plugin_text(path: str, context: str | None) -> str:
     """
     from kubernetes.config.kube_config import KubeConfigMerger
 
-    found = _bare(KubeConfigMerger(path).config)
+    merger: Callable[[str], Any] = KubeConfigMerger
+    found = _bare(merger(path).config)
     name = context or found.get("current-context")
     chosen = _named(found, "contexts", name).get("context") or {}
     user = chosen.get("user")
