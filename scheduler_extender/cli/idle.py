@@ -266,6 +266,8 @@ def _selected(look: Look, selector: str | None, *, everybody: bool) -> set[str] 
     try:
         found, _ = pages(api, where, PAGE, [("labelSelector", selector)])
     except ApiError as error:
+        if error.status >= 500:
+            raise
         raise selector_error(selector, error.status, error.message, "pods") from error
     return {metadata_decoder.decode(raw).metadata.uid for raw in found}
 

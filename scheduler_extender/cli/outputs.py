@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,6 +18,9 @@ from rich.console import Console
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
+
+if TYPE_CHECKING:
+    from topology.kubeapi.apiserver import ApiFailure
 
 EVERY = 1.0
 """Seconds between two looks at a cluster that is followed."""
@@ -86,23 +89,52 @@ def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:
     text = _text(first, form)
     _write(text, form, first=True, watch=watch)
     if watch:
-        _follow(told, text, form)
+        _follow(told, text, form, first.notes)
     raise typer.Exit(0 if first.yes else 1)
 
 
-def _follow(told: Callable[[], Told], last: str, form: Form) -> None:
-    for text in _texts(told, form):
+def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str]) -> None:
+    """Write the answer whenever it changes, and say what can be seen no more, or again."""
+    silent = False
+    for now in _looks(told):
+        if isinstance(now, Exception):
+            if not silent:
+                tell(f"note: the API server does not answer, and is asked again: {now}")
+            silent = True
+            continue
+        if silent:
+            tell("note: the API server answers again")
+        silent = False
+        for note in now.notes:
+            if note not in notes:
+                tell(f"note: {note}")
+        for note in notes:
+            if note not in now.notes:
+                tell(f"note: this is over: {note}")
+        notes = now.notes
+        text = _text(now, form)
         if text != last:
             last = text
             _write(text, form, first=False, watch=True)
 
 
-def _texts(told: Callable[[], Told], form: Form) -> Iterator[str]:
+def _looks(told: Callable[[], Told]) -> Iterator[Told | ApiFailure]:
+    """Answers one after the other, with rests between them; where the API server is gone for a
+    while, or has too much to do, why there is none."""
+    from topology.kubeapi.apiserver import ApiError, ApiFailure
+
     rest = EVERY
     while True:
         time.sleep(rest)
         begun = time.monotonic()
-        yield _text(told(), form)
+        found: Told | ApiFailure
+        try:
+            found = told()
+        except ApiFailure as error:
+            if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
+                raise
+            found = error
+        yield found
         rest = max(EVERY, RESTS * (time.monotonic() - begun))
 
 
