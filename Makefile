@@ -69,8 +69,8 @@ ifdef PUSH
 	$(DOCKER) push "$(IMAGE)-agent:$(VERSION)"
 endif
 
-plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew
-	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin
+plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew; ADDRESS=https://… is where users will find it
+	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin --address "$(ADDRESS)"
 
 reference: $(VENV)/dev.stamp     ## the reference part of docs/annotations.md, from the code
 	$(BIN)/python -m manifests.annotationsreference

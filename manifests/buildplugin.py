@@ -1,4 +1,8 @@
-"""``make plugin``: the kubectl plugin as one archive for this platform, and its manifest for krew.
+"""``make plugin ADDRESS=https://…``: the kubectl plugin as one archive for this platform, and its
+manifest for krew.
+
+The address is the folder from which users will download the archive. It has no default: only
+whoever publishes a release knows it, and krew would ask a wrong one.
 
 The program is a PEX, a zip file that Python runs: our wheel with the packages of
 ``requirements/plugin.txt``, taken from the environment in which this runs. Some of them are
@@ -22,6 +26,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -31,6 +36,7 @@ ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements" / "plugin.txt"
 PROGRAM = "kubectl-gpu_topology"
 NAME = "gpu-topology"
+EXAMPLE = "https://files.example.com/gpu-topology"
 FOR_EVER = 1800
 """Seconds after which a program is given up."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -95,10 +101,34 @@ def manifest(version: str, address: str, digest: str) -> dict[str, Any]:
                 "whether they keep what it asked for, and where GPUs are free. It reads nodes, "
                 "pods and GPUTopology objects with your own rights."
             ),
-            "caveats": f"Python {python} has to be on the PATH.",
+            "caveats": (
+                f"Python {python} has to be on the PATH. To complete words with the Tab key, call "
+                "this once: kubectl gpu-topology completion"
+            ),
             "platforms": [one],
         },
     }
+
+
+def folder_address(text: str) -> str:
+    """An address of a folder without a slash at its end, as ``argparse`` takes it: the manifest
+    names the archive below it, and users of a release download it from there.
+
+    >>> folder_address("https://files.example.com/gpu-topology/")
+    'https://files.example.com/gpu-topology'
+    """
+    said = f"allowed is an https URL without ? and #, such as {EXAMPLE}, not {text!r}"
+    try:
+        parts = urlsplit(text)
+        port_is_one = parts.port is None or parts.port > 0
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(said) from error
+    plain = text.isascii() and text.isprintable() and " " not in text
+    if parts.scheme != "https" or not parts.hostname or not plain or not port_is_one:
+        raise argparse.ArgumentTypeError(said)
+    if parts.query or parts.fragment or parts.username is not None:
+        raise argparse.ArgumentTypeError(said)
+    return text.rstrip("/")
 
 
 def _system() -> str:
@@ -125,8 +155,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, help="the folder")
     parser.add_argument(
         "--address",
-        default="https://example.com/gpu-topology",
-        help="where the archive will be downloaded from, without its name",
+        required=True,
+        type=folder_address,
+        help="the folder that the archive will be downloaded from, as an https URL",
     )
     given = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -140,7 +171,7 @@ def main() -> int:
         return 1
     packed = archive(given.output / PROGRAM)
     (given.output / name).write_bytes(packed)
-    address = f"{given.address.rstrip('/')}/{name}"
+    address = f"{given.address}/{name}"
     said = manifest(project["version"], address, hashlib.sha256(packed).hexdigest())
     (given.output / f"{NAME}.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
     sys.stdout.write(f"{given.output / name}\n{given.output / f'{NAME}.yaml'}\n")

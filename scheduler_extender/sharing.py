@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from scheduler_extender.state.ledger import Ledger
@@ -11,6 +11,9 @@ from topology.core.devices import MIB, GpuResource, PodUid
 from topology.core.mig import served_devices
 from topology.core.placement import used_memory
 from topology.core.pools import count
+
+GONE = "a pod that is gone"
+"""In place of a pod's name, where nobody says it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,18 @@ class SharedGpu:
     pods: list[str]
 
 
-def shared_gpus(facts: NodeFacts, served: GpuResource) -> list[SharedGpu]:
-    """The GPUs that a node shares among pods as one resource; none where it shares none."""
+def full_name(namespace: str, name: str) -> str:
+    """A pod's name with its namespace, as whoever may see all pods is told it."""
+    return f"{namespace}/{name}"
+
+
+def shared_gpus(
+    facts: NodeFacts, served: GpuResource, name: Callable[[str, str], str] = full_name
+) -> list[SharedGpu]:
+    """The GPUs that a node shares among pods as one resource; none where it shares none.
+
+    ``name`` makes of a pod's namespace and name what the reader is told.
+    """
     topology = facts.topology
     found = facts.ledger(served.name) if topology is not None and served.replicas > 1 else None
     if topology is None or not isinstance(found, Ledger):
@@ -41,7 +54,9 @@ def shared_gpus(facts: NodeFacts, served: GpuResource) -> list[SharedGpu]:
     devices, width = served_devices(topology, served), found.availability.width
     profiles = {part.uuid: part.profile for gpu in topology.gpus for part in gpu.mig_instances}
     of = {at: profiles.get(uuid, "") for uuid, at in devices.position_of.items()}
-    names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in facts.all_pods}
+    told = facts.report.allocations if facts.report is not None else ()
+    names = {each.pod_uid: name(each.namespace, each.pod) for each in told}
+    names |= {pod.uid: name(pod.namespace, pod.name) for pod in facts.all_pods}
     kubelet = facts.kubelet(served.name)
     return [
         SharedGpu(
@@ -61,9 +76,9 @@ def shared_gpus(facts: NodeFacts, served: GpuResource) -> list[SharedGpu]:
 
 
 def _on(found: Ledger, position: int, width: int, names: dict[PodUid, str]) -> list[str]:
-    """The pods that a report shows on a GPU, each by its name, or by its UID alone."""
+    """The pods that a report shows on a GPU, as the reader is told them."""
     pods = (uid for uid, pool in found.shown.items() if count(pool, position, width))
-    return sorted(names.get(uid, uid) for uid in pods)
+    return sorted(names.get(uid, GONE) for uid in pods)
 
 
 def memory_in_use(rows: Iterable[SharedGpu]) -> str:

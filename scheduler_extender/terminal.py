@@ -18,8 +18,10 @@ GAP = 2
 """Columns of the terminal between two of the table's."""
 
 
-_TURNS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that turn the direction of what follows."""
+_TURNS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that turn the direction of what stands beside them."""
+_BREAKS = frozenset("\u2028\u2029")
+"""Characters that end a line in some programs, and not in others."""
 
 
 def harmless(text: str) -> str:
@@ -30,9 +32,24 @@ def harmless(text: str) -> str:
     """
     if text.isprintable() and text.isascii():
         return text
-    return "".join(
-        c for c in text if c in "\n\t" or (unicodedata.category(c) != "Cc" and c not in _TURNS)
-    )
+    return "".join(c for c in text if c in "\n\t" or not _steers(c))
+
+
+def _steers(c: str) -> bool:
+    return unicodedata.category(c) == "Cc" or c in _TURNS or c in _BREAKS
+
+
+def escaped(document: str) -> str:
+    """A JSON document that says the same, with such characters as JSON escapes.
+
+    They stand inside strings only. Line feeds stay: between values they are part of the layout.
+
+    >>> escaped('{"a": "x\x9b2J\u202e"}')
+    '{"a": "x\\\\u009b2J\\\\u202e"}'
+    """
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return "".join(f"\\u{ord(c):04x}" if _steers(c) and c not in "\n\t" else c for c in document)
 
 
 class HarmlessConsole(Console):

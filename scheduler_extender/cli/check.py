@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.adminport import ContextOption
-from scheduler_extender.cli.inputs import cluster_file, console, one_of, pod_file
+from scheduler_extender.cli.inputs import cluster_file, console, one_of, pods_file, tell
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, looked_at
-from scheduler_extender.explain import answers, summary
+from scheduler_extender.explain import summary
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.terminal import harmless, show
+from scheduler_extender.terminal import show
 from scheduler_extender.why.nearest import View
 from scheduler_extender.why.rows import rows_of
+from scheduler_extender.why.together import Together, Wanted, judge
 from topology.core.placement import Verdict
+
+SHOWN_NAMES = 3
+"""Pods that ask the same, of which that many are named."""
 
 
 def check(
@@ -61,11 +66,13 @@ def check(
     """Say for every node whether it would take a pod, and why not.
 
     POD is a file with a Pod, or with an object that has a pod template, such as a Job; - reads
-    standard input. Exits with 1 if no node would take the pod.
+    standard input. A file may have several of them: each is judged by itself, but members of one
+    group are judged together. Exits with 1 if there is a pod that no node would take, or no room
+    for a whole group.
     """
     weakest = one_of("--require", require, {"guaranteed": Verdict.GUARANTEED}, Verdict.EXPECTED)
     as_json = one_of("--output", output, {"json": True}, False, "table")
-    asked = pod_file(pod)
+    asked = pods_file(pod)
     if cluster is not None:
         known = Cluster(lambda: 0.0, Settings(weakest, None, all_pods_known=False))
         feed(known, cluster_file(cluster))
@@ -73,20 +80,58 @@ def check(
     else:
         known, view, notes = looked_at(kubeconfig, context, namespace, weakest)
         for note in notes:
-            typer.echo(harmless(f"note: {note}"), err=True)
-    told = answers(
-        known,
-        known.cluster_facts(),
-        asked.request,
-        membership=asked.membership,
-        destinations=asked.destinations,
-    )
-    rows = rows_of(asked.request, told, view)
+            tell(f"note: {note}")
+    wanted = [Wanted(a.name, a.request, a.membership, a.destinations) for a in asked]
+    found = judge(known, wanted)
     if as_json:
-        answer = {"pod": asked.name, "asks": asked.text}
-        typer.echo(json.dumps({**answer, "nodes": [row.as_json() for row in rows]}, indent=2))
+        typer.echo(json.dumps(_data(found, view, alone=len(asked) == 1), indent=2))
     else:
-        console.print(Text(asked.name, "bold"), Text(f"asks for {asked.text}"))
-        show(console, checktable.table(rows), keys=3)
-        console.print(summary(asked.request, told), highlight=False)
-    raise typer.Exit(0 if any(answer.may_come for answer in told) else 1)
+        _draw(found, view)
+    raise typer.Exit(0 if found.all_may_come else 1)
+
+
+def _data(found: Together, view: View, *, alone: bool) -> dict[str, Any]:
+    """The answer as data: that of one pod is there without a list around it."""
+    groups = [
+        {
+            "group": whole.group.name,
+            "namespace": whole.group.namespace,
+            "pods": list(whole.names),
+            "members": whole.wants,
+            "fit": whole.fits,
+        }
+        for whole in found.groups
+    ]
+    pods = []
+    for each in found.judged:
+        nodes = [row.as_json() for row in rows_of(each.pods[0].request, each.answers, view)]
+        pods += [{"pod": pod.name, "asks": pod.text, "nodes": nodes} for pod in each.pods]
+    if not alone:
+        return {"pods": pods, "groups": groups}
+    return {**pods[0], **({"group": groups[0]} if groups else {})}
+
+
+def _draw(found: Together, view: View) -> None:
+    """The answer for people: a table for pods that ask the same."""
+    for number, each in enumerate(found.judged):
+        if number:
+            console.print()
+        first, word = each.pods[0], "asks" if len(each.pods) == 1 else "each ask"
+        console.print(Text(_names(each.pods), "bold"), Text(f"{word} for {first.text}"))
+        show(console, checktable.table(rows_of(first.request, each.answers, view)), keys=3)
+        console.print(summary(first.request, each.answers), highlight=False)
+    if found.groups:
+        console.print()
+    for whole in found.groups:
+        console.print(Text(whole.text, "red" if whole.fits < whole.wants else "green"))
+    by_themselves = [pod for each in found.judged for pod in each.pods if pod.membership is None]
+    if len(by_themselves) > 1:
+        console.print()
+        console.print(f"each of the {len(by_themselves)} pods without a group is judged by itself")
+
+
+def _names(pods: Sequence[Wanted]) -> str:
+    """The names of pods that ask the same, some of many."""
+    names = list(dict.fromkeys(pod.name for pod in pods))
+    more = len(names) - SHOWN_NAMES
+    return ", ".join([*names[:SHOWN_NAMES], *([f"{more:,} more"] if more > 0 else [])])

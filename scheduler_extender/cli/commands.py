@@ -74,6 +74,7 @@ COMMANDS = {
     "unblock": (app, plugin),
     "why": (app, plugin),
     "demo": (app,),
+    "completion": (plugin,),
 }
 """In the order of the help text, with the programs that have them."""
 _ELSEWHERE = {"import": ("importing", "import_"), "map": ("clustermap", "map_")}
@@ -119,6 +120,11 @@ def main() -> NoReturn:
 
 def kubectl_plugin() -> NoReturn:
     """The console script that kubectl runs as ``kubectl gpu-topology``."""
+    from scheduler_extender.cli.completion import COMPLETE, complete_for_kubectl
+
+    if sys.argv[1:2] == [COMPLETE]:
+        sys.stdout.write(complete_for_kubectl(plugin, sys.argv[2:]))
+        sys.exit(0)
     run(plugin, "kubectl gpu-topology")
 
 

@@ -11,11 +11,14 @@ import contextlib
 import io
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from scheduler_extender.cli.commandline import BadInputError
 
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiServer
@@ -27,7 +30,36 @@ MOST = 500
 OF_FILES = ("check",)
 """Commands whose argument is a file."""
 PROGRAM = "kubectl-gpu_topology"
+HOOK = "kubectl_complete-gpu_topology"
+COMPLETE = "__complete"
+"""What :data:`PROGRAM` completes words after, as programs of kubectl's own kind do."""
+SCRIPT = f"""#!/bin/sh
+# kubectl runs this to complete the words of kubectl gpu-topology.
+exec {PROGRAM} {COMPLETE} "$@"
+"""
 FILES, NO_FILES = 0, 4
+
+
+def completion() -> None:
+    """Let kubectl complete the words of kubectl gpu-topology.
+
+    kubectl asks the program kubectl_complete-gpu_topology, which krew installs with no plugin. This
+    writes it into the folder of the PATH in which kubectl-gpu_topology is. It goes on working when
+    the plugin is upgraded; remove it together with the plugin.
+    """
+    beside = shutil.which(PROGRAM)
+    if beside is None:
+        raise BadInputError(f"{PROGRAM} is not on the PATH: install the plugin first")
+    hook = Path(beside).parent / HOOK
+    try:
+        if hook.exists() and hook.read_bytes() != SCRIPT.encode():
+            typer.echo(f"{hook} is there already, and is left as it is")
+            return
+        hook.write_text(SCRIPT)
+        hook.chmod(0o755)
+    except OSError as error:
+        raise BadInputError(f"{hook}: {error.strerror}") from error
+    typer.echo(f"{hook} is written: kubectl completes the words of kubectl gpu-topology now")
 
 
 def node_completions(context: typer.Context, incomplete: str) -> list[str]:

@@ -27,6 +27,7 @@ import typer
 from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.cli.adminport import AdminPort
 from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.inputs import tell
 from scheduler_extender.state.reserved import value_of
 from topology.core.devices import NodeName, PodUid
 
@@ -155,21 +156,21 @@ class _Carrying:
                     self._still_needed(node)
                 failure = self._evict_one(step, node, until)
                 if failure is not None:
-                    typer.echo(f"{_name(step)} was not evicted: {failure}", err=True)
+                    tell(f"{_name(step)} was not evicted: {failure}")
                     break
                 done += 1
         except KeyboardInterrupt:
             self._tell(done, steps, node, until)
             raise
         except NeedlessError as needless:
-            typer.echo(f"nobody else is evicted: {needless}", err=True)
+            tell(f"nobody else is evicted: {needless}")
             failure, begun = needless, begun or needless.begun
         placed = isinstance(failure, NeedlessError) and failure.placed
         if failure is not None and not (done or begun or placed or may_have_been_made(failure)):
             self._give_back()
             raise BadInputError("nobody was evicted, and the place is kept no more")
         if isinstance(failure, NeedlessError):
-            typer.echo(f"{done} of {len(steps)} evicted", err=True)
+            tell(f"{done} of {len(steps)} evicted")
         else:
             self._tell(done, steps, node, until)
         if done < len(steps) and not placed:
@@ -196,9 +197,9 @@ class _Carrying:
         who = f"{self.waiting.namespace}/{self.waiting.name}"
         when = time.strftime("%H:%M UTC", time.gmtime(until))
         what = f"{done} of {len(steps)} evicted" if steps else "nobody is left to be evicted"
-        typer.echo(f"{what}; {node} keeps the place for {who} until {when}", err=True)
+        tell(f"{what}; {node} keeps the place for {who} until {when}")
         if done < len(steps):
-            typer.echo("run the command again to go on with those who are left", err=True)
+            tell("run the command again to go on with those who are left")
 
     def _evict_one(self, step: dict[str, Any], node: NodeName, until: float) -> ApiFailure | None:
         """Evict a pod; why that failed for good, None where it is on its way out or gone.
@@ -215,13 +216,13 @@ class _Carrying:
                 _post_eviction(self.api, step)
             except ApiFailure as error:
                 if isinstance(error, ApiError) and error.status in GONE:
-                    typer.echo(f"{_name(step)} is gone already", err=True)
+                    tell(f"{_name(step)} is gone already")
                     return None
                 pause = pause_before_another_try(error, time.time(), since, until)
                 if pause is None:
                     return error
                 if not told:
-                    typer.echo(f"{_name(step)} is tried again: {error}", err=True)
+                    tell(f"{_name(step)} is tried again: {error}")
                     told = True
                 begun = begun or may_have_been_made(error)
                 time.sleep(pause)
@@ -231,7 +232,7 @@ class _Carrying:
                     needless.begun = begun
                     raise
             else:
-                typer.echo(f"evicted {_name(step)}", err=True)
+                tell(f"evicted {_name(step)}")
                 return None
 
     def _give_back(self) -> None:
@@ -241,7 +242,7 @@ class _Carrying:
         try:
             self._annotate(None)
         except ApiFailure as error:
-            typer.echo(f"the place is kept until its time is up: {error}", err=True)
+            tell(f"the place is kept until its time is up: {error}")
 
     def _annotate(self, value: str | None) -> None:
         from topology.kubeapi.paths import path

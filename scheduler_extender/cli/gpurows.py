@@ -9,6 +9,7 @@ from typing import Any
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.looking import Look
 from scheduler_extender.explain import serves_nothing
+from scheduler_extender.sharing import GONE
 from scheduler_extender.state.capacity import Capacities, Capacity
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.web.nodes import (
@@ -25,7 +26,6 @@ from scheduler_extender.why.nearest import HIDDEN, View
 from scheduler_extender.why.phrases import duration
 from topology.core.requests import GpuRequest
 
-GONE = "a pod that is gone"
 FREE = (Use.FREE, Use.STRANDED)
 HELD = (Use.KEPT, Use.PLAIN, Use.BROKEN, Use.ENDING)
 

@@ -158,6 +158,17 @@ class Row:
     tried: bool
 
     @property
+    def hidden(self) -> bool:
+        """Whether the caller may not see the pod: then its containers and its devices are not told,
+        either. Which GPUs of the node are held everybody may see who may read its record."""
+        return self.name == HIDDEN
+
+    @property
+    def containers(self) -> Sequence[str]:
+        """The containers that use nothing, as far as the caller may see them."""
+        return () if self.hidden else self.pod.containers
+
+    @property
     def gpus(self) -> str:
         """Its unused GPUs by the driver's numbers, and whether it has parts of them only."""
         numbers = set_text(self.pod.gpus) or "–"
@@ -192,9 +203,9 @@ class Row:
             "pod": self.name,
             "node": pod.node,
             "resource": pod.resource,
-            "containers": list(pod.containers),
+            "containers": list(self.containers),
             "gpus": list(pod.gpus),
-            "deviceIds": list(pod.devices),
+            "deviceIds": [] if self.hidden else list(pod.devices),
             "idleSince": pod.since,
             "idleSeconds": round(pod.seconds),
             "observedAt": pod.looked or None,
@@ -233,7 +244,7 @@ def told(look: Look, selector: str | None, shortest: float, *, everybody: bool) 
     whose = "nobody" if everybody else f"no pod of the namespace {look.namespace}"
     return Told(
         {"idle": [row.as_json() for row in rows]},
-        [f"pod/{row.pod.pod}" for row in rows if row.name != HIDDEN],
+        [f"pod/{row.pod.pod}" for row in rows if not row.hidden],
         lambda console, wide: draw(console, rows, whose, len(everywhere) - len(rows), wide=wide),
         [*look.notes, *_old(look, chosen)],
     )
@@ -255,6 +266,8 @@ def _selected(look: Look, selector: str | None, *, everybody: bool) -> set[str] 
     try:
         found, _ = pages(api, where, PAGE, [("labelSelector", selector)])
     except ApiError as error:
+        if error.status >= 500:
+            raise
         raise selector_error(selector, error.status, error.message, "pods") from error
     return {metadata_decoder.decode(raw).metadata.uid for raw in found}
 
@@ -299,6 +312,6 @@ def _table(rows: Sequence[Row], *, wide: bool) -> Table:
         cells = [Text(row.name), Text(duration(pod.seconds), "yellow"), Text(pod.node)]
         cells.append(Text(row.gpus))
         if wide:
-            cells += [Text(pod.resource), Text(", ".join(pod.containers)), Text(pod.since)]
+            cells += [Text(pod.resource), Text(", ".join(row.containers) or "–"), Text(pod.since)]
         found.add_row(*cells, Text(row.words, "green" if row.completes else "dim"))
     return found

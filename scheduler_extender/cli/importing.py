@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import check_node_name, one_of, pasted
+from scheduler_extender.cli.inputs import check_node_name, one_of, pasted, tell
 from topology import codec
 from topology.core.devices import Bytes, NodeName
 from topology.machines.notation import STOCK
@@ -71,7 +71,7 @@ def import_(
     except SourceError as error:
         raise BadInputError(f"{file}: {error}") from error
     for finding in found.findings:
-        typer.echo(f"{file}: {finding}", err=True)
+        tell(f"{file}: {finding}")
     if allocator is None:
         typer.echo(
             f"{file}: allocator taken as best-effort, NVIDIA's unmodified plugin over whole GPUs: "

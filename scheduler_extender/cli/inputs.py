@@ -6,6 +6,7 @@ import codecs
 import os
 import re
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,17 +102,23 @@ def pasted(path: Path) -> str:
     return text_of(path, 4 * MOST_PASTED, utf16=True)  # PowerShell's ">" writes UTF-16
 
 
-def pod_file(path: Path) -> podfile.Asked:
-    """The file's pod; bad input also where an annotation cannot be read."""
+def pods_file(path: Path) -> list[podfile.Asked]:
+    """The file's pods; bad input also where an annotation cannot be read."""
     from scheduler_extender.files import podfile
 
     try:
-        found = podfile.read(text_of(path))
+        found = podfile.read_all(text_of(path))
     except podfile.PodFileError as error:
         raise BadInputError(f"{path}: {error}") from error
-    for note in found.notes:
-        typer.echo(harmless(f"warning: {path}: {note}"), err=True)
+    notes = dict.fromkeys(note for each in found for note in each.notes)
+    for note in islice(notes, podfile.MAX_NOTES):
+        tell(f"warning: {path}: {note}")
     return found
+
+
+def tell(text: str) -> None:
+    """Say something beside the answer, on standard error."""
+    typer.echo(harmless(text), err=True)
 
 
 def log_json(*, quiet: bool = False) -> None:

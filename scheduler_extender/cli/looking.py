@@ -80,6 +80,8 @@ SelectorOption = Annotated[
 
 
 MINUTE = 60.0
+LOST = 5.0
+"""Seconds for which the API server may be silent, as while it starts anew, before it is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +195,17 @@ def _at_api_server(where: Where, *, live: bool) -> Iterator[Callable[[], Look]]:
                 if live:  # ages change once a minute, so that an answer does not by them alone
                     today -= today % MINUTE
                 view = View(today, seen.namespaces)
-                return Look(seen.cluster, view, tuple(seen.notes), namespace, api)
+                return Look(seen.cluster, view, (*seen.notes, *_lost(seen)), namespace, api)
 
             yield look
+
+
+def _lost(seen: Seen) -> Iterator[str]:
+    """That the API server has not answered for a while, and that the picture is as old."""
+    lost = seen.lost()
+    if lost >= LOST:
+        since = time.strftime("%H:%M UTC", time.gmtime(time.time() - lost))
+        yield f"the cluster cannot be followed since {since}, and what is shown is as old"
 
 
 def _described(content: clusterfile.ClusterFile, settings: Settings, where: Where) -> Look:
@@ -228,6 +238,8 @@ def selected_nodes(look: Look, selector: str | None) -> set[str] | None:
     try:
         return node_names(api, selector)
     except ApiError as error:
+        if error.status >= 500:
+            raise
         raise selector_error(selector, error.status, error.message, "nodes") from error
 
 

@@ -34,7 +34,7 @@ from scheduler_extender.cli.gpurows import node_row
 from scheduler_extender.cli.inputs import check_node_name
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
 from scheduler_extender.cli.looking import ClusterOption, Look, Where, WhoseOption, looking
-from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, as_yaml, form_of
 from scheduler_extender.cli.tokens import token_of
 
 TIMEOUT = 10.0
@@ -117,7 +117,6 @@ def _resume(name: str, kubeconfig: Path | None, context: str | None) -> None:
 
 
 def _show(found: dict[str, Any]) -> None:
-    import yaml
 
     found.pop("record", None)  # kubectl get gputopo shows it
-    typer.echo(yaml.safe_dump(found, sort_keys=False, width=100, allow_unicode=True).rstrip())
+    typer.echo(as_yaml(found).rstrip())

@@ -10,13 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.terminal import HarmlessConsole, harmless
+from scheduler_extender.cli.inputs import tell
+from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
+
+if TYPE_CHECKING:
+    from topology.kubeapi.apiserver import ApiFailure
 
 EVERY = 1.0
 """Seconds between two looks at a cluster that is followed."""
@@ -81,27 +85,56 @@ def answer(told: Callable[[], Told], form: Form, *, watch: bool) -> None:
     """Write an answer, once or whenever it changes, and end the command with its exit code."""
     first = told()
     for note in first.notes:
-        typer.echo(harmless(f"note: {note}"), err=True)
+        tell(f"note: {note}")
     text = _text(first, form)
     _write(text, form, first=True, watch=watch)
     if watch:
-        _follow(told, text, form)
+        _follow(told, text, form, first.notes)
     raise typer.Exit(0 if first.yes else 1)
 
 
-def _follow(told: Callable[[], Told], last: str, form: Form) -> None:
-    for text in _texts(told, form):
+def _follow(told: Callable[[], Told], last: str, form: Form, notes: Sequence[str]) -> None:
+    """Write the answer whenever it changes, and say what can be seen no more, or again."""
+    silent = False
+    for now in _looks(told):
+        if isinstance(now, Exception):
+            if not silent:
+                tell(f"note: the API server does not answer, and is asked again: {now}")
+            silent = True
+            continue
+        if silent:
+            tell("note: the API server answers again")
+        silent = False
+        for note in now.notes:
+            if note not in notes:
+                tell(f"note: {note}")
+        for note in notes:
+            if note not in now.notes:
+                tell(f"note: this is over: {note}")
+        notes = now.notes
+        text = _text(now, form)
         if text != last:
             last = text
             _write(text, form, first=False, watch=True)
 
 
-def _texts(told: Callable[[], Told], form: Form) -> Iterator[str]:
+def _looks(told: Callable[[], Told]) -> Iterator[Told | ApiFailure]:
+    """Answers one after the other, with rests between them; where the API server is gone for a
+    while, or has too much to do, why there is none."""
+    from topology.kubeapi.apiserver import ApiError, ApiFailure
+
     rest = EVERY
     while True:
         time.sleep(rest)
         begun = time.monotonic()
-        yield _text(told(), form)
+        found: Told | ApiFailure
+        try:
+            found = told()
+        except ApiFailure as error:
+            if isinstance(error, ApiError) and error.status < 500 and error.status != 429:
+                raise
+            found = error
+        yield found
         rest = max(EVERY, RESTS * (time.monotonic() - begun))
 
 
@@ -119,20 +152,29 @@ def _write(text: str, form: Form, *, first: bool, watch: bool) -> None:
 
 def _text(told: Told, form: Form) -> str:
     if form is Form.NAME:
-        return "".join(f"{name}\n" for name in told.names)
+        return "".join(f"{harmless(' '.join(name.split()))}\n" for name in told.names)
     data = {**told.data, "notes": list(told.notes)}
     if form is Form.JSON:
-        return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+        return escaped(json.dumps(data, indent=2, ensure_ascii=False)) + "\n"
     if form is Form.YAML:
-        import yaml
-
-        return str(yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True))
+        return as_yaml(data)
     text = io.StringIO()
     console = here(text)
     told.draw(console, form is Form.WIDE)
     if console.is_terminal:
         return text.getvalue()
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+def as_yaml(data: object) -> str:
+    """Data as YAML, which steers no terminal: where a character of it would, all that are not ASCII
+    are escaped."""
+    import yaml
+
+    text = str(yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True))
+    if harmless(text) == text:
+        return text
+    return str(yaml.safe_dump(data, sort_keys=False, width=100))
 
 
 def here(file: io.StringIO) -> Console:

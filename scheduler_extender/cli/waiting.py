@@ -215,7 +215,7 @@ def _listed(look: Look, selector: str | None, *, everybody: bool) -> Iterator[Wa
         if error.status in (401, 403):
             whose = "of all namespaces" if everybody else f"of the namespace {look.namespace}"
             raise BadInputError(f"you may not list the pods {whose}: {error.message}") from error
-        if selector is None:
+        if selector is None or error.status >= 500:
             raise
         raise selector_error(selector, error.status, error.message, "pods") from error
     for raw in found:

@@ -6,8 +6,8 @@ that is not ours ask for nothing, and nobody in the cluster says so. Here it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -25,6 +25,8 @@ from topology.yamltext import YamlTextError, documents
 LIKE_OURS = 0.75
 """How much a prefix must resemble ours to be taken for a slip of the pen, 0 to 1."""
 MAX_NOTES = 10
+MOST_PODS = 4096
+"""Pods of one file, as many as a group may have members."""
 MAX_DEPTH = 12
 """How deep in an object pod templates are looked for."""
 
@@ -50,6 +52,11 @@ class Asked:
         group = self.membership.text if self.membership is not None else ""
         return f"{self.request.text} {group}".strip()
 
+    @property
+    def alike(self) -> Hashable:
+        """Equal for pods to which all nodes answer alike."""
+        return self.request, self.membership, self.destinations
+
 
 def read(text: str) -> Asked:
     """The one pod of a YAML text. Raises :class:`PodFileError`.
@@ -57,32 +64,72 @@ def read(text: str) -> Asked:
     A Pod, or what has a template of one: Deployment, StatefulSet, Job, CronJob and the like. Other
     objects beside it, such as a Service, are passed over.
     """
+    makers = _makers(text)
+    if len(makers) > 1:
+        names = ", ".join(_named(item) for item in makers[:5])
+        raise PodFileError(f"one Pod is needed, there are {len(makers)}: {names}")
+    manifest, outside = _pod_of(makers[0]) or ({}, [])
+    asked = _asked(makers[0], manifest, outside)
+    return replace(asked, notes=(*_left_out(makers[0]), *asked.notes)[:MAX_NOTES])
+
+
+def read_all(text: str) -> list[Asked]:
+    """Every pod of a YAML text that asks for GPUs, in the order of the text; at least one. Raises
+    :class:`PodFileError`.
+
+    Of an object with several pod templates each is there that asks for something else.
+    """
+    makers = _makers(text)
+    if len(makers) > MOST_PODS:
+        raise PodFileError(f"allowed are {MOST_PODS:,} pods in a file, there are {len(makers):,}")
+    found: list[Asked] = []
+    for item in makers:
+        of_item: dict[object, Asked] = {}
+        for manifest, outside in pods_made_by(item):
+            if asks_for_gpus(manifest):
+                asked = _asked(item, manifest, outside, several=len(makers) > 1)
+                of_item.setdefault(asked.alike, asked)
+        found += of_item.values()
+    if not found and len(makers) > 1:
+        names = ", ".join(_named(item) for item in makers[:5])
+        raise PodFileError(f"no pod asks for a GPU (nvidia.com/gpu), nothing to check: {names}")
+    return found or [read(text)]
+
+
+def _makers(text: str) -> list[object]:
+    """The objects that are pods or make some; at least one. Raises :class:`PodFileError`."""
     try:
         found = [d for d in documents(text) if d is not None]
     except YamlTextError as error:
         raise PodFileError(str(error)) from error
     items = [item for document in found for item in _items(document)]
     makers = [item for item in items if _pod_of(item) is not None]
-    if len(makers) > 1:
-        names = ", ".join(_named(item) for item in makers[:5])
-        raise PodFileError(f"one Pod is needed, there are {len(makers)}: {names}")
     if not makers:
         raise PodFileError(_no_pod(items))
-    manifest, outside = _pod_of(makers[0]) or ({}, [])
+    return makers
+
+
+def _asked(
+    item: object, manifest: dict[str, Any], outside: list[object], *, several: bool = False
+) -> Asked:
+    """What a pod asks, and the notes on what makes it; ``several`` says that the reader has to be
+    told which pod an error is about. Raises :class:`PodFileError`."""
+    whose = f"{_named(item)}: " if several else ""
     try:
         pod = read_pod(manifest)
     except ValueError as error:
-        raise PodFileError(str(error)) from error
+        raise PodFileError(f"{whose}{error}") from error
     unreadable = _unreadable(pod)
     if unreadable:
-        raise PodFileError(unreadable)
-    notes = (*_left_out(makers[0]), *notes_on(_kind_of(makers[0]), manifest, outside))[:MAX_NOTES]
+        raise PodFileError(f"{whose}{unreadable}")
     request = parse(pod)
     if isinstance(request, Malformed):
-        raise PodFileError(request.reason)
+        raise PodFileError(f"{whose}{request.reason}")
     if request is None:
-        raise PodFileError("the pod asks for no GPU (nvidia.com/gpu), nothing to check")
-    return Asked(pod.metadata.name, request, notes, membership_of(pod), destinations_of(pod.spec))
+        raise PodFileError(f"{whose}the pod asks for no GPU (nvidia.com/gpu), nothing to check")
+    notes = tuple(notes_on(_kind_of(item), manifest, outside))[:MAX_NOTES]
+    name, going = pod.metadata.name, destinations_of(pod.spec)
+    return Asked(name, request, notes, membership_of(pod), going)
 
 
 def _unreadable(pod: Pod) -> str:

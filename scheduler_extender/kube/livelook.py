@@ -6,8 +6,10 @@ watched, by the reflectors and sinks of the extender.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from scheduler_extender.kube.onelook import (
     NODES_PATH,
@@ -52,8 +54,15 @@ def live_look(
     for reflector in reflectors:
         reflector.start()
     try:
-        yield seen
+        yield replace(seen, lost=lambda: _lost(reflectors, time.monotonic()))
     finally:
         api.close()  # first: it cuts off requests that wait for their answer
         for reflector in reflectors:
             reflector.stop()
+
+
+def _lost(reflectors: Sequence[Reflector], now: float) -> float:
+    """For how many seconds one of these has failed, the one that has for longest; 0 for none."""
+    states = [reflector.state for reflector in reflectors]
+    since = [s.failing_since for s in states if s.failures and s.failing_since is not None]
+    return max(0.0, now - min(since)) if since else 0.0

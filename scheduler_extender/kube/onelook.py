@@ -53,7 +53,8 @@ class Seen:
 
     ``namespaces`` are those whose pods could be listed; None for all. ``notes`` say what the caller
     may not read, and what that leaves out. ``sees_nodes`` says whether nodes could be listed,
-    ``installed`` whether the API server knows GPUTopology records at all.
+    ``installed`` whether the API server knows GPUTopology records at all. ``lost`` says
+    for how many seconds a cluster that is followed has not been read; 0 where it is read.
     """
 
     cluster: Cluster
@@ -61,6 +62,7 @@ class Seen:
     notes: list[str] = field(default_factory=list)
     sees_nodes: bool = True
     installed: bool = True
+    lost: Callable[[], float] = lambda: 0.0
 
 
 def one_look(api: Reader, namespace: str, settings: Settings, clock: Callable[[], float]) -> Seen:

@@ -67,7 +67,8 @@ def raise_twice_held(allocations: Iterable[Allocation]) -> None:
             if device in allocation.device_ids[:i]:
                 raise ContradictionError(f"status.allocations: {device} stands twice in one")
             if first is not allocation:
+                # Not by whom: Events and commands tell this to people who may not see these pods.
                 raise ContradictionError(
-                    f"status.allocations: {device} is held by {first.namespace}/{first.pod} "
-                    f"and by {allocation.namespace}/{allocation.pod}, one may hold it"
+                    f"status.allocations: {device} is held by two pods or containers, one may "
+                    "hold it"
                 )

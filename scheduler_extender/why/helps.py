@@ -13,13 +13,13 @@ from itertools import chain, islice
 from scheduler_extender.explain import counts_on, serves_nothing
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import decide
 from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
 from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.members import as_member
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodName, PodRecord, resource_of
+from scheduler_extender.why.ends import Ends
 from scheduler_extender.why.nearest import View, pods_on
 from scheduler_extender.why.phrases import listed
 from scheduler_extender.why.relaxing import Relaxed, relaxations
@@ -106,37 +106,30 @@ def _ends(
         and row.answer.facts.is_open_to(pod)
     ]
     near.sort(key=lambda row: row.miss.distance if row.miss else (0, 0))
-    found = 0
+    ends, found = Ends(cluster.settings, late), 0
     for row in near[:MOST_NODES]:
-        ends = next(_ends_on(cluster, row.answer.facts, request, view, late), None)
-        if ends is not None:
+        helps = next(_ends_on(ends, row.answer.facts, request, view), None)
+        if helps is not None:
             found += 1
-            yield ends
+            yield helps
         if found == SHOWN_ENDS:
             return
 
 
-def _ends_on(
-    cluster: Cluster,
-    facts: NodeFacts,
-    request: GpuRequest,
-    view: View,
-    late: Callable[[], bool],
-) -> Iterator[Help]:
+def _ends_on(ends: Ends, facts: NodeFacts, request: GpuRequest, view: View) -> Iterator[Help]:
     """The pods of one node whose end alone would do; else all that hold the node together."""
     named = {
         uid: view.name(*pod) for uid, pod in islice(_holders(facts, request).items(), MOST_PODS)
     }
     alone = False
     for uid, name in named.items():
-        check_time(late)
-        if takes(cluster, facts, request, frozenset({uid})):
+        if ends.lets_in(facts, request, frozenset({uid})):
             alone = True
             words = f"{name} on {facts.name} ends: the node takes the pod then"
             yield Help("end", words, 1, facts.name, (name,))
     if alone or len(named) < 2:
         return
-    ending = fewest(cluster, facts, request, list(named), late)
+    ending = ends.fewest(facts, request, list(named))
     if ending is not None:
         names = tuple(name for uid, name in named.items() if uid in ending)
         words = f"{listed(names)} on {facts.name} end: the node takes the pod then"
@@ -155,30 +148,6 @@ def _holders(facts: NodeFacts, request: GpuRequest) -> Mapping[PodUid, PodName]:
     shown = set(found.shown) if isinstance(found, Ledger) else set()
     here = {pod.uid for pod in facts.alive.values() if resource_of(pod) == request.resource}
     return {uid: pod for uid, pod in pods_on(facts).items() if uid in here | shown}
-
-
-def fewest(
-    cluster: Cluster,
-    facts: NodeFacts,
-    request: GpuRequest,
-    uids: Sequence[PodUid],
-    late: Callable[[], bool],
-) -> frozenset[PodUid] | None:
-    """Pods without whom the node takes the pod, none of whom could stay; None where all together
-    do not help."""
-    gone = frozenset(uids)
-    if not takes(cluster, facts, request, gone):
-        return None
-    for uid in uids:
-        check_time(late)
-        if takes(cluster, facts, request, gone - {uid}):
-            gone -= {uid}
-    return gone
-
-
-def takes(cluster: Cluster, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
-    """Whether the node would take a pod with this request if these pods had ended."""
-    return decide(facts.without(gone), request, cluster.settings).rejection is None
 
 
 def _relaxed(

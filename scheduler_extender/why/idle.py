@@ -15,7 +15,8 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.why.helps import check_time, fewest, takes
+from scheduler_extender.why.ends import Ends
+from scheduler_extender.why.helps import check_time
 from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation
 from topology.core.requests import GpuRequest
@@ -97,23 +98,23 @@ def what_ends_would_do(
         uids = by_node.setdefault(pod.node, [])
         if pod.uid not in uids:
             uids.append(pod.uid)
+    ends = Ends(cluster.settings, late)
     try:
         with in_time(late):
             for pods in _waiting(cluster, seen, late) if by_node else ():
                 for name, uids in by_node.items():
-                    _try(cluster, nodes[name], uids, pods, found, late)
+                    _try(ends, nodes[name], uids, pods, found)
     except OutOfTimeError:
         found.whole = False
     return found
 
 
 def _try(
-    cluster: Cluster,
+    ends: Ends,
     facts: NodeFacts,
     uids: Sequence[PodUid],
     pods: Sequence[PodRecord],
     found: Tried,
-    late: Callable[[], bool],
 ) -> None:
     """Try the end of each idle pod of a node; where none would do alone, of several."""
     request = pods[0].request
@@ -121,13 +122,12 @@ def _try(
         return
     helped = False
     for uid in uids:
-        check_time(late)
-        if takes(cluster, facts, request, frozenset({uid})):
+        if ends.lets_in(facts, request, frozenset({uid})):
             helped = True
             found.completes.setdefault(uid, []).append(Completes(tuple(pods), request))
     if helped or not 2 <= len(uids) <= MOST_TOGETHER:
         return
-    together = fewest(cluster, facts, request, uids, late) or frozenset()
+    together = ends.fewest(facts, request, uids) or frozenset()
     for uid in together:
         others = tuple(other for other in uids if other in together and other != uid)
         found.completes.setdefault(uid, []).append(Completes(tuple(pods), request, others))

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from scheduler_extender.explain import Answer
+from scheduler_extender.sharing import GONE
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodName, PodRecord, resource_of
@@ -204,6 +205,9 @@ class _Node:
         return Miss(wants, len(called), f"{words}; {listed(told)}", everything, called, holders)
 
     def _not_sure(self) -> str:
+        place = self.facts.reserved if self.facts.kept is not None else None
+        if place is not None and place.reserved is not None:
+            return f"but are reserved for {self._told(place)} until {place.reserved.until_text}"
         unreported = [uid for uid, pod in self.found.unreported.items() if not pod.departed]
         if unreported:
             names = [self._name(uid) for uid in unreported]
@@ -274,7 +278,7 @@ class _Node:
 
     def _name(self, uid: PodUid) -> str:
         pod = pods_on(self.facts).get(uid)
-        return "a pod that is gone" if pod is None else self.view.name(*pod)
+        return GONE if pod is None else self.view.name(*pod)
 
     def _seconds(self, uid: PodUid) -> float | None:
         pod = next((pod for pod in self.facts.all_pods if pod.uid == uid), None)

@@ -78,7 +78,7 @@ def rows_of(request: GpuRequest, answers: Sequence[Answer], view: View) -> list[
         if key not in known:
             outcomes, containers = _outcomes(answer, request), _containers(answer, request)
             known[key] = Row(answer, outcomes, containers, _hazards(answer.outcomes))
-        shared, miss = _shared(answer, request), miss_of(answer, request, view)
+        shared, miss = _shared(answer, request, view), miss_of(answer, request, view)
         found.append(replace(known[key], answer=answer, shared=shared, miss=miss))
     return found
 
@@ -88,9 +88,9 @@ def _outcomes(row: Answer, request: GpuRequest) -> list[list[int]]:
     return _indices(_devices(row, request), sets or ())
 
 
-def _shared(row: Answer, request: GpuRequest) -> list[SharedGpu]:
+def _shared(row: Answer, request: GpuRequest, view: View) -> list[SharedGpu]:
     served = row.facts.topology.resource(request.resource) if row.facts.topology else None
-    return shared_gpus(row.facts, served) if served and row.facts.report else []
+    return shared_gpus(row.facts, served, view.name) if served and row.facts.report else []
 
 
 def _devices(row: Answer, request: GpuRequest) -> ServedDevices | None:

@@ -21,6 +21,7 @@ from tests.e2e.controlplane import KUBECTL
 from tests.waiting import FOREVER
 
 pytestmark = pytest.mark.e2e
+ADDRESS = "https://files.example.com/gpu-topology"
 BASE = Path(sys.base_prefix) / "bin"
 """The Python that is on a user's PATH: without our packages."""
 
@@ -78,7 +79,7 @@ def arguments(*words: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plugin")
-    with arguments("--output", str(folder)):
+    with arguments("--output", str(folder), "--address", ADDRESS):
         assert buildplugin.main() == 0
     return folder
 
@@ -125,6 +126,23 @@ def test_it_decides_with_nothing_else_installed(krew: Krew, tmp_path: Path) -> N
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_manifest_names_the_archive_at_its_address(built: Path) -> None:
+    said = yaml.safe_load((built / "gpu-topology.yaml").read_text())
+    (packed,) = built.glob("*.tar.gz")
+    (platform,) = said["spec"]["platforms"]
+    assert platform["uri"] == f"{ADDRESS}/{packed.name}"
+
+
+def test_kubectl_completes_the_words_after_one_command(krew: Krew) -> None:
+    """krew installs the plugin's program alone; the other one it is told to write."""
+    words = (KUBECTL, "__complete", "gpu-topology", "map", "-o", "")
+    assert "wide" not in krew.run(*words).stdout.split()
+    done = krew.plugin("completion")
+    assert done.returncode == 0, done.stderr
+    *choices, directive = krew.run(*words).stdout.splitlines()
+    assert (sorted(choices), directive) == (["json", "name", "table", "wide", "yaml"], ":4")
 
 
 def test_krew_refuses_another_archive(krew: Krew, built: Path, tmp_path: Path) -> None:

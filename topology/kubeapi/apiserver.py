@@ -27,6 +27,8 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 from urllib3.response import BaseHTTPResponse
 
+from topology.kubeapi.plugins import heard, plugin_text, reason_text
+
 POOL_SIZE = 16
 """Idle connections kept to the API server; more than these are opened when needed."""
 
@@ -165,12 +167,13 @@ class ApiServer:
     All methods raise :class:`ApiError`, :class:`ApiUnreachable` or :class:`ApiMisconfigured`.
     """
 
-    def __init__(self, configuration: Any) -> None:
+    def __init__(self, configuration: Any, plugin: str = "") -> None:
         from kubernetes.client import ApiClient  # costs half a second: file mode never pays it
 
         configuration.connection_pool_maxsize = POOL_SIZE
         configuration.keep_alive = True  # TCP probes: a dead peer is noticed on an idle watch, too
         self._configuration = configuration
+        self._plugin = plugin
         self._credentials = threading.Lock()
         self._open = _OpenConnections()
         self._pools: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
@@ -190,10 +193,14 @@ class ApiServer:
         configuration = client.Configuration()
         load: Callable[..., None] = config.load_kube_config
         try:
-            load(str(path), context, client_configuration=configuration, persist_config=False)
+            with heard() as said:
+                load(str(path), context, client_configuration=configuration, persist_config=False)
+            plugin = plugin_text(str(path), context)
         except Exception as error:  # a bad file ends in a dozen kinds of them
             raise ApiMisconfigured(f"kubeconfig {path}: {error}") from error
-        return cls(configuration)
+        if said:
+            raise ApiMisconfigured(f"{plugin}: {reason_text(said)}")
+        return cls(configuration, plugin)
 
     @classmethod
     def in_cluster(cls) -> Self:
@@ -331,9 +338,12 @@ class ApiServer:
         # at a time, so that an exec plugin is not run once per thread.
         with self._credentials:
             try:
-                settings = self._configuration.auth_settings()
+                with heard() as said:
+                    settings = self._configuration.auth_settings()
             except Exception as error:  # a token file or plugin may fail in any way
                 raise ApiMisconfigured(f"credentials cannot be renewed: {error}") from error
+        if said:
+            raise ApiMisconfigured(f"{self._plugin}: {reason_text(said)}")
         return {
             setting["key"]: setting["value"].strip()  # a token file may end in a newline
             for setting in settings.values()

@@ -84,17 +84,53 @@ def test_the_version(program: object) -> None:
     assert (done.returncode, done.stdout.split()[0]) == (0, "gpu-topology")
 
 
+def test_the_hook_is_written_beside_the_plugin_and_kubectl_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As krew installs: the plugin alone is on the PATH."""
+    script(tmp_path / "kubectl-gpu_topology", "kubectl_plugin")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    hook = tmp_path / "kubectl_complete-gpu_topology"
+    for _ in range(2):
+        done = asked(kubectl_plugin, "completion")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{hook} is written")
+    command = [str(KUBECTL), "__complete", "gpu-topology", "map", "-o", ""]
+    with started(command, stdout=PIPE, stderr=PIPE) as child:
+        said, _ = child.communicate()
+    *choices, directive = said.splitlines()
+    assert (sorted(choices), directive) == (FORMS, ":4")
+    hook.write_text("of somebody else")
+    done = asked(kubectl_plugin, "completion")
+    assert (done.returncode, hook.read_text()) == (0, "of somebody else")
+    assert done.stdout == f"{hook} is there already, and is left as it is\n"
+
+
+def test_without_the_plugin_on_the_path_no_hook_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = asked(kubectl_plugin, "completion")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "kubectl-gpu_topology is not on the PATH" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def script(path: Path, function: str) -> None:
+    """A console script as the wheel has it."""
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        f"from scheduler_extender.cli import {function}\n{function}()\n"
+    )
+    path.chmod(0o755)
+
+
 def test_kubectl_itself_completes_the_plugin(tmp_path: Path) -> None:
     for program, function in (
         ("kubectl-gpu_topology", "kubectl_plugin"),
         ("kubectl_complete-gpu_topology", "kubectl_completion"),
     ):
-        script = tmp_path / program  # as the wheel's console scripts are
-        script.write_text(
-            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            f"from scheduler_extender.cli import {function}\n{function}()\n"
-        )
-        script.chmod(0o755)
+        script(tmp_path / program, function)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [str(KUBECTL), "__complete", "gpu-topology", "map", "-o", ""]
     with started(command, stdout=PIPE, stderr=PIPE, env=environment) as child:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,11 +16,16 @@ import yaml
 from scheduler_extender.cli import main
 from tests.commands import ROOT, asked
 from tests.waiting import FOREVER
+from topology.codec import encode
+from topology.core.devices import DeviceId, PodUid
+from topology.core.report import Allocation, Health, IdleAllocation, Report
+from topology.machines import machine
 
+GPU = "nvidia.com/gpu"
 WHY = "examples/clusters/why.yaml"
-BAD = "\x1b]0;a title\x07\x1b[2J\x9b2J\u202ednob"
+BAD = "\x1b]0;a title\x07\x1b[2J\x9b2J\x7f\u202ednob\u2028\u200f"
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
-STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture
@@ -33,7 +39,19 @@ def hostile(tmp_path: Path) -> Path:
     return found
 
 
-@pytest.mark.parametrize("words", [("why", "team-a/train"), ("waiting", "-A"), ("nodes",)])
+FORMS = ("table", "wide", "json", "yaml", "name")
+ASKED = [
+    ("why", "team-a/train"),
+    ("why", "team-a/train", "-o", "json"),
+    *(
+        (*words, "-o", form)
+        for words in (("waiting", "-A"), ("nodes",), ("map",))
+        for form in FORMS
+    ),
+]
+
+
+@pytest.mark.parametrize("words", ASKED, ids=" ".join)
 @pytest.mark.parametrize("colours", ["", "1"])
 def test_what_a_stranger_wrote_steers_no_terminal(
     words: tuple[str, ...], colours: str, hostile: Path, monkeypatch: pytest.MonkeyPatch
@@ -42,6 +60,37 @@ def test_what_a_stranger_wrote_steers_no_terminal(
     done = asked(main, *words, "--cluster", hostile)
     assert not STEERING.search(STYLE.sub("", done.stdout) + done.stderr)
     assert done.returncode in (0, 1)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Path:
+    """A cluster file with pods that hold GPUs, all of whose words were written by a stranger."""
+    node = machine("l40s-4").topology("n")
+    ids = [(DeviceId(gpu.uuid),) for gpu in node.gpus]
+    given = tuple(Allocation(PodUid(f"u{i}"), BAD, BAD, BAD, GPU, ids[i]) for i in (0, 1))
+    since = "2026-01-01T00:00:00Z"
+    idle = tuple(IdleAllocation(each.pod_uid, BAD, GPU, since) for each in given)
+    health = (Health(node.gpus[2].uuid, False, BAD, since),)
+    report = Report("b", 1, allocations=given, idle=idle, health=health, observed_at=since)
+    found = tmp_path / "held.yaml"
+    found.write_text(yaml.safe_dump(encode(node, report)))
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("words", [("node", "n"), ("idle", "-A"), ("map",)], ids=" ".join)
+def test_names_in_a_record_steer_no_terminal(words: tuple[str, ...], form: str, held: Path) -> None:
+    done = asked(main, *words, "--cluster", held, "-o", form)
+    assert done.returncode == 0, done.stderr
+    assert not STEERING.search(done.stdout + done.stderr)
+
+
+def test_data_that_is_escaped_says_the_same(held: Path) -> None:
+    words = ("idle", "-A", "--cluster", held, "-o")
+    found = json.loads(asked(main, *words, "json").stdout)
+    assert {row["pod"] for row in found["idle"]} == {f"{BAD}/{BAD}"}
+    assert yaml.safe_load(asked(main, *words, "yaml").stdout) == found
+    assert asked(main, *words, "name").stdout.count("\n") == 2, "a line for each pod"
 
 
 def test_an_error_steers_no_terminal(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.programs import started
 from tests.scheduler_extender.cli.kubecluster import Cluster
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 from topology.machines import machine
 
 PCIE = machine("l40s-4").topology("serve-01")
@@ -69,6 +69,63 @@ def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
             held.append(found["nodes"][0]["gpus"]["reserved"])
             cluster.pod(pod(2, name="new", uid="new", node="serve-01"))
     assert held == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("verb", "lost", "back"),
+    [
+        (
+            ("waiting", "-A"),
+            "note: the API server does not answer, and is asked again: 503",
+            "note: the API server answers again",
+        ),
+        (
+            ("map",),
+            "note: the cluster cannot be followed since ",
+            "note: this is over: the cluster cannot be followed",
+        ),
+    ],
+    ids=["which asks", "which follows"],
+)
+def test_an_api_server_that_is_gone_for_a_while_is_said_and_followed_again(
+    verb: tuple[str, ...], lost: str, back: str, cluster: Cluster
+) -> None:
+    cluster.pod(pod(8, name="first", uid="first"))
+    with started(command(cluster, *verb), stdout=PIPE, stderr=PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline()
+        cluster.fake.refuse(503, None, path=".*")
+        cluster.fake.drop_streams()
+        assert child.stderr.readline().startswith(lost)
+        cluster.fake.allow()
+        cluster.pod(pod(2, name="new", uid="new", node="serve-01"))
+        while not (line := child.stderr.readline()).startswith(back):
+            assert line.startswith("note: "), line
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system has no /proc")
+def test_connections_that_break_again_and_again_leave_nothing_open(cluster: Cluster) -> None:
+    """An hour's worth of watches that end: descriptors and threads are those of the beginning."""
+    words = command(cluster, "waiting", "-A", "-o", "name")
+    cluster.pod(pod(8, name="p0", uid="p0"))
+    with started(words, stdout=PIPE, stderr=PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "pod/p0\n"
+        eventually(lambda: cluster.fake.open_streams == 3)
+        before = [len(list(Path(f"/proc/{child.pid}/{kind}").iterdir())) for kind in ("fd", "task")]
+        for number in range(1, 13):
+            cluster.fake.drop_streams() if number % 2 else cluster.fake.end_streams()
+            cluster.fake.remove(f"/api/v1/namespaces/team-a/pods/p{number - 1}")
+            cluster.pod(pod(8, name=f"p{number}", uid=f"p{number}"))
+            while child.stdout.readline() != f"pod/p{number}\n":
+                pass
+        eventually(lambda: cluster.fake.open_streams == 3)
+        after = [len(list(Path(f"/proc/{child.pid}/{kind}").iterdir())) for kind in ("fd", "task")]
+        assert after[0] <= before[0] + 3, "a connection kept for the next request at most"
+        assert after[1] == before[1]
 
 
 def test_a_terminal_is_drawn_anew(cluster: Cluster) -> None:

@@ -301,7 +301,7 @@ def test_a_vanished_uuid_is_nobodys_bit() -> None:
 
 
 def test_one_device_held_twice_contradicts_itself() -> None:
-    with pytest.raises(ContradictionError, match="GPU-1 is held by default/a and by default/b"):
+    with pytest.raises(ContradictionError, match="GPU-1 is held by two pods"):
         free(Report(allocations=(shown("a", 1), shown("b", 1))))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import socket
 import ssl
@@ -54,6 +55,22 @@ status = {{"token": token, "expirationTimestamp": "2020-01-01T00:00:00Z"}}
 version = "client.authentication.k8s.io/v1"
 print(json.dumps({{"apiVersion": version, "kind": "ExecCredential", "status": status}}))
 """
+
+
+EMPTY_STATUS = (
+    """echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "x", "status": {}}'"""
+)
+
+
+def with_plugin(server: FakeApiServer, folder: Path, plugin: Path, **more: str) -> Path:
+    """A kubeconfig whose user's credentials a command gives."""
+    path = server.write_kubeconfig(folder / "config")
+    config = json.loads(path.read_text())
+    version = "client.authentication.k8s.io/v1"
+    asked = {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}
+    config["users"][0]["user"] = {"exec": {**asked, **more}}
+    path.write_text(json.dumps(config))
+    return path
 
 
 @pytest.fixture(autouse=True)
@@ -292,22 +309,63 @@ class TestConfiguration:
         plugin = tmp_path / "plugin"
         plugin.write_text(EXEC_PLUGIN.format(python=sys.executable, count=str(count)))
         plugin.chmod(0o755)
-        path = server.write_kubeconfig(tmp_path / "config")
-        config = json.loads(path.read_text())
-        config["users"][0]["user"] = {
-            "exec": {
-                "apiVersion": "client.authentication.k8s.io/v1",
-                "command": str(plugin),
-                "interactiveMode": "Never",
-            }
-        }
-        path.write_text(json.dumps(config))
+        path = with_plugin(server, tmp_path, plugin)
         client = ApiServer.from_kubeconfig(path)
         for _ in range(2):
             client.get(PODS, timeout=PATIENCE)
         client.close()
         sent = [request.authorization for request in server.requests]
         assert sent == ["Bearer 2", "Bearer 3"], "once to build the client, then for each request"
+
+    @pytest.mark.parametrize(
+        ("script", "why"),
+        [
+            (None, "cannot be started: No such file or directory"),
+            ("echo no session >&2; exit 3", "ended with exit code 3 and said: no session"),
+            ("exit 1", "ended with exit code 1$"),
+            ("echo nonsense", "failed to decode process output"),
+            ('echo "{}"', "missing key 'apiVersion'"),
+            (EMPTY_STATUS, "missing token or clientCertificateData"),
+        ],
+        ids=["missing", "fails", "fails-silently", "no-json", "no-credential", "no-token"],
+    )
+    def test_a_plugin_without_credentials_is_named(
+        self,
+        server: FakeApiServer,
+        tmp_path: Path,
+        capfd: pytest.CaptureFixture[str],
+        script: str | None,
+        why: str,
+    ) -> None:
+        plugin = tmp_path / "plugin"
+        if script is not None:
+            plugin.write_text(f"#!/bin/sh\n{script}\n")
+            plugin.chmod(0o755)
+        path = with_plugin(server, tmp_path, plugin, installHint="ask\nyour admin")
+        handlers = list(logging.getLogger().handlers)
+        with pytest.raises(ApiMisconfigured, match=why) as caught:
+            ApiServer.from_kubeconfig(path)
+        said = f"kubeconfig {path}: the command {plugin} gives no credentials for the user fake"
+        assert str(caught.value).startswith(f"{said} (to install it: ask your admin): ")
+        assert capfd.readouterr() == ("", "")
+        assert logging.getLogger().handlers == handlers
+        assert not logging.getLogger().filters
+
+    def test_a_plugin_that_fails_later_is_named_too(
+        self, server: FakeApiServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        count = tmp_path / "count"
+        count.touch()
+        plugin = tmp_path / "plugin"
+        plugin.write_text(EXEC_PLUGIN.format(python=sys.executable, count=str(count)))
+        plugin.chmod(0o755)
+        client = ApiServer.from_kubeconfig(with_plugin(server, tmp_path, plugin))
+        client.get(PODS, timeout=PATIENCE)
+        plugin.unlink()
+        with pytest.raises(ApiMisconfigured, match=f"the command {plugin} gives no credentials"):
+            client.get(PODS, timeout=PATIENCE)
+        client.close()
+        assert capfd.readouterr() == ("", "")
 
     def test_a_service_account_token_is_renewed_and_its_loss_is_ours(
         self, server: FakeApiServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -1,0 +1,68 @@
+"""What nodes would take if certain pods had ended: tried out, each case once.
+
+The same ends are tried for one waiting request after the other, on nodes many of which are in the
+same state. Two things cost time: to count anew what is left on a node (its ledger), and to decide.
+Of the first the key is remembered, by node and pods: all that answers depend on
+(:meth:`.NodeFacts.key`). The answers are remembered by request and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+
+from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.enquiry import OutOfTimeError
+from scheduler_extender.state.node import NodeFacts
+from topology.core.devices import PodUid
+from topology.core.requests import GpuRequest
+
+MOST_REMEMBERED = 65_536
+"""Nodes without certain pods whose keys are remembered."""
+
+
+class Ends:
+    """Tries the ends of pods, on facts of one moment. ``late`` says when there is no time left."""
+
+    def __init__(self, settings: Settings, late: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._late = late
+        self._numbers: dict[Hashable, int] = {}
+        self._answers: dict[tuple[GpuRequest, int], bool] = {}
+        self._state = lru_cache(MOST_REMEMBERED)(self._state_of)
+
+    def check_time(self) -> None:
+        """Raise :class:`.OutOfTimeError` where it is late."""
+        if self._late():
+            raise OutOfTimeError
+
+    def lets_in(self, facts: NodeFacts, request: GpuRequest, gone: frozenset[PodUid]) -> bool:
+        """Whether the node would take a pod with this request if these pods had ended.
+
+        Raises :class:`.OutOfTimeError`.
+        """
+        self.check_time()
+        about = (request, self._state(facts, gone, request.resource))
+        found = self._answers.get(about)
+        if found is None:
+            decision = decide(facts.without(gone), request, self._settings)
+            found = self._answers[about] = decision.rejection is None
+        return found
+
+    def fewest(
+        self, facts: NodeFacts, request: GpuRequest, uids: Sequence[PodUid]
+    ) -> frozenset[PodUid] | None:
+        """Pods without whom the node takes the pod, none of whom could stay; None where all
+        together do not help. Raises :class:`.OutOfTimeError`."""
+        gone = frozenset(uids)
+        if not self.lets_in(facts, request, gone):
+            return None
+        for uid in uids:
+            if self.lets_in(facts, request, gone - {uid}):
+                gone -= {uid}
+        return gone
+
+    def _state_of(self, facts: NodeFacts, gone: frozenset[PodUid], resource: str) -> int:
+        """A number for the node without these pods, equal where every answer is equal."""
+        key = facts.without(gone).key(resource)
+        return self._numbers.setdefault(key, len(self._numbers))

@@ -1,0 +1,154 @@
+"""``check`` of a file that has several pods: each is judged, and groups are judged as groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scheduler_extender.cli import main
+from tests.commands import Done, asked
+from tests.nodes import pod
+
+GANG = "manifests/samples/gangs/podgroup.yaml"
+PRIORITIES = "manifests/samples/neighbours/priorities.yaml"
+MIXED = "examples/clusters/mixed.yaml"
+SIZE = {"link": "nvlink", "group-size": "4"}
+
+
+def check(path: object, cluster: object = MIXED, *words: str) -> Done:
+    return asked(main, "check", path, "--cluster", cluster, *words)
+
+
+def as_json(path: object, cluster: object = MIXED) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(check(path, cluster, "--output", "json").stdout)
+    return found
+
+
+def file(folder: Path, *documents: dict[str, Any]) -> Path:
+    path = folder / "pods.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    return path
+
+
+def bridged(folder: Path, count: int) -> Path:
+    """Nodes of two linked pairs each."""
+    group = {"kind": "MachineGroup", "machine": "a100-pcie-4-bridged", "count": count}
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump({**group, "namePrefix": "n-"}))
+    return path
+
+
+def member(name: str, count: int = 2, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    made = {"kind": "Pod", **pod(count, SIZE if annotations is None else annotations, name=name)}
+    made["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
+    return made
+
+
+def test_pods_without_a_group_are_judged_each_by_itself() -> None:
+    done = check(PRIORITIES)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("batch-quad, deadline-quad each ask for 4 GPUs\n")
+    assert "each of the 2 pods without a group is judged by itself" in done.stdout
+    found = as_json(PRIORITIES)
+    assert [each["pod"] for each in found["pods"]] == ["batch-quad", "deadline-quad"]
+    assert found["groups"] == []
+
+
+def test_members_of_a_group_are_judged_together() -> None:
+    done = check(GANG)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "there is room for all of its 4 members at once" in done.stdout
+    found = as_json(GANG)
+    assert len(found["pods"]) == 4
+    (group,) = found["groups"]
+    assert (group["group"], group["members"], group["fit"]) == ("podgroup/gang", 4, 4)
+
+
+@pytest.mark.parametrize("here", [4, 1], ids=["all in the file", "one in the file"])
+def test_nothing_is_promised_to_a_group_that_does_not_fit_as_a_whole(
+    here: int, tmp_path: Path
+) -> None:
+    """Each of four members alone would be promised its pair on this node, which has two pairs."""
+    path, cluster = file(tmp_path, *(member(f"w-{i}") for i in range(here))), bridged(tmp_path, 1)
+    done = check(path, cluster)
+    assert (done.returncode, done.stderr) == (1, "")
+    words = " ".join(done.stdout.split())
+    assert "guaranteed" not in words
+    assert "expected" not in words
+    assert "group podgroup/gang: there is room for 2 of its 4 members at once" in words
+    assert "0 of 1 nodes would take it" in words
+    found = as_json(path, cluster)
+    for each in found["pods"] if here > 1 else [found]:
+        (node,) = each["nodes"]
+        assert (node["verdict"], node["score"], node["outcomes"]) == ("impossible", None, [])
+        assert node["reason"] == "there is room for 2 of the group's 4 members at once"
+    assert (found["groups"][0] if here > 1 else found["group"])["fit"] == 2
+    assert check(path, bridged(tmp_path, 2)).returncode == 0, "two such nodes have four pairs"
+
+
+def test_members_that_ask_for_different_things_count_each_for_itself(tmp_path: Path) -> None:
+    """Two pairs and a quad: neither of two nodes has room for all, both together do."""
+    mixed = [member("a", 2), member("b", 2), member("c", 4, {"group-size": "3"})]
+    for each in mixed:
+        each["metadata"]["annotations"]["gpu-topology.io/group-size"] = "3"
+    path = file(tmp_path, *mixed)
+    done = check(path, bridged(tmp_path, 1))
+    assert done.returncode == 1
+    assert "of its 3 members at once, so it is refused" in " ".join(done.stdout.split())
+    done = check(path, bridged(tmp_path, 2))
+    assert done.returncode == 0, done.stdout
+    assert "a, b each ask for 2 GPUs" in done.stdout
+
+
+def test_a_group_beside_a_pod_of_its_own(tmp_path: Path) -> None:
+    alone = {"kind": "Pod", **pod(1, name="alone")}
+    done = check(file(tmp_path, *(member(f"w-{i}") for i in range(4)), alone), bridged(tmp_path, 1))
+    assert done.returncode == 1
+    assert "1 of 1 nodes would take it" in done.stdout, "the group does not hold up the other pod"
+
+
+def test_a_list_and_several_templates(tmp_path: Path) -> None:
+    def template(count: int) -> dict[str, Any]:
+        made = pod(count)
+        return {"template": {"metadata": {}, "spec": made["spec"]}}
+
+    job = {
+        "kind": "PyTorchJob",
+        "metadata": {"name": "t"},
+        "spec": {"replicaSpecs": {"Master": template(1), "Worker": template(4)}},
+    }
+    items = {"kind": "List", "items": [job, {"kind": "Service", "metadata": {"name": "t"}}]}
+    found = as_json(file(tmp_path, items))
+    assert [each["asks"] for each in found["pods"]] == ["1 GPU", "4 GPUs"]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("path", [GANG, PRIORITIES])
+def test_it_fits_a_terminal(path: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_extender.cli.inputs.console.width", columns)
+    done = check(path)
+    assert max(map(len, done.stdout.splitlines())) <= columns
+
+
+def test_an_error_names_the_pod_of_a_file_with_several(tmp_path: Path) -> None:
+    bad = {"kind": "Pod", **pod(1, {"link": "rope"}, name="bad")}
+    done = check(file(tmp_path, {"kind": "Pod", **pod(1, name="good")}, bad))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Pod bad: annotation gpu-topology.io/link" in done.stderr
+    none = [{"kind": "Pod", **pod(None, name=name)} for name in ("a", "b")]
+    done = check(file(tmp_path, *none))
+    assert done.returncode == 2
+    assert "no pod asks for a GPU (nvidia.com/gpu), nothing to check: Pod a, Pod b" in done.stderr
+
+
+def test_too_many_pods_are_refused_at_once(tmp_path: Path) -> None:
+    text = json.dumps({"kind": "Pod", **pod(1)})
+    path = tmp_path / "pods.yaml"
+    path.write_text(f'{{"kind": "List", "items": [{",".join([text] * 4097)}]}}')
+    done = check(path)
+    assert done.returncode == 2
+    assert "allowed are 4,096 pods in a file, there are 4,097" in done.stderr

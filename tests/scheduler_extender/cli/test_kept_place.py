@@ -1,0 +1,92 @@
+"""A place that ``unblock --evict`` keeps: what commands say to others, to its pod, and later."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scheduler_extender.state.reserved import value_of
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import pod
+from tests.scheduler_extender.cli.kubecluster import Cluster
+from topology.core.devices import NodeName, PodUid
+from topology.machines import machine
+
+PAIRS = machine("a100-pcie-4-bridged").topology("train-07")
+NVLINK = {"link": "nvlink"}
+KEPT_FOR = 1800.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with FakeApiServer() as fake:
+        found = Cluster(fake, tmp_path)
+        found.node(PAIRS)
+        yield found
+
+
+def kept(cluster: Cluster, seconds: float) -> str:
+    """The node is kept for a pod that wants all of it; what is said of that to others."""
+    until = time.time() + seconds
+    value = value_of(PodUid("urgent"), NodeName("train-07"), until, ())
+    cluster.pod(pod(4, {"reserved": value}, name="urgent", uid="urgent"), "team-b")
+    cluster.pod(pod(2, NVLINK, name="train", uid="train"))
+    when = datetime.fromtimestamp(int(until), UTC).strftime("%H:%M")
+    return f"GPUs are reserved for another pod until {when} UTC"
+
+
+def file(folder: Path) -> Path:
+    path = folder / "pod.yaml"
+    path.write_text(yaml.safe_dump({"kind": "Pod", **pod(2, NVLINK, name="mine")}))
+    return path
+
+
+def test_others_are_told_until_when_a_place_is_kept(cluster: Cluster, tmp_path: Path) -> None:
+    said = kept(cluster, KEPT_FOR)
+    done = cluster.why("train", "-o", "json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["takes"], found["refusals"]) == (1, 0, {"reserved": 1})
+    assert [node["reason"] for node in found["nodes"]] == [said]
+    done = cluster.why("train")
+    assert "no node takes it: 1 node is kept for another pod" in done.stdout
+    until = said.partition("until")[2]
+    near = f"GPUs 0,1 would do and seem free, but are reserved for team-b/urgent until{until}"
+    assert f"train-07: {near}" in done.stdout
+    done = cluster.asked("waiting")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "no node takes it: 1 node is kept for another pod" in " ".join(done.stdout.split())
+    done = cluster.asked("check", file(tmp_path))
+    assert done.returncode == 1
+    assert said in " ".join(done.stdout.split())
+    done = cluster.asked("node", "train-07")
+    assert "place kept for team-b/urgent" in done.stdout
+
+
+def test_the_pod_whose_place_it_is_may_come(cluster: Cluster) -> None:
+    kept(cluster, KEPT_FOR)
+    found = json.loads(cluster.why("team-b/urgent", "-o", "json").stdout)
+    assert (found["takes"], found["refusals"]) == (1, {})
+
+
+def test_a_place_is_kept_no_longer_than_it_says(cluster: Cluster, tmp_path: Path) -> None:
+    kept(cluster, -5.0)
+    assert json.loads(cluster.why("train", "-o", "json").stdout)["takes"] == 1
+    done = cluster.asked("check", file(tmp_path))
+    assert (done.returncode, "reserved" in done.stdout) == (0, False)
+
+
+def test_a_tenant_is_told_no_more_than_that_a_place_is_kept(cluster: Cluster) -> None:
+    """Whoever may not list the pods of others does not see whose place it is, nor that it is
+    kept: the annotation is with the pod."""
+    kept(cluster, KEPT_FOR)
+    cluster.fake.refuse(403, None, path="^/api/v1/pods")
+    for words in (("node", "train-07"), ("node", "train-07", "-o", "json"), ("why", "train")):
+        done = cluster.asked(*words)
+        assert "urgent" not in done.stdout
+        assert "team-b" not in done.stdout

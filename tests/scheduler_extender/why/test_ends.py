@@ -1,0 +1,145 @@
+"""Ends that are tried: remembered answers are those that would be worked out anew, and few are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Settings, decide
+from scheduler_extender.state.enquiry import OutOfTimeError
+from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.why.ends import Ends
+from scheduler_extender.why.idle import idle_pods, what_ends_would_do
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
+from topology.core.devices import NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.placement import Verdict
+from topology.core.report import Health, IdleAllocation
+from topology.core.requests import GpuRequest, Policy, gpu_request
+from topology.machines import machine
+
+GPU = "nvidia.com/gpu"
+KINDS = ("a100-pcie-4-bridged", "l40s-4", "dgx1-v100")
+REQUESTS = tuple(
+    replace(gpu_request(count, *constraints), policy=policy)
+    for count in (1, 2, 3, 4)
+    for constraints in ((), (NVLINKED,))
+    for policy in Policy
+)
+
+
+def node(kind: str, number: int) -> NodeTopology:
+    return machine(kind).topology(NodeName(f"n{number}"))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    """A few nodes, some of them alike, with pods of one to three GPUs, of which some are bound and
+    in no report; with sick GPUs."""
+    nodes: dict[NodeTopology, Mapping[str, Held]] = {}
+    for number in range(draw(st.integers(1, 3))):
+        made = node(draw(st.sampled_from(KINDS)), number)
+        order = draw(st.permutations(range(len(made.gpus))))
+        pods, at = {}, 0
+        for size in draw(st.lists(st.integers(1, 3), max_size=4)):
+            if at + size <= len(order):
+                mine = tuple(sorted(order[at : at + size]))
+                asked = NVLINKED if size > 1 and draw(st.booleans()) else None
+                pods[f"p{number}-{at}"] = Held(mine, constraints=asked)
+                at += size
+        nodes[made] = pods
+    cluster = cluster_of(nodes)
+    for made in nodes:
+        if draw(st.booleans()):
+            uid = f"new-{made.name}"
+            coming = waiting(uid, draw(st.sampled_from(REQUESTS)))
+            cluster.put_pod(replace(coming, node=made.name, phase="Running"))
+        if draw(st.booleans()):
+            report = cluster.facts(made.name).report
+            assert report is not None
+            sick = (Health(made.gpus[0].uuid, False, "Xid79"),)
+            cluster.put_report(made.name, replace(report, sequence=2, health=sick))
+    return cluster
+
+
+@given(
+    clusters(),
+    st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=4),
+    st.sampled_from([Verdict.EXPECTED, Verdict.GUARANTEED]),
+    st.data(),
+)
+def test_a_remembered_answer_is_the_one_that_is_worked_out(
+    cluster: Cluster, requests: list[GpuRequest], weakest: Verdict, data: st.DataObject
+) -> None:
+    settings = Settings(weakest, None)
+    ends = Ends(settings, lambda: False)
+    for facts in cluster.all_facts():
+        there = sorted(pod.uid for pod in facts.all_pods)
+        sets = [frozenset[PodUid](), *(frozenset({uid}) for uid in there), frozenset(there)]
+        if there:
+            sets.append(data.draw(st.frozensets(st.sampled_from(there))))
+        for request in requests:
+            for gone in sets:
+                anew = decide(facts.without(gone), request, settings).rejection is None
+                assert ends.lets_in(facts, request, gone) is anew
+
+
+@given(clusters(), st.sampled_from(REQUESTS))
+def test_of_the_fewest_none_can_stay_and_without_all_nothing_helps(
+    cluster: Cluster, request: GpuRequest
+) -> None:
+    ends = Ends(cluster.settings, lambda: False)
+
+    def takes(facts: NodeFacts, gone: frozenset[PodUid]) -> bool:
+        return decide(facts.without(gone), request, cluster.settings).rejection is None
+
+    for facts in cluster.all_facts():
+        uids = sorted(pod.uid for pod in facts.all_pods)
+        found = ends.fewest(facts, request, uids)
+        assert (found is not None) is takes(facts, frozenset(uids))
+        if found is not None:
+            assert takes(facts, found)
+
+
+def test_time_is_looked_at_before_each_try() -> None:
+    (facts,) = cluster_of({node(KINDS[0], 0): {"a": Held((0,))}}).all_facts()
+    with pytest.raises(OutOfTimeError):
+        Ends(Settings(), lambda: True).lets_in(facts, REQUESTS[0], frozenset())
+
+
+def test_a_node_without_certain_pods_is_counted_once_for_all_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of idle pods beside several waiting requests: what costs time is done for each pod,
+    and not for each pod and each request; nodes that are alike are decided about once."""
+    nodes = [node(KINDS[0], number) for number in range(20)]
+    cluster = cluster_of(
+        {each: {f"p{i}-{each.name}": Held((i,)) for i in range(4)} for each in nodes}
+    )
+    for facts in cluster.all_facts():
+        report = facts.report
+        assert report is not None
+        since = "2026-01-01T10:00:00Z"
+        idle = tuple(IdleAllocation(a.pod_uid, "main", GPU, since) for a in report.allocations)
+        cluster.put_report(facts.name, replace(report, sequence=2, idle=idle))
+    for number, request in enumerate(REQUESTS):
+        cluster.put_pod(waiting(f"w{number}", request))
+    counted, without = 0, NodeFacts.without
+
+    def counting(facts: NodeFacts, gone: frozenset[PodUid]) -> NodeFacts:
+        nonlocal counted
+        counted += 1
+        return without(facts, gone)
+
+    monkeypatch.setattr(NodeFacts, "without", counting)
+    seen = cluster.cluster_facts()
+    found = what_ends_would_do(cluster, seen, idle_pods(seen, 0.0), lambda: False)
+    assert found.whole
+    assert len(found.completes) == 80
+    possible = 2**4  # sets of pods of a node that may end
+    assert counted < len(nodes) * possible + len(REQUESTS) * possible
