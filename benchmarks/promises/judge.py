@@ -87,6 +87,8 @@ class Judge:
         if replicas == 1:
             return
         memory, foreign = _memory_of(topology), {e.record.uid for e in self._foreign[node]}
+        # A pod that the extender had not seen takes the GPU on which another one would have come.
+        unknown = any(other.seen > entry.decided for other in self._foreign[node])
         for unit, pods in self._kubelets[node].sharing().items():
             there = {pod for pod, _, _ in pods}
             if uid not in there:
@@ -96,7 +98,9 @@ class Judge:
                 for _, request, devices in pods
             )
             if used > memory[unit] + 1:
-                unseen = foreign & there or self._unreported(entry, node, self._disturbed)
+                unseen = (
+                    unknown or foreign & there or self._unreported(entry, node, self._disturbed)
+                )
                 if unseen:
                     self._tally.overcommitted_unseen += 1
                 else:

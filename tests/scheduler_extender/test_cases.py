@@ -214,7 +214,7 @@ def test_case_13_contradictory_report(service: Running) -> None:
     service.cluster.put_report(NodeName("switched"), Report("boot", 2, allocations=(one, two)))
     answer = service.filter(pod(2, NVLINK), "switched")
     assert answer["FailedAndUnresolvableNodes"] == {"switched": "topology record unusable"}
-    assert "GPU-0 is held by x/a and by x/b" in service.admin.get("/v1/nodes").text
+    assert "GPU-0 is held by two pods or containers" in service.admin.get("/v1/nodes").text
 
 
 def test_case_14_pod_without_gpus(service: Running) -> None:

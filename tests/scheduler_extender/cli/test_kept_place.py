@@ -47,7 +47,10 @@ def file(folder: Path) -> Path:
     return path
 
 
-def test_others_are_told_until_when_a_place_is_kept(cluster: Cluster, tmp_path: Path) -> None:
+def test_others_are_told_until_when_a_place_is_kept(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # so that no cell of a table is broken
     said = kept(cluster, KEPT_FOR)
     done = cluster.why("train", "-o", "json")
     found = json.loads(done.stdout)

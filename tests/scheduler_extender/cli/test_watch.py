@@ -71,6 +71,7 @@ def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
     assert held == [0, 2]
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("verb", "lost", "back"),
     [
@@ -103,7 +104,7 @@ def test_an_api_server_that_is_gone_for_a_while_is_said_and_followed_again(
         while not (line := child.stderr.readline()).startswith(back):
             assert line.startswith("note: "), line
         child.send_signal(signal.SIGINT)
-        assert child.wait(60) == 130
+        assert child.wait(PATIENCE) == 130
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system has no /proc")

@@ -145,7 +145,7 @@ def test_a_node_says_who_shares_its_gpus_and_what_they_use(service: Running) -> 
     found = service.admin.get("/v1/nodes/shared").json()
     gpu = {"resource": "nvidia.com/gpu", "profile": "", "shares": 4, "memory": 46068 * MIB}
     part = 46068 * MIB // 4
-    pods = ["default/says", "nobody"]
+    pods = ["default/nobody", "default/says"]
     assert found["sharedGpus"] == [
         {**gpu, "gpu": 0, "free": 2, "used": 30 * 1024 * MIB + part, "pods": pods},
         {**gpu, "gpu": 1, "free": 4, "used": 0, "pods": []},
