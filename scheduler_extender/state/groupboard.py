@@ -6,7 +6,6 @@ domains until one of their nodes changes.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from scheduler_extender.limits import AT_ONCE_KEPT
@@ -34,8 +33,6 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 
 NO_LABELS: Mapping[str, str] = {}
-EMPTY_KEPT = 256
-"""Questions and kinds of machines of which the places are remembered that they have when empty."""
 
 
 class GroupBoard(Board):
@@ -53,7 +50,6 @@ class GroupBoard(Board):
         self._racks = Racks()
         self._gangs = GangDomains()
         self._keeping = Keeping(None)
-        self._empty: OrderedDict[tuple[PlaceCount, Hashable], int] = OrderedDict()
         self._watched: frozenset[NodeName] = frozenset()
         self._news = 0
 
@@ -251,18 +247,6 @@ class GroupBoard(Board):
         with self._lock:
             nodes = self._domains.within(kind, domains, self._nodes)
             return {d: [self._nodes[name] for name in names] for d, names in nodes.items()}
-
-    def places_when_empty(self, question: PlaceCount, kind: Hashable) -> int | None:
-        """The remembered places on a node of this kind without pods; None where they are not."""
-        with self._lock:
-            return self._empty.get((question, kind))
-
-    def remember_when_empty(self, question: PlaceCount, kind: Hashable, places: int) -> None:
-        """Remember the places on a node without pods; the oldest are forgotten first."""
-        with self._lock:
-            self._empty[question, kind] = places
-            if len(self._empty) > EMPTY_KEPT:
-                self._empty.popitem(last=False)
 
     def rack_rooms(self, resource: str, names: Sequence[str]) -> list[int] | None:
         """How much is left of the rack of each node, 0 for a node in none (:mod:`.racks`).

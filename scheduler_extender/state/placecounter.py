@@ -19,7 +19,8 @@ from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.standing import pieces
 from topology.core.devices import NodeName
-from topology.core.report import Report
+from topology.core.placement.constraints import compiled
+from topology.core.placement.rejections import hardware_rejection
 from topology.core.requests import GpuRequest
 
 
@@ -87,33 +88,21 @@ class PlaceCounter:
         return places
 
     def could_hold(self, question: PlaceCount, nodes: Iterable[NodeFacts], members: int) -> bool:
-        """Whether nodes may have places for so many members once all their pods have gone.
+        """Whether nodes may have places for so many members once some of their pods have gone.
 
         Yes where it is too late to count, and where a node with such devices has not reported.
         """
+        request = question.request
         for facts in nodes:
-            silent = facts.topology is None and pieces(
-                facts.allocatable or (), question.request.resource
-            )
-            members -= self._when_empty(question, facts)
-            if silent or self.late or members <= 0:
+            if self.late or self._is_late():
+                self.late = True
+                return True
+            members -= _most(facts, request)
+            if members <= 0 or (
+                facts.topology is None and pieces(facts.allocatable or (), request.resource)
+            ):
                 return True
         return False
-
-    def _when_empty(self, question: PlaceCount, facts: NodeFacts) -> int:
-        topology, resource = facts.topology, question.request.resource
-        if topology is None or facts.problem is not None or topology.resource(resource) is None:
-            return 0
-        kind = (facts.kubelet(resource), topology.resources)
-        found = self._cluster.places_when_empty(question, kind)
-        if found is None:
-            if self._at_once:
-                raise NotAtOnceError
-            report = Report(missing=facts.missing)
-            found = self.places(NodeFacts(facts.name, topology=topology, report=report), question)
-            if not self.late:
-                self._cluster.remember_when_empty(question, kind, found)
-        return found
 
     def remembered(self, question: PlaceCount, names: Sequence[NodeName]) -> dict[NodeName, int]:
         """The places on each of some nodes, worked out where they are not remembered."""
@@ -145,3 +134,24 @@ class PlaceCounter:
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self._cluster.faults.note(facts.name, error)
         return 0
+
+
+def _most(facts: NodeFacts, request: GpuRequest) -> int:
+    """At most how many pods of this request a node could hold at once, whoever leaves it.
+
+    What an empty node *surely* takes is no such bound. It may take more where some of its GPUs are
+    held, since then the pod can only get those that are left. So the hardware is counted, for pods
+    that are handed the best of it. None on a node without a usable record.
+    """
+    if facts.topology is None or facts.problem is not None:
+        return 0
+    if facts.topology.resource(request.resource) is None:
+        return 0
+    kubelet = facts.kubelet(request.resource)
+    most = kubelet.devices_served // max(1, request.effective_count)
+    if not request.required:
+        return most
+    if hardware_rejection(kubelet, request) is not None:
+        return 0
+    fit = compiled(kubelet.shape, request.constraints, 0, kubelet.replicas).allowed
+    return min(most, kubelet.devices_on(fit) // max(1, request.count))

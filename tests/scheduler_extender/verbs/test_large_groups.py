@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
 import pytest
 
+from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import feed, parse
 from scheduler_extender.state.groups import KEPT, NEVER, NO_LONGER, TOO_SMALL
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import pod
 from tests.scheduler_extender.verbs.racks import Scheduler, member
-from topology.core.devices import NodeName
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.report import Allocation, Report
+from topology.machines import machine
 
 ON_ONE_NODE = {"group-domain": "node"}
 SHARED = """
@@ -89,6 +99,54 @@ def test_evictions_are_worth_a_try_only_where_the_empty_domain_would_do() -> Non
     assert quads.failed == {"whole-00": TOO_SMALL.reason}
     fives = scheduler.filter(member("f0", "f", 2, 5, ON_ONE_NODE), ["whole-00"])
     assert fives.unresolvable == {"whole-00": NEVER.reason}
+
+
+class Bridged(Scheduler):
+    """Two machines with two bridged pairs of GPUs each, and a device plugin that hands out any: a
+    machine surely has a linked pair only once the other one is held."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.names = ["b-0", "b-1"]
+        for name in self.names:
+            for pair in (0, 1):
+                self.cluster.put_pod(running(f"{name}-{pair}", name))
+            self.report(name, (0, 1))
+            self.cluster.put_labels(NodeName(name), {"example.com/block": "one"})
+
+    def report(self, name: str, pairs: Iterable[int]) -> None:
+        """The agent reports which pairs are held."""
+        node = machine("a100-pcie-4-bridged").topology(name)
+        node = replace(node, allocator=replace(node.allocator, policy="any"))
+        held = tuple(
+            Allocation(
+                PodUid(f"{name}-{pair}"), "default", f"{name}-{pair}", "main", "nvidia.com/gpu",
+                tuple(DeviceId(gpu.uuid) for gpu in node.gpus[2 * pair : 2 * pair + 2]),
+            )
+            for pair in pairs
+        )  # fmt: skip
+        self.cluster.put_record(node, Report("boot", 1, allocations=held))
+
+    def evict(self, name: str) -> None:
+        """The pod with the second pair goes."""
+        self.cluster.drop_pod(PodUid(f"{name}-1"))
+        self.report(name, (0,))
+
+
+def running(name: str, node: str) -> PodRecord:
+    found = pod(2, name=name, uid=name, node=node, phase="Running")
+    record = pod_record(msgspec.convert(found, Pod), MANAGED)
+    assert record is not None
+    return replace(record, admitted=True)
+
+
+def test_evictions_may_help_a_domain_that_would_promise_less_if_it_were_empty() -> None:
+    scheduler = Bridged()
+    scheduler.evict("b-0")
+    asked = member("m0", "g", 2, 2, {"group-domain": "example.com/block"})
+    assert scheduler.filter(asked, ["b-0"]).failed == {"b-0": TOO_SMALL.reason}
+    scheduler.evict("b-1")
+    assert scheduler.passing(asked) == ["b-0", "b-1"]
 
 
 def test_a_domain_with_a_node_that_has_not_reported_may_do_one_day() -> None:
