@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,15 +15,21 @@ from scheduler_extender.wire import PodSpec, Taint, Toleration
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """The taint of a cordoned node."""
 NAME_FIELD = "metadata.name"
+_NUMBER = re.compile(r"[+-]?[0-9]{1,63}")
+"""A number as Kubernetes reads it, in Go: with ASCII digits alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line of a selector: ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+    """One line of a selector: ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt.
+
+    ``of_field`` says that ``key`` is a field of the node, such as its name, and not a label.
+    """
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
+    of_field: bool = False
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether labels meet it; an operator that nobody knows is met by none."""
@@ -42,11 +49,15 @@ class Requirement:
                 return False
 
     def _compares(self, found: str | None) -> bool:
-        try:
-            value, bound = int(found or ""), int(self.values[0])
-        except (ValueError, IndexError):
-            return False
-        return value > bound if self.operator == "Gt" else value < bound
+        return bool(self.values) and _compares(found or "", self.operator, self.values[0])
+
+
+def _compares(value: str, operator: str, bound: str) -> bool:
+    """Whether a number is above (Gt) or below (Lt) another one; no where one of them is none."""
+    numbers = [int(text) for text in (value, bound) if _NUMBER.fullmatch(text)]
+    if len(numbers) < 2 or any(not -(1 << 63) <= n < 1 << 63 for n in numbers):
+        return False
+    return numbers[0] > numbers[1] if operator == "Gt" else numbers[0] < numbers[1]
 
 
 Selector = tuple[Requirement, ...]
@@ -74,11 +85,12 @@ class Destinations:
             return False
         if not self.selector and not self.terms:
             return True
-        known = {**labels, NAME_FIELD: name}
-        if not all(wanted.matches(known) for wanted in self.selector):
+        if not all(wanted.matches(labels) for wanted in self.selector):
             return False
+        fields = {NAME_FIELD: name}
         return not self.terms or any(
-            term is not None and all(wanted.matches(known) for wanted in term)
+            term is not None
+            and all(wanted.matches(fields if wanted.of_field else labels) for wanted in term)
             for term in self.terms
         )
 
@@ -86,7 +98,7 @@ class Destinations:
         return any(
             given.effect in ("", taint.effect)
             and given.key in ("", taint.key)
-            and (given.operator == "Exists" or given.value == taint.value)
+            and _tolerates_value(given, taint.value)
             for given in self.tolerations
         )
 
@@ -96,7 +108,7 @@ class Destinations:
         if self.selector:
             found["nodeSelector"] = {line.key: line.values[0] for line in self.selector}
         if self.terms:
-            terms = [{"matchExpressions": [*map(_written, t)]} if t else {} for t in self.terms]
+            terms = [_term_written(term or ()) for term in self.terms]
             node = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
             found["affinity"] = {"nodeAffinity": node}
         if self.tolerations:
@@ -105,6 +117,14 @@ class Destinations:
 
 
 ANYWHERE = Destinations()
+
+
+def _tolerates_value(given: Toleration, value: str) -> bool:
+    if given.operator in ("Gt", "Lt"):  # where the cluster has TaintTolerationComparisonOperators
+        return _compares(value, given.operator, given.value)
+    if given.operator == "Exists":
+        return True
+    return given.operator in ("", "Equal") and given.value == value
 
 
 class _Expression(msgspec.Struct, frozen=True):
@@ -171,13 +191,22 @@ def _terms_of(affinity: object) -> tuple[Selector | None, ...]:
         return ()
     found: list[Selector | None] = []
     for term in required.node_selector_terms or ():
-        lines = (*(term.match_expressions or ()), *(term.match_fields or ()))
-        found.append(tuple(map(_requirement, lines)) or None)
+        labels = map(_requirement, term.match_expressions or ())
+        fields = map(_requirement, term.match_fields or ())
+        found.append((*labels, *(replace(line, of_field=True) for line in fields)) or None)
     return tuple(found) or (None,)
 
 
 def _requirement(line: _Expression) -> Requirement:
     return Requirement(line.key, line.operator, tuple(line.values or ()))
+
+
+def _term_written(term: Selector) -> dict[str, Any]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in term:
+        kind = "matchFields" if line.of_field else "matchExpressions"
+        found.setdefault(kind, []).append(_written(line))
+    return dict(found)
 
 
 def _written(line: Requirement) -> dict[str, Any]:

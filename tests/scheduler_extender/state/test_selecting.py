@@ -37,6 +37,7 @@ def term(key: str, operator: str, *values: str, of: str = "matchExpressions") ->
 
 TAINTED = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
 TOLERATES = {"tolerations": [{"key": "team", "operator": "Equal", "value": "a"}]}
+SLA = {"taints": [{"key": "sla", "value": "950", "effect": "NoSchedule"}]}
 
 CASES = [
     pytest.param({}, {}, True, id="anywhere"),
@@ -51,10 +52,21 @@ CASES = [
     pytest.param(affinity(term("rank", "Gt", "3")), {}, True, id="greater"),
     pytest.param(affinity(term("rank", "Lt", "3")), {}, False, id="less"),
     pytest.param(affinity(term("pool", "Gt", "3")), {}, False, id="no-number"),
+    pytest.param(affinity(term("words", "Gt", "3")), {}, False, id="no-number-of-go"),
+    pytest.param(affinity(term("huge", "Gt", "3")), {}, False, id="more-than-64-bits"),
     pytest.param(affinity(term("a", "Exists"), term("pool", "Exists")), {}, True, id="one-of-two"),
     pytest.param(affinity({}), {}, False, id="an-empty-term-means-no-node"),
     pytest.param(affinity(), {}, False, id="no-term-means-no-node"),
     pytest.param(affinity(term("metadata.name", "In", "n", of="matchFields")), {}, True, id="name"),
+    pytest.param({"nodeSelector": {"metadata.name": "n"}}, {}, False, id="name-is-no-label"),
+    pytest.param(affinity(term("metadata.name", "In", "n")), {}, False, id="nor-in-an-expression"),
+    pytest.param(
+        affinity({**term("pool", "Exists"), **term("metadata.name", "In", "m", of="matchFields")}),
+        {}, False, id="label-and-name",
+    ),
+    pytest.param(
+        affinity(term("metadata.name", "NotIn", "m", of="matchFields")), {}, True, id="not-this-one"
+    ),
     pytest.param({"affinity": {"nodeAffinity": {AFFINITY: 3}}}, {}, False, id="unreadable"),
     pytest.param({"affinity": {"nodeAffinity": {}}}, {}, True, id="preferred-only"),
     pytest.param({}, TAINTED, False, id="tainted"),
@@ -67,6 +79,19 @@ CASES = [
     pytest.param(
         {}, {"taints": [{"key": "x", "effect": "PreferNoSchedule"}]}, True, id="preferred-taint"
     ),
+    pytest.param(
+        {"tolerations": [{"key": "sla", "operator": "Gt", "value": "750"}]}, SLA, True, id="above"
+    ),
+    pytest.param(
+        {"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]}, SLA, False, id="equal"
+    ),
+    pytest.param(
+        {"tolerations": [{"key": "sla", "operator": "Lt", "value": "951"}]}, SLA, True, id="below"
+    ),
+    pytest.param(
+        {"tolerations": [{"key": "sla", "operator": "Near", "value": "950"}]}, SLA, False,
+        id="nobody-knows-this-operator",
+    ),
     pytest.param({}, {"unschedulable": True}, False, id="cordoned"),
 ]  # fmt: skip
 
@@ -76,7 +101,7 @@ def test_where_a_pod_may_be_sent(
     spec: dict[str, Any], node: dict[str, Any], expected: bool
 ) -> None:
     cluster = Cluster(lambda: 0.0)
-    labels = {"pool": "gpu", "rank": "7"}
+    labels = {"pool": "gpu", "rank": "7", "words": "1_000", "huge": "9" * 30}
     NodeSink(cluster).apply(raw({"metadata": {"name": "n", "labels": labels}, "spec": node}))
     wanted = record(spec)
     assert cluster.facts(NODE).is_open_to(wanted) is expected
