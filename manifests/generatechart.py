@@ -184,7 +184,7 @@ def _scheduler() -> Iterator[Place]:
     for verb in ("bind", "preempt"):
         text = _when(f"not {shadow}", f"{verb}Verb: {verb}")
         yield Place(*where, (*entry, f"{verb}Verb"), text, lines=True)
-    yield Place(*where, (*entry, "ignorable"), _shown(shadow))
+    yield Place(*where, (*entry, "ignorable"), _shown(f"default false {shadow}"))
     share = ("percentageOfNodesToScore",)
     yield Place(*where, share, _shown(f"{values}.percentageOfNodesToScore"))
 

@@ -24,7 +24,7 @@ extenders:
   weight: 5
   nodeCacheCapable: true
   httpTimeout: 10s
-  ignorable: {{ .Values.extender.shadow }}
+  ignorable: {{ default false .Values.extender.shadow }}
   managedResources:
   - name: nvidia.com/gpu
     ignoredByScheduler: false
