@@ -78,8 +78,8 @@ def test_the_chart_renders_the_objects_of_the_base(helm: Helm) -> None:
 
 
 def test_a_value_without_a_word_is_no(helm: Helm) -> None:
-    """Of ``shadow:`` with nothing behind it Helm makes null, which leaves no value at all. A release
-    that was installed before the value existed has none, either (``--reuse-values``)."""
+    """Of ``shadow:`` with nothing behind it Helm makes null, which leaves no value at all. A
+    release that was installed before the value existed has none, either (``--reuse-values``)."""
     found = rendered(helm, extender={"shadow": None}, scheduler={"enabled": True})
     assert found == rendered(helm, extender={"shadow": False}, scheduler={"enabled": True})
     nobody = rendered(helm, scheduler={"enabled": True, "mayNameNodes": None})
