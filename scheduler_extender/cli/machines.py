@@ -23,6 +23,8 @@ def machines(
     output: Annotated[
         str,
         typer.Option(
+            "--output",
+            "-o",
             metavar="FORM",
             help="Of one machine: yaml (a GPUTopology object) or matrix (as nvidia-smi shows it).",
         ),
