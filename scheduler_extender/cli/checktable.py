@@ -46,11 +46,10 @@ def _table(rows: Sequence[Row]) -> Table:
     found.add_column("may hand out", overflow="fold")
     found.add_column("why not, and what to beware of", overflow="fold")
     for row in rows:
-        score = "–" if row.answer.score is None else str(row.answer.score)
         found.add_row(
             Text(row.answer.node),
             _verdict(row),
-            score,
+            _score(row),
             sets_text(row.outcomes),
             Text(_remarks(row)),
         )
@@ -59,9 +58,8 @@ def _table(rows: Sequence[Row]) -> Table:
 
 def _stacked(console: Console, row: Row) -> None:
     """A node where there is no room for a table."""
-    score = "" if row.answer.score is None else f", score {row.answer.score}"
     console.print(Text(row.answer.node, "bold", overflow="fold"))
-    lines = [Text.assemble(_verdict(row), score)]
+    lines = [Text.assemble(_verdict(row), f", score {_score(row)}")]
     if row.outcomes:
         lines.append(Text(f"may hand out {sets_text(row.outcomes)}"))
     if remarks := _remarks(row):
@@ -72,6 +70,11 @@ def _stacked(console: Console, row: Row) -> None:
 
 def _verdict(row: Row) -> Text:
     return verdict_text(row.answer.verdict, passes=row.answer.passes)
+
+
+def _score(row: Row) -> str:
+    """A dash on a node that would not take the pod."""
+    return "–" if row.answer.score is None else str(row.answer.score)
 
 
 def _remarks(row: Row) -> str:
