@@ -156,7 +156,7 @@ def test_a_narrow_terminal_gets_a_paragraph_for_each_node(
 def test_it_is_as_wide_as_columns_says_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     program = Path(sys.executable).with_name("gpu-topology")
-    command = [program, "check", PRIORITIES, "--cluster", MIXED]
+    command = [str(program), "check", PRIORITIES, "--cluster", MIXED]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=FOREVER)
     assert max(map(len, done.stdout.splitlines())) <= 50
 
