@@ -19,7 +19,6 @@ from scheduler_extender.explain import summary
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
-from scheduler_extender.terminal import show
 from scheduler_extender.why.nearest import View
 from scheduler_extender.why.rows import rows_of
 from scheduler_extender.why.together import Together, Wanted, judge
@@ -41,7 +40,9 @@ def check(
             help="Cluster file that describes the nodes. Without it the API server is asked.",
         ),
     ] = None,
-    output: Annotated[str, typer.Option(metavar="FORM", help="table or json.")] = "table",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FORM", help="table or json.")
+    ] = "table",
     require: Annotated[
         str,
         typer.Option(
@@ -118,7 +119,7 @@ def _draw(found: Together, view: View) -> None:
             console.print()
         first, word = each.pods[0], "asks" if len(each.pods) == 1 else "each ask"
         console.print(Text(_names(each.pods), "bold"), Text(f"{word} for {first.text}"))
-        show(console, checktable.table(rows_of(first.request, each.answers, view)), keys=3)
+        checktable.draw(console, rows_of(first.request, each.answers, view))
         console.print(summary(first.request, each.answers), highlight=False)
     if found.groups:
         console.print()

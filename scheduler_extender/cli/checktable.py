@@ -1,52 +1,93 @@
-"""The table of `gpu-topology check`: what every node would answer to a pod."""
+"""What `gpu-topology check` prints: what every node would answer to a pod."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from scheduler_extender.explain import CLOSED
 from scheduler_extender.sharing import memory_in_use
+from scheduler_extender.terminal import ROOMY, fits, show
 from scheduler_extender.why.rows import Row
 from scheduler_extender.wording import sets_text, verdict_text
 
 SHOWN_NODES = 200
+KEYS = 3
+"""Columns that every part of a table would have to repeat: node, verdict and score."""
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """The answers for a terminal: passing nodes first, best score first, at most SHOWN_NODES."""
+def draw(console: Console, rows: Sequence[Row]) -> None:
+    """The answers for a terminal: passing nodes first, best score first, at most SHOWN_NODES. A
+    table, or a paragraph for each node where there is no room for one."""
+    shown = sorted(rows, key=_order)[:SHOWN_NODES]
+    table = _table(shown)
+    if console.width >= ROOMY and fits(console, table, KEYS):
+        show(console, table, KEYS)
+    else:
+        for row in shown:
+            _stacked(console, row)
+    if len(rows) > SHOWN_NODES:
+        console.print(f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)")
+
+
+def _order(row: Row) -> tuple[bool, int, str]:
+    return (not row.answer.may_come, -(row.answer.score or 0), row.answer.node)
+
+
+def _table(rows: Sequence[Row]) -> Table:
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     found.add_column("node", overflow="fold")
     found.add_column("verdict", no_wrap=True)
     found.add_column("score", justify="right", no_wrap=True)
     found.add_column("may hand out", overflow="fold")
     found.add_column("why not, and what to beware of", overflow="fold")
-
-    def order(row: Row) -> tuple[bool, int, str]:
-        return (not row.answer.may_come, -(row.answer.score or 0), row.answer.node)
-
-    for row in sorted(rows, key=order)[:SHOWN_NODES]:
-        answer = row.answer
-        beware = f"beware: {', '.join(row.hazards)}" if row.hazards else ""
-        miss = row.miss.words if row.miss is not None and row.miss.holders else ""
-        in_use = memory_in_use(row.shared)
-        closed = CLOSED if answer.closed else ""
-        fields = ", ".join(answer.lacks)
-        lacks = f"CPUs and memory count for nothing: the record has no {fields}" if fields else ""
+    for row in rows:
         found.add_row(
-            Text(answer.node),
-            verdict_text(answer.verdict, passes=answer.passes),
-            "–" if answer.score is None else str(answer.score),
+            Text(row.answer.node),
+            _verdict(row),
+            _score(row),
             sets_text(row.outcomes),
-            Text(
-                "; ".join(
-                    filter(None, (closed, answer.reason, answer.note, miss, in_use, beware, lacks))
-                )
-            ),
+            Text(_remarks(row)),
         )
-    if len(rows) > SHOWN_NODES:
-        more = f"… {len(rows) - SHOWN_NODES:,} more (--output json lists them all)"
-        found.add_row(more, "", "", "", "")
     return found
+
+
+def _stacked(console: Console, row: Row) -> None:
+    """A node where there is no room for a table."""
+    console.print(Text(row.answer.node, "bold", overflow="fold"))
+    lines = [Text.assemble(_verdict(row), f", score {_score(row)}")]
+    if row.outcomes:
+        lines.append(Text(f"may hand out {sets_text(row.outcomes)}"))
+    if remarks := _remarks(row):
+        lines.append(Text(remarks))
+    for line in lines:
+        console.print(Padding(line, (0, 0, 0, 2)))
+
+
+def _verdict(row: Row) -> Text:
+    return verdict_text(row.answer.verdict, passes=row.answer.passes)
+
+
+def _score(row: Row) -> str:
+    """A dash on a node that would not take the pod."""
+    return "–" if row.answer.score is None else str(row.answer.score)
+
+
+def _remarks(row: Row) -> str:
+    """Why the node does not take the pod, and what to beware of where it does."""
+    answer = row.answer
+    fields = ", ".join(answer.lacks)
+    remarks = (
+        CLOSED if answer.closed else "",
+        answer.reason,
+        answer.note,
+        row.miss.words if row.miss is not None and row.miss.holders else "",
+        memory_in_use(row.shared),
+        f"beware: {', '.join(row.hazards)}" if row.hazards else "",
+        f"CPUs and memory count for nothing: the record has no {fields}" if fields else "",
+    )
+    return "; ".join(filter(None, remarks))

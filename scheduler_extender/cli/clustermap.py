@@ -12,6 +12,7 @@ from rich.text import Text
 
 from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
 from scheduler_extender.cli.cells import folded, legend, node_cells
+from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.forwarding import SYSTEM, open_map
 from scheduler_extender.cli.gpurows import GpuRow, gpu_rows, total_of, total_text
 from scheduler_extender.cli.kubeconfig import KubeconfigOption
@@ -65,6 +66,8 @@ def map_(
     no node has GPUs.
     """
     form = form_of(output)
+    if open_ and cluster is not None:
+        raise BadInputError("--open and --cluster: allowed is one of them, a file has no extender")
     if open_:
         open_map(kubeconfig, context, system)
     extender = extender_of(

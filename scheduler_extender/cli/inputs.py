@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 16 * 1024 * 1024
 """Bytes of a pod, or of what people paste of a machine."""
-console = HarmlessConsole(width=None if sys.stdout and sys.stdout.isatty() else 160)
+PIPE = 160
+"""Columns where nobody says how many there are."""
+
+
+def columns_asked() -> int | None:
+    """The width that $COLUMNS asks for, for a pipe too; None where it says nothing usable."""
+    said = os.environ.get("COLUMNS", "")
+    return int(said) if said.isdecimal() and 0 < int(said) < 10_000 else None
+
+
+console = HarmlessConsole(
+    width=columns_asked() or (None if sys.stdout and sys.stdout.isatty() else PIPE)
+)
 
 
 def two_ports(port: int, admin_port: int) -> None:

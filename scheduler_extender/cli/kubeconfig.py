@@ -44,7 +44,7 @@ def _api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer
     except ApiFailure as error:
         if found is None:
             missing = "neither $KUBECONFIG nor ~/.kube/config is there: give --kubeconfig FILE"
-            raise BadInputError(f"{missing} (in a pod: {error})") from error
+            raise BadInputError(f"{missing} (or run it in a pod; {error})") from error
         raise BadInputError(str(error)) from error
 
 

@@ -146,7 +146,8 @@ class Look:
         none."""
         if self.api is None:
             raise BadInputError(
-                f"{flag}: it asks the API server: not with --cluster, --admin or --forward"
+                f"{flag}: only the API server reads it, so it does not go with --cluster, "
+                "--admin or --forward"
             )
         return self.api
 

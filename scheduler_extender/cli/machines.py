@@ -23,6 +23,8 @@ def machines(
     output: Annotated[
         str,
         typer.Option(
+            "--output",
+            "-o",
             metavar="FORM",
             help="Of one machine: yaml (a GPUTopology object) or matrix (as nvidia-smi shows it).",
         ),
@@ -38,7 +40,7 @@ def machines(
             table.add_column(column, overflow="fold")
         for known in MACHINES.values():
             table.add_row(known.name, known.topology("node").summary(), known.description)
-        console.print(table)
+        show(console, table)
         return
     matrix = one_of("--output", output, {"matrix": True}, False, "yaml")
     try:

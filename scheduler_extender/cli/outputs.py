@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import tell
+from scheduler_extender.cli.inputs import PIPE, columns_asked, tell
 from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ EVERY = 1.0
 """Seconds between two looks at a cluster that is followed."""
 RESTS = 4
 """How many times as long as an answer took to work out nothing is worked out after it."""
-PIPE = 160
-"""Columns where nobody says how many there are."""
 
 
 class Form(Enum):
@@ -181,9 +179,9 @@ def here(file: io.StringIO) -> Console:
     """A console that writes into ``file`` what suits standard output: as wide as the terminal (or
     as $COLUMNS says), with colours only there and where $NO_COLOR does not forbid them."""
     terminal = sys.stdout.isatty()
-    columns = os.environ.get("COLUMNS", "")
-    given = int(columns) if columns.isdecimal() and 0 < int(columns) < 10_000 else None
-    width = given or (os.get_terminal_size(sys.stdout.fileno()).columns if terminal else PIPE)
+    width = columns_asked() or (
+        os.get_terminal_size(sys.stdout.fileno()).columns if terminal else PIPE
+    )
     forced = bool(os.environ.get("FORCE_COLOR"))
     return HarmlessConsole(
         file=file,

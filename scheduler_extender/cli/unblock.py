@@ -34,7 +34,9 @@ def unblock(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", metavar="NAME", help="The pod's namespace.")
     ] = "default",
-    output: Annotated[str, typer.Option(metavar="FORM", help="text or json.")] = "text",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FORM", help="text or json.")
+    ] = "text",
     evict: Annotated[
         bool, typer.Option("--evict", help="Carry the plan out, with your own rights.")
     ] = False,

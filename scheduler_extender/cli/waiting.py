@@ -36,7 +36,7 @@ from scheduler_extender.cli.looking import (
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
 from scheduler_extender.explain import alike, answers_to
 from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.terminal import fits, show
+from scheduler_extender.terminal import ROOMY, fits, show
 from scheduler_extender.why.counts import Counts, counts_of
 from scheduler_extender.why.explanation import asked_text
 from scheduler_extender.why.phrases import duration
@@ -45,8 +45,6 @@ from topology.core.placement import Verdict
 
 SECONDS = 20.0
 """For how long the nodes are asked about pods; those that are left then are only listed."""
-ROOMY = 72
-"""Columns from which on a table is easier to read than a paragraph for each pod."""
 NOT_ASKED = "not asked about, for want of time: kubectl gpu-topology why says it"
 
 

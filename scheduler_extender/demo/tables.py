@@ -126,9 +126,11 @@ def summary(play: Play, drawings: Sequence[Path]) -> Table:
     table.add_row("median answer", times)
     words = f"{len(there)} pods placed; {wrong} got other GPUs than they need"
     if over := play.stock_kubelets.overcommitted():
-        words += f"; the memory of {over} shared GPUs is given out twice"
+        gpus = "1 shared GPU" if over == 1 else f"{over} shared GPUs"
+        words += f"; the memory of {gpus} is given out twice"
     if unread:
-        words += f"; {unread} run with an annotation that nobody could read"
+        run = "1 runs" if unread == 1 else f"{unread} run"
+        words += f"; {run} with an annotation that nobody could read"
     table.add_row("stock", words)
     table.add_row("pictures", ", ".join(map(str, drawings)))
     return table

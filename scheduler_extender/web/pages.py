@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from scheduler_extender.explain import answers
@@ -21,7 +22,7 @@ from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.glance import Filters, glance
 from scheduler_extender.web.html import page
-from scheduler_extender.web.nodes import NO_RECORD, Flag, NodeState, node_state
+from scheduler_extender.web.nodes import NO_RECORD, Flag, NodeState, Use, node_state
 from scheduler_extender.web.waiting import outlook_of, queues
 from scheduler_extender.why.nearest import View
 from topology.core.devices import NodeName
@@ -152,6 +153,9 @@ class Pages:
         state = self._state(facts)
         topology = state.topology
         pods = facts.all_pods
+        broken = {
+            holder.name for gpu in state.gpus for holder in gpu.holders if holder.use is Use.BROKEN
+        }
         return page(
             "node.html",
             "/map/nodes",
@@ -164,7 +168,8 @@ class Pages:
             links=_matrix(topology) if topology is not None else [],
             nics=topology.nics if topology is not None else (),
             pods=[
-                (pod, _asks(pod), _word(facts, pod), pod.promised.text) for pod in pods[:RUNNING]
+                (pod, _asks(pod), _word(facts, pod, broken), pod.promised.text)
+                for pod in pods[:RUNNING]
             ],
             more_pods=max(0, len(pods) - RUNNING),
         )
@@ -212,15 +217,19 @@ def _asks(pod: PodRecord) -> str:
     return pod.request.text if isinstance(pod.request, GpuRequest) else pod.request.reason
 
 
-def _word(facts: NodeFacts, pod: PodRecord) -> str:
-    """What the pod does here, in a word."""
+def _word(facts: NodeFacts, pod: PodRecord, broken: AbstractSet[str]) -> str:
+    """What the pod does here, in a word; ``broken`` names those that require other GPUs."""
     if pod.ended:
         return "ended"
     if pod.uid in facts.in_flight:
         return "being bound"
     if pod.uid in facts.ending:
         return "ending"
-    return "has its GPUs" if pod.uid in facts.reported else "on its way"
+    if pod.uid not in facts.reported:
+        return "on its way"
+    if f"{pod.namespace}/{pod.name}" in broken:
+        return "has other GPUs than it requires"
+    return "has its GPUs"
 
 
 def _matrix(topology: NodeTopology) -> list[tuple[int, list[str]]]:

@@ -342,7 +342,7 @@ def test_a_release_is_installed_changed_and_removed(
     told = yaml.safe_load(helm("show", "chart", str(package)).stdout)
     assert told["version"] == told["appVersion"] == version
     notes = helm.install(*where, chart=package)
-    assert "gpu-topology certificates --output" in notes
+    assert "gpu-topology certificates --output ../gpu-topology-tls " in notes, "as the pages say"
     assert "Nothing has changed for any pod yet" in notes
     with cluster.client() as api:
         deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"

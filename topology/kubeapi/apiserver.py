@@ -11,6 +11,7 @@ could not be asked (:class:`ApiUnreachable`), or we do not know how to ask
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import weakref
@@ -190,6 +191,8 @@ class ApiServer:
         """
         from kubernetes import client, config
 
+        if not any(Path(file).exists() for file in str(path).split(os.pathsep) if file):
+            raise ApiMisconfigured(f"kubeconfig {path}: there is no such file")
         configuration = client.Configuration()
         load: Callable[..., None] = config.load_kube_config
         try:

@@ -33,9 +33,11 @@ def _of_one(case: Case) -> Iterator[str]:
         best = wording.among([one.row.policy for one in rivals if one.mean == most])
         kept, theirs = wording.percent(ours.kept.mean), wording.percent(most)
         rest = (
-            f"and so did {best}" if kept == theirs else f"of the others, {best} kept most, {theirs}"
+            f", and so did {best}"
+            if kept == theirs
+            else f"; of the others, {best} kept most: {theirs}"
         )
-        yield f"{OURS} kept {kept} of the promises to the jobs it placed, {rest}."
+        yield f"{OURS} kept {kept} of the promises to the jobs it placed{rest}."
     fastest = _fastest(case)
     if fastest is not None and ours.completion is not None:
         yield (

@@ -86,10 +86,10 @@ def _note(found: Sequence[Case]) -> str:
     several = any(row.seeds > 1 for case in found for row in case.rows)
     spread_ = "Means over seeds ± 95 % (Student’s t). " if several else "One seed, no intervals. "
     return (
-        f"{spread_}Marked is the best mean of a column; intervals may overlap. Allocation is not "
-        "marked: jobs over slow links hold their GPUs longer, and that counts as allocated. "
-        "Promises are those of placed jobs with annotations; the weakest hop is that of jobs with "
-        "several GPUs; those asking are jobs with annotations; completion is from arrival to end, "
-        "then beside ours seed by seed, of all jobs and of those with several GPUs; fragmented are "
-        "free GPUs of no use to the usual requests."
+        f"{spread_}The best mean of each column is marked; intervals may overlap. Allocation is "
+        "not marked: jobs over slow links hold their GPUs longer, and that counts as allocated. "
+        "Promises are counted for placed jobs with annotations, the weakest hop for jobs with "
+        "several GPUs; “of those asking” is the wait of jobs with annotations. Completion is from "
+        "arrival to end, then beside ours seed by seed, of all jobs and of those with several "
+        "GPUs. Fragmented are free GPUs that are of no use to the usual requests."
     )

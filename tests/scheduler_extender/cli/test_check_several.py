@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 import yaml
 
 from scheduler_extender.cli import main
-from tests.commands import Done, asked
+from tests.commands import ROOT, Done, asked
 from tests.nodes import pod
+from tests.waiting import FOREVER
 
 GANG = "manifests/samples/gangs/podgroup.yaml"
 PRIORITIES = "manifests/samples/neighbours/priorities.yaml"
@@ -132,6 +135,34 @@ def test_it_fits_a_terminal(path: str, columns: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("scheduler_extender.cli.inputs.console.width", columns)
     done = check(path)
     assert max(map(len, done.stdout.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60])
+def test_a_narrow_terminal_gets_a_paragraph_for_each_node(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = "manifests/samples/mig-slices.yaml"
+    wide = check(sample, "examples/clusters/mig.yaml").stdout
+    monkeypatch.setattr("scheduler_extender.cli.inputs.console.width", columns)
+    narrow = check(sample, "examples/clusters/mig.yaml").stdout
+    assert max(map(len, narrow.splitlines())) <= columns
+    lines = [line.rstrip() for line in narrow.splitlines()]
+    assert lines.count("parts-00") == 1
+    assert lines[lines.index("part-00") + 1] == "  guaranteed, score 10"
+    assert lines[lines.index("parts-00") + 1] == "  cannot promise, score –"
+    assert set(narrow.replace(",", "").split()) <= set(wide.replace(",", "").split())
+
+
+def test_it_is_as_wide_as_columns_says_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    program = Path(sys.executable).with_name("gpu-topology")
+    command = [str(program), "check", PRIORITIES, "--cluster", MIXED]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=FOREVER)
+    assert max(map(len, done.stdout.splitlines())) <= 50
+
+
+def test_the_short_flag_names_the_form() -> None:
+    assert json.loads(check(PRIORITIES, MIXED, "-o", "json").stdout) == as_json(PRIORITIES)
 
 
 def test_an_error_names_the_pod_of_a_file_with_several(tmp_path: Path) -> None:

@@ -74,6 +74,12 @@ def test_it_forwards_and_opens_until_the_port_breaks(folder: Path) -> None:
     )
 
 
+def test_a_file_has_no_page_to_open() -> None:
+    done = opened("--cluster", "examples/clusters/where.yaml")
+    said = "error: --open and --cluster: allowed is one of them, a file has no extender\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_kubectl_too(folder: Path) -> None:
     kubectl(folder, f"{says(1)}\ntime.sleep(3600)")

@@ -233,7 +233,7 @@ def test_a_selector_that_cannot_be_read(cluster: Cluster, command: str) -> None:
     assert done.stderr.startswith("error: --selector: 'pool=(' cannot be read: ")
     file = asked(main, command, "-l", "a=b", "--cluster", "examples/clusters/why.yaml")
     assert (file.returncode, file.stdout) == (2, "")
-    assert "not with --cluster" in file.stderr
+    assert "does not go with --cluster" in file.stderr
 
 
 def test_a_selector_without_the_right_to_list_nodes(cluster: Cluster) -> None:

@@ -359,7 +359,9 @@ def test_a_kubeconfig_is_found_as_kubectl_finds_it(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     assert why("train").stdout.startswith("of-the-context/train\n")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    assert why("train").returncode == 2
+    none = why("train")
+    assert (none.returncode, none.stdout) == (2, "")
+    assert none.stderr == f"error: kubeconfig {tmp_path / 'none'}: there is no such file\n"
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}{os.pathsep}{usual}")
     assert why("train").stdout.startswith("of-the-context/train\n")
 

@@ -312,6 +312,17 @@ def test_a_node_says_what_it_can_promise_and_no_zeros(node: str, words: str) -> 
     assert words in Tags(page(small(), "node", node)).text
 
 
+def test_a_node_says_of_a_pod_with_a_broken_promise_that_it_has_other_gpus() -> None:
+    text = Pages(small().cluster).node("volta-01")
+    assert text is not None
+    rows = [row for row in text.split("<tr>") if "<td>has " in row]
+    assert len(rows) == 2
+    assert "team-a/pair" in rows[0]
+    assert "<td>has its GPUs</td>" in rows[0]
+    assert "team-a/wrong" in rows[1]
+    assert "<td>has other GPUs than it requires</td>" in rows[1]
+
+
 def test_an_unknown_node_has_no_page() -> None:
     assert Pages(small().cluster).node("nobody") is None
 
