@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -240,15 +241,22 @@ class RealCluster:
         self.create("/api/v1/nodes", node)
 
     def add_priority_classes(self, **values: int) -> None:
-        """PriorityClasses of these names and values."""
+        """PriorityClasses of these names and values, as :meth:`add_priority_class` has them."""
         for name, value in values.items():
-            body = {
-                "apiVersion": "scheduling.k8s.io/v1",
-                "kind": "PriorityClass",
-                "metadata": {"name": name},
-                "value": value,
-            }
-            self.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+            self.add_priority_class(name, value)
+
+    def add_priority_class(self, name: str, value: int, **fields: object) -> None:
+        """A PriorityClass; returns once the API server lets pods name it."""
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        body = {**kind, "metadata": {"name": name}, "value": value, **fields}
+        self.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        self.until(partial(self._may_name, name), f"pods may name the PriorityClass {name}")
+
+    def _may_name(self, priority: str) -> bool:
+        """Whether the API server takes a pod of this PriorityClass; it hears of one by a watch."""
+        spec = {"priorityClassName": priority, "containers": [{"name": "main", "image": "none"}]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tried"}, "spec": spec}
+        return self.api.post(PODS, params={"dryRun": "All"}, json=pod).is_success
 
     def add_record(self, topology: NodeTopology, report: Report | None = None) -> None:
         """The GPUTopology that a node's agent would publish: spec, then status."""

@@ -66,10 +66,7 @@ def real(
 
 def people_of(cluster: RealCluster) -> None:
     """Node train-07 is full; team-a/train waits for a pair there and evicts nobody by itself."""
-    cluster.create(
-        "/apis/scheduling.k8s.io/v1/priorityclasses",
-        {"metadata": {"name": "patient"}, "value": 1000, "preemptionPolicy": "Never"},
-    )
+    cluster.add_priority_class("patient", 1000, preemptionPolicy="Never")
     for number in range(4):
         cluster.add_pod(f"serve-{number}", 1, **THERE)
         assert cluster.node_of(f"serve-{number}") == TRAINER.name

@@ -202,14 +202,7 @@ def test_a_gang_does_not_preempt(
 ) -> None:
     """The gang cycle tries filter again as if the victims were gone, and cannot tell us that: we
     still see their GPUs held. So nobody is evicted, with constraints or without."""
-    for name, value in (("low", -10), ("high", 10)):
-        body = {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": value,
-        }
-        real.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    real.add_priority_classes(low=-10, high=10)
     real.add_pod("victim", 8, priorityClassName="low", **on("hgx"))
     assert real.node_of("victim") == "hgx"
     real.until(lambda: "victim" in kubelets.kept.held, "the victim runs")

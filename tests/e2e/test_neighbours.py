@@ -192,7 +192,8 @@ def test_the_more_important_pod_goes_first_and_evicts_nobody_unless_it_may(
 ) -> None:
     real.add_pod("holds", 4, nodeName="server")
     real.control_plane.stop_scheduler()
-    apply(real, "priorities")  # the less important one first
+    apply(real, "priorities")
+    apply(real, "priority-pods")  # the less important one first
     asked = real.calls("preempt")
     real.start_scheduler()
     assert runs_on(real, "deadline-quad") == "trainer"

@@ -59,7 +59,8 @@ def test_a_quad_of_high_priority_evicts_exactly_whose_gpus_complete_a_linked_set
     node.publish()
     assert not linked(DGX, (0, 4, 6, 7))
     # The sample of docs/unblock.md, as people apply it.
-    real.kubectl("apply", "-f", str(ROOT / "manifests/samples/unblock/urgent-quad.yaml"))
+    for name in ("priority", "urgent-quad"):
+        real.kubectl("apply", "-f", str(ROOT / f"manifests/samples/unblock/{name}.yaml"))
     real.until(lambda: len(node.evicted()) == 4, "four pods are evicted")
     victims = node.evicted()
     assert linked(DGX, [int(name[-1]) for name in victims])

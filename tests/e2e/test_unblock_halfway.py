@@ -35,9 +35,7 @@ def real(
     with RealCluster(folder, control_plane_binaries, users) as cluster:
         cluster.add_priority_classes(low=1, middle=500, high=1000)
         # kube-scheduler evicts nobody for it: that is the command's to do.
-        patient = {"metadata": {"name": "patient"}, "value": 1000, "preemptionPolicy": "Never"}
-        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-        cluster.create("/apis/scheduling.k8s.io/v1/priorityclasses", {**kind, **patient})
+        cluster.add_priority_class("patient", 1000, preemptionPolicy="Never")
         for user in users:
             reserve = {"apiGroups": ["gpu-topology.io"], "resources": ["gputopologies"]}
             patch = {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}

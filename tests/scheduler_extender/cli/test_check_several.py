@@ -17,7 +17,7 @@ from tests.nodes import pod
 from tests.waiting import FOREVER
 
 GANG = "manifests/samples/gangs/podgroup.yaml"
-PRIORITIES = "manifests/samples/neighbours/priorities.yaml"
+PRIORITY_PODS = "manifests/samples/neighbours/priority-pods.yaml"
 MIXED = "examples/clusters/mixed.yaml"
 SIZE = {"link": "nvlink", "group-size": "4"}
 
@@ -52,11 +52,11 @@ def member(name: str, count: int = 2, annotations: dict[str, str] | None = None)
 
 
 def test_pods_without_a_group_are_judged_each_by_itself() -> None:
-    done = check(PRIORITIES)
+    done = check(PRIORITY_PODS)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("batch-quad, deadline-quad each ask for 4 GPUs\n")
     assert "each of the 2 pods without a group is judged by itself" in done.stdout
-    found = as_json(PRIORITIES)
+    found = as_json(PRIORITY_PODS)
     assert [each["pod"] for each in found["pods"]] == ["batch-quad", "deadline-quad"]
     assert found["groups"] == []
 
@@ -130,7 +130,7 @@ def test_a_list_and_several_templates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 120])
-@pytest.mark.parametrize("path", [GANG, PRIORITIES])
+@pytest.mark.parametrize("path", [GANG, PRIORITY_PODS])
 def test_it_fits_a_terminal(path: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler_extender.cli.inputs.console.width", columns)
     done = check(path)
@@ -156,13 +156,13 @@ def test_a_narrow_terminal_gets_a_paragraph_for_each_node(
 def test_it_is_as_wide_as_columns_says_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     program = Path(sys.executable).with_name("gpu-topology")
-    command = [str(program), "check", PRIORITIES, "--cluster", MIXED]
+    command = [str(program), "check", PRIORITY_PODS, "--cluster", MIXED]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=FOREVER)
     assert max(map(len, done.stdout.splitlines())) <= 50
 
 
 def test_the_short_flag_names_the_form() -> None:
-    assert json.loads(check(PRIORITIES, MIXED, "-o", "json").stdout) == as_json(PRIORITIES)
+    assert json.loads(check(PRIORITY_PODS, MIXED, "-o", "json").stdout) == as_json(PRIORITY_PODS)
 
 
 def test_an_error_names_the_pod_of_a_file_with_several(tmp_path: Path) -> None:
