@@ -25,6 +25,9 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
+# Tables are as wide here as in a pipe, whatever the terminal is that the tests were started from.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from scheduler_extender.cli import checktable
 from scheduler_extender.cli.adminport import ContextOption
-from scheduler_extender.cli.inputs import cluster_file, console, one_of, pods_file, tell
+from scheduler_extender.cli.inputs import cluster_file, one_of, pods_file, standard_output, tell
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, looked_at
 from scheduler_extender.explain import summary
 from scheduler_extender.files.clusterfile import feed
@@ -114,6 +114,7 @@ def _data(found: Together, view: View, *, alone: bool) -> dict[str, Any]:
 
 def _draw(found: Together, view: View) -> None:
     """The answer for people: a table for pods that ask the same."""
+    console = standard_output()
     for number, each in enumerate(found.judged):
         if number:
             console.print()

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import console, folder, two_ports
+from scheduler_extender.cli.inputs import folder, standard_output, two_ports
 from scheduler_extender.files.clusterfile import ClusterFileError
 
 
@@ -54,9 +54,9 @@ def demo(
                 raise BadInputError(f"--out: {picture}: Is a directory")
     try:
         if serve:
-            code = serve_demo(console, cluster, port, admin_port)
+            code = serve_demo(standard_output(), cluster, port, admin_port)
         else:
-            code = run_demo(console, out, pods, seed, cluster, each=each)
+            code = run_demo(standard_output(), out, pods, seed, cluster, each=each)
     except (ClusterFileError, PortError) as error:
         raise BadInputError(str(error)) from error
     raise typer.Exit(code)

@@ -32,9 +32,10 @@ def columns_asked() -> int | None:
     return int(said) if said.isdecimal() and 0 < int(said) < 10_000 else None
 
 
-console = HarmlessConsole(
-    width=columns_asked() or (None if sys.stdout and sys.stdout.isatty() else PIPE)
-)
+def standard_output() -> HarmlessConsole:
+    """The console for what people read: as wide as $COLUMNS or the terminal is now."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return HarmlessConsole(width=columns_asked() or (None if terminal else PIPE))
 
 
 def two_ports(port: int, admin_port: int) -> None:

@@ -9,7 +9,7 @@ import yaml
 from rich.table import Table
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import console, one_of
+from scheduler_extender.cli.inputs import one_of, standard_output
 from scheduler_extender.terminal import show
 from topology import codec
 from topology.machines import MACHINES, Machine, UnknownMachine, machine
@@ -40,7 +40,7 @@ def machines(
             table.add_column(column, overflow="fold")
         for known in MACHINES.values():
             table.add_row(known.name, known.topology("node").summary(), known.description)
-        show(console, table)
+        show(standard_output(), table)
         return
     matrix = one_of("--output", output, {"matrix": True}, False, "yaml")
     try:
@@ -48,7 +48,7 @@ def machines(
     except UnknownMachine as error:
         raise BadInputError(str(error)) from error
     if matrix:
-        show(console, _matrix(found))
+        show(standard_output(), _matrix(found))
     else:
         document = codec.encode(found.topology(found.name))
         typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)

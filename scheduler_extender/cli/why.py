@@ -24,7 +24,7 @@ from scheduler_extender.cli.adminport import (
 )
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.completion import namespace_completions, pod_completions
-from scheduler_extender.cli.inputs import cluster_file, console, one_of
+from scheduler_extender.cli.inputs import cluster_file, one_of, standard_output
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, asking
 from scheduler_extender.cli.subject import subject
 from scheduler_extender.cli.tokens import token_of
@@ -99,7 +99,7 @@ def why(
         typer.echo(json.dumps(found, indent=2))
     else:
         plan = "" if cluster is not None else f"kubectl gpu-topology unblock {found['pod']}"
-        whytext.show(console, found, plan)
+        whytext.show(standard_output(), found, plan)
     goes_nowhere = not found.get("placed") and not found.get("takes")
     raise typer.Exit(1 if goes_nowhere else 0)
 

@@ -62,7 +62,10 @@ def live_look(
 
 
 def _lost(reflectors: Sequence[Reflector], now: float) -> float:
-    """For how many seconds one of these has failed, the one that has for longest; 0 for none."""
+    """For how many seconds one of these has failed, the one that has for longest; 0 for none.
+
+    A watch that is open is none that fails, though nothing may come by it for a minute.
+    """
     states = [reflector.state for reflector in reflectors]
-    since = [s.failing_since for s in states if s.failures and s.failing_since is not None]
+    since = [s.failing_since for s in states if not s.streaming and s.failing_since is not None]
     return max(0.0, now - min(since)) if since else 0.0

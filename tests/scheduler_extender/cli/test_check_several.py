@@ -132,7 +132,7 @@ def test_a_list_and_several_templates(tmp_path: Path) -> None:
 @pytest.mark.parametrize("columns", [40, 80, 120])
 @pytest.mark.parametrize("path", [GANG, PRIORITY_PODS])
 def test_it_fits_a_terminal(path: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler_extender.cli.inputs.console.width", columns)
+    monkeypatch.setenv("COLUMNS", str(columns))
     done = check(path)
     assert max(map(len, done.stdout.splitlines())) <= columns
 
@@ -143,7 +143,7 @@ def test_a_narrow_terminal_gets_a_paragraph_for_each_node(
 ) -> None:
     sample = "manifests/samples/mig-slices.yaml"
     wide = check(sample, "examples/clusters/mig.yaml").stdout
-    monkeypatch.setattr("scheduler_extender.cli.inputs.console.width", columns)
+    monkeypatch.setenv("COLUMNS", str(columns))
     narrow = check(sample, "examples/clusters/mig.yaml").stdout
     assert max(map(len, narrow.splitlines())) <= columns
     lines = [line.rstrip() for line in narrow.splitlines()]
