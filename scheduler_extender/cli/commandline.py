@@ -5,8 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -41,7 +47,8 @@ def run(app: typer.Typer, name: str) -> NoReturn:
     command = typer.main.get_command(app)
     _ready_for_any_output()
     try:
-        code = command.main(prog_name=name, standalone_mode=False)
+        with _interrupts():
+            code = command.main(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except BadInputError as error:
         _fail(str(error))
@@ -71,6 +78,43 @@ def run(app: typer.Typer, name: str) -> NoReturn:
         _no_more_output()
         _fail(f"the answer cannot be written: {error.strerror}")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+_pressed: list[int] = []
+"""An entry for each Ctrl-C that the running command has got."""
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Inside it is remembered that Ctrl-C was pressed, for :func:`pause`."""
+    before = signal.getsignal(signal.SIGINT)
+    ours = before is signal.default_int_handler
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        _pressed.clear()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    _pressed.append(number)
+    signal.default_int_handler(number, frame)
+
+
+def pause(seconds: float) -> None:
+    """Sleep, and end the command where Ctrl-C has been pressed.
+
+    Python mostly ends it at once. It drops the exception where that comes while a connection is
+    being collected (``iobase_finalize`` in CPython's Modules/_io/iobase.c), and goes on.
+    """
+    if not _pressed:
+        time.sleep(seconds)
+    if _pressed:
+        raise KeyboardInterrupt
 
 
 def _ready_for_any_output() -> None:

@@ -26,7 +26,7 @@ import typer
 
 from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.cli.adminport import AdminPort
-from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.commandline import BadInputError, pause
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.state.reserved import value_of
 from topology.core.devices import NodeName, PodUid
@@ -185,7 +185,7 @@ class _Carrying:
                 found = self.port.get(self.waiting.place)
             except BadInputError as error:
                 if time.monotonic() + AGAIN < deadline:
-                    time.sleep(AGAIN)
+                    pause(AGAIN)
                     continue
                 raise NeedlessError(f"whether the place is there is not known: {error}") from error
             needless = why_needless(found, self.waiting.uid, node)
@@ -218,14 +218,14 @@ class _Carrying:
                 if isinstance(error, ApiError) and error.status in GONE:
                     tell(f"{_name(step)} is gone already")
                     return None
-                pause = pause_before_another_try(error, time.time(), since, until)
-                if pause is None:
+                seconds = pause_before_another_try(error, time.time(), since, until)
+                if seconds is None:
                     return error
                 if not told:
                     tell(f"{_name(step)} is tried again: {error}")
                     told = True
                 begun = begun or may_have_been_made(error)
-                time.sleep(pause)
+                pause(seconds)
                 try:
                     self._still_needed(node)
                 except NeedlessError as needless:
@@ -264,7 +264,7 @@ class _Carrying:
                 raise BadInputError("nobody was evicted: the place was taken meanwhile")
             if found.get("node"):
                 raise BadInputError(f"nobody was evicted: the pod is on {found['node']} now")
-            time.sleep(0.2)
+            pause(0.2)
         raise BadInputError("nobody was evicted: the extender does not keep the place")
 
 

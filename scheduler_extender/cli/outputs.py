@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from scheduler_extender.cli.commandline import BadInputError
+from scheduler_extender.cli.commandline import BadInputError, pause
 from scheduler_extender.cli.inputs import PIPE, columns_asked, tell
 from scheduler_extender.terminal import HarmlessConsole, escaped, harmless
 
@@ -123,7 +123,7 @@ def _looks(told: Callable[[], Told]) -> Iterator[Told | ApiFailure]:
 
     rest = EVERY
     while True:
-        time.sleep(rest)
+        pause(rest)
         begun = time.monotonic()
         found: Told | ApiFailure
         try:
