@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain import Answer, alike, answers_to
+from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.ledger import Ledger
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.why.counts import counts_of
-from scheduler_extender.why.explanation import asked_text
+from scheduler_extender.why.explanation import asked_text, passed_over
 from scheduler_extender.why.nearest import Miss as Told
 from scheduler_extender.why.nearest import View, miss_of, nearest
 from scheduler_extender.wording import TOLD, TOLD_WHERE_IT_FITS, sets_text
@@ -75,12 +76,14 @@ class Queue:
     """Waiting pods that ask the same, and what the nodes answer to them.
 
     ``outlook`` is None where it was not asked, for want of time; then ``problem`` says why.
+    ``note`` says that nodes would take them, and kube-scheduler has found none all the same.
     """
 
     pods: tuple[str, ...]
     asks: str
     outlook: Outlook | None
     problem: str = ""
+    note: str = ""
 
 
 def queues(cluster: Cluster, view: View) -> tuple[list[Queue], int]:
@@ -115,8 +118,20 @@ def queues(cluster: Cluster, view: View) -> tuple[list[Queue], int]:
             asked += 1
             told = answers_to(cluster, seen, first)
             outlook = outlook_of(told, first.request, view, asked_text(first))
-            found.append(Queue(names, asked_text(first), outlook))
+            note = _passed_over(seen, pods) if outlook.taken_by else ""
+            found.append(Queue(names, asked_text(first), outlook, note=note))
     return found, sum(map(len, ordered)) - shown
+
+
+def _passed_over(seen: ClusterFacts, pods: Sequence[PodRecord]) -> str:
+    """What ``why`` notes of the pods that kube-scheduler has found no node for."""
+    binding = {uid for facts in seen.nodes for uid in facts.in_flight}
+    left = sum(pod.unschedulable and pod.uid not in binding for pod in pods)
+    if not left:
+        return ""
+    if left < len(pods):
+        return passed_over(f"{left} of them")
+    return passed_over("it" if left == 1 else "them")
 
 
 def outlook_of(told: Sequence[Answer], request: GpuRequest, view: View, asks: str) -> Outlook:

@@ -159,10 +159,15 @@ def _notes(seen: ClusterFacts, pod: PodRecord, *, open_nodes: bool) -> Iterator[
     if any(pod.uid in facts.in_flight for facts in seen.nodes):
         yield "the extender is binding the pod now"
     elif open_nodes and pod.unschedulable:
-        yield (
-            "kube-scheduler has found no node for it, though: CPU, memory or another of its own "
-            "rules is missing, or it has not looked again yet (kubectl describe pod)"
-        )
+        yield passed_over("it")
+
+
+def passed_over(whom: str) -> str:
+    """That kube-scheduler sends ``whom`` nowhere, though nodes would take it."""
+    return (
+        f"kube-scheduler has found no node for {whom}, though: CPU, memory or another of its own "
+        "rules is missing, or it has not looked again yet (kubectl describe pod)"
+    )
 
 
 def _placed(seen: ClusterFacts, pod: PodRecord, written: Written | None) -> Placed | None:

@@ -135,6 +135,42 @@ def test_a_pod_is_told_the_same_by_why_by_check_and_by_both_pages(
         assert named.total() == PODS
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_page_notes_what_why_notes_of_kube_schedulers_own_rules(
+    seed: int, tmp_path: Path
+) -> None:
+    """Pods that ask the same stand together; each asks for GPUs that some nodes have free."""
+    rng = random.Random(seed)
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    with FakeApiServer() as fake:
+        found = Cluster(fake, tmp_path)
+        found.node(machine("l40s-4").topology("free"))
+        noted = {f"w{i}": rng.random() < 0.5 for i in range(PODS)}
+        counts = {name: rng.choice((1, 2, 3, 8)) for name in noted}
+        for name, note in noted.items():
+            manifest = pod(counts[name], name=name, uid=name)
+            if note:
+                manifest["status"] = {"phase": "Pending", "conditions": [unscheduled]}
+            found.pod(manifest)
+        api = ApiServer.from_kubeconfig(found.kubeconfig)
+        try:
+            page = Pages(one_look(api, "team-a", Settings(), time.monotonic).cluster).waiting()
+        finally:
+            api.close()
+        for queue in page.split('<article class="queue">')[1:]:
+            (first, *_) = re.findall(r"team-a/(w\d)", queue)
+            names = [name for name in noted if counts[name] == counts[first]]
+            whole = [json.loads(found.why(name, "-o", "json").stdout)["notes"] for name in names]
+            why = [note for notes in whole for note in notes if "has found no node" in note]
+            said = re.findall(r'<p class="note">(.*)</p>', queue)
+            assert bool(said) == bool(why), names
+            assert bool(why) == any(noted[n] for n in names if counts[n] <= 4)
+            if len(names) == 1:
+                assert said == [f"{note}." for note in why]
+            elif 0 < len(why) < len(names):
+                assert f"no node for {len(why)} of them, though" in said[0]
+
+
 def test_the_scenes_have_something_to_say(tmp_path: Path) -> None:
     told = []
     for seed in SEEDS:
