@@ -50,6 +50,8 @@ SECONDS = 20.0
 """For how long ends of pods are tried."""
 OLD = 600.0
 """Seconds after which it is said that a report is old."""
+SHOWN_OLD = 5
+"""Nodes with old reports that are named, those with the oldest."""
 SHOWN_REQUESTS = 2
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,6})(s|m|min|h|d)")
@@ -276,11 +278,20 @@ def _old(look: Look, pods: Sequence[IdlePod]) -> Iterator[str]:
     """Which nodes' agents have not reported lately. A file is as old as it is."""
     if look.api is None:
         return
+    ages = []
     for node, looked in {pod.node: pod.looked for pod in pods}.items():
         at = seconds_of(looked)
-        age = None if at is None else look.view.today - at
-        if age is not None and age > OLD:
-            yield f"the report of {node} is {duration(age)} old: what was used since is not known"
+        if at is not None and look.view.today - at > OLD:
+            ages.append((look.view.today - at, node))
+    ages.sort(reverse=True)
+    unknown = "what was used since is not known"
+    for age, node in ages[:SHOWN_OLD]:
+        yield f"the report of {node} is {duration(age)} old: {unknown}"
+    if left := ages[SHOWN_OLD:]:
+        yield (
+            f"the reports of {len(left):,} more nodes are older than {duration(OLD)}: {unknown} "
+            "(-o json says when each node was looked at)"
+        )
 
 
 def draw(console: Console, rows: Sequence[Row], whose: str, elsewhere: int, *, wide: bool) -> None:

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import check_node_name, one_of, pasted, tell
+from scheduler_extender.cli.inputs import check_node_name, name_of, one_of, pasted, tell
 from topology import codec
 from topology.core.devices import Bytes, NodeName
 from topology.machines.notation import STOCK
@@ -69,18 +69,18 @@ def import_(
     try:
         found = read(pasted(file), NodeName(node), product=product, memory=amount)
     except SourceError as error:
-        raise BadInputError(f"{file}: {error}") from error
+        raise BadInputError(f"{name_of(file)}: {error}") from error
     for finding in found.findings:
-        tell(f"{file}: {finding}")
+        tell(f"{name_of(file)}: {finding}")
     if allocator is None:
         typer.echo(
-            f"{file}: allocator taken as best-effort, NVIDIA's unmodified plugin over whole GPUs: "
-            "--allocator distributed if it shares GPUs, any if another plugin hands them out",
+            f"{name_of(file)}: allocator taken as best-effort, NVIDIA's unmodified plugin over whole "
+            "GPUs: --allocator distributed if it shares GPUs, any if another plugin hands them out",
             err=True,
         )
     topology = replace(found.topology, allocator=replace(STOCK, policy=policy))
     try:
         document = codec.encode(topology)
     except ValidationError as error:
-        raise BadInputError(f"{file}: {codec.first_error(error)}") from error
+        raise BadInputError(f"{name_of(file)}: {codec.first_error(error)}") from error
     typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)

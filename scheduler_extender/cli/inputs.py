@@ -90,6 +90,15 @@ def cluster_file(path: Path) -> ClusterFile:
         raise BadInputError(str(error)) from error
 
 
+def name_of(path: Path) -> str:
+    """What people call the file in an error.
+
+    >>> name_of(Path("-")), name_of(Path("a/pod.yaml"))
+    ('standard input', 'a/pod.yaml')
+    """
+    return "standard input" if str(path) == "-" else str(path)
+
+
 def text_of(path: Path, most: int = MAX_TEXT, *, utf16: bool = False) -> str:
     """A file, or what is piped in; ``utf16`` takes that too where it says so."""
     try:
@@ -99,13 +108,13 @@ def text_of(path: Path, most: int = MAX_TEXT, *, utf16: bool = False) -> str:
             with path.open("rb") as file:
                 data = file.read(most + 1)
         if len(data) > most:
-            raise BadInputError(f"{path}: larger than {most:,} bytes")
+            raise BadInputError(f"{name_of(path)}: larger than {most:,} bytes")
         marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return data.decode("utf-16" if utf16 and marked else "utf-8")
     except OSError as error:
-        raise BadInputError(f"{path}: {error.strerror}") from error
+        raise BadInputError(f"{name_of(path)}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise BadInputError(f"{path}: not UTF-8 text: {error.reason}") from error
+        raise BadInputError(f"{name_of(path)}: not UTF-8 text: {error.reason}") from error
 
 
 def pasted(path: Path) -> str:
@@ -122,10 +131,10 @@ def pods_file(path: Path) -> list[podfile.Asked]:
     try:
         found = podfile.read_all(text_of(path))
     except podfile.PodFileError as error:
-        raise BadInputError(f"{path}: {error}") from error
+        raise BadInputError(f"{name_of(path)}: {error}") from error
     notes = dict.fromkeys(note for each in found for note in each.notes)
     for note in islice(notes, podfile.MAX_NOTES):
-        tell(f"warning: {path}: {note}")
+        tell(f"warning: {name_of(path)}: {note}")
     return found
 
 

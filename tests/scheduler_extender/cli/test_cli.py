@@ -383,7 +383,7 @@ def test_import_prints_a_record_that_can_be_used() -> None:
     assert done.returncode == 0, done.stderr
     topology = decode(yaml.safe_load(done.stdout), strict=True).topology
     assert topology.links[0].bandwidth == pytest.approx(112.5)
-    _refused(run("import", "-", "--node", "desk", given="nothing here"), "-: line")
+    _refused(run("import", "-", "--node", "desk", given="nothing here"), "standard input: line")
 
 
 def test_machines_lists_and_prints() -> None:

@@ -225,6 +225,17 @@ def test_a_record_of_an_agent_that_is_gone_claims_nothing_since(cluster: Cluster
     assert re.search(r"team-a/serve +3 h", done.stdout), "not five: two hours nobody has watched"
 
 
+def test_of_many_old_reports_the_oldest_are_named_and_the_others_counted(cluster: Cluster) -> None:
+    for n in range(8):
+        cluster.node(f"n{n}", looked=3600.0 * (n + 1), **{f"serve-{n}": ("team-a", 0, 12)})
+    notes = cluster.idle("-A").stderr.splitlines()
+    assert [line.split()[4] for line in notes[:5]] == ["n7", "n6", "n5", "n4", "n3"]
+    assert notes[5:] == [
+        "note: the reports of 3 more nodes are older than 10 min: what was used since is not known "
+        "(-o json says when each node was looked at)"
+    ]
+
+
 def test_an_agent_from_before_tells_of_nobody(cluster: Cluster) -> None:
     cluster.node("n", serve=("team-a", 0, 0))
     assert cluster.rows("-A") == {}
