@@ -80,7 +80,9 @@ def test_check_warns_on_stderr_of_what_counts_for_nothing() -> None:
     made = {"metadata": {"name": "train", **pod["metadata"]}, "spec": {"template": pod}}
     done = run("check", "-", "--cluster", CLUSTER, given=yaml.safe_dump({"kind": "Job", **made}))
     assert done.returncode == 0
-    assert done.stderr.startswith("warning: -: annotation gpu-topology.io/link stands on the Job")
+    assert done.stderr.startswith(
+        "warning: standard input: annotation gpu-topology.io/link stands on the Job"
+    )
     assert done.stderr.count("\n") == 1
 
 
