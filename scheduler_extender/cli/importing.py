@@ -75,7 +75,8 @@ def import_(
     if allocator is None:
         typer.echo(
             f"{name_of(file)}: allocator taken as best-effort, NVIDIA's unmodified plugin over "
-            "whole GPUs: --allocator distributed if it shares GPUs, any if another plugin hands them out",
+            "whole GPUs: --allocator distributed if it shares GPUs, any if another plugin hands them "
+            "out",
             err=True,
         )
     topology = replace(found.topology, allocator=replace(STOCK, policy=policy))
