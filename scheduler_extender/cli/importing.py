@@ -73,11 +73,10 @@ def import_(
     for finding in found.findings:
         tell(f"{name_of(file)}: {finding}")
     if allocator is None:
-        typer.echo(
+        tell(
             f"{name_of(file)}: allocator taken as best-effort, NVIDIA's unmodified plugin over "
-            "whole GPUs: --allocator distributed if it shares GPUs, any if another plugin hands them "
-            "out",
-            err=True,
+            "whole GPUs: --allocator distributed if it shares GPUs, any if another plugin hands "
+            "them out"
         )
     topology = replace(found.topology, allocator=replace(STOCK, policy=policy))
     try:

@@ -361,7 +361,7 @@ def test_import_of_more_nvlinks_than_there_can_be(links: int) -> None:
     done = run("import", "-", "--node", "desk", given=text)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: -: ")
+    assert done.stderr.splitlines()[-1].startswith("error: standard input: ")
 
 
 def test_without_a_command_the_commands_are_listed() -> None:

@@ -108,7 +108,7 @@ def test_the_allocator_is_written(policy: str) -> None:
 def test_the_default_allocator_is_said_aloud() -> None:
     record, said = imported()
     assert record["spec"]["allocator"]["policy"] == "best-effort"  # type: ignore[index]
-    assert "-: allocator taken as best-effort, NVIDIA's unmodified plugin" in said
+    assert "standard input: allocator taken as best-effort, NVIDIA's unmodified plugin" in said
     assert "--allocator" in said
 
 
