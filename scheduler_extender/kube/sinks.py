@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
-from datetime import datetime
 
 import msgspec
 import structlog
@@ -19,7 +18,7 @@ from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.departures import UNKNOWN_VERSION
-from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.pods import pod_record, seconds_of
 from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.wire import ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
@@ -159,11 +158,8 @@ class RecordSink:
 
     def _age(self, report: Report | None) -> float:
         """Seconds since the agent looked, by its own clock; 0 where that does not say."""
-        try:
-            observed = datetime.fromisoformat(report.observed_at if report else "")
-            return self._now() - observed.timestamp()
-        except (ValueError, OverflowError):
-            return 0.0
+        observed = seconds_of(report.observed_at if report else "")
+        return 0.0 if observed is None else self._now() - observed
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion."""
@@ -250,10 +246,7 @@ def version_of(resource_version: str) -> int:
 
 def _time(text: str) -> float:
     """A time in RFC 3339 as seconds since 1970; 0 where it cannot be read."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
+    return seconds_of(text) or 0.0
 
 
 class NodeSink:

@@ -147,6 +147,11 @@ class Board:
             found = (p for p in self._pods.values() if (p.namespace, p.name) == (namespace, name))
             return next(found, None)
 
+    def pods_by_name(self) -> dict[tuple[str, str], PodRecord]:
+        """Every pod by namespace and name, as last seen."""
+        with self._lock:
+            return {(pod.namespace, pod.name): pod for pod in self._pods.values()}
+
     def unschedulable_pods(self) -> list[PodRecord]:
         """Pods that kube-scheduler has called unschedulable."""
         with self._lock:

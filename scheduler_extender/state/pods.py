@@ -152,9 +152,16 @@ def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
 
 
 def seconds_of(time: str) -> float | None:
-    """A time of day in seconds since 1970; None where it cannot be read."""
+    """A time of day in seconds since 1970; None where it cannot be read.
+
+    Without a zone it is UTC, wherever this runs.
+
+    >>> seconds_of("1970-01-01T01:00:00"), seconds_of("1970-01-01T01:00:00+01:00")
+    (3600.0, 0.0)
+    """
     try:
-        found = datetime.fromisoformat(time).timestamp()
+        read = datetime.fromisoformat(time)
+        found = (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
         datetime.fromtimestamp(found, UTC)  # a zone may carry it out of the years that there are
     except (ValueError, OverflowError):
         return None

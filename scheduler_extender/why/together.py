@@ -99,16 +99,20 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
     """
     uids: dict[int, PodUid] = {}
     members: dict[Group, list[Wanted]] = {}
+    there, come = cluster.pods_by_name(), set[int]()
     for number, pod in enumerate(wanted):
         uids[id(pod)] = PodUid(f"wanted {number}")
         if pod.membership is None:
             continue
         members.setdefault(pod.membership.group, []).append(pod)
-        known = cluster.pod_named(pod.membership.group.namespace, pod.name)
+        # It is one of the file's; others of this name are further pods of the same template.
+        known = there.pop((pod.membership.group.namespace, pod.name), None)
         if known is None:
             cluster.put_pod(_record(pod, uids[id(pod)]))
         else:  # the file tells of a pod that is there already
             uids[id(pod)] = known.uid
+            if lives(known):
+                come.add(id(pod))
     seen = cluster.cluster_facts()
     alike: dict[object, list[Wanted]] = {}
     for pod in wanted:
@@ -121,9 +125,12 @@ def judge(cluster: Cluster, wanted: Sequence[Wanted]) -> Together:
             destinations=first.destinations,
         )  # fmt: skip
         found.judged.append(Judged(tuple(pods), told))
+    of_group: dict[Group, list[Judged]] = {}
+    for each in found.judged:
+        if (membership := each.pods[0].membership) is not None:
+            of_group.setdefault(membership.group, []).append(each)
     for group, pods in members.items():
-        of_group = [each for each in found.judged if each.pods[0] in pods]
-        found.groups.append(_whole(cluster, seen, group, pods, of_group))
+        found.groups.append(_whole(cluster, seen, group, pods, of_group[group], come))
     refused = {whole.group: whole for whole in found.groups if whole.fits < whole.wants}
     judged = [_refused(each, refused) for each in found.judged]
     return Together(judged, found.groups)
@@ -171,15 +178,15 @@ def _whole(
     group: Group,
     pods: Sequence[Wanted],
     judged: Sequence[Judged],
+    come: Collection[int],
 ) -> Whole:
     """How many members fit at once: those of the file, and those that its size says are missing,
-    which count as if they asked what the first one asks."""
+    which count as if they asked what the first one asks. ``come`` are the ids of those that have
+    their place."""
     first = pods[0]
     assert first.membership is not None  # noqa: S101 (the caller looked)
     look = cluster.look_at_group(first.membership)
-    wants = Counter(
-        each.pods[0] for each in judged for pod in each.pods if not _has_come(cluster, pod)
-    )
+    wants = Counter(each.pods[0] for each in judged for pod in each.pods if id(pod) not in come)
     missing = (first.membership.size or 0) - look.standing.have_come - wants.total()
     wants[first] += max(0, missing)
     open_to = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}
@@ -192,12 +199,6 @@ def _whole(
     fits = max((_placed(cluster, at, wants, open_to) for at in domains.values()), default=0)
     names = tuple(pod.name for pod in pods)
     return Whole(group, names, wants.total(), min(fits, wants.total()))
-
-
-def _has_come(cluster: Cluster, pod: Wanted) -> bool:
-    assert pod.membership is not None  # noqa: S101 (the caller looked)
-    known = cluster.pod_named(pod.membership.group.namespace, pod.name)
-    return known is not None and lives(known)
 
 
 def _placed(

@@ -61,3 +61,24 @@ def test_a_member_that_has_come_needs_no_place() -> None:
     found = judge(cluster, [Wanted(f"w{i}", request, GANG) for i in range(2)])
     (whole,) = found.groups
     assert (whole.wants, whole.fits) == (1, 1)
+
+
+@given(
+    st.lists(st.sampled_from(REQUESTS), min_size=2, max_size=4),
+    st.lists(st.sampled_from(KINDS), min_size=1, max_size=2),
+)
+def test_templates_of_one_name_are_pods_of_their_own(
+    asked: list[GpuRequest], kinds: list[str]
+) -> None:
+    """A file may have a Job and a Deployment of the same name."""
+    nodes = [machine(kind).topology(NodeName(f"n{i}")) for i, kind in enumerate(kinds)]
+
+    def told(name: str) -> list[object]:
+        cluster = cluster_of({node: dict[str, Held]() for node in nodes})
+        wanted = [Wanted(name.format(i), request, GANG) for i, request in enumerate(asked)]
+        found = judge(cluster, wanted)
+        (whole,) = found.groups
+        answers = [(a.node, a.passes, a.score) for each in found.judged for a in each.answers]
+        return [whole.wants, whole.fits, *answers]
+
+    assert told("same") == told("w{}")
