@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from topology.core.allocators import ANY, Allocator, allocator
-from topology.core.allocators.best_effort import BEST_EFFORT, MAX_GPUS
+from topology.core.allocators.best_effort import BEST_EFFORT, MAX_GPUS, refuses_nobody
 from topology.core.allocators.outage import Outage, outage
 from topology.core.devices import GpuResource, Mask, positions
 from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
@@ -129,17 +129,20 @@ def widened(kubelet: Kubelet) -> Kubelet | None:
 def indifferent(kubelet: Kubelet, counts: Counts) -> Kubelet | None:
     """The same node as if any devices might come, for a pod to which that makes no difference.
 
-    That is one container with one device. The plugin refuses it nothing while all GPUs answer, so
-    it is admitted wherever a device is free. Its own outcomes can only become more. None for other
-    pods, and where the node is so already or the Topology Manager has a say.
+    That is one container with one device, or with several GPUs that NVIDIA's plugin finds whichever
+    are free. The plugin refuses it nothing while all GPUs answer, so it is admitted wherever
+    devices enough are free. Its own outcomes can only become more. None for other pods, and where
+    the node is so already or the Topology Manager has a say.
     """
-    one = len(counts) == 1 and counts[0] in _ONE_DEVICE
-    if not one or kubelet.monotone or kubelet.aligns or kubelet.outage is not None:
+    if len(counts) != 1 or kubelet.monotone or kubelet.aligns or kubelet.outage is not None:
+        return None
+    ((role, count),) = counts
+    if role not in (Role.APP, Role.SIDECAR):
+        return None
+    certain = kubelet.whole_best_effort and kubelet.refuses_several is False
+    if count != 1 and not (certain and refuses_nobody(kubelet.shape, count)):
         return None
     return opaque(kubelet)
-
-
-_ONE_DEVICE = ((Role.APP, 1), (Role.SIDECAR, 1))
 
 
 REFUSES_SEVERAL_SINCE = (0, 20)

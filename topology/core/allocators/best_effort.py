@@ -108,6 +108,24 @@ def _hazards_of_large(call: Call) -> tuple[str, ...]:
 
 
 @remembered
+def refuses_nobody(shape: Shape, size: int) -> bool:
+    """Whether a container that asks for ``size`` GPUs, and must get none in particular, gets so
+    many whichever are available, as long as they are enough.
+
+    A set with blanks never wins where its pairs can score less than those of any full set.
+    """
+    if size == 1:
+        return True
+    if size > shape.size:
+        return False
+    every = shape.all_gpus
+    if _has_unequal_links(shape, every) or _has_pair(_uneven_rows(shape), every):
+        return False
+    least, most = score_bounds(shape)
+    return comb(size - 1, 2) * most < comb(size, 2) * least
+
+
+@remembered
 def _outcomes(call: Call) -> Outcomes:
     shape, available, size = call.shape, call.available, call.size
     if shape.size <= SMALL_GPUS and not call.required:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topology.core.admission import Kubelet, indifferent, opaque, widened
+from topology.core.admission import Kubelet, opaque, widened
 from topology.core.availability import Availability, Unreported, unreported_order
 from topology.core.budget import CHECK_STEPS
 from topology.core.placement.constraints import compiled
+from topology.core.placement.indifference import indifferent_to
 from topology.core.placement.outlook import judged, outlook
 from topology.core.pools import Pool
 from topology.core.remembering import remembered
@@ -60,7 +61,9 @@ def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> bool:
 def _keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[bool, int]:
     """:func:`keeps`, and the steps that it took."""
     endings = pod.survives_endings
-    wide = None if pod.exclusive else widened(kubelet) or indifferent(kubelet, pod.counts)
+    wide = None
+    if not pod.exclusive:
+        wide = widened(kubelet) or indifferent_to(kubelet, pod.counts, pod.promised)
     if wide is not None:
         kept, steps = _keeps(wide, now, pod)
         if kept:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, indifferent, widened
+from topology.core.admission import AFFINITY, TOO_MANY_NODES, Kubelet, widened
 from topology.core.availability import Availability
 from topology.core.budget import SPENT
 from topology.core.devices import Mask
 from topology.core.graph import UNKNOWN
 from topology.core.placement.constraints import compiled
+from topology.core.placement.indifference import indifferent_to
 from topology.core.placement.memory import has_room, short_of_memory
 from topology.core.placement.outlook import Judgement, Outlook, judged, outlook, spent
 from topology.core.placement.reasons import Reason
@@ -76,8 +77,9 @@ class Assessment:
 
 
 FOLLOWED = 2
-"""Pods that come to a node before one with a single device, of which is followed what each may take
-from it. Where more come any device may be left, as far as we tell: mostly that is enough."""
+"""Pods that come to a node before one that any devices will do for, of which is followed what each
+may take from it. Where more come any devices may be left, as far as we tell: mostly that is
+enough."""
 
 
 @remembered
@@ -120,7 +122,7 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     fits = request.effective_count <= now.devices_left
     wide = None if request.exclusive or not fits else widened(kubelet)
     if wide is None and fits and not request.exclusive and len(now.unreported) > FOLLOWED:
-        wide = indifferent(kubelet, request.counts)
+        wide = indifferent_to(kubelet, request.counts, request.constraints)
     if wide is not None:
         at_once = assess(wide, now, request)
         if at_once.verdict is Verdict.GUARANTEED:
