@@ -64,7 +64,7 @@ chart-package:                  ## the Helm chart as one file, of the project's 
 images:                         ## both images, IMAGE=registry/name; PUSH=1 pushes them, too (needs Docker)
 	$(DOCKER) build --target extender -t "$(IMAGE):$(VERSION)" .
 	$(DOCKER) build --target agent -t "$(IMAGE)-agent:$(VERSION)" .
-ifdef PUSH
+ifneq ($(filter-out 0 no false,$(PUSH)),)
 	$(DOCKER) push "$(IMAGE):$(VERSION)"
 	$(DOCKER) push "$(IMAGE)-agent:$(VERSION)"
 endif

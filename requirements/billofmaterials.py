@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,28 +107,43 @@ def bill(name: str, packages: list[Locked], version: str, made: datetime) -> str
     return JsonV1Dot6(bom).output_as_string(indent=2)
 
 
+def dated() -> datetime:
+    """What the bills are dated: SOURCE_DATE_EPOCH where that is set, else now. Raises
+    :class:`ValueError`."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH")
+    if not seconds:
+        return datetime.now(UTC)
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        allowed = "allowed are seconds since 1970, such as 1700000000"
+        raise ValueError(f"SOURCE_DATE_EPOCH: {allowed}, not {seconds[:60]!r}") from error
+
+
 def written(lock: str, root: Path = ROOT) -> str:
-    """The bill of materials of an image of this checkout, dated SOURCE_DATE_EPOCH where that is
-    set."""
+    """The bill of materials of an image of this checkout. Raises :class:`ValueError`."""
     python = image_python((root / "Dockerfile").read_text())
     packages = list(locked((root / "requirements" / f"{lock}.txt").read_text(), python))
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    seconds = os.environ.get("SOURCE_DATE_EPOCH")
-    made = datetime.fromtimestamp(int(seconds), UTC) if seconds else datetime.now(UTC)
-    return bill(IMAGES[lock], packages, project["version"], made)
+    return bill(IMAGES[lock], packages, project["version"], dated())
 
 
-def main() -> None:
-    """Write them where ``--output`` says."""
+def main() -> int:
+    """Write them where ``--output`` says; 1 where they cannot be written."""
     parser = argparse.ArgumentParser(description="Write the images' bills of materials.")
     parser.add_argument("--output", type=Path, required=True, help="the folder")
     folder = parser.parse_args().output
-    folder.mkdir(parents=True, exist_ok=True)
-    for lock in IMAGES:
-        path = folder / f"{lock}.cdx.json"
-        path.write_text(f"{written(lock)}\n")
-        print(path)  # noqa: T201 (make shows it)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for lock in IMAGES:
+            path = folder / f"{lock}.cdx.json"
+            path.write_text(f"{written(lock)}\n")
+            sys.stdout.write(f"{path}\n")
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

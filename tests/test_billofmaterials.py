@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from requirements.billofmaterials import IMAGES, image_python, locked, written
+from requirements.billofmaterials import IMAGES, image_python, locked, main, written
 from tests.imagefiles import ROOT
 
 
@@ -65,6 +66,21 @@ def test_equal_locks_give_equal_bills(lock: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     assert written(lock) == written(lock)
     assert "2023-11-14" in written(lock)
+
+
+@pytest.mark.parametrize("seconds", ["soon", "1e9", "9" * 15, "9" * 99])
+def test_a_date_that_is_none_is_one_line(
+    seconds: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", seconds)
+    monkeypatch.setattr("sys.argv", ["sbom", "--output", str(tmp_path)])
+    assert main() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    allowed = "allowed are seconds since 1970, such as 1700000000"
+    assert line == f"error: SOURCE_DATE_EPOCH: {allowed}, not {seconds[:60]!r}"
 
 
 def test_what_the_image_does_not_get_is_left_out() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -28,6 +29,15 @@ for name in sys.argv[1:]:
     for found in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
         load(found.name)
 """
+
+
+@pytest.mark.parametrize(
+    ("said", "pushes"), [("", 0), ("0", 0), ("no", 0), ("false", 0), ("1", 2), ("yes", 2)]
+)
+def test_images_are_pushed_where_somebody_says_so(said: str, pushes: int) -> None:
+    make = ["make", "-n", "-C", str(ROOT), "images", f"PUSH={said}"]
+    done = subprocess.run(make, capture_output=True, text=True, check=True)
+    assert done.stdout.count(" push ") == pushes
 
 
 @pytest.fixture(scope="module")

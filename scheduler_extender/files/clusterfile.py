@@ -8,6 +8,7 @@ there.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,8 +38,6 @@ from topology.yamltext import YamlTextError, documents
 MAX_FILE = 256 * 1024 * 1024
 MAX_GROUPED = 200_000
 """GPUs of all MachineGroups of a file together; a line each can ask for any number."""
-
-
 SNAPSHOT = "gpu-topology.io/snapshot"
 """Annotation of a Node that a snapshot has written, with the version of what it says of the Node.
 Snapshots before version 2 had no taints, and only the labels that domains of groups are told by."""
@@ -140,8 +139,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         where = f"{name}: document {number}"
         if not isinstance(document, Mapping):
             raise ClusterFileError(f"{where}: a mapping is needed, not {type(document).__name__}")
-        items = document.get("items") if document.get("kind") == "List" else [document]
-        for item in items if isinstance(items, list) else []:
+        for item in _items(document, where):
             kind = item.get("kind") if isinstance(item, Mapping) else None
             if kind == "GPUTopology":
                 parts.append([_record(item, where)])
@@ -169,11 +167,9 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
                 )
     # Nothing of a group is made before the whole file is known to be within bounds.
     records = list(chain.from_iterable(parts))
-    seen: set[str] = set()
-    for record in records:
-        if record.topology.name in seen:
-            raise ClusterFileError(f"{name}: node {record.topology.name} is described twice")
-        seen.add(record.topology.name)
+    _each_once(name, "node", (record.topology.name for record in records))
+    _each_once(name, "Node", map(_name, nodes))
+    _each_once(name, "pod", (pod.uid for pod in pods))
     if not records:
         raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
     return ClusterFile(
@@ -188,6 +184,25 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     )
 
 
+def _items(document: Mapping[str, Any], where: str) -> list[Any]:
+    """The objects of a document: those of a List, or itself."""
+    if document.get("kind") != "List":
+        return [document]
+    items = document.get("items") or []
+    if not isinstance(items, list):
+        raise ClusterFileError(f"{where}: items: a list is needed, not {shortened(items)}")
+    return items
+
+
+def _each_once(file: str, what: str, names: Iterable[str]) -> None:
+    """Refuse a file that says two things of one object: the later would hide the former."""
+    seen: set[str] = set()
+    for each in names:
+        if each in seen:
+            raise ClusterFileError(f"{file}: {what} {shortened(each)[1:-1]} is described twice")
+        seen.add(each)
+
+
 def _name(node: Node) -> NodeName:
     return NodeName(node.metadata.name)
 
@@ -200,7 +215,9 @@ def _is_whole(node: Node) -> bool:
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    # Not str.splitlines(): JSON may have other characters that end a line for it, such as U+2028.
+    read = io.StringIO(text, newline=None)
+    lines = [line.removesuffix("\n") for line in read if not line.startswith("#")]
     if lines[::2] == ["---"] * (len(lines) // 2) and all(x.startswith("{") for x in lines[1::2]):
         # As /v1/snapshot writes it; JSON is YAML, and read many times faster as what it is.
         try:

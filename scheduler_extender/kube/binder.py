@@ -185,14 +185,21 @@ class KubeBinder:
         raise BindError("somebody changes the pod all the time")
 
     def _check_request(self, binding: Binding) -> None:
-        """Raises :class:`.BindError` where the pod asks for something else than was decided."""
+        """Raises :class:`.BindError` where the pod asks for something else than was decided, or is
+        in another group."""
         pod = self._cluster.pod(binding.uid)
-        if binding.request is None or pod is None or pod.request == binding.request:
+        if binding.request is None or pod is None:
             return
-        raise BindError(
-            f"the pod was changed while it was being bound: it asked for {_text(binding.request)}, "
-            f"now for {_text(pod.request)}; kube-scheduler tries again"
-        )
+        changed = "the pod was changed while it was being bound"
+        if pod.request != binding.request:
+            raise BindError(
+                f"{changed}: it asked for {_text(binding.request)}, now for {_text(pod.request)}; "
+                "kube-scheduler tries again"
+            )
+        if pod.membership != binding.membership:
+            raise BindError(
+                f"{changed}: it says something else of its group; kube-scheduler tries again"
+            )
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:
         """Write it. ``spent`` seconds of its time have passed; half of it is left in any case."""

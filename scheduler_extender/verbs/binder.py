@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from scheduler_extender.annotations import Malformed
+from scheduler_extender.membership import Membership
 from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -35,8 +36,9 @@ class Binding:
 
     ``placement`` is empty where nothing is promised, in shadow.
     ``term`` is the term of the leader in which it was decided, 0 where there is one replica only.
-    ``request`` is what the pod asked for when it was decided: a binder that knows the pod to ask
-    for something else by now does not write. None where nobody decided.
+    ``request`` is what the pod asked for when it was decided, and ``membership`` what it said of
+    its group: a binder that knows the pod to say something else by now does not write. Without a
+    ``request`` nobody decided.
     """
 
     namespace: str
@@ -46,6 +48,7 @@ class Binding:
     placement: str
     term: int = 0
     request: GpuRequest | Malformed | None = None
+    membership: Membership | None = None
 
 
 class Binder(Protocol):

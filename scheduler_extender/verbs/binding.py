@@ -68,7 +68,8 @@ def bind(
         cluster.take_back(reserved.ours, reserved.before)  # nothing has been written
         raise
     try:
-        binder.write(Binding(pod.namespace, pod.name, pod.uid, node, written, term, pod.request))
+        who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
+        binder.write(Binding(*who, node, written, term, *asked))
         cluster.tallies.place(ready.decision.verdict if _requires(ready) else "")
     except BindError:
         cluster.take_back(reserved.ours, reserved.before)

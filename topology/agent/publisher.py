@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import msgspec
 import structlog
+from pydantic import ValidationError
 
 from topology import codec
 from topology.agent.decides.hardware import nothing_seen
@@ -167,9 +168,10 @@ class Publisher:
                     if attempt == 2:
                         raise
         except (ApiFailure, ValueError) as error:
-            self._failed(error)
+            words = codec.first_error(error) if isinstance(error, ValidationError) else str(error)
+            self._failed(error, words)
             if not isinstance(error, ApiFailure) or _refused(error):
-                self._write_bare(report, str(error))
+                self._write_bare(report, words)
             return False
         self._failures, self.problem = 0, ""
         return True
@@ -269,12 +271,12 @@ class Publisher:
         stored = (self._stored or {}).get("metadata", {})
         return self.owner is None or stored.get("ownerReferences") == [self.owner]
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, words: str) -> None:
         kind = "unreachable" if isinstance(error, ApiFailure) else "unreadable"
         if isinstance(error, ApiError):
             kind = str(error.status)
         self.counts.failed[kind] = self.counts.failed.get(kind, 0) + 1
-        self.problem = str(error)
+        self.problem = words
         self._failures += 1
         longest = min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(self._failures - 1, 16))
         wait = self._rng.uniform(0.0, longest)

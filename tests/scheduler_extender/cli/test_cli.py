@@ -237,6 +237,13 @@ def test_a_bad_pod_is_one_line_and_exit_code_2(text: str, words: str) -> None:
     _refused(run("check", "-", "--cluster", CLUSTER, given=text), words)
 
 
+ONE_NODE = "{kind: MachineGroup, machine: t4-1, count: 1, namePrefix: a-}"
+NODE_OBJECT = "{kind: Node, metadata: {name: a-00}}"
+HOLDER = (
+    "{kind: Pod, metadata: {name: p}, spec: {nodeName: a-00, containers: "
+    "[{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}}"
+)
+
 BAD_CLUSTERS = [
     pytest.param("", "no node in it", id="empty"),
     pytest.param("kind: [", "not YAML", id="not YAML"),
@@ -265,6 +272,21 @@ BAD_CLUSTERS = [
         "{kind: MachineGroup, machine: t4-1, count: 1, namePrefix: a-}",
         "node a-00 is described twice",
         id="twice",
+    ),
+    pytest.param(
+        f"{ONE_NODE}\n---\n{HOLDER}\n---\n{HOLDER}",
+        "pod default/p is described twice",
+        id="a pod twice: the second would hide what the first holds",
+    ),
+    pytest.param(
+        f"{ONE_NODE}\n---\n{NODE_OBJECT}\n---\n{NODE_OBJECT}",
+        "Node a-00 is described twice",
+        id="a Node twice",
+    ),
+    pytest.param(
+        "{kind: List, items: {kind: Pod}}",
+        "items: a list is needed, not {'kind': 'Pod'}",
+        id="a List of no list",
     ),
     pytest.param(
         "{kind: MachineGroup, machine: dgx2, count: 1000000000, namePrefix: a-}",

@@ -208,6 +208,21 @@ status: {allocatable: {cpu: 3500m, memory: 1Gi, pods: "30", nvidia.com/gpu: "4"}
         parse(text.replace("cpu: 96", "cpu: many"))
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"])
+def test_a_pod_whose_words_end_lines_makes_no_snapshot_unreadable(end: str) -> None:
+    """To Python these end a line, and to JSON they do not; what follows is no YAML at all."""
+    cluster = lived_in(1)
+    kept = {"uid": "uid-waits", "node": f"n{end}\x7f", "until": "2999-01-01T00:00:00Z"}
+    manifest = pod(1, {"reserved": json.dumps(kept)}, name="waits", uid="uid-waits")
+    waits = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert waits is not None
+    assert waits.reserved is not None
+    cluster.put_pod(waits)
+    read = parse(b"".join(cluster_file(cluster)).decode())
+    (again,) = (found for found in read.pods if found.uid == waits.uid)
+    assert again.reserved == waits.reserved
+
+
 def test_pods_come_back_as_they_were() -> None:
     cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
     node = machine("dgx1-v100").topology("n")

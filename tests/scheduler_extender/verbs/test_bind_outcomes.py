@@ -37,6 +37,7 @@ from topology.core.requests import Constraints
 from topology.kubeapi.apiserver import ApiNotSent
 
 NVLINK = {"link": "nvlink"}
+GROUP = {"group": "train", "group-size": "2", "group-domain": "node"}
 PATH = "/api/v1/namespaces/default/pods/train"
 
 
@@ -70,12 +71,21 @@ def test_a_late_commit_finds_its_gpus_still_reserved(kube: Kube, bound: Running)
     assert bound.filter(rival, "switched")["NodeNames"] == []
 
 
-@pytest.mark.parametrize("edited", ["pix", "no such link"])
+@pytest.mark.parametrize(
+    ("first", "edited"),
+    [
+        (NVLINK, {"link": "pix"}),
+        (NVLINK, {"link": "no such link"}),
+        (NVLINK, {**NVLINK, **GROUP}),
+        (GROUP, {**GROUP, "group": "other"}),
+        (GROUP, {}),
+    ],
+)
 def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
-    kube: Kube, bound: Running, edited: str
+    kube: Kube, bound: Running, first: dict[str, str], edited: dict[str, str]
 ) -> None:
     """As while its bind waits for its turn."""
-    train = kube.create(pod(2, NVLINK))
+    train = kube.create(pod(2, first))
     kube.sees(train)
     asked = 0
 
@@ -83,7 +93,7 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
         nonlocal asked
         asked += 1
         if asked == 2:  # right before the write
-            kube.sees(pod(2, {"link": edited}))
+            kube.sees(pod(2, edited))
         return False
 
     args = BindingArgs("train", "default", "uid-1", "switched")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.crd import faults
 from tests.fakes.apiserver import FakeApiServer
 from topology import codec
 from topology.agent.publisher import AGAIN, FIRST_BACKOFF, JITTER, LONGEST_BACKOFF, Publisher
-from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import READY, Allocation, Condition, Report
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
@@ -329,6 +330,17 @@ def test_a_spec_that_is_refused_does_not_hide_the_node(desk: Desk) -> None:
     desk.now = desk.publisher.next_write()
     assert desk.write(report())
     assert codec.decode(desk.record).topology == TOPOLOGY
+
+
+def test_what_a_record_cannot_say_is_told_in_a_line(desk: Desk) -> None:
+    assert desk.write(report(1))
+    nameless = replace(TOPOLOGY, resources=(GpuResource(""),))
+    assert not desk.publisher.write(nameless, report(1))
+    said = desk.published.not_ready
+    assert said == "the record is refused: name: string should have at least 1 character, not ''"
+    assert desk.publisher.problem in said
+    desk.now = desk.publisher.next_write()
+    assert desk.write(report(1))
 
 
 def test_a_record_that_cannot_be_written_at_all_is_a_failure(desk: Desk) -> None:

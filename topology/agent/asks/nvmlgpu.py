@@ -77,6 +77,8 @@ def check_answers(handle: Handle) -> None:
         except pynvml.NVMLError as error:
             if getattr(error, "value", None) not in NOT_TOLD:
                 raise
+        except UnicodeDecodeError:
+            pass  # it has answered, though not with a text
 
 
 def vitals_of(asker: Asker, handle: Handle, uuid: GpuUuid) -> Vitals:

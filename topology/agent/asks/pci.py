@@ -13,6 +13,8 @@ from topology.agent.decides.pcitree import PciNic, PciTree, Place
 
 MOST_NUMA_NODES = 64
 """As many as the kubelet can name."""
+FARTHEST = 255
+"""The kernel keeps a distance between NUMA nodes in a byte."""
 
 
 def read(sys: Path) -> PciTree:
@@ -50,7 +52,7 @@ def read(sys: Path) -> PciTree:
 def _place(link: Path) -> Place | None:
     try:
         parts = link.resolve(strict=True).parts
-    except OSError:
+    except (OSError, RuntimeError):  # before Python 3.13 the latter where links go in a circle
         return None
     roots = [i for i, part in enumerate(parts) if part.startswith("pci") and ":" in part]
     return parts[roots[0] :] if roots else None
@@ -79,7 +81,8 @@ def _numa_distances(sys: Path) -> tuple[tuple[int, ...], ...] | None:
     except (OSError, ValueError):
         return None
     known = 0 < count <= MOST_NUMA_NODES and all(len(row) == count for row in rows)
-    return tuple(rows) if known else None
+    plausible = all(0 <= distance <= FARTHEST for row in rows for distance in row)
+    return tuple(rows) if known and plausible else None
 
 
 def _natural(name: str) -> tuple[str, int]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from topology.agent.decides import limits
 from topology.agent.decides.allocation import ALIGN_BY_SOCKET, KubeletFacts
 from topology.agent.decides.holdings import Entry, Holdings, NodePod, PodName
 from topology.agent.decides.observed import Processors, Unseen
@@ -106,9 +107,7 @@ def _facts(kubelet: KubeletFacts, processors: Processors, allocatable: Allocatab
         raise _HiddenError(f"CPU {highest} is there, a record holds those below {MOST_CPUS}")
     if hidden := allocatable.cpus & ~there:
         raise _HiddenError(f"the kernel does not show the CPUs {cpu_list(CpuSet(hidden))}")
-    numbers = {number for number, _ in allocatable.memory}
-    if not numbers <= set(range(count)):
-        raise _HiddenError(f"the kernel does not show NUMA node {max(numbers)}")
+    _check_memory(allocatable, count)
     reserved = there & ~allocatable.cpus
     shared = union(core for core in processors.cores if core & reserved)
     return NumaFacts(
@@ -122,6 +121,21 @@ def _facts(kubelet: KubeletFacts, processors: Processors, allocatable: Allocatab
         max(1, there.bit_count() // max(1, len(processors.cores))),
         kubelet.socket_aligned,
     )
+
+
+def _check_memory(allocatable: Allocatable, count: int) -> None:
+    """Raises :class:`_HiddenError` for memory that a machine of ``count`` NUMA nodes cannot have,
+    or that a record cannot hold."""
+    for (number, kind), amount in allocatable.memory.items():
+        if not 0 <= number < count:
+            raise _HiddenError(f"the kernel does not show NUMA node {number}")
+        if not limits.memory_fits(kind, amount):
+            raise _HiddenError(f"the kubelet tells of {amount} bytes of {kind[:64]!r}")
+    for number in range(count):
+        types = len(_memory(allocatable, number))
+        if types > limits.MOST_TYPES:
+            most = limits.MOST_TYPES
+            raise _HiddenError(f"{types} types of memory are there, a record holds {most}")
 
 
 def _memory(allocatable: Allocatable, number: int) -> tuple[tuple[str, int], ...]:

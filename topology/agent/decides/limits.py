@@ -42,6 +42,10 @@ LONGEST_MESSAGE = 4000
 HIGHEST_NUMA_NODE = 1023
 HIGHEST_HINTED_NODE = 63
 """The kubelet cannot hint at a NUMA node of a higher number."""
+LONGEST_TYPE = 63
+MOST_TYPES = 16
+LARGEST_AMOUNT = 2**63 - 1
+"""Of memory: the letters of its type, the types of a NUMA node, and the bytes."""
 LARGEST_RECORD = 600_000
 """Bytes of JSON, spec and status together."""
 LARGEST_EXCLUSIVE = 100_000
@@ -188,6 +192,14 @@ def exclusive(holdings: tuple[Holding, ...] | None) -> PublishedExclusive:
     """All of it, or nothing: a part would be read as all of it."""
     if holdings is None:
         return PublishedExclusive(None)
+    for block in (block for holding in holdings for block in holding.memory):
+        if not (memory_fits(block.type, block.amount) and all(map(_can_be_hinted, block.nodes))):
+            nodes = ", ".join(map(str, block.nodes))
+            cause = (
+                f"the kubelet tells of {block.amount} bytes of {block.type[:64]!r} on the NUMA "
+                f"nodes {nodes[:64]}, which no record can hold"
+            )
+            return PublishedExclusive(None, 0, (Unseen("exclusive CPUs and memory", cause),))
     size = sum(map(_size_of_holding, holdings))
     blocks = max((len(holding.memory) for holding in holdings), default=0)
     if len(holdings) <= MOST_EXCLUSIVE and blocks <= MOST_BLOCKS and size <= LARGEST_EXCLUSIVE:
@@ -197,6 +209,11 @@ def exclusive(holdings: tuple[Holding, ...] | None) -> PublishedExclusive:
         f"{MOST_BLOCKS} blocks of memory of a pod"
     )
     return PublishedExclusive(None, 0, (Unseen("exclusive CPUs and memory", cause),))
+
+
+def memory_fits(kind: str, amount: int) -> bool:
+    """Whether a record may hold so many bytes of this type of memory."""
+    return 0 < len(kind) <= LONGEST_TYPE and 0 <= amount <= LARGEST_AMOUNT
 
 
 def _size_of_holding(holding: Holding) -> int:
@@ -292,8 +309,30 @@ def _gpu(gpu: Gpu, unseen: list[Unseen]) -> Gpu:
         pci_bus_id=bus if bus and _BUS_ID.fullmatch(bus) else None,
         numa_node=_numa(gpu.numa_node, f"GPU {gpu.index}", unseen),
         mig_instances=gpu.mig_instances[:MOST_MIG_INSTANCES],
-        topology_nodes=tuple(n for n in gpu.topology_nodes or () if n <= HIGHEST_HINTED_NODE),
+        topology_nodes=tuple(filter(_can_be_hinted, gpu.topology_nodes or ())),
     )
+
+
+def hinted(
+    named: Mapping[GpuUuid, tuple[int, ...]],
+) -> tuple[Mapping[GpuUuid, tuple[int, ...]], tuple[Unseen, ...]]:
+    """The NUMA nodes by GPU as far as a record holds them, and what it leaves out.
+
+    A GPU of which one is left out has none: nobody can tell how the kubelet aligns it.
+    """
+    kept, unseen = {}, []
+    for gpu, nodes in named.items():
+        strange = [node for node in nodes if not _can_be_hinted(node)]
+        if strange:
+            cause = f"the plugin names {strange[0]}, allowed is 0 to {HIGHEST_HINTED_NODE}"
+            unseen.append(Unseen("NUMA node that the kubelet is told", cause, gpu[:64]))
+        else:
+            kept[gpu] = nodes
+    return kept, tuple(unseen)
+
+
+def _can_be_hinted(node: int) -> bool:
+    return 0 <= node <= HIGHEST_HINTED_NODE
 
 
 def _numa(node: int | None, of: str, unseen: list[Unseen]) -> int | None:

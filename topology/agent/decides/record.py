@@ -133,6 +133,8 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
 
     The report comes without a sequence: that is the writer's.
     """
+    hints, strange = limits.hinted(facts.topology_nodes)
+    facts = replace(facts, topology_nodes=hints)
     hardware, holders = facts.hardware, facts.holders
     allocatable = facts.allocatable or {}
     resources, too_many, unfit = limits.resources(
@@ -150,7 +152,8 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     shown = limits.publishable_holdings(facts.allocatable, held, unknown, room)
     around = facts.surroundings.unseen
     silent = [Unseen(gpu.name, "it does not answer the driver") for gpu in facts.missing]
-    unseen = tuple(sorted({*silent, *hardware.unseen, *untold, *around, *too_many, *own.unseen}))
+    left_out = (*too_many, *strange, *own.unseen)
+    unseen = tuple(sorted({*silent, *hardware.unseen, *untold, *around, *left_out}))
     unfit = shown.problem or unfit or _misnamed(topology, allocatable)
     report = Report(
         facts.boot_id,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pynvml
 import pytest
 
 from tests import recorded
@@ -55,6 +57,28 @@ def test_every_machine_of_the_catalogue_is_discovered_as_it_is(name: str, tmp_pa
         }
         assert found.shape is expected.shape
     assert unseen == ()
+
+
+def test_a_product_name_that_is_no_text_costs_the_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver reads it from the board, and pynvml takes it for UTF-8."""
+    told = pynvml.nvmlDeviceGetName
+
+    def name_of(handle: Any) -> str:
+        if pynvml.nvmlDeviceGetIndex(handle) == 3:
+            return b"Tesla \xff\xfe".decode()
+        return str(told(handle))
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", name_of)
+    with fake_nvml(tmp_path, machine("dgx1-v100").topology("n")).in_process(), Nvml() as nvml:
+        seen = nvml.look()
+        assert len(nvml.vitals()) == 8
+        assert not any(vitals.silent for vitals in nvml.vitals())
+        assert len(nvml.look().gpus) == 8
+    assert seen.gpus[3].product == "unknown"
+    (unseen,) = seen.unseen
+    assert (unseen.fact, unseen.of) == ("product", "GPU 3")
 
 
 @pytest.mark.parametrize("path", recorded.files("fixtures/topo", "*.txt"))

@@ -71,3 +71,24 @@ def test_a_nic_off_pci_is_unseen_and_costs_nobody_else(tmp_path: Path) -> None:
     tree = read(tmp_path)
     assert [str(u) for u in tree.unseen] == ["place of an RDMA NIC of rxe0: not on PCI"]
     assert tree.nics == {}
+
+
+def test_links_in_a_circle_cost_nobody_else(tmp_path: Path) -> None:
+    devices = tmp_path / "bus/pci/devices"
+    place = tmp_path / "devices/pci0000:00/0000:01:00.0"
+    place.mkdir(parents=True)
+    devices.mkdir(parents=True)
+    (devices / "0000:01:00.0").symlink_to(place)
+    (devices / "0000:02:00.0").symlink_to("0000:02:00.0")
+    assert read(tmp_path).places.keys() == {"0000:01:00.0"}
+
+
+@pytest.mark.parametrize("row", ["10", "-1 10", "1000 10", "10 x", "9" * 5000 + " 10", ""])
+def test_numa_distances_that_no_kernel_writes_are_not_known(row: str, tmp_path: Path) -> None:
+    nodes = [tmp_path / f"devices/system/node/node{i}" for i in range(2)]
+    for node in nodes:
+        node.mkdir(parents=True)
+        (node / "distance").write_text("10 21\n")
+    assert read(tmp_path).numa_distances == ((10, 21), (10, 21))
+    (nodes[1] / "distance").write_text(row)
+    assert read(tmp_path).numa_distances is None

@@ -138,6 +138,13 @@ def owning(pods: int, blocks: int) -> list[Entry]:
     return [Entry("default", f"p{i}", (), cpu_set("1-3"), memory) for i in range(pods)]
 
 
+def owning_block(
+    kind: str = "memory", amount: int = 1, nodes: tuple[int, ...] = (0,)
+) -> list[Entry]:
+    """A pod with one block of memory for its own."""
+    return [Entry("default", "p", (), cpu_set("1"), (MemoryBlock(kind, amount, nodes),))]
+
+
 NICS = {f"mlx5_{i}": PciNic(("pci0000:00", f"port{i % 4}", f"vf{i}"), 0) for i in range(100)}
 PLACES = {"0000:00:00.0": ("pci0000:00", "port3", "gpu"), "0000:01:00.0": ("pci0000:01", "gpu")}
 
@@ -304,6 +311,42 @@ EXCEEDING: dict[str, tuple[tuple[str, ...], Machine, Said]] = {
         Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(1, 1025)),
         incomplete("exclusive CPUs and memory: 1 pods have some", "1024 blocks"),
     ),
+    "memory of a NUMA node that the kubelet cannot name": (
+        (".status.exclusive[].memory[].numaNodes[]",),
+        Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning_block(nodes=(0, 64))),
+        incomplete("exclusive CPUs and memory: the kubelet tells of 1 bytes", "NUMA nodes 0, 64"),
+    ),
+    "memory below the first NUMA node": (
+        (".status.exclusive[].memory[].numaNodes[]",),
+        Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning_block(nodes=(-1,))),
+        incomplete("exclusive CPUs and memory: the kubelet tells of 1 bytes", "NUMA nodes -1"),
+    ),
+    "more memory than a record can say": (
+        (".status.exclusive[].memory[].bytes", ".spec.numaNodes[].memory[].bytes"),
+        Machine(kubelet=STATIC, entries_=owning_block(amount=2**63), exclusive=Allocatable(
+            cpu_set("1-3"), {(0, "memory"): 2**63})),
+        incomplete("exclusive CPUs and memory: ", f"the kubelet tells of {2**63} bytes of 'memory'",
+                   "CPUs and memory by NUMA node: "),
+    ),
+    "memory of no type": (
+        (".status.exclusive[].memory[].type", ".spec.numaNodes[].memory[].type"),
+        Machine(kubelet=STATIC, entries_=owning_block(kind=""), exclusive=Allocatable(
+            cpu_set("1-3"), {(0, ""): 1})),
+        incomplete("exclusive CPUs and memory: ", "the kubelet tells of 1 bytes of ''",
+                   "CPUs and memory by NUMA node: "),
+    ),
+    "seventeen types of memory": (
+        (".spec.numaNodes[].memory",),
+        Machine(kubelet=STATIC, exclusive=Allocatable(
+            cpu_set("1-3"), {(0, f"hugepages-{i}Mi"): 1 for i in range(17)})),
+        incomplete("CPUs and memory by NUMA node: 17 types of memory are there"),
+    ),
+    "a plugin that names NUMA nodes which there are none of": (
+        (".spec.devices[].topologyNodes[]",),
+        Machine(topology_nodes={DeviceId("GPU-0"): (-1,), DeviceId("GPU-1"): (0, 64)}),
+        incomplete("NUMA node that the kubelet is told of GPU-0: the plugin names -1, allowed is "
+                   "0 to 63", "of GPU-1: the plugin names 64"),
+    ),
     "many pods with much memory": (
         (),
         Machine(kubelet=STATIC, exclusive=GIVEN, entries_=owning(1000, 8)),
@@ -333,9 +376,6 @@ CANNOT = {
     ".spec.numaNodes[].id": "numbers are given in order, to 64 NUMA nodes",
     ".spec.numaNodes[].distances": "64 distances of three digits at most",
     ".spec.numaNodes[].socket": "the kernel's has 31 bits",
-    ".spec.numaNodes[].memory": "of eight sizes of huge pages at most",
-    ".spec.numaNodes[].memory[].type": "the kubelet's own words",
-    ".spec.numaNodes[].memory[].bytes": "of a memory of eight exabytes",
     ".spec.cpus.allocatable": "CPUs of its NUMA nodes",
     ".spec.cpus.wholeCores": "CPUs of its NUMA nodes",
     ".spec.cpus.threadsPerCore": "a record's CPUs at most",
@@ -364,10 +404,7 @@ CANNOT = {
     ".status.severalShares.pluginStarted": "the API server's own rule for a time",
     ".status.severalShares.configuration": "the API server's own rule for a label",
     ".status.exclusive[].cpus": "numbers below 4096: others are left out where they are read",
-    ".status.exclusive[].memory[].type": "the kubelet's own words",
-    ".status.exclusive[].memory[].bytes": "of a memory of eight exabytes",
     ".status.exclusive[].memory[].numaNodes": "the kubelet cannot name more than 64",
-    ".status.exclusive[].memory[].numaNodes[]": "the kubelet cannot name a higher one",
     ".status.health[].uuid": "NVML's has 96 bytes at most",
     ".status.health[].since": "our own clock",
     ".status.health[].energyMillijoules": "300,000 years at a megawatt",
