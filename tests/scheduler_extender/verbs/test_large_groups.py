@@ -76,6 +76,16 @@ def test_a_group_on_one_node_may_have_as_many_members_as_the_node_has_devices(
     assert "" not in nodes
 
 
+@pytest.mark.parametrize(("gpus", "size"), [(2, 8), (4, 4), (8, 2)])
+def test_linked_members_fill_a_machine_of_sixteen_gpus(gpus: int, size: int) -> None:
+    """Its NVSwitches join all GPUs alike, so any will do, however many members come first."""
+    scheduler = over(LARGE)
+    too_many = scheduler.filter(member("t0", "t", size + 1, gpus, ON_ONE_NODE))
+    assert too_many.unresolvable == {"large-00": NEVER.reason}
+    for i in range(size):
+        assert scheduler.place(member(f"m{i}", "g", size, gpus, ON_ONE_NODE)) == "large-00"
+
+
 def test_what_is_kept_for_a_large_group_is_all_that_it_waits_for() -> None:
     """Of the 64 shares 40 are a group's, of which one member is bound."""
     scheduler = over(SHARED)
