@@ -82,7 +82,8 @@ pods = st.builds(
 
 @st.composite
 def states(draw: st.DrawFn, size: int) -> Availability:
-    free, running = (1 << size) - 1, []
+    free = (1 << size) - 1
+    running: list[Holder] = []
     for gpu in range(size):
         if draw(st.booleans()) and len(running) < 2:
             running.append(Holder(1 << gpu))
