@@ -30,6 +30,7 @@ from scheduler_extender.cli.commandline import BadInputError, pause
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.state.reserved import value_of
 from topology.core.devices import NodeName, PodUid
+from topology.times import instant
 
 if TYPE_CHECKING:
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
@@ -139,7 +140,7 @@ class _Carrying:
                 f"nobody was evicted: the place on {kept['node']} is not there any more, and is "
                 "kept no more; run the command again for another plan"
             )
-        until = datetime.fromisoformat(kept["until"]).timestamp()
+        until = instant(datetime.fromisoformat(kept["until"])).timestamp()
         begun = len(kept["left"]) < len(kept["victims"])
         self._evict(kept["left"], NodeName(kept["node"]), until, begun=begun)
 

@@ -21,10 +21,10 @@ from scheduler_extender.web.nodes import (
     Use,
     node_state,
 )
-from scheduler_extender.why.idle import seconds_of
 from scheduler_extender.why.nearest import HIDDEN, View
 from scheduler_extender.why.phrases import duration
 from topology.core.requests import GpuRequest
+from topology.times import seconds_of
 
 FREE = (Use.FREE, Use.STRANDED)
 HELD = (Use.KEPT, Use.PLAIN, Use.BROKEN, Use.ENDING)

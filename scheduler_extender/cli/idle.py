@@ -37,7 +37,6 @@ from scheduler_extender.why.idle import (
     Completes,
     IdlePod,
     idle_pods,
-    seconds_of,
     what_ends_would_do,
 )
 from scheduler_extender.why.nearest import HIDDEN
@@ -45,6 +44,7 @@ from scheduler_extender.why.phrases import duration, listed
 from scheduler_extender.wording import set_text
 from topology.core.devices import PodUid
 from topology.core.placement import Verdict
+from topology.times import seconds_of
 
 SECONDS = 20.0
 """For how long ends of pods are tried."""

@@ -42,6 +42,7 @@ from scheduler_extender.why.explanation import asked_text
 from scheduler_extender.why.phrases import duration
 from scheduler_extender.wire import pod_decoder
 from topology.core.placement import Verdict
+from topology.times import seconds_of
 
 SECONDS = 20.0
 """For how long the nodes are asked about pods; those that are left then are only listed."""
@@ -230,8 +231,8 @@ def _listed(look: Look, selector: str | None, *, everybody: bool) -> Iterator[Wa
 
 def _since(raw: msgspec.Raw) -> float | None:
     try:
-        return datetime.fromisoformat(_made.decode(raw).metadata.creation_timestamp).timestamp()
-    except (ValueError, msgspec.DecodeError):
+        return seconds_of(_made.decode(raw).metadata.creation_timestamp)
+    except msgspec.DecodeError:
         return None
 
 

@@ -18,12 +18,13 @@ from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.departures import UNKNOWN_VERSION
-from scheduler_extender.state.pods import pod_record, seconds_of
+from scheduler_extender.state.pods import pod_record
 from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.wire import ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
+from topology.times import seconds_of
 
 log = structlog.get_logger(__name__)
 
@@ -158,7 +159,7 @@ class RecordSink:
 
     def _age(self, report: Report | None) -> float:
         """Seconds since the agent looked, by its own clock; 0 where that does not say."""
-        observed = seconds_of(report.observed_at if report else "")
+        observed = seconds_of(report.observed_at) if report is not None else None
         return 0.0 if observed is None else self._now() - observed
 
     def delete(self, obj: msgspec.Raw) -> None:
@@ -244,11 +245,6 @@ def version_of(resource_version: str) -> int:
     return int(resource_version) if comparable else UNKNOWN_VERSION
 
 
-def _time(text: str) -> float:
-    """A time in RFC 3339 as seconds since 1970; 0 where it cannot be read."""
-    return seconds_of(text) or 0.0
-
-
 class NodeSink:
     """From Node objects we learn whether the device plugin advertises GPUs at all, and up to when
     an operator forgives the node's refusals (the annotation :data:`.RESUME`)."""
@@ -270,7 +266,7 @@ class NodeSink:
         offered = node.status.allocatable
         managed = self._cluster.settings.managed
         advertises = offered is None or bool(managed_among(offered, managed))
-        resumed = _time((node.metadata.annotations or {}).get(RESUME, ""))
+        resumed = seconds_of((node.metadata.annotations or {}).get(RESUME, "")) or 0.0
         name = NodeName(node.metadata.name)
         labels = {
             sys.intern(key): sys.intern(value)

@@ -26,11 +26,12 @@ from scheduler_extender.state.groups import (
 from scheduler_extender.state.keeping import Keeping, WaitingLook, Where, alike_nodes
 from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord, seconds_of, time_text
+from scheduler_extender.state.pods import PodRecord, time_text
 from scheduler_extender.state.racks import Racks
 from scheduler_extender.wire import Taint
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
+from topology.times import seconds_of
 
 NO_LABELS: Mapping[str, str] = {}
 

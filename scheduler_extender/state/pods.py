@@ -26,6 +26,7 @@ from scheduler_extender.wire import Pod, PodSpec, PodStatus
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Verdict
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
+from topology.times import seconds_of
 
 ENDED = ("Succeeded", "Failed")
 
@@ -149,23 +150,6 @@ def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
     answered = started is not None or status.phase in ("Running", "Succeeded")
     failed_unseen = status.phase == "Failed" and not containers
     return refusal, answered and refusal is None and not failed_unseen, started
-
-
-def seconds_of(time: str) -> float | None:
-    """A time of day in seconds since 1970; None where it cannot be read.
-
-    Without a zone it is UTC, wherever this runs.
-
-    >>> seconds_of("1970-01-01T01:00:00"), seconds_of("1970-01-01T01:00:00+01:00")
-    (3600.0, 0.0)
-    """
-    try:
-        read = datetime.fromisoformat(time)
-        found = (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
-        datetime.fromtimestamp(found, UTC)  # a zone may carry it out of the years that there are
-    except (ValueError, OverflowError):
-        return None
-    return found
 
 
 def time_text(seconds: float) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
+from topology.times import instant
 
 MAX_SECONDS = 3600.0
 """A place is kept for an hour at most, counted from when the annotation is seen."""
@@ -62,8 +63,7 @@ def reserved_of(pod: Pod) -> Reserved | None:
         return None
     try:
         written = _read(text)
-        until = written.until.timestamp()
-        datetime.fromtimestamp(until, UTC)  # a zone may carry it out of the years that there are
+        until = instant(written.until).timestamp()
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError):
         return None
     if written.uid != pod.metadata.uid or not written.node or len(written.victims) > MAX_VICTIMS:

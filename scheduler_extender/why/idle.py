@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
@@ -20,6 +19,7 @@ from scheduler_extender.why.helps import check_time
 from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid
 from topology.core.report import Allocation, IdleAllocation
 from topology.core.requests import GpuRequest
+from topology.times import seconds_of
 
 MOST_REQUESTS = 32
 """Different requests of waiting pods that are tried, those of most pods first."""
@@ -207,12 +207,3 @@ def _indices(facts: NodeFacts) -> Mapping[str, int]:
     gpus = facts.topology.gpus if facts.topology is not None else ()
     found: dict[str, int] = {gpu.uuid: gpu.index for gpu in gpus}
     return found | {part.uuid: gpu.index for gpu in gpus for part in gpu.mig_instances}
-
-
-def seconds_of(text: str) -> float | None:
-    """RFC 3339 in seconds since 1970; None where it is none."""
-    try:
-        found = datetime.fromisoformat(text)
-        return found.timestamp() if found.tzinfo is not None else None
-    except (ValueError, OverflowError):
-        return None

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -28,6 +27,7 @@ from topology.agent.decides.record import Picture
 from topology.agent.publisher import Counts
 from topology.core.devices import GpuUuid, base_uuid
 from topology.core.report import READY, UNACCOUNTED_USE, Report
+from topology.times import seconds_of
 
 PREFIX = "gpu_topology_agent"
 MOST_CLIENTS = 16
@@ -168,8 +168,9 @@ def _idle(report: Report) -> Metric:
     )
     names = {a.pod_uid: (a.namespace, a.pod) for a in report.allocations}
     for idle in report.idle:
-        since = datetime.fromisoformat(idle.since).timestamp()
-        found.add_metric([*names[idle.pod_uid], idle.container, idle.resource], since)
+        since = seconds_of(idle.since)
+        if since is not None:
+            found.add_metric([*names[idle.pod_uid], idle.container, idle.resource], since)
     return found
 
 

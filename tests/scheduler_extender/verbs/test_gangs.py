@@ -326,3 +326,10 @@ def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
     assert [scheduler.passing(each) for each in pods] == [passing] * 4
     gives_out(3)
     assert [scheduler.passing(each) for each in pods] == [["a-00"]] * 4
+
+
+def test_eight_pairs_fill_a_machine_of_sixteen_gpus_that_are_all_linked() -> None:
+    scheduler = on("dgx2")
+    pods = [gang(f"m{i}", 8, policy="required", **{"group-domain": "node"}) for i in range(8)]
+    assert all(scheduler.passing(each) for each in pods)
+    assert {scheduler.bind(each, scheduler.names[0]) for each in pods} == {""}

@@ -1,0 +1,28 @@
+"""Times of day as texts: RFC 3339, as Kubernetes writes it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def seconds_of(text: str) -> float | None:
+    """A time of day in seconds since 1970; None where it cannot be read.
+
+    Without a zone it is UTC, whatever the zone of the machine: the same file means the same
+    everywhere.
+
+    >>> seconds_of("1970-01-01T01:00:00+01:00"), seconds_of("1970-01-01T00:00:00")
+    (0.0, 0.0)
+    """
+    try:
+        return instant(datetime.fromisoformat(text)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def instant(found: datetime) -> datetime:
+    """The same moment in UTC; a time without a zone is UTC already.
+
+    Raises :class:`OverflowError` where the zone carries it out of the years that there are.
+    """
+    return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
