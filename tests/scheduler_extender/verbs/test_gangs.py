@@ -330,6 +330,6 @@ def test_siblings_that_the_scheduler_would_send_beyond_our_count_may_come(
 
 def test_eight_pairs_fill_a_machine_of_sixteen_gpus_that_are_all_linked() -> None:
     scheduler = on("dgx2")
-    pods = [gang(f"m{i}", 8, policy="required", **{"group-domain": "node"}) for i in range(8)]
+    pods = [gang(f"m{i}", 8, 2, **{"group-domain": "node"}) for i in range(8)]
     assert all(scheduler.passing(each) for each in pods)
     assert {scheduler.bind(each, scheduler.names[0]) for each in pods} == {""}
