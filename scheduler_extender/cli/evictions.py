@@ -28,6 +28,7 @@ from scheduler_extender.annotations import KEPT_PLACE
 from scheduler_extender.cli.adminport import AdminPort
 from scheduler_extender.cli.commandline import BadInputError, pause
 from scheduler_extender.cli.inputs import tell
+from scheduler_extender.cli.kubeconfig import api_server
 from scheduler_extender.state.reserved import value_of
 from topology.core.devices import NodeName, PodUid
 from topology.times import instant
@@ -85,7 +86,8 @@ def carry_out(
     """Evict whom the admin port's answer ``found`` names: for a place that is kept already those
     who are left, else those of the plan, once a place is kept for ``keep`` seconds.
 
-    ``cluster`` is a kubeconfig and its context; without the first: the cluster in which we run.
+    ``cluster`` is a kubeconfig and its context; without the first: the cluster that kubectl would
+    ask (:func:`.path_of`).
     Raises :class:`BadInputError` where nobody is evicted, and :class:`typer.Exit` with 1 where not
     all are.
     """
@@ -98,15 +100,10 @@ def carry_out(
 
 
 def _api(kubeconfig: Path | None, context: str | None) -> ApiServer:
-    from topology.kubeapi.apiserver import ApiFailure, ApiServer
-
     try:
-        if kubeconfig is not None:
-            return ApiServer.from_kubeconfig(kubeconfig, context)
-        return ApiServer.in_cluster()
-    except ApiFailure as error:
-        hint = "" if kubeconfig else "; outside a cluster give --kubeconfig PATH"
-        raise BadInputError(f"nobody was evicted: {error}{hint}") from error
+        return api_server(kubeconfig, context)[0]
+    except BadInputError as error:
+        raise BadInputError(f"nobody was evicted: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

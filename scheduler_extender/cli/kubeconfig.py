@@ -32,8 +32,9 @@ KubeconfigOption = Annotated[
 ]
 
 
-def _api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer, str]:
-    """The API server and the namespace."""
+def api_server(kubeconfig: Path | None, context: str | None) -> tuple[ApiServer, str]:
+    """The API server, which the caller closes, and the namespace that the context names. Raises
+    :class:`BadInputError`."""
     from topology.kubeapi.apiserver import ApiFailure, ApiServer
 
     found = path_of(kubeconfig)
@@ -57,7 +58,7 @@ def asking(kubeconfig: Path | None, context: str | None) -> Iterator[tuple[ApiSe
     from topology.kubeapi.apiserver import ApiError, ApiFailure
 
     log_json(quiet=True)  # an object that cannot be read is no part of the answer
-    api, namespace = _api_server(kubeconfig, context)
+    api, namespace = api_server(kubeconfig, context)
     try:
         yield api, namespace
     except ApiFailure as error:

@@ -50,8 +50,9 @@ def unblock(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="With --evict: the cluster. Without --kubeconfig: the one in which the command "
-            "runs. Without --evict: whose token to show to the admin port.",
+            help="Whose token to show to the admin port, and with --evict: the cluster. Without it "
+            "--evict takes $KUBECONFIG, then ~/.kube/config, then the cluster in which the command "
+            "runs.",
         ),
     ] = None,
     context: ContextOption = None,

@@ -102,6 +102,29 @@ def test_nobody_is_evicted_where_the_place_cannot_be_kept(service: Running, tmp_
         assert not [r for r in fake.requests if r.method == "POST"]
 
 
+def test_pods_are_evicted_in_the_cluster_that_kubectl_would_ask(
+    service: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeApiServer() as fake:
+        kubeconfig = fake.write_kubeconfig(tmp_path / "named")
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        done = unblock(service, "team/wants", "--evict")
+        assert "nobody was evicted: the place is not ours: 404" in done.stderr
+        monkeypatch.delenv("KUBECONFIG")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / ".kube").mkdir()
+        kubeconfig.rename(tmp_path / ".kube" / "config")
+        asked = len(fake.requests)
+        done = unblock(service, "team/wants", "--evict")
+        assert "nobody was evicted: the place is not ours: 404" in done.stderr
+        assert len(fake.requests) > asked
+        (tmp_path / ".kube" / "config").unlink()
+        done = unblock(service, "team/wants", "--evict")
+        assert done.returncode == 2
+        said = done.stderr.splitlines()[-1]
+        assert said.startswith("error: nobody was evicted: neither $KUBECONFIG nor ~/.kube/config")
+
+
 @pytest.mark.parametrize("keep", ["5", "100000"])
 def test_a_place_is_kept_for_a_while(service: Running, keep: str) -> None:
     done = unblock(service, "team/wants", "--evict", "--keep", keep)
