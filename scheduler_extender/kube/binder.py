@@ -190,15 +190,15 @@ class KubeBinder:
         pod = self._cluster.pod(binding.uid)
         if binding.request is None or pod is None:
             return
-        changed = "the pod was changed while it was being bound"
         if pod.request != binding.request:
             raise BindError(
-                f"{changed}: it asked for {_text(binding.request)}, now for {_text(pod.request)}; "
-                "kube-scheduler tries again"
+                "the pod was changed while it was being bound: it asked for "
+                f"{_text(binding.request)}, now for {_text(pod.request)}; kube-scheduler tries again"
             )
         if pod.membership != binding.membership:
             raise BindError(
-                f"{changed}: it says something else of its group; kube-scheduler tries again"
+                "the pod's group was changed while the pod was being bound; "
+                "kube-scheduler tries again"
             )
 
     def _create(self, binding: Binding, version: str | None = None, spent: float = 0.0) -> None:

@@ -173,8 +173,13 @@ def subsets_of(masks: Ints, members: int, size: int) -> Ints:
         lowest = left & -left
         bits[:, i] = lowest
         left ^= lowest
-    found: Ints = (bits @ _picks(members, size)).astype(np.int32)
-    return found
+    # The library under numpy computes on unused lanes of the processor's registers, too. What they
+    # happen to hold can raise the processor's flag for "invalid"; no number here is one.
+    with np.errstate(invalid="ignore"):
+        found = bits @ _picks(members, size)
+    if not np.isfinite(found).all():
+        raise FloatingPointError("a sum of powers of two is no number: the processor is broken")
+    return found.astype(np.int32)
 
 
 @remembered
