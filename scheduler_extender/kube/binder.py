@@ -193,7 +193,8 @@ class KubeBinder:
         if pod.request != binding.request:
             raise BindError(
                 "the pod was changed while it was being bound: it asked for "
-                f"{_text(binding.request)}, now for {_text(pod.request)}; kube-scheduler tries again"
+                f"{_text(binding.request)}, now for {_text(pod.request)}; "
+                "kube-scheduler tries again"
             )
         if pod.membership != binding.membership:
             raise BindError(
