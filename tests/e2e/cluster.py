@@ -100,8 +100,17 @@ class RealCluster:
         self._stack.close()
 
     def install(self) -> None:
-        """Apply the manifests."""
+        """Apply the manifests, and wait until the API server serves what they define.
+
+        A watch on records that is opened earlier may bring nothing, and ends after 90 s only.
+        """
         self.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests" / "base"))
+        self.until(self._watches_records, "records can be watched")
+
+    def _watches_records(self) -> bool:
+        """Whether the API server takes a watch on records; it lasts a second."""
+        briefly = {"watch": "true", "timeoutSeconds": "1"}
+        return self.api.get(RECORDS, params=briefly).is_success
 
     def start_schedulers(self, stack: ExitStack) -> None:
         """Start kube-scheduler; the control plane stops it, and ``stack`` what else is started."""
