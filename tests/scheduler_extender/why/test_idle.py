@@ -102,7 +102,7 @@ def test_a_mig_instance_is_told_by_its_gpu() -> None:
     assert (pod.gpus, pod.devices) == ((3,), ("MIG-1::0",))
 
 
-@pytest.mark.parametrize("since", ["soon", "", "2026-01-01T10:00:00"])
+@pytest.mark.parametrize("since", ["soon", ""])
 def test_a_time_that_is_none_is_passed_over(since: str) -> None:
     cluster = cluster_of({PAIRS: {"a": Held((0,))}})
     (facts,) = cluster.all_facts()
