@@ -97,7 +97,7 @@ def test_a_pod_that_is_edited_between_decision_and_write_is_not_bound(
         return False
 
     args = BindingArgs("train", "default", "uid-1", "switched")
-    with pytest.raises(BindError, match="was changed while (it|the pod) was being bound"):
+    with pytest.raises(BindError, match=r"was changed while (it|the pod) was being bound"):
         verbs.bind(kube.cluster, kube.binder, args, lambda: "now", late)
     assert asked == 2
     assert kube.bindings() == 0
