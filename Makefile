@@ -8,6 +8,9 @@ DOCKER ?= docker
 HELM   ?= helm
 IMAGE  ?= gpu-topology
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# Ends a target with one line where a program is missing: $(call needs,program,what to set)
+needs = @command -v $(firstword $(1)) >/dev/null || \
+  { echo "error: $(firstword $(1)) is not here: install it, or name it: make $@ $(2)" >&2; exit 2; }
 E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
@@ -58,10 +61,12 @@ chart: $(VENV)/dev.stamp         ## the templates of the Helm chart, from manife
 	$(BIN)/python -m manifests.generatechart
 
 chart-package:                  ## the Helm chart as one file, of the project's version (needs Helm)
+	$(call needs,$(HELM),HELM=/path/to/helm)
 	$(HELM) lint --strict manifests/chart
 	$(HELM) package manifests/chart --version "$(VERSION)" --app-version "$(VERSION)" --destination $(OUT)
 
 images:                         ## both images, IMAGE=registry/name; PUSH=1 pushes them, too (needs Docker)
+	$(call needs,$(DOCKER),DOCKER=podman)
 	$(DOCKER) build --target extender -t "$(IMAGE):$(VERSION)" .
 	$(DOCKER) build --target agent -t "$(IMAGE)-agent:$(VERSION)" .
 ifneq ($(filter-out 0 no false,$(PUSH)),)

@@ -161,20 +161,25 @@ def main() -> int:
     )
     given = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    given.output.mkdir(parents=True, exist_ok=True)
-    python = f"py{sys.version_info.major}{sys.version_info.minor}"
-    name = f"{PROGRAM}-{_system()}-{_architecture()}-{python}.tar.gz"
     try:
-        build_program(given.output / PROGRAM)
+        return _build(given.output, given.address, project["version"])
     except PluginError as error:
         sys.stderr.write(f"error: {error}\n")
-        return 1
-    packed = archive(given.output / PROGRAM)
-    (given.output / name).write_bytes(packed)
-    address = f"{given.address}/{name}"
-    said = manifest(project["version"], address, hashlib.sha256(packed).hexdigest())
-    (given.output / f"{NAME}.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
-    sys.stdout.write(f"{given.output / name}\n{given.output / f'{NAME}.yaml'}\n")
+    except OSError as error:
+        sys.stderr.write(f"error: --output: {error.filename or given.output}: {error.strerror}\n")
+    return 1
+
+
+def _build(output: Path, address: str, version: str) -> int:
+    output.mkdir(parents=True, exist_ok=True)
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    name = f"{PROGRAM}-{_system()}-{_architecture()}-{python}.tar.gz"
+    build_program(output / PROGRAM)
+    packed = archive(output / PROGRAM)
+    (output / name).write_bytes(packed)
+    said = manifest(version, f"{address}/{name}", hashlib.sha256(packed).hexdigest())
+    (output / f"{NAME}.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
+    sys.stdout.write(f"{output / name}\n{output / f'{NAME}.yaml'}\n")
     return 0
 
 

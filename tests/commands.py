@@ -42,8 +42,7 @@ def asked(main: Callable[[], object], *words: object, given: str = "") -> Done:
         redirect_stderr(stderr),
     ):
         try:
-            main()
-            code: object = 0
+            code: object = main() or 0
         except SystemExit as end:
             code = end.code
         finally:

@@ -40,6 +40,15 @@ def test_images_are_pushed_where_somebody_says_so(said: str, pushes: int) -> Non
     assert done.stdout.count(" push ") == pushes
 
 
+@pytest.mark.parametrize(("target", "program"), [("images", "DOCKER"), ("chart-package", "HELM")])
+def test_a_program_that_is_not_there_is_said_in_one_line(target: str, program: str) -> None:
+    make = ["make", "-C", str(ROOT), target, f"{program}=no-such-program --flag"]
+    done = subprocess.run(make, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "error: no-such-program is not here: install it, or name it" in done.stderr
+    assert f"make {target} {program}=" in done.stderr
+
+
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Image]:
     return {stage: build(stage, tmp_path_factory.mktemp(stage)) for stage in STAGES}

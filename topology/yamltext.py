@@ -3,11 +3,13 @@
 A few hundred bytes of YAML can stand for billions of nodes (an alias of a list of aliases of a
 list …), nest without end, or hold a number whose conversion takes minutes. So the parser's events
 are counted before anything is built: how deep they nest, and how many nodes the aliases add.
+A key that a mapping has twice is refused, too, as kubectl does: one of its values would be lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -65,7 +67,8 @@ def _line(found: yaml.Event | yaml.MarkedYAMLError) -> str:
 
 
 def _bounded(text: str) -> None:
-    """Raise where the text nests too deep or its aliases stand for too much."""
+    """Raise where the text nests too deep, its aliases stand for too much, or a key is twice in a
+    mapping."""
     aliased = 0
     for size in _alias_sizes(text):
         aliased += size
@@ -81,7 +84,9 @@ def _alias_sizes(text: str) -> Iterator[int]:
     sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
     nodes = 0
+    keys = _Keys()
     for event in yaml.parse(text, Loader=_Loader):
+        keys.take(event)
         if isinstance(event, yaml.DocumentStartEvent):
             sizes = {}
         elif isinstance(event, yaml.ScalarEvent):
@@ -107,3 +112,38 @@ def _alias_sizes(text: str) -> Iterator[int]:
             size = sizes.get(name, 1)  # of an unknown one the loader says so
             nodes += size
             yield size
+
+
+class _Keys:
+    """Follows a text's events, and knows which of its scalars are keys."""
+
+    def __init__(self) -> None:
+        self._open: list[_Opened] = []
+
+    def take(self, event: yaml.Event) -> None:
+        """The next event. Raises :class:`YamlTextError` for a key that its mapping has already."""
+        if isinstance(event, yaml.CollectionEndEvent):
+            self._open.pop()
+            return
+        if not isinstance(event, yaml.NodeEvent):
+            return
+        within = self._open[-1] if self._open else None
+        if within is not None and within.keys is not None:
+            if within.key_is_next and isinstance(event, yaml.ScalarEvent):
+                if event.value in within.keys:
+                    raise YamlTextError(
+                        f"{_line(event)}the key {event.value[:64]!r} stands twice in one mapping"
+                    )
+                within.keys.add(event.value)
+            within.key_is_next = not within.key_is_next
+        if isinstance(event, yaml.CollectionStartEvent):
+            mapping = isinstance(event, yaml.MappingStartEvent)
+            self._open.append(_Opened(set() if mapping else None))
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A list or mapping that has not ended; ``keys`` are those of a mapping so far."""
+
+    keys: set[str] | None
+    key_is_next: bool = True

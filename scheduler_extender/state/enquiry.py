@@ -255,8 +255,6 @@ def answer_of(cluster: Cluster, facts: NodeFacts, request: GpuRequest) -> Decisi
         return Decision(OUT_OF_DATE)
     try:
         return decide(facts, request, cluster.settings)
-    except OutOfTimeError:
-        raise
     except Exception as error:  # noqa: BLE001 (a listener logs it)
         cluster.faults.note(facts.name, error)
         return undecided(facts, request)
@@ -362,8 +360,6 @@ class _Work:
             raise OutOfTimeError
         try:
             return answer()
-        except OutOfTimeError:
-            raise
         except Exception as error:
             if self._at_once:
                 raise NotAtOnceError from error

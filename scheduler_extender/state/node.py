@@ -29,7 +29,6 @@ from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.mig import shape_of
-from topology.core.remembering import Interruption
 from topology.core.report import MissingGpu, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
@@ -283,8 +282,6 @@ class NodeFacts:
         for served in self.topology.resources if self.topology is not None else ():
             try:
                 self.key(served.name)
-            except Interruption:
-                raise
             except Exception:  # noqa: BLE001
                 return
 
@@ -367,8 +364,6 @@ class NodeFacts:
         if self.topology is not None:
             try:
                 found = self.ledger(resource)
-            except Interruption:
-                raise
             except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
                 found = None
         if isinstance(found, Ledger):

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from scheduler_extender.state.node import NodeFacts, Unusable
-from topology.core.remembering import Interruption
 
 SMALLEST = 2
 """Nodes of an NVLink domain that is a rack: a single machine may report a domain of its own."""
@@ -56,8 +55,6 @@ def _left(facts: NodeFacts, resource: str) -> int:
         return 0
     try:
         found = facts.availability(resource)
-    except Interruption:
-        raise
     except Exception:  # noqa: BLE001 (a fault of ours shows when the node is asked)
         return 0
     return 0 if isinstance(found, Unusable) else max(0, found.devices_left)

@@ -20,7 +20,6 @@ from scheduler_extender.state.transitions import with_bind_in_flight
 from scheduler_extender.unblocking.spare import Spare
 from scheduler_extender.unblocking.victims import TIED, guarantees
 from topology.core.devices import NodeName, PodUid
-from topology.core.remembering import Interruption
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest, Policy
 
 MAX_VISITS = 2_000
@@ -64,8 +63,6 @@ class Places:
         if key not in self._answers:
             try:
                 found = guarantees(decide(facts, request, self._settings), request)
-            except Interruption:
-                raise
             except Exception:  # noqa: BLE001 (a node about which deciding fails has no place)
                 found = False
             self._answers[key] = found

@@ -204,8 +204,6 @@ class _Search:
                 continue
             try:
                 decision = decide(self._without_asking(facts), self._request, self._settings)
-            except OutOfTimeError:
-                raise
             except Exception:  # noqa: BLE001, S112 (it is told when a pod asks the node itself)
                 continue
             if decision.rejection is not None and not decision.rejection.resolvable:

@@ -127,8 +127,6 @@ class _Asking:
             if may_go and self._passes(facts.without(frozenset(uids)), ours):
                 return chosen
             found = self._others(facts, ours)
-        except OutOfTimeError:
-            raise
         except Exception as error:  # noqa: BLE001 (a listener logs it)
             self.cluster.faults.note(name, error)
             return chosen if undecided(facts, self.pod.request).rejection is None else None

@@ -17,6 +17,7 @@ from scheduler_extender.explain import answers
 from scheduler_extender.files import podfile
 from scheduler_extender.state.capacity import Capacities, Capacity
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.enquiry import OutOfTimeError, in_time
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.web.drawing import whole
@@ -36,8 +37,15 @@ RUNNING = 200
 """Pods in the table of running ones, and in that of a node."""
 MAX_POD = 64 * 1024
 """Bytes of a pod that is asked about."""
-WHAT_IF_SECONDS = 5.0
-"""For how long a question waits for others before it."""
+WHAT_IF_WAITS = 5.0
+"""Seconds that a question waits for others before it."""
+WHAT_IF_SECONDS = 10.0
+"""For how long a question is worked out. What is found by then stays remembered."""
+
+TOO_LONG = (
+    f"The nodes could not all be asked within {WHAT_IF_SECONDS:.0f} s. Ask again: the answers that "
+    "were found are remembered, and the next question goes on from there."
+)
 
 
 class BusyError(Exception):
@@ -78,7 +86,7 @@ class Pages:
         """
         found: dict[str, Any] = {"outlook": None, "problem": "", "name": "", "notes": ()}
         if text is not None:
-            if not self._asking.acquire(timeout=WHAT_IF_SECONDS):
+            if not self._asking.acquire(timeout=WHAT_IF_WAITS):
                 raise BusyError("other questions are being answered: ask again")
             try:
                 found |= self._answer(text)
@@ -98,14 +106,19 @@ class Pages:
             asked = podfile.read(text)
         except podfile.PodFileError as error:
             return {"problem": str(error)}
-        told = answers(
-            self._cluster,
-            self._cluster.cluster_facts(),
-            asked.request,
-            membership=asked.membership,
-            destinations=asked.destinations,
-        )
-        outlook = outlook_of(told, asked.request, self._view(), asked.text)
+        until = self._clock() + WHAT_IF_SECONDS
+        try:
+            with in_time(lambda: self._clock() >= until):
+                told = answers(
+                    self._cluster,
+                    self._cluster.cluster_facts(),
+                    asked.request,
+                    membership=asked.membership,
+                    destinations=asked.destinations,
+                )
+                outlook = outlook_of(told, asked.request, self._view(), asked.text)
+        except OutOfTimeError:
+            return {"problem": TOO_LONG}
         return {"outlook": outlook, "name": asked.name, "notes": asked.notes}
 
     def _page(self, key: Hashable, make: Callable[[int], str]) -> str:

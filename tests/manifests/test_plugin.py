@@ -72,3 +72,14 @@ def test_there_is_no_address_by_default(tmp_path: Path) -> None:
     done = asked(buildplugin.main, "--output", tmp_path)
     assert done.returncode == 2
     assert "--address" in done.stderr
+
+
+@pytest.mark.parametrize(("below", "why"), [("", "File exists"), ("plugin", "Not a directory")])
+def test_a_folder_that_cannot_be_written_is_said_in_one_line(
+    below: str, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / below
+    done = asked(buildplugin.main, "--output", folder, "--address", "https://files.example.com")
+    assert done.returncode == 1
+    assert done.stderr == f"error: --output: {folder}: {why}\n"

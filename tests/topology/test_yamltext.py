@@ -63,6 +63,10 @@ def test_what_stands_for_too_much_is_refused_at_little_cost(text: str, words: st
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("{[1]: 2}", "unhashable key"),
         ("a: \0", "not YAML"),
+        ("a: 1\nb: 2\na: 3", "line 3: the key 'a' stands twice in one mapping"),
+        ("- {x: [{k: 1}, {k: 1, j: {k: 1}, k: 2}]}", "line 1: the key 'k' stands twice"),
+        ("a: 1\n'a': 2", "line 2: the key 'a' stands twice"),
+        ("x: &x {a: 1}\ny: {<<: *x, b: 1, b: 2}", "line 2: the key 'b' stands twice"),
     ],
 )
 def test_what_is_no_yaml_is_said_in_one_line(text: str, words: str) -> None:
@@ -77,6 +81,11 @@ def test_a_fair_use_of_aliases_is_read_as_ever() -> None:
     text = f"all: &all [{links}]\n" + "\n".join(f"n{i}: *all" for i in range(500))
     assert documents(text) == [yaml.safe_load(text)]
     assert documents("a: &x {k: 1}\nb: {<<: *x, j: 2}") == [{"a": {"k": 1}, "b": {"k": 1, "j": 2}}]
+    assert documents("a: &x {k: 1}\nb: {<<: *x, k: 2}")[0]["b"] == {"k": 2}
+    assert documents("k: [k, k, {k: k}]\nj: {k: k}\n---\nk: 1") == [
+        {"k": ["k", "k", {"k": "k"}], "j": {"k": "k"}},
+        {"k": 1},
+    ]
     assert documents("a: &x 1\n---\nb: &x 2\nc: *x") == [{"a": 1}, {"b": 2, "c": 2}]
     assert documents("") == []
     assert documents("---\n---\na: 0x10") == [None, {"a": 16}]

@@ -101,8 +101,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class Interruption(Exception):  # noqa: N818 (it is no error: whoever asked has changed his mind)
-    """What a check raises to interrupt an answer. Whoever catches faults lets it through."""
+class Interruption(BaseException):
+    """What a check raises to interrupt an answer.
+
+    It is no :class:`Exception`: whoever catches the faults of one node must not take it for one.
+    """
 
 
 @contextmanager

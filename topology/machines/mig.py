@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -57,6 +58,9 @@ def cut(
     """
     everything = {gpu.index for gpu in topology.gpus}
     split = everything if gpus is None else set(gpus)
+    twice = sorted(gpu for gpu, times in Counter(gpus or ()).items() if times > 1)
+    if twice:
+        raise TopologyError(f"mig: gpus: GPU {twice[0]} stands there twice")
     if split - everything:
         raise TopologyError(f"mig: gpus: there is no GPU {min(split - everything)}")
     _check(profiles, strategy, whole=bool(everything - split))

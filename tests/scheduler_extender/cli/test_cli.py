@@ -485,11 +485,12 @@ def test_check_says_which_gpus_slices_may_be_of() -> None:
         ({"profiles": ["huge"]}, "'huge' is none"),
         ({"profiles": ["4g.20gb", "4g.20gb"]}, "8 slices, allowed are 1 to 7"),
         ({"profiles": ["1g.5gb"], "gpus": [9]}, "there is no GPU 9"),
+        ({"profiles": ["1g.5gb"], "gpus": [0, 1, 0]}, "mig: gpus: GPU 0 stands there twice"),
         ({"profiles": ["1g.5gb"], "gpus": [0], "strategy": "single"}, "serves nothing unless"),
         ({"profiles": []}, "mig.profiles"),
         ({"profiles": ["1g.5gb"], "slices": 2}, "slices"),
     ],
-    ids=["profile", "slices", "gpu", "strategy", "empty", "unknown"],
+    ids=["profile", "slices", "gpu", "twice", "strategy", "empty", "unknown"],
 )
 def test_a_cluster_file_whose_mig_cannot_be_is_refused(
     tmp_path: Path, mig: dict[str, Any], reason: str

@@ -14,12 +14,13 @@ import pytest
 from scheduler_extender.state.capacity import Capacities, Capacity
 from scheduler_extender.web.glance import ALONE, Filters, glance
 from scheduler_extender.web.nodes import Flag, NodeState, Use, node_state
-from scheduler_extender.web.pages import Pages
+from scheduler_extender.web.pages import WHAT_IF_SECONDS, Pages
 from scheduler_extender.web.waiting import Miss, queues
 from scheduler_extender.why.explanation import explanation_of
 from scheduler_extender.why.nearest import View
 from tests.scheduler_extender.web.cluster import NVLINK, STARTED, Building, large, small
 from topology.core.devices import NodeName
+from topology.core.remembering import forget
 
 MOST = 300_000
 """Bytes of a page."""
@@ -291,6 +292,25 @@ def test_what_if_says_where_the_pod_would_go() -> None:
     assert "try : 2 GPUs link=nvlink" in text or "try: 2 GPUs link=nvlink" in text
     assert "of 9 nodes would take it" in text
     assert "bridge-01" in text
+
+
+def test_a_question_that_takes_too_long_is_ended_wherever_it_is() -> None:
+    """And the nodes have no fault for it; asked again, it goes on from where it was ended."""
+    ended = 0
+    for looks in range(2, 2_000, 7):  # at the clock, in the seconds that are allowed
+        forget()
+        made = small()
+        seconds = (WHAT_IF_SECONDS * n / looks for n in itertools.count())
+        made.cluster.clock = seconds.__next__
+        text = Pages(made.cluster).what_if(POD)
+        assert made.cluster.faults.count == 0
+        if "bridge-01" in text:
+            break
+        assert "within 10 s" in text
+        ended += 1
+    else:
+        pytest.fail("no question was answered")
+    assert ended > 2
 
 
 def test_what_if_has_no_column_for_doubts_that_nobody_has() -> None:
