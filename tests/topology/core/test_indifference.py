@@ -6,7 +6,7 @@ from itertools import combinations
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.property.test_laws import nodes
@@ -14,11 +14,13 @@ from topology.core.admission import Kubelet
 from topology.core.allocators import Call
 from topology.core.allocators.best_effort import BEST_EFFORT, refuses_nobody
 from topology.core.availability import Availability, Holder, Unreported, unreported_order
+from topology.core.belief import free_states
 from topology.core.budget import SPENT
 from topology.core.devices import NodeName
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess, keeps, outstanding, verdict
+from topology.core.placement.indifference import pool_sizes
 from topology.core.requests import Constraints, Counts, GpuRequest, Role, gpu_request
 from topology.machines import machine
 
@@ -114,6 +116,21 @@ def test_what_is_promised_at_once_is_promised_step_by_step(kind: str, data: st.D
         with patch.object(outstanding, "indifferent_to", lambda *_: None):
             kept, _ = outstanding._keeps(kubelet, now, pod)
         assert kept or _too_much(kubelet, now, request)
+
+
+@pytest.mark.parametrize("kind", ["hgx-a100-4", "hgx-h100-8", "dgx1-v100", "l40s-4"])
+@given(st.data())
+def test_every_number_of_free_gpus_is_foreseen(kind: str, data: st.DataObject) -> None:
+    """Followed step by step, the pods leave no other number."""
+    kubelet = node(kind)
+    now = data.draw(states(kubelet.shape.size))
+    found = free_states(kubelet, now.outcome_key(endings=True), endings=True)
+    assume(found is not None)
+    assert found
+    left = {state.free.bit_count() for state in found}
+    assert left <= pool_sizes(kubelet, now)
+    if not now.running and all(len(pod.counts) == 1 for pod in now.unreported):
+        assert max(pool_sizes(kubelet, now)) == max(left)
 
 
 def _too_much(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:

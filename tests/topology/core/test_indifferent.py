@@ -15,7 +15,9 @@ from topology.core.availability import Availability, Unreported, unreported_orde
 from topology.core.belief import free_states
 from topology.core.devices import NodeName
 from topology.core.links import LinkKind
+from topology.core.placement import Verdict, assess, endangers
 from topology.core.placement.constraints import compiled
+from topology.core.placement.indifference import indifferent_to, pool_sizes
 from topology.core.placement.outlook import judged, outlook
 from topology.core.requests import Constraints, Role, gpu_request
 from topology.machines import MACHINES, machine
@@ -28,9 +30,10 @@ SMALL = sorted(name for name in MACHINES if len(machine(name).topology(NodeName(
 def test_no_pool_of_a_small_machine_is_refused_where_none_should_be(name: str) -> None:
     shape = machine(name).topology(NodeName("n")).shape
     for size in range(1, shape.size + 1):
-        if not refuses_nobody(shape, size):
-            continue
         for count in range(size, shape.size + 1):
+            if not refuses_nobody(shape, size, frozenset({count})):
+                assert not refuses_nobody(shape, size)
+                continue
             for pool in combinations(range(shape.size), count):
                 found = BEST_EFFORT.outcomes(Call(shape, sum(1 << p for p in pool), size))
                 assert not found.hazards
@@ -71,6 +74,52 @@ def test_a_gang_of_eight_pairs_fills_a_machine_of_sixteen_linked_gpus() -> None:
     pods = [gang(f"m{i}", 8, 2, **required) for i in range(8)]
     assert all(scheduler.passing(each) for each in pods)
     assert {scheduler.bind(each, scheduler.names[0]) for each in pods} == {""}
+
+
+@pytest.mark.parametrize(
+    ("machine_name", "sizes"),
+    [
+        ("dgx2", (3, 3, 3, 3, 3)),
+        ("dgx2", (4, 2, 4, 2, 4)),
+        ("dgx2", (2, 2, 2, 2, 4, 4)),
+        ("dgx2", (5, 5, 5)),
+        ("hgx-h100-8", (3, 3)),
+        ("hgx-h100-8", (2, 4, 2)),
+    ],
+)
+def test_linked_pods_of_several_sizes_fill_a_machine(
+    machine_name: str, sizes: tuple[int, ...]
+) -> None:
+    """No number of GPUs that these pods may leave each other makes the plugin fail."""
+    node = machine(machine_name).topology(NodeName("n"))
+    kubelet = kubelet_of(node, node.resources[0])
+    for at, size in enumerate(sizes):
+        earlier = [Unreported(((Role.APP, n),), NVLINKED, True) for n in sizes[:at]]
+        now = Availability(node.shape.all_gpus, unreported=unreported_order(earlier))
+        request = gpu_request(size, NVLINKED)
+        assert assess(kubelet, now, request).verdict is Verdict.GUARANTEED, at
+        assert not endangers(kubelet, now, request), at
+
+
+def test_a_gang_of_five_triples_fits_a_machine_of_sixteen_linked_gpus() -> None:
+    scheduler = on("dgx2")
+    (facts,) = scheduler.cluster.all_facts()
+    assert places(facts, gpu_request(3, NVLINKED), scheduler.cluster.settings, 64) == 5
+    required = {"policy": "required", "group-domain": "node"}
+    pods = [gang(f"m{i}", 5, 3, **required) for i in range(5)]
+    assert all(scheduler.passing(each) for each in pods)
+    assert {scheduler.bind(each, scheduler.names[0]) for each in pods} == {""}
+
+
+def test_triples_beside_pairs_are_followed_for_the_plugin_may_fail() -> None:
+    """Eight GPUs are two triples and a pair, which may score more than a triple on a DGX-2."""
+    node = machine("dgx2").topology(NodeName("n"))
+    pairs = (Unreported(((Role.APP, 2),)),) * 4
+    now = Availability(node.shape.all_gpus, unreported=pairs)
+    kubelet = kubelet_of(node, node.resources[0])
+    assert 8 in pool_sizes(kubelet, now)
+    assert indifferent_to(kubelet, now, ((Role.APP, 3),), NVLINKED) is None
+    assert indifferent_to(kubelet, now, ((Role.APP, 2),), NVLINKED) is not None
 
 
 def test_pairs_that_must_be_linked_are_still_told_apart_on_a_cube_mesh() -> None:

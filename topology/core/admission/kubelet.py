@@ -126,13 +126,17 @@ def widened(kubelet: Kubelet) -> Kubelet | None:
     return None
 
 
-def indifferent(kubelet: Kubelet, counts: Counts) -> Kubelet | None:
+def indifferent(
+    kubelet: Kubelet, counts: Counts, pools: frozenset[int] | None = None
+) -> Kubelet | None:
     """The same node as if any devices might come, for a pod to which that makes no difference.
 
     That is one container with one device, or with several GPUs that NVIDIA's plugin finds whichever
     are free. The plugin refuses it nothing while all GPUs answer, so it is admitted wherever
     devices enough are free. Its own outcomes can only become more. None for other pods, and where
     the node is so already or the Topology Manager has a say.
+
+    ``pools`` are how many devices may be free when it comes; None stands for any number.
     """
     if len(counts) != 1 or kubelet.monotone or kubelet.aligns or kubelet.outage is not None:
         return None
@@ -140,7 +144,7 @@ def indifferent(kubelet: Kubelet, counts: Counts) -> Kubelet | None:
     if role not in (Role.APP, Role.SIDECAR):
         return None
     certain = kubelet.whole_best_effort and kubelet.refuses_several is False
-    if count != 1 and not (certain and refuses_nobody(kubelet.shape, count)):
+    if count != 1 and not (certain and refuses_nobody(kubelet.shape, count, pools)):
         return None
     return opaque(kubelet)
 

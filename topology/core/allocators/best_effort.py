@@ -108,11 +108,13 @@ def _hazards_of_large(call: Call) -> tuple[str, ...]:
 
 
 @remembered
-def refuses_nobody(shape: Shape, size: int) -> bool:
+def refuses_nobody(shape: Shape, size: int, pools: frozenset[int] | None = None) -> bool:
     """Whether a container that asks for ``size`` GPUs, and must get none in particular, gets so
     many whichever are available, as long as they are enough.
 
-    A set with blanks never wins where its pairs can score less than those of any full set.
+    ``pools`` are how many may be available; None stands for any number. A set with blanks never
+    wins where its pairs can score less than those of any full set. What is left when so many are
+    split into sets of the size stands beside the blanks.
     """
     if size == 1:
         return True
@@ -122,7 +124,10 @@ def refuses_nobody(shape: Shape, size: int) -> bool:
     if _has_unequal_links(shape, every) or _has_pair(_uneven_rows(shape), every):
         return False
     least, most = score_bounds(shape)
-    return comb(size - 1, 2) * most < comb(size, 2) * least
+    beside = size - 1
+    if pools is not None:
+        beside = max((count % size for count in pools if count >= size), default=0)
+    return comb(beside, 2) * most < comb(size, 2) * least
 
 
 @remembered

@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 from topology.core.admission import Kubelet, indifferent
+from topology.core.availability import Availability
 from topology.core.placement.constraints import always_met
+from topology.core.pools import total
 from topology.core.requests import Constraints, Counts
 
 
-def indifferent_to(kubelet: Kubelet, counts: Counts, constraints: Constraints) -> Kubelet | None:
+def indifferent_to(
+    kubelet: Kubelet, now: Availability, counts: Counts, constraints: Constraints
+) -> Kubelet | None:
     """The same node as if any devices might come, as :func:`.indifferent` has it.
 
     None, too, for a pod with several devices of which some sets are no good to it: there the wider
     question would mostly be asked for nothing.
     """
-    several = sum(count for _, count in counts) > 1
-    if several and not always_met(kubelet.shape, constraints, kubelet.replicas):
+    if sum(count for _, count in counts) < 2:
+        return indifferent(kubelet, counts)
+    if not always_met(kubelet.shape, constraints, kubelet.replicas):
         return None
-    return indifferent(kubelet, counts)
+    return indifferent(kubelet, counts, pool_sizes(kubelet, now))
+
+
+def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
+    """How many devices may be free when one more pod comes: every number, or more than that.
+
+    Each pod that holds devices may have ended by then, and each that is to come may have come.
+    Where pods hide devices, or one is in the middle of its admission, it is any number.
+    """
+    most = kubelet.devices_on(kubelet.shape.all_gpus)
+    unsure = now.gone or now.hidden or now.withheld
+    if unsure or any(pod.started or pod.shown or pod.opaque for pod in now.unreported):
+        return frozenset(range(most + 1))
+    reached = 1 << total(now.free, now.width)  # a bit for each number
+    for holder in (*now.running, *now.releasing):
+        reached |= reached << total(holder.shown, now.width)
+    for pod in now.unreported:
+        before = reached
+        for taken in _may_take(pod.counts):
+            reached |= before >> taken
+    return frozenset(n for n in range(most + 1) if reached >> n & 1)
+
+
+def _may_take(counts: Counts) -> range:
+    """How many devices a pod may have once it has come; containers may share them with others that
+    have ended."""
+    asked = [count for _, count in counts]
+    return range(1 if len(asked) > 1 else sum(asked), sum(asked) + 1)

@@ -63,7 +63,7 @@ def _keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[bool, 
     endings = pod.survives_endings
     wide = None
     if not pod.exclusive:
-        wide = widened(kubelet) or indifferent_to(kubelet, pod.counts, pod.promised)
+        wide = widened(kubelet) or indifferent_to(kubelet, now, pod.counts, pod.promised)
     if wide is not None:
         kept, steps = _keeps(wide, now, pod)
         if kept:

@@ -122,7 +122,7 @@ def _assess(kubelet: Kubelet, now: Availability, request: GpuRequest) -> Assessm
     fits = request.effective_count <= now.devices_left
     wide = None if request.exclusive or not fits else widened(kubelet)
     if wide is None and fits and not request.exclusive and len(now.unreported) > FOLLOWED:
-        wide = indifferent_to(kubelet, request.counts, request.constraints)
+        wide = indifferent_to(kubelet, now, request.counts, request.constraints)
     if wide is not None:
         at_once = assess(wide, now, request)
         if at_once.verdict is Verdict.GUARANTEED:
