@@ -38,6 +38,9 @@ TERM = PREFIX + "term"
 """On a pod of the extender's own: the number of the last term in which it began to lead."""
 KEPT_PLACE = PREFIX + "reserved"
 """On a waiting pod: the node on which a place is kept for it (:mod:`.state.keptplaces`)."""
+MALFORMED = PREFIX + "malformed"
+"""On a pod of a snapshot: why the request of the pod could not be read. In a cluster nobody may
+write it: there it is a key that nobody knows."""
 RESERVED = frozenset({PLACEMENT, WAKE, KEPT_PLACE})
 """Not the author's to write; ignored as requests."""
 

@@ -51,7 +51,6 @@ def file_service(
 ) -> tuple[Service, FileBinder]:
     """A service over what a cluster file describes, and its binder."""
     cluster = Cluster(clock, settings or Settings(stale_after=None, all_pods_known=False))
-    cluster.budgets = ()  # a file has none
     feed(cluster, content)
     return in_memory(cluster)
 

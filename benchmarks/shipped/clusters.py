@@ -11,7 +11,8 @@ from itertools import combinations
 from pathlib import Path
 
 from benchmarks.protocol import openb
-from scheduler_extender.files.clusterfile import Allocatable, ClusterFileError, load
+from scheduler_extender.files.allocatable import Allocatable
+from scheduler_extender.files.clusterfile import ClusterFileError, load
 from scheduler_extender.state.pods import PodRecord
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, NodeName
 from topology.core.graph import NodeTopology
@@ -96,9 +97,21 @@ def _file(path: Path) -> Iterator[Node]:
             pods.setdefault(pod.node, []).append(pod)
     for record in content.records:
         name = record.topology.name
-        has = content.allocatable.get(name, ENDLESS)
-        report = record.report or Report()
-        yield Node(record.topology, has, report, tuple(pods.get(name, ())))
+        on = tuple(pods.get(name, ()))
+        has = _without(content.allocatable.get(name, ENDLESS), on)
+        yield Node(record.topology, has, record.report or Report(), on)
+
+
+def _without(has: Allocatable, pods: Sequence[PodRecord]) -> Allocatable:
+    """What these pods leave of a node; they stay to the end. CPU in milli, memory in bytes."""
+    asked: Counter[str] = Counter()
+    for pod in pods:
+        asked.update(dict(pod.standing.asks))
+    return Allocatable(
+        max(0, has.cpu - asked["cpu"]),
+        max(0, has.memory - asked["memory"] // 1000),
+        max(0, has.pods - len(pods)),
+    )
 
 
 def _openb() -> Iterator[Node]:

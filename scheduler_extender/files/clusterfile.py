@@ -1,4 +1,5 @@
-"""State from a cluster file: GPUTopology objects, Pods, Nodes and MachineGroups in one YAML.
+"""State from a cluster file: GPUTopology objects, Pods, Nodes, MachineGroups and
+PodDisruptionBudgets in one YAML.
 
 For trying things out, for `check`, and for whoever drives the extender without a cluster. Nodes
 never go stale; a bind is a note in memory; whoever drives it plays the kubelet and feeds reports.
@@ -12,36 +13,33 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.quantities import quantity
+from scheduler_extender.files.allocatable import Allocatable, allocatable_of
+from scheduler_extender.files.machinegroups import MAX_GROUPED, read_group
+from scheduler_extender.state.budgetobjects import KIND, BudgetObject, budget_of
+from scheduler_extender.state.budgets import Budget
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.standing import Amounts, amounts_of
 from scheduler_extender.why.placed import Written, written_on
 from scheduler_extender.wire import Node, Pod, Taint
-from topology.codec import API_VERSION, Record, RecordError, decode, first_error, shortened
-from topology.core.devices import GpuResource, NodeName, PodUid
-from topology.core.graph import NodeTopology, TopologyError
+from topology.codec import API_VERSION, Record, RecordError, decode, shortened
+from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report
-from topology.machines import Machine, UnknownMachine, machine
-from topology.machines.mig import cut
 from topology.yamltext import YamlTextError, documents
 
 MAX_FILE = 256 * 1024 * 1024
-MAX_GROUPED = 200_000
-"""GPUs of all MachineGroups of a file together; a line each can ask for any number."""
 SNAPSHOT = "gpu-topology.io/snapshot"
 """Annotation of a Node that a snapshot has written, with the version of what it says of the Node.
-Snapshots before version 2 had no taints, and only the labels that domains of groups are told by."""
-SNAPSHOT_VERSION = "2"
+Snapshots before version 2 had no taints, and only the labels that domains of groups are told by;
+before version 3 they had nothing of what kube-scheduler gives out, and no PodDisruptionBudgets."""
+SNAPSHOT_VERSION = "3"
 
 
 class ClusterFileError(ValueError):
@@ -49,20 +47,12 @@ class ClusterFileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Allocatable:
-    """What pods can have of a node: CPU in milli, memory in bytes, and how many pods."""
-
-    cpu: int
-    memory: int
-    pods: int = 110
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterFile:
     """What a cluster file describes; ``allocatable`` and ``labels`` are by node, ``written`` (the
     placement annotation) is by pod, where the file says them; ``cordoned`` are those nodes that it
     says to be so. Of the nodes in ``whole`` it has the whole Node object, as far as it says who may
-    be sent there: all labels, and the ``taints``."""
+    be sent there: all labels, and the ``taints``. ``offered`` is what kube-scheduler gives out of a
+    node, where the file has it; ``budgets`` are all PodDisruptionBudgets that there are."""
 
     records: tuple[Record, ...]
     pods: tuple[PodRecord, ...]
@@ -72,42 +62,8 @@ class ClusterFile:
     cordoned: frozenset[NodeName] = frozenset()
     taints: Mapping[NodeName, tuple[Taint, ...]] = field(default_factory=dict)
     whole: frozenset[NodeName] = frozenset()
-
-
-class _Mig(BaseModel):
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
-    profiles: Annotated[list[Annotated[str, Field(max_length=32)]], Field(min_length=1)]
-    strategy: Literal["single", "mixed"] = "mixed"
-    gpus: list[int] | None = None
-
-
-class _Sharing(BaseModel):
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
-    strategy: Literal["time-slicing", "mps"] = "time-slicing"
-    replicas: Annotated[int, Field(ge=2, le=128)]
-    resource: Literal["nvidia.com/gpu", "nvidia.com/gpu.shared"] = "nvidia.com/gpu"
-    policy: Literal["distributed", "packed"] = "distributed"
-    fail_requests_greater_than_one: bool | None = None
-
-    def of(self, node: NodeTopology) -> NodeTopology:
-        """The node with its GPUs shared so."""
-        refuses = self.fail_requests_greater_than_one
-        served = GpuResource(self.resource, self.strategy, self.replicas, refuses)
-        facts = replace(node.allocator, policy=self.policy)
-        return replace(node, resources=(served,), allocator=facts)
-
-
-class _MachineGroup(BaseModel):
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
-    kind: Literal["MachineGroup"]
-    api_version: Literal["gpu-topology.io/v1alpha1"] = "gpu-topology.io/v1alpha1"
-    machine: str
-    count: Annotated[int, Field(ge=1, le=100_000)]
-    name_prefix: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*)$", max_length=240)]
-    cpu: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
-    memory: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
-    mig: _Mig | None = None
-    sharing: _Sharing | None = None
+    offered: Mapping[NodeName, Amounts] = field(default_factory=dict)
+    budgets: tuple[Budget, ...] = ()
 
 
 def load(path: Path) -> ClusterFile:
@@ -132,6 +88,7 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
     allocatable: dict[NodeName, Allocatable] = {}
     written: dict[PodUid, Written] = {}
     nodes: list[Node] = []
+    budgets: list[Budget] = []
     grouped = 0
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
@@ -144,7 +101,10 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
             if kind == "GPUTopology":
                 parts.append([_record(item, where)])
             elif kind == "MachineGroup":
-                group = _group(item, where, MAX_GROUPED - grouped)
+                try:
+                    group = read_group(item, MAX_GROUPED - grouped)
+                except ValueError as error:
+                    raise ClusterFileError(f"{where}: {error}") from error
                 grouped += group.gpus
                 parts.append(group.records())
                 if group.has is not None:
@@ -158,18 +118,21 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
                     written[PodUid(pod.metadata.uid)] = placement
             elif kind == "Node":
                 node = _node(item, where)
-                allocatable |= _allocatable_of(node, where)
+                allocatable |= _given(node, where)
                 nodes.append(node)
+            elif kind == KIND:
+                budgets.append(_budget(item, where))
             else:
                 raise ClusterFileError(
-                    f"{where}: kind: allowed are GPUTopology, MachineGroup, Node, Pod, List, "
-                    f"not {shortened(kind)}"
+                    f"{where}: kind: allowed are GPUTopology, List, MachineGroup, Node, Pod, "
+                    f"{KIND}, not {shortened(kind)}"
                 )
     # Nothing of a group is made before the whole file is known to be within bounds.
     records = list(chain.from_iterable(parts))
     _each_once(name, "node", (record.topology.name for record in records))
     _each_once(name, "Node", map(_name, nodes))
     _each_once(name, "pod", (pod.uid for pod in pods))
+    _each_once(name, KIND, (f"{each.namespace}/{each.name}" for each in budgets))
     if not records:
         raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
     return ClusterFile(
@@ -181,6 +144,8 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         frozenset(_name(node) for node in nodes if node.spec.unschedulable),
         {_name(node): tuple(node.spec.taints) for node in nodes if node.spec.taints},
         frozenset(map(_name, filter(_is_whole, nodes))),
+        {_name(node): offered for node in nodes if (offered := _offered(node)) is not None},
+        tuple(sorted(budgets, key=lambda each: (each.namespace, each.name))),
     )
 
 
@@ -210,8 +175,13 @@ def _name(node: Node) -> NodeName:
 def _is_whole(node: Node) -> bool:
     """Whether all labels and taints are there: as a snapshot writes a Node and as the API server
     gives it; and where somebody has written taints, who thought of it."""
+    return bool(_is_from_server(node) or node.spec.taints)
+
+
+def _is_from_server(node: Node) -> bool:
+    """Whether a Node is as the API server gives it, or as a snapshot writes it."""
     found = node.metadata
-    return bool(SNAPSHOT in (found.annotations or {}) or found.uid or node.spec.taints)
+    return bool(SNAPSHOT in (found.annotations or {}) or found.uid)
 
 
 def _documents(text: str, name: str) -> Iterator[Any]:
@@ -245,68 +215,6 @@ def _record(item: Mapping[str, Any], where: str) -> Record:
     return record if record.report is not None else replace(record, report=Report())
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What a MachineGroup stands for."""
-
-    machine: Machine
-    prefix: str
-    names: tuple[NodeName, ...]
-    has: Allocatable | None
-    mig: _Mig | None = None
-    sharing: _Sharing | None = None
-
-    @property
-    def gpus(self) -> int:
-        """How many GPUs it has in all."""
-        return len(self.names) * self.machine.size
-
-    def records(self) -> Iterator[Record]:
-        """Its nodes, made one by one."""
-        for name in self.names:
-            yield Record(self._node(name), Report())
-
-    def _node(self, name: NodeName) -> NodeTopology:
-        """One node. Raises :class:`TopologyError`."""
-        node = self.machine.topology(name, group=self.prefix)
-        mig = self.mig
-        if self.sharing is not None:
-            return self.sharing.of(node)
-        if mig is None:
-            return node
-        return cut(node, mig.profiles, strategy=mig.strategy, gpus=mig.gpus)
-
-
-def _group(item: Mapping[str, Any], where: str, room: int) -> _Group:
-    """A group within bounds; ``room`` is how many GPUs are still allowed."""
-    try:
-        group = _MachineGroup.model_validate(item)
-        kind = machine(group.machine)
-    except ValidationError as error:
-        raise ClusterFileError(f"{where}: {first_error(error)}") from error
-    except UnknownMachine as error:
-        raise ClusterFileError(f"{where}: machine: {error}") from error
-    if group.count * kind.size > room:
-        raise ClusterFileError(
-            f"{where}: count: {group.count:,} × {kind.size} GPUs are too many; MachineGroups may "
-            f"have {MAX_GROUPED:,} GPUs in all"
-        )
-    width = max(2, len(str(group.count - 1)))
-    prefix = group.name_prefix
-    names = tuple(NodeName(f"{prefix}{i:0{width}}") for i in range(group.count))
-    given = {"cpu": group.cpu, "memory": group.memory}
-    amounts = {k: v for k, v in given.items() if v is not None}
-    has = _allocatable(amounts, where) if amounts else None
-    if group.mig and group.sharing:
-        raise ClusterFileError(f"{where}: allowed is one of mig and sharing")
-    found = _Group(kind, prefix, names, has, group.mig, group.sharing)
-    try:
-        next(found.records())
-    except TopologyError as error:
-        raise ClusterFileError(f"{where}: {error}") from error
-    return found
-
-
 def _node(item: Mapping[str, Any], where: str) -> Node:
     try:
         node = msgspec.convert(item, Node)
@@ -317,22 +225,30 @@ def _node(item: Mapping[str, Any], where: str) -> Node:
     return node
 
 
-def _allocatable_of(node: Node, where: str) -> dict[NodeName, Allocatable]:
+def _given(node: Node, where: str) -> dict[NodeName, Allocatable]:
+    """What the file says that pods can have of the node."""
+    try:
+        amounts = node.status.allocatable
+        return {_name(node): allocatable_of(amounts)} if amounts else {}
+    except ValueError as error:
+        raise ClusterFileError(f"{where}: {error}") from error
+
+
+def _offered(node: Node) -> Amounts | None:
+    """What kube-scheduler gives out of the node, where a snapshot or the API server has written it;
+    what people write by hand need not name all of it."""
     amounts = node.status.allocatable
-    return {} if not amounts else {NodeName(node.metadata.name): _allocatable(amounts, where)}
+    return amounts_of(amounts) if amounts and _is_from_server(node) else None
 
 
-def _allocatable(amounts: Mapping[str, str | int], where: str) -> Allocatable:
-    """Read quantities; what is absent is no limit."""
-    found: dict[str, Decimal | int] = {}
-    for name, most in (("cpu", 10**9), ("memory", 10**18), ("pods", 10**6)):
-        try:
-            found[name] = quantity(str(amounts[name])) if name in amounts else most
-        except ValueError as error:
-            raise ClusterFileError(f"{where}: {name}: {error}") from error
-        if not 0 <= found[name] <= most:
-            raise ClusterFileError(f"{where}: {name}: {amounts[name]} is not between 0 and {most}")
-    return Allocatable(int(found["cpu"] * 1000), int(found["memory"]), int(found["pods"]))
+def _budget(item: Mapping[str, Any], where: str) -> Budget:
+    try:
+        found = budget_of(msgspec.convert(item, BudgetObject))
+    except msgspec.ValidationError as error:
+        raise ClusterFileError(f"{where}: {KIND}: {error}") from error
+    if not found.name:
+        raise ClusterFileError(f"{where}: {KIND}: metadata.name is missing")
+    return found if found.namespace else replace(found, namespace="default")
 
 
 def _pod(item: Mapping[str, Any], where: str) -> Pod:
@@ -394,6 +310,8 @@ def feed(cluster: Cluster, content: ClusterFile) -> None:
             cordoned=name in content.cordoned,
             taints=content.taints.get(name, ()),
             whole=name in content.whole,
+            allocatable=content.offered.get(name),
         )
     for pod in content.pods:
         cluster.put_pod(pod)
+    cluster.budgets = content.budgets

@@ -1,8 +1,9 @@
 """The cluster as we know it now, as a cluster file that replays this very state.
 
-One YAML document per node and pod, each written as JSON on one line, so that a large file is read
-fast. What cannot be replayed is said in comments: nodes whose record is missing or unusable, stale
-ones (a file never goes stale), and pods that ended before any report showed them.
+One YAML document per node, pod and PodDisruptionBudget, each written as JSON on one line, so that
+a large file is read fast. What cannot be replayed is said in comments: nodes whose record is
+missing or unusable, stale ones (a file never goes stale), and pods that ended before any report
+showed them.
 """
 
 from __future__ import annotations
@@ -16,21 +17,28 @@ import orjson
 
 from scheduler_extender.files.clusterfile import SNAPSHOT, SNAPSHOT_VERSION
 from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
+from scheduler_extender.state import budgetobjects
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, manifest_of
+from scheduler_extender.state.standing import quantities_of
 from topology import codec
 from topology.core.requests import GpuRequest
+
+HEAD = "# A gpu-topology cluster file: check and simulate take it as --cluster."
+NO_BUDGETS = " PodDisruptionBudgets are left out: they are not known."
 
 
 def cluster_file(cluster: Cluster) -> Iterator[bytes]:
     """The file, piece by piece. The state is that of the call, whenever the pieces are taken."""
     with cluster.locked():
         nodes, unbound = cluster.all_facts(), cluster.unbound_pods()
+        budgets = cluster.budgets
     pods = [*unbound, *(pod for node in nodes for pod in node.all_pods)]
     kinds = {pod.membership.domain for pod in pods if pod.membership is not None}
-    documents = [_document(manifest_of(pod)) for pod in unbound]
-    return _pieces(nodes, documents, _labels(kinds))
+    rest = [_document(manifest_of(pod)) for pod in unbound]
+    rest += [_document(budgetobjects.manifest_of(budget)) for budget in budgets or ()]
+    return _pieces(HEAD if budgets is not None else HEAD + NO_BUDGETS, nodes, rest, _labels(kinds))
 
 
 def _labels(kinds: set[str | None]) -> set[str]:
@@ -39,8 +47,10 @@ def _labels(kinds: set[str | None]) -> set[str]:
     return named | {CLIQUE_LABEL} if NVLINK_DOMAIN in kinds else named
 
 
-def _pieces(nodes: list[NodeFacts], unbound: list[bytes], labels: set[str]) -> Iterator[bytes]:
-    yield b"# A gpu-topology cluster file: check and simulate take it as --cluster.\n"
+def _pieces(
+    head: str, nodes: list[NodeFacts], rest: list[bytes], labels: set[str]
+) -> Iterator[bytes]:
+    yield f"{head}\n".encode()
     for node in nodes:
         for note in _notes(node):
             yield f"# {' '.join(f'{node.name}: {note}'.split())}\n".encode()
@@ -53,11 +63,11 @@ def _pieces(nodes: list[NodeFacts], unbound: list[bytes], labels: set[str]) -> I
                 yield _document(_node(node, told))
         for pod in node.all_pods:
             yield _document(manifest_of(_as_shown(pod, node)))
-    yield from unbound
+    yield from rest
 
 
 def _node(node: NodeFacts, labels: Mapping[str, str]) -> dict[str, Any]:
-    """A Node with these labels, cordoned and tainted if it is.
+    """A Node with these labels, cordoned and tainted if it is, and with what is given out of it.
 
     Where the Node object was known it says so, so that its labels are taken for all that there are.
     """
@@ -67,12 +77,12 @@ def _node(node: NodeFacts, labels: Mapping[str, str]) -> dict[str, Any]:
     spec: dict[str, Any] = {"unschedulable": True} if node.cordoned else {}
     if node.taints:
         spec["taints"] = [msgspec.to_builtins(taint) for taint in node.taints]
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": metadata,
-        **({"spec": spec} if spec else {}),
-    }
+    found: dict[str, Any] = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+    if spec:
+        found["spec"] = spec
+    if node.allocatable:
+        found["status"] = {"allocatable": quantities_of(node.allocatable)}
+    return found
 
 
 def _as_shown(pod: PodRecord, node: NodeFacts) -> PodRecord:

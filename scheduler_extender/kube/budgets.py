@@ -10,32 +10,16 @@ from collections.abc import Iterable
 import msgspec
 import structlog
 
+from scheduler_extender.state.budgetobjects import BudgetObject, budget_of
 from scheduler_extender.state.budgets import Budget
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.selecting import LabelSelector
-from scheduler_extender.wire import ObjectMeta
 
 log = structlog.get_logger(__name__)
 
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
 
 
-class _Spec(msgspec.Struct, frozen=True):
-    selector: LabelSelector | None = None
-
-
-class _Status(msgspec.Struct, rename="camel", frozen=True):
-    disruptions_allowed: int = 0
-    disrupted_pods: dict[str, str] | None = None
-
-
-class _PodDisruptionBudget(msgspec.Struct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
-_decode = msgspec.json.Decoder(_PodDisruptionBudget).decode
+_decode = msgspec.json.Decoder(BudgetObject).decode
 
 
 class BudgetSink:
@@ -73,12 +57,5 @@ class BudgetSink:
 
 def _read(obj: msgspec.Raw) -> tuple[tuple[str, str], Budget]:
     """A budget by its namespace and name."""
-    found = _decode(obj)
-    where = (found.metadata.namespace, found.metadata.name)
-    selector = found.spec.selector
-    return where, Budget(
-        *where,
-        None if selector is None else selector.read(),
-        found.status.disruptions_allowed,
-        frozenset(found.status.disrupted_pods or ()),
-    )
+    found = budget_of(_decode(obj))
+    return (found.namespace, found.name), found

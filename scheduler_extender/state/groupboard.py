@@ -28,6 +28,7 @@ from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, time_text
 from scheduler_extender.state.racks import Racks
+from scheduler_extender.state.standing import Amounts
 from scheduler_extender.wire import Taint
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -62,11 +63,13 @@ class GroupBoard(Board):
         cordoned: bool = False,
         taints: tuple[Taint, ...] = (),
         whole: bool = False,
+        allocatable: Amounts | None = None,
     ) -> None:
         """Take a known node's labels and taints, and whether it is cordoned, where Node objects are
         not watched.
 
         ``whole`` says that there are no others: then they say who may be sent there.
+        ``allocatable`` is what kube-scheduler gives out there.
         """
         with self._lock:
             before = self._nodes.get(name)
@@ -76,8 +79,9 @@ class GroupBoard(Board):
                     cordoned=cordoned,
                     taints=taints,
                     exists=whole or before.exists,
+                    allocatable=allocatable,
                 )
-                self._put(facts, changed=False)
+                self._put(facts, changed=allocatable != before.allocatable)
 
     def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
         """A group without one of its pods, and the domains of the nodes, at this moment."""

@@ -12,6 +12,7 @@ import msgspec
 
 from scheduler_extender.annotations import (
     KEPT_PLACE,
+    MALFORMED,
     PLACEMENT,
     Malformed,
     containers_of,
@@ -103,7 +104,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
     ``trusted`` says that nobody but us, or the author of a cluster file, can have written the
     placement annotation: then it need not prove whose it is.
     """
-    request = parse(pod, managed)
+    request = _as_snapshot_says(pod, managed) if trusted else parse(pod, managed)
     if request is None:
         return None
     placement = _placement_of(pod, trusted=trusted)
@@ -134,6 +135,18 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         reserved=reserved_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
     )
+
+
+def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> GpuRequest | Malformed | None:
+    """The request of a pod in a cluster file: where a snapshot has written that it could not be
+    read, it cannot be read now, for the same reason."""
+    annotations = dict(pod.metadata.annotations or {})
+    reason = annotations.pop(MALFORMED, None)
+    if reason is None:
+        return parse(pod, managed)
+    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
+    holds = parse(msgspec.structs.replace(pod, metadata=metadata), managed)
+    return Malformed(reason, holds if isinstance(holds, GpuRequest) else None)
 
 
 def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
@@ -212,9 +225,11 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
     """A Pod manifest that :func:`pod_record` reads as this record, as far as we keep pods."""
     request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
     annotations: dict[str, str] = {}
+    if isinstance(pod.request, Malformed):
+        annotations[MALFORMED] = pod.request.reason
     spec: dict[str, Any] = {"containers": []}
     if request is not None:
-        annotations = render(request)
+        annotations |= render(request)
         spec = containers_of(request)
         if not request.only_gpu_plugin:
             first = (spec["containers"] or spec["initContainers"])[0]

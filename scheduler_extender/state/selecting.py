@@ -163,6 +163,11 @@ class LabelSelector(msgspec.Struct, rename="camel", frozen=True):
         )
 
 
+def label_selector(selector: Selector) -> dict[str, Any]:
+    """A selector as :meth:`LabelSelector.read` reads it."""
+    return {"matchExpressions": [_written(line) for line in selector]}
+
+
 def destinations_of(spec: PodSpec) -> Destinations:
     """The nodes that a pod may be sent to. What cannot be read means no node."""
     if not spec.node_selector and not spec.affinity:

@@ -96,6 +96,17 @@ def amounts_of(given: Mapping[str, str | int]) -> Amounts:
     return _shared(tuple(sorted((name, str(text)) for name, text in given.items())))
 
 
+def quantities_of(amounts: Amounts) -> dict[str, str]:
+    """Quantities that :func:`amounts_of` reads as these.
+
+    >>> quantities_of((("cpu", 1500), ("pods", 110000)))
+    {'cpu': '1500m', 'pods': '110'}
+    """
+    return {
+        name: f"{amount}m" if amount % 1000 else str(amount // 1000) for name, amount in amounts
+    }
+
+
 def pieces(amounts: Amounts, resource: str) -> int | None:
     """How much there is of a resource that comes in whole pieces; None where nobody said so."""
     thousandths = dict(amounts).get(resource)

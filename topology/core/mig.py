@@ -17,11 +17,12 @@ for the product's name), read and run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from topology.core.devices import Gpu, GpuResource, Mask, MigInstance, positions
+from topology.core.devices import Bytes, Gpu, GpuResource, Mask, MigInstance, positions
 from topology.core.graph import MAX_GPUS, NodeTopology
 from topology.core.links import canonical_product
 from topology.core.shape import Shape, shared_shape
@@ -32,6 +33,8 @@ MIG_IDS = "MIG-"
 """What the device id of an instance begins with."""
 MIG_RESOURCE = "/mig-"
 """In the name of a resource of the mixed strategy, before the profile."""
+_COMPUTE_INSTANCE = re.compile(r"([1-7])c\.([1-7])g\.")
+"""What the profile of a compute instance begins with: its slices, and those of its GPU instance."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -100,6 +103,24 @@ def product_of(gpu: Gpu, part: MigInstance) -> str:
     return canonical_product(f"{gpu.product}-MIG-{part.profile}")
 
 
+def own_memory(part: MigInstance) -> Bytes:
+    """The memory that an instance has for itself.
+
+    Compute instances of one GPU instance share its memory, and the driver shows each all of it.
+    Each has a share by its slices, so that together they never have more than there is.
+
+    >>> own_memory(MigInstance("MIG-1", "1c.3g.20gb", Bytes(21_000_000_000)))
+    7000000000
+    >>> own_memory(MigInstance("MIG-1", "3g.20gb", Bytes(21_000_000_000)))
+    21000000000
+    """
+    found = _COMPUTE_INSTANCE.match(part.profile)
+    if found is None:
+        return part.memory
+    slices, of_all = map(int, found.groups())
+    return Bytes(part.memory * min(slices, of_all) // of_all)
+
+
 def _gpus(topology: NodeTopology, served: GpuResource) -> ServedDevices:
     everything = tuple(range(len(topology.gpus)))
     return ServedDevices(
@@ -132,7 +153,7 @@ def _instances(topology: NodeTopology, served: GpuResource) -> ServedDevices:
     whole, gpus = topology.shape, [place.gpu for place in places]
     shape = Shape(
         products=tuple(product_of(topology.gpus[p.gpu], p.part) for p in places),
-        memory=tuple(p.part.memory for p in places),
+        memory=tuple(own_memory(p.part) for p in places),
         numa=tuple(whole.numa[g] for g in gpus),
         mig=(False,) * len(places),
         nic=tuple(whole.nic[g] for g in gpus),

@@ -11,6 +11,7 @@ from benchmarks.shipped.clusters import ClusterError, cluster
 from benchmarks.shipped.jobs import Ask, Job
 from benchmarks.shipped.policies import policy
 from benchmarks.shipped.simulation import Simulation
+from scheduler_extender.files.allocatable import Allocatable
 from tests.benchmarks.shipped.samples import LINK
 from topology import codec
 from topology.machines import machine
@@ -94,3 +95,16 @@ def test_cpu_of_a_snapshots_nodes_binds(tmp_path: Path) -> None:
     assert [o.started for o in result.outcomes] == [0, 10]
     too_much = [Job("c", 0, 10, Ask(1, None, 11_000, 0))]
     assert Simulation(nodes, too_much, lambda: policy("FGD"), 1).run().unplaceable == 1
+
+
+def test_what_the_pods_of_a_snapshot_ask_for_is_not_free(tmp_path: Path) -> None:
+    path = snapshot(tmp_path)
+    asks = '"requests": {"cpu": "1500m", "memory": "40Gi"}, "limits": {"nvidia.com/gpu": "2"}'
+    text = path.read_text()
+    limits = '"limits": {"nvidia.com/gpu": "2"}'
+    assert limits in text
+    path.write_text(text.replace(limits, asks))
+    (node,) = cluster(str(path))
+    assert node.allocatable == Allocatable(8500, 60 * 2**30, 2)
+    path.write_text(text.replace(limits, asks.replace("40Gi", "400Gi")))
+    assert cluster(str(path))[0].allocatable.memory == 0

@@ -318,7 +318,7 @@ BAD_CLUSTERS = [
         "a number of 100001 characters",
         id="a number without end",
     ),
-    pytest.param("kind: [" + "xxxx, " * 9999 + "]", "Pod, List, not ['xxxx'", id="a long kind"),
+    pytest.param("kind: [" + "xxxx, " * 9999 + "]", "Budget, not ['xxxx'", id="a long kind"),
 ]
 
 

@@ -11,14 +11,18 @@ import msgspec
 import pytest
 import yaml
 
-from scheduler_extender.annotations import MANAGED
-from scheduler_extender.files.clusterfile import Allocatable, ClusterFileError, feed, load, parse
+from scheduler_extender.annotations import MANAGED, Malformed
+from scheduler_extender.files.allocatable import Allocatable
+from scheduler_extender.files.clusterfile import ClusterFileError, feed, load, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.unblock import unblocking_of
+from scheduler_extender.state.budgets import Budget
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.selecting import Requirement
+from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.wire import Pod, Taint
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running
@@ -315,12 +319,12 @@ def test_a_file_closes_nodes_to_the_same_pods(
     spec: dict[str, object], open_to_it: set[str]
 ) -> None:
     cluster, asked = guarded(), selecting(**spec)
+    cluster.budgets = ()
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     text = b"".join(cluster_file(cluster)).decode()
     feed(again, parse(text))
     for each in (cluster, again):
         assert {f.name for f in each.all_facts() if f.is_open_to(asked)} == open_to_it
-        each.budgets = ()
         each.put_pod(replace(asked, called_unschedulable=True))
     told = [unblocking_of(each, "default", "wants") for each in (cluster, again)]
     assert told[0] == told[1]
@@ -330,7 +334,7 @@ def test_a_file_closes_nodes_to_the_same_pods(
 def test_of_an_older_snapshot_nobody_knows_all_labels() -> None:
     """It had the labels of domains alone; a selector that names others closes no node."""
     text = b"".join(cluster_file(guarded())).decode()
-    older = text.replace('"annotations":{"gpu-topology.io/snapshot":"2"}', '"annotations":{}')
+    older = text.replace('"annotations":{"gpu-topology.io/snapshot":"3"}', '"annotations":{}')
     assert older != text
     content = parse(older)
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
@@ -358,3 +362,134 @@ metadata: {name: n01, labels: {block: b}}
     feed(again, content)
     asked = selecting(nodeSelector={"pool": "b"})
     assert {facts.name for facts in again.all_facts() if facts.is_open_to(asked)} == {"n01"}
+
+
+UNREADABLE = {
+    "a value": ({"min-gpu-memory": "lots"}, {}),
+    "a key": ({"linked": "yes"}, {}),
+    "a long value": ({"gpu-model": "H100*" * 1000}, {}),
+    "both of two": ({"same-gpu": "true", "spread-gpus": "true"}, {}),
+    "its group": ({"group": "g", "group-size": "many"}, {}),
+    "a count": ({}, {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1.5"}}}]}),
+}
+
+
+@pytest.mark.parametrize(("annotations", "spec"), UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("node", ["n", None])
+def test_a_pod_that_cannot_be_read_comes_back_as_one(
+    annotations: dict[str, str], spec: dict[str, object], node: str | None
+) -> None:
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    cluster.put_record(machine("l40s-4").topology("n"), Report())
+    manifest = pod(2, annotations, name="odd", uid="uid-odd", node=node)
+    manifest["spec"] |= spec
+    odd = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert odd is not None
+    assert isinstance(odd.request, Malformed)
+    cluster.put_pod(odd)
+    text = b"".join(cluster_file(cluster)).decode()
+    (read,) = parse(text).pods
+    assert read.request == odd.request
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, parse(text))
+    assert answers(again) == answers(cluster)
+    assert b"".join(cluster_file(again)).decode().splitlines()[1:] == text.splitlines()[1:]
+
+
+def test_a_pod_of_a_cluster_cannot_call_itself_unreadable() -> None:
+    """There the key is one that nobody knows, as any other of ours."""
+    manifest = msgspec.convert(pod(2, {"malformed": "because"}), Pod)
+    found = pod_record(manifest, MANAGED)
+    assert found is not None
+    assert isinstance(found.request, Malformed)
+    assert "unknown key" in found.request.reason
+
+
+BUDGETS = (
+    Budget("default", "all", (), 1),
+    Budget("default", "half", (Requirement("app", "NotIn", ("a", "b")),), 2, frozenset({"x", "y"})),
+    Budget("default", "nobody", None),
+    Budget("other", "some", (Requirement("app", "In", ("a",)), Requirement("tier", "Exists"))),
+)
+
+
+def crowded(budgets: tuple[Budget, ...] | None) -> Cluster:
+    """A node full of pods that a pod of higher priority waits for."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    topology = machine("l40s-4").topology("n")
+    kubelet = EmulatedKubelet(topology, random.Random(1))
+    for i in range(4):
+        known = record(f"p{i}", 1, node="n")
+        labels = (("app", "ab"[i % 2]),)
+        standing = replace(known.standing, labels=labels, controller="Job")
+        known = replace(known, standing=standing, phase="Running")
+        assert isinstance(known.request, GpuRequest)
+        kubelet.admit(known.uid, known.namespace, known.name, known.request)
+        cluster.put_pod(known)
+    cluster.put_record(topology, kubelet.report())
+    waits = record("waits", 3)
+    waits = replace(waits, standing=replace(waits.standing, priority=10), called_unschedulable=True)
+    waits = replace(waits, request=gpu_request(3))
+    cluster.put_pod(waits)
+    cluster.budgets = budgets
+    return cluster
+
+
+@pytest.mark.parametrize("budgets", [BUDGETS, BUDGETS[:1], BUDGETS[2:], ()])
+def test_a_file_has_the_budgets_and_the_same_plan(budgets: tuple[Budget, ...]) -> None:
+    cluster = crowded(budgets)
+    text = b"".join(cluster_file(cluster)).decode()
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    feed(again, parse(text))
+    assert again.budgets == budgets
+    plans = [unblocking_of(each, "default", "waits") for each in (cluster, again)]
+    assert plans[0] == plans[1]
+    assert plans[0] is not None
+    assert bool(plans[0]["plan"]) == (BUDGETS[0] not in budgets)
+
+
+def test_budgets_that_nobody_knows_are_left_out_and_said() -> None:
+    text = b"".join(cluster_file(crowded(None))).decode()
+    assert text.splitlines()[0].endswith("PodDisruptionBudgets are left out: they are not known.")
+    assert parse(text).budgets == ()
+
+
+def test_a_budget_is_read_as_people_write_it() -> None:
+    text = """
+kind: MachineGroup
+machine: l40s-4
+count: 1
+namePrefix: n
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: serve}
+spec: {minAvailable: 1, selector: {matchLabels: {app: serve}}}
+status: {disruptionsAllowed: 1}
+"""
+    budget = Budget("default", "serve", (Requirement("app", "In", ("serve",)),), 1)
+    assert parse(text).budgets == (budget,)
+    for wrong, words in (
+        ("disruptionsAllowed: one", "PodDisruptionBudget: Expected `int`"),
+        (f"disruptionsAllowed: 1}}\n---\n{text.split('---')[1]}#", "serve is described twice"),
+    ):
+        with pytest.raises(ClusterFileError, match=words):
+            parse(text.replace("disruptionsAllowed: 1", wrong))
+
+
+def test_what_kube_scheduler_gives_out_is_replayed() -> None:
+    """It counts by it how many siblings of a gang it sends to a node."""
+    cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+    for name, given in (("most", "3"), ("all", "4"), ("unsaid", None)):
+        cluster.put_record(machine("l40s-4").topology(name), Report())
+        offered = None if given is None else amounts_of({"nvidia.com/gpu": given, "cpu": "1500m"})
+        cluster.put_node(NodeName(name), advertises=True, allocatable=offered)
+    again = Cluster(lambda: 0.0, Settings(stale_after=None))
+    content = parse(b"".join(cluster_file(cluster)).decode())
+    feed(again, content)
+    for each in cluster.all_facts():
+        assert again.facts(each.name).allocatable == each.allocatable
+        assert again.facts(each.name).key("nvidia.com/gpu") == each.key("nvidia.com/gpu")
+    assert content.allocatable == {
+        NodeName(name): Allocatable(1500, 10**18, 10**6) for name in ("most", "all")
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
@@ -107,6 +107,25 @@ def test_an_instance_has_its_own_memory_and_product_and_its_gpus_place() -> None
     assert shape.products == ("a100-sxm4-40gb-mig-3g.20gb",)
     assert shape.memory == (gpu.mig_instances[0].memory,)
     assert (shape.numa, shape.nic) == ((gpu.numa_node,), (node.shape.nic[5],))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [lambda n: Constraints(min_gpu_memory=n), lambda n: Constraints(gpu_memory=n)],
+    ids=["min-gpu-memory", "gpu-memory"],
+)
+def test_compute_instances_share_the_memory_of_their_gpu_instance(
+    wanted: Callable[[Bytes], Constraints],
+) -> None:
+    """The driver shows each of them all of it; promised to each, it would be given out thrice."""
+    node = sliced(["1c.3g.20gb", "2c.3g.20gb"], gpus=[0])
+    (gpu, *_) = node.gpus
+    whole = gpu.mig_instances[0].memory
+    for slices in (1, 2):
+        resource, own = f"nvidia.com/mig-{slices}c.3g.20gb", Bytes(whole * slices // 3)
+        fits = judged(node, resource, 1, wanted(own))
+        assert fits.verdict is Verdict.GUARANTEED
+        assert judged(node, resource, 1, wanted(Bytes(own + 1))).verdict is Verdict.NEVER
 
 
 def test_instances_that_are_time_sliced_have_a_position_each() -> None:

@@ -1,0 +1,123 @@
+"""``kind: MachineGroup`` of a cluster file: so many equal nodes of a machine of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from scheduler_extender.files.allocatable import Allocatable, allocatable_of
+from topology.codec import Record, first_error
+from topology.core.devices import GpuResource, NodeName
+from topology.core.graph import NodeTopology, TopologyError
+from topology.core.report import Report
+from topology.machines import Machine, UnknownMachine, machine
+from topology.machines.mig import cut
+
+MAX_GROUPED = 200_000
+"""GPUs of all MachineGroups of a file together; a line each can ask for any number."""
+
+
+class _Mig(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    profiles: Annotated[list[Annotated[str, Field(max_length=32)]], Field(min_length=1)]
+    strategy: Literal["single", "mixed"] = "mixed"
+    gpus: list[int] | None = None
+
+
+class _Sharing(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    strategy: Literal["time-slicing", "mps"] = "time-slicing"
+    replicas: Annotated[int, Field(ge=2, le=128)]
+    resource: Literal["nvidia.com/gpu", "nvidia.com/gpu.shared"] = "nvidia.com/gpu"
+    policy: Literal["distributed", "packed"] = "distributed"
+    fail_requests_greater_than_one: bool | None = None
+
+    def of(self, node: NodeTopology) -> NodeTopology:
+        """The node with its GPUs shared so."""
+        refuses = self.fail_requests_greater_than_one
+        served = GpuResource(self.resource, self.strategy, self.replicas, refuses)
+        facts = replace(node.allocator, policy=self.policy)
+        return replace(node, resources=(served,), allocator=facts)
+
+
+class _MachineGroup(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+    kind: Literal["MachineGroup"]
+    api_version: Literal["gpu-topology.io/v1alpha1"] = "gpu-topology.io/v1alpha1"
+    machine: str
+    count: Annotated[int, Field(ge=1, le=100_000)]
+    name_prefix: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*)$", max_length=240)]
+    cpu: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
+    memory: Annotated[str | int, Field(union_mode="left_to_right")] | None = None
+    mig: _Mig | None = None
+    sharing: _Sharing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineGroup:
+    """What a MachineGroup stands for. ``has`` is what it says of CPU and memory, if anything."""
+
+    machine: Machine
+    prefix: str
+    names: tuple[NodeName, ...]
+    has: Allocatable | None
+    mig: _Mig | None = None
+    sharing: _Sharing | None = None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it has in all."""
+        return len(self.names) * self.machine.size
+
+    def records(self) -> Iterator[Record]:
+        """Its nodes, made one by one."""
+        for name in self.names:
+            yield Record(self._node(name), Report())
+
+    def _node(self, name: NodeName) -> NodeTopology:
+        """One node. Raises :class:`TopologyError`."""
+        node = self.machine.topology(name, group=self.prefix)
+        mig = self.mig
+        if self.sharing is not None:
+            return self.sharing.of(node)
+        if mig is None:
+            return node
+        return cut(node, mig.profiles, strategy=mig.strategy, gpus=mig.gpus)
+
+
+def read_group(item: Mapping[str, Any], room: int) -> MachineGroup:
+    """A group within bounds; ``room`` is how many GPUs are still allowed.
+
+    Raises :class:`ValueError`.
+    """
+    try:
+        group = _MachineGroup.model_validate(item)
+    except ValidationError as error:
+        raise ValueError(first_error(error)) from error
+    try:
+        kind = machine(group.machine)
+    except UnknownMachine as error:
+        raise ValueError(f"machine: {error}") from error
+    if group.count * kind.size > room:
+        raise ValueError(
+            f"count: {group.count:,} × {kind.size} GPUs are too many; MachineGroups may "
+            f"have {MAX_GROUPED:,} GPUs in all"
+        )
+    width = max(2, len(str(group.count - 1)))
+    prefix = group.name_prefix
+    names = tuple(NodeName(f"{prefix}{i:0{width}}") for i in range(group.count))
+    given = {"cpu": group.cpu, "memory": group.memory}
+    amounts = {k: v for k, v in given.items() if v is not None}
+    has = allocatable_of(amounts) if amounts else None
+    if group.mig and group.sharing:
+        raise ValueError("allowed is one of mig and sharing")
+    found = MachineGroup(kind, prefix, names, has, group.mig, group.sharing)
+    try:
+        next(found.records())
+    except TopologyError as error:
+        raise ValueError(str(error)) from error
+    return found
