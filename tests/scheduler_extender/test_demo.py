@@ -64,6 +64,8 @@ def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Pa
     named = asked(main, "waiting", "-A", "-o", "json", "--cluster", left)
     assert len(json.loads(named.stdout)["pods"]) == waits == 60 - placed > 0
     assert "nvlnk" in named.stdout
+    kinds = re.findall(r'"kind": ?"(\w+)", ?"controller"', left.read_text())
+    assert {"Job", "ReplicaSet"} <= set(kinds)
     cells = asked(main, "map", "-o", "wide", "--cluster", left).stdout
     kept, plain = (len(re.findall(rf"\b\d+{letter}\b", cells)) for letter in "KP")
     drawing = (tmp_path / PICTURE).read_text()

@@ -181,6 +181,19 @@ def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> N
     assert sum(n for _, n in outlook.reasons) + outlook.taken_by == 9
 
 
+def test_a_column_that_no_pod_fills_is_left_out() -> None:
+    assert "Since (UTC)" in page(small(), "waiting")
+    made = Building()
+    made.pod("bound", 1, made.node("l40s-4", "n"), running=False)
+    told = page(made, "waiting")
+    assert "team-a/bound" in told
+    assert "Since (UTC)" not in told
+
+
+def test_the_summary_counts_nodes_in_words() -> None:
+    assert "1 node: no usable record" in page(small(), "map")
+
+
 def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
     made = Building()
     full, half = made.node("a100-pcie-4-bridged", "full"), made.node("a100-pcie-4-bridged", "half")
