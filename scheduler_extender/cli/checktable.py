@@ -11,7 +11,7 @@ from rich.text import Text
 
 from scheduler_extender.explain import CLOSED
 from scheduler_extender.sharing import memory_in_use
-from scheduler_extender.terminal import ROOMY, fits, show
+from scheduler_extender.terminal import GAP, ROOMY, fits, show
 from scheduler_extender.why.rows import Row
 from scheduler_extender.wording import sets_text, verdict_text
 
@@ -19,12 +19,15 @@ SHOWN_NODES = 200
 KEYS = 3
 """Columns that every part of a table would have to repeat: node, verdict and score."""
 
+REMARKS = 30
+"""Terminal columns that the remarks get before sets of GPUs are kept whole."""
+
 
 def draw(console: Console, rows: Sequence[Row]) -> None:
     """The answers for a terminal: passing nodes first, best score first, at most SHOWN_NODES. A
     table, or a paragraph for each node where there is no room for one."""
     shown = sorted(rows, key=_order)[:SHOWN_NODES]
-    table = _table(shown)
+    table = _table(shown, console.width)
     if console.width >= ROOMY and fits(console, table, KEYS):
         show(console, table, KEYS)
     else:
@@ -38,12 +41,16 @@ def _order(row: Row) -> tuple[bool, int, str]:
     return (not row.answer.may_come, -(row.answer.score or 0), row.answer.node)
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[Row], width: int) -> Table:
+    """``width`` is the terminal's: where it has room, sets of GPUs are not wrapped."""
+    keys = [(row.answer.node, _verdict(row).plain, "score") for row in rows]
+    sets = max((len(sets_text(row.outcomes)) for row in rows), default=0)
+    taken = sum(max(map(len, column)) + GAP for column in zip(*keys, strict=True)) + sets + GAP
     found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     found.add_column("node", overflow="fold")
     found.add_column("verdict", no_wrap=True)
     found.add_column("score", justify="right", no_wrap=True)
-    found.add_column("may hand out", overflow="fold")
+    found.add_column("may hand out", overflow="fold", no_wrap=width - taken >= REMARKS)
     found.add_column("why not, and what to beware of", overflow="fold")
     for row in rows:
         found.add_row(

@@ -14,7 +14,7 @@ from scheduler_extender.files.clusterfile import ClusterFileError
 
 def demo(
     out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Folder for the picture of the cluster.")
+        Path, typer.Option(metavar="FOLDER", help="Folder for the pictures and the cluster file.")
     ] = Path("out"),
     pods: Annotated[
         int, typer.Option(metavar="COUNT", help="How many pods to place.", min=1, max=5000)
@@ -42,16 +42,16 @@ def demo(
     The cluster has 64 nodes. The extender is the real one, over HTTP; the kubelets are emulated.
     The same pods are placed without it, too, as kube-scheduler alone does.
     """
-    from scheduler_extender.demo import PICTURE, STOCK_PICTURE, run_demo, serve_demo
+    from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, serve_demo
     from scheduler_extender.http.servers import PortError
 
     if serve:
         two_ports(port, admin_port)
     else:
         folder("--out", out)
-        for picture in (out / PICTURE, out / STOCK_PICTURE):
-            if picture.is_dir():
-                raise BadInputError(f"--out: {picture}: Is a directory")
+        for made in (out / PICTURE, out / STOCK_PICTURE, out / CLUSTER_FILE):
+            if made.is_dir():
+                raise BadInputError(f"--out: {made}: Is a directory")
     try:
         if serve:
             code = serve_demo(standard_output(), cluster, port, admin_port)

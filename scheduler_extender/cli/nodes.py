@@ -56,10 +56,11 @@ def nodes(
 ) -> None:
     """List the nodes with GPUs, and what they can still promise.
 
-    Stranded is a free GPU without an NVLink to another free one. Pairs, quads and whole are how
-    many pods the node can still be promised to that ask for two or four GPUs that NVLinks join, or
-    for all GPUs: each alone. The command needs the rights to list nodes, pods and gputopologies,
-    and says what it may not see. Exits with 1 if no node has GPUs.
+    Stranded is a free GPU without an NVLink to another free one. Pairs, quads and whole say how
+    many more pods the node can promise GPUs: pods that ask for two or four GPUs joined by NVLink,
+    or for all GPUs of the node. Each number is for that kind alone. The command needs the rights to
+    list nodes, pods and gputopologies, and says what it may not see. Exits with 1 if no node has
+    GPUs.
     """
     form = form_of(output)
     extender = extender_of(

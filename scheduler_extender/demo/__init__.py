@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from scheduler_extender.demo.scheduler import Outcome, Scheduler
 from scheduler_extender.demo.stock import StockScheduler
 from scheduler_extender.demo.tables import Play
 from scheduler_extender.files.clusterfile import ClusterFile, load
+from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.http.servers import Servers
 from scheduler_extender.serving import file_service, in_thread
@@ -33,6 +36,7 @@ from topology.core.devices import PodUid
 FLEET = Path(__file__).with_name("fleet.yaml")
 PICTURE = "cluster.svg"
 STOCK_PICTURE = "stock.svg"
+CLUSTER_FILE = "cluster.yaml"
 LEGEND = (
     "The kubelets here choose GPUs as NVIDIA's plugin does, ties at random. Stock is "
     "kube-scheduler without an extender: it counts GPUs, and pods have node selectors for model "
@@ -54,6 +58,7 @@ def run_demo(
     content = load(source)
     play = _played(console, content, source.name, workload.pods(count, seed), seed)
     drawings = _drawn(out, play)
+    (out / CLUSTER_FILE).write_bytes(play.after)
     if each:
         show(console, tables.each_pod(play.outcomes))
         console.print()
@@ -65,6 +70,7 @@ def run_demo(
         console.print()
     console.print(tables.summary(play, drawings))
     console.print(LEGEND, style="dim")
+    console.print(how_to_look(out / CLUSTER_FILE), markup=False, highlight=False, soft_wrap=True)
     return 1 if any(outcome.broken for outcome in play.outcomes) else 0
 
 
@@ -95,16 +101,26 @@ def _played(
                 outcomes.append(scheduler.schedule(pod))
                 placed = sum(o.node is not None for o in outcomes)
                 progress.update(task, advance=1, placed=placed, waiting=len(outcomes) - placed)
+        waiting = [pod for pod, o in zip(pods, outcomes, strict=True) if o.node is None]
+        after = b"".join([*cluster_file(service.cluster), *map(_document, waiting)])
     again = Kubelets(nodes, seed)
     stock = StockScheduler(again, seed)
-    return Play(outcomes, [stock.schedule(pod) for pod in pods], kubelets, again, scheduler.spent)
+    stocked = [stock.schedule(pod) for pod in pods]
+    return Play(outcomes, stocked, kubelets, again, scheduler.spent, after)
+
+
+def _document(manifest: dict[str, Any]) -> bytes:
+    """A pod in a cluster file. The extender was asked about it, and does not keep who waits."""
+    return f"---\n{json.dumps(manifest)}\n".encode()
 
 
 def _drawn(out: Path, play: Play) -> tuple[Path, Path]:
     """The two plays as pictures: where they are."""
     nodes, pods = list(play.kubelets.nodes.values()), len(play.outcomes)
-    ours = {o.pod: standing(required=o.promised, met=o.met) for o in play.outcomes}
-    theirs = {o.pod: standing(required=o.required, met=not o.wrong) for o in play.stock}
+    ours = {o.pod: standing(plain=o.plain, required=o.promised, met=o.met) for o in play.outcomes}
+    theirs = {
+        o.pod: standing(plain=o.plain, required=o.required, met=o.met is True) for o in play.stock
+    }
     placed = sum(o.node is not None for o in play.outcomes)
     wrong = sum(o.wrong for o in play.stock)
     there = sum(o.node is not None for o in play.stock)
@@ -142,6 +158,17 @@ def serve_demo(console: Console, cluster: Path | None, port: int, admin_port: in
     return 0
 
 
+def how_to_look(file: Path) -> str:
+    """What `make run` prints last: commands over the cluster that it has left."""
+    command, cluster = ".venv/bin/gpu-topology", f"--cluster {shlex.quote(str(file))}"
+    return f"""
+To look around in this cluster, on the terminal:
+  {command} map {cluster}
+  {command} waiting -A {cluster}
+and in the browser, at http://localhost:8889/map:
+  {command} extender {cluster}"""
+
+
 def how_to_call(url: str, admin: str, content: ClusterFile) -> str:
     """What `make serve` prints: a request to try, and how to plug it into a kube-scheduler."""
     names = [record.topology.name for record in content.records]
@@ -158,6 +185,7 @@ def how_to_call(url: str, admin: str, content: ClusterFile) -> str:
 
   curl -s {admin}/v1/nodes/{first}        what is known of a node
   {admin}/map        every GPU, for your browser
+  .venv/bin/gpu-topology nodes --admin {admin}        the same as a table
 
 To plug it into a kube-scheduler, start that with --config and
 

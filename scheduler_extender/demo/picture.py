@@ -38,11 +38,14 @@ class Standing(Enum):
     """It needs other GPUs."""
 
 
-def standing(*, required: bool, met: bool) -> Standing:
-    """How a pod stands that has ``required`` constraints, or has none, and got what it asks."""
-    if not required:
+def standing(*, plain: bool, required: bool, met: bool) -> Standing:
+    """How a pod stands that asks for nothing but GPUs (``plain``), or whose constraints are
+    ``required`` or only preferred, and got what it asks (``met``). The map judges alike."""
+    if plain:
         return Standing.PLAIN
-    return Standing.KEPT if met else Standing.WRONG
+    if met:
+        return Standing.KEPT
+    return Standing.WRONG if required else Standing.PLAIN
 
 
 def picture(

@@ -29,8 +29,8 @@ class Outcome:
     """What became of one pod.
 
     ``got`` and ``possible`` are driver indices; ``promised`` says whether the pod was placed on a
-    promise, and ``met`` whether what it got is what it asks. ``reasons`` counts refusals over
-    nodes.
+    promise, ``plain`` whether any GPUs will do, and ``met`` whether what it got is what it asks.
+    ``reasons`` counts refusals over nodes.
     """
 
     pod: str
@@ -42,6 +42,7 @@ class Outcome:
     promised: bool = False
     met: bool = False
     reasons: tuple[tuple[str, int], ...] = ()
+    plain: bool = True
 
     @property
     def broken(self) -> bool:
@@ -131,6 +132,7 @@ class Scheduler:
             tuple(tuple(found) for found in placement["sets"]),
             request.required,
             met(topology, request, taken),
+            plain=request.plain,
         )
 
     def _post(self, verb: str, body: dict[str, Any]) -> Any:

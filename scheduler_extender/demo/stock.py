@@ -29,14 +29,16 @@ from topology.core.requests import Constraints, GpuRequest
 class StockOutcome:
     """What became of one pod: its node, None where it waits.
 
-    ``required`` says whether it needs more than a count of GPUs, and ``met`` whether those that it
-    got are what it asks; None where nobody can tell what that is.
+    ``plain`` says whether any GPUs will do, ``required`` whether it needs more than a count of
+    them, and ``met`` whether those that it got are what it asks; None where nobody can tell what
+    that is.
     """
 
     pod: str
     node: str | None = None
     required: bool = False
     met: bool | None = None
+    plain: bool = True
 
     @property
     def wrong(self) -> bool:
@@ -70,7 +72,7 @@ class StockScheduler:
         node = min(nodes, key=self._order)
         taken = self._kubelets.admit(node, pod, request)
         answer = met(self._kubelets.nodes[node], request, taken) if understood else None
-        return StockOutcome(name, node, request.required, answer)
+        return StockOutcome(name, node, request.required, answer, request.plain)
 
     def _order(self, node: NodeName) -> tuple[int, float]:
         return len(self._kubelets.holders[node]), self._rng.random()

@@ -21,13 +21,15 @@ SHOWN_SETS = 3
 @dataclass(frozen=True, slots=True)
 class Play:
     """The same pods placed twice, ``outcomes[i]`` and ``stock[i]`` one pod's, and the kubelets of
-    each play. ``spent`` has the seconds that the extender took for each answer, by verb."""
+    each play. ``spent`` has the seconds that the extender took for each answer, by verb, ``after``
+    the cluster file of what it leaves, with the pods that wait."""
 
     outcomes: Sequence[Outcome]
     stock: Sequence[StockOutcome]
     kubelets: Kubelets
     stock_kubelets: Kubelets
     spent: Mapping[str, Sequence[float]]
+    after: bytes
 
 
 def by_request(play: Play) -> Table:

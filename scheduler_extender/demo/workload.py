@@ -24,6 +24,9 @@ KINDS: tuple[tuple[int, str, int, dict[str, str]], ...] = (
     (1, "sixteen", 16, {"link": "nvlink"}),
     (1, "typo", 2, {"link": "nvlnk"}),
 )
+BY_HAND = frozenset({"notebook"})
+"""Kinds whose pods nobody makes anew. The others are of a Job or a ReplicaSet, so that
+``unblock`` may move them."""
 
 
 def pods(count: int, seed: int) -> list[dict[str, Any]]:
@@ -45,6 +48,7 @@ def _pod(number: int, name: str, gpus: int, annotations: dict[str, str]) -> dict
             "namespace": "demo",
             "uid": f"00000000-0000-4000-8000-{number:012}",
             "annotations": {PREFIX + key: value for key, value in annotations.items()},
+            **({} if name in BY_HAND else {"ownerReferences": [_owner(name)]}),
         },
         "spec": {
             "containers": [
@@ -57,3 +61,9 @@ def _pod(number: int, name: str, gpus: int, annotations: dict[str, str]) -> dict
         },
         "status": {"phase": "Pending"},
     }
+
+
+def _owner(name: str) -> dict[str, Any]:
+    serving = name.startswith("infer")
+    api, kind = ("apps/v1", "ReplicaSet") if serving else ("batch/v1", "Job")
+    return {"apiVersion": api, "kind": kind, "name": name, "uid": name, "controller": True}

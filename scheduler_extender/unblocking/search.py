@@ -188,8 +188,9 @@ class _Search:
             why = "no node that it may go to has GPUs that can ever keep what it asks for"
         else:
             why = (
-                f"no {MAX_VICTIMS} pods or fewer of one node make a guaranteed place that have "
-                "places elsewhere, or a lower priority, and no budget against it"
+                f"no node gets a guaranteed place for it by the end of {MAX_VICTIMS} pods or fewer "
+                "that may be evicted: pods of a lower priority, or pods with a controller and a "
+                "guaranteed place elsewhere, and no budget forbids it"
             )
         return Advice(reason=why, whole=whole)
 

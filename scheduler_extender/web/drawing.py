@@ -71,7 +71,7 @@ def tile(node: NodeState) -> Markup:
             if scale is SMALL:
                 text = str(gpu.index)
                 parts.append(
-                    _TEXT.format(x=spot[0], y=spot[1] + 3.2, css=state.use.value, text=text)
+                    _TEXT.format(x=spot[0], y=spot[1] + 3.2, css=_ground(state).value, text=text)
                 )
     else:
         x, y = scale.centre
@@ -91,7 +91,7 @@ def whole(node: NodeState) -> Markup:
     for spot, gpu, state in zip(spots, topology.gpus, node.gpus, strict=True):
         numa = "" if gpu.numa_node is None else f", NUMA node {gpu.numa_node}"
         tip = _TIP.format(f"GPU {gpu.index}{numa}: {gpu_in_words(state)}")
-        mark = _TEXT.format(x=spot[0], y=spot[1] + 6, css=state.use.value, text=str(gpu.index))
+        mark = _TEXT.format(x=spot[0], y=spot[1] + 6, css=_ground(state).value, text=str(gpu.index))
         inside = Markup("").join([tip, *_gpu(spot, state, dot), mark])
         parts.append(Markup('<g class="gpu">{}</g>').format(inside))
     parts += _numa_labels(topology, spots, scale)
@@ -133,6 +133,11 @@ def _spots(n: int, scale: _Scale, wide: float) -> list[Spot]:
     turn = math.pi / max(1, n)
     angles = [2 * math.pi * p / max(1, n) - math.pi / 2 + turn for p in range(n)]
     return [(cx + wide * scale.ring * math.cos(a), cy + scale.ring * math.sin(a)) for a in angles]
+
+
+def _ground(state: GpuState) -> Use:
+    """What the number of a GPU stands on: a GPU of which a part is held is hollow."""
+    return Use.FREE if state.partly and state.use is not Use.SICK else state.use
 
 
 def _gpu(spot: Spot, state: GpuState, dot: float) -> Iterator[Markup]:

@@ -111,7 +111,7 @@ def queues(cluster: Cluster, view: View) -> tuple[list[Queue], int]:
         first = pods[0]
         if isinstance(first.request, Malformed):
             reason = first.request.reason
-            found.append(Queue(names, "its annotations cannot be read", None, reason))
+            found.append(Queue(names, "Annotations that cannot be read", None, reason))
         elif asked >= ASKED:
             found.append(Queue(names, asked_text(first), None, "not asked for this page"))
         else:

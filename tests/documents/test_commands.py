@@ -42,8 +42,10 @@ esac
 @pytest.mark.parametrize("page", BY_PAGE)
 def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
     here = checkout(tmp_path)
-    # What a reader has already: a snapshot, jobs, and the text of a machine.
+    # What a reader has already: a snapshot, the cluster of `make run`, jobs, a machine's text.
     shutil.copy(ROOT / "examples" / "clusters" / "mixed.yaml", here / "now.yaml")
+    (here / "out").mkdir(exist_ok=True)
+    shutil.copy(ROOT / "examples" / "clusters" / "where.yaml", here / "out" / "cluster.yaml")
     shutil.copy(ROOT / "examples" / "simulation" / "jobs.jsonl", here / "week.jsonl")
     (here / "node.txt").write_text(NODE + MATRIX)
     programs = tools(tmp_path / "bin", **{"nvidia-smi": NVIDIA_SMI})

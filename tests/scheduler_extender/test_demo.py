@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -15,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from scheduler_extender.cli.commands import main
-from scheduler_extender.demo import PICTURE, STOCK_PICTURE, run_demo, workload
+from scheduler_extender.demo import CLUSTER_FILE, PICTURE, STOCK_PICTURE, run_demo, workload
 from scheduler_extender.demo.kubelet import Kubelets
-from scheduler_extender.demo.picture import Standing
+from scheduler_extender.demo.picture import Standing, standing
 from scheduler_extender.demo.stock import StockScheduler
 from tests.commands import ROOT, Done, asked
 from tests.programs import started
@@ -34,6 +35,11 @@ def circles(drawing: str, standing: Standing) -> int:
     return len(re.findall(rf'<circle [^>]*(?:fill|stroke)="{standing.value}"', drawing)) - 1
 
 
+def whole(drawing: str, standing: Standing) -> int:
+    """The same without the slices of shared GPUs."""
+    return len(re.findall(rf'<circle [^>]*fill="{standing.value}"', drawing)) - 1
+
+
 def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: Path) -> None:
     done = run("--pods", "60", "--seed", "7", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -48,6 +54,37 @@ def test_every_promise_is_kept_and_the_stock_scheduler_stands_beside(tmp_path: P
     assert circles(drawing, Standing.KEPT) > 20
     assert circles(drawing, Standing.WRONG) == 0
     assert circles(stock.read_text(), Standing.WRONG) > 0
+
+
+def test_the_cluster_that_it_leaves_is_there_for_the_other_commands(tmp_path: Path) -> None:
+    done = run("--pods", "60", "--seed", "7", "--out", tmp_path)
+    placed, waits = map(int, re.findall(r"(\d+) placed, (\d+) waiting", done.stdout)[-1])
+    left = tmp_path / CLUSTER_FILE
+    assert f"map --cluster {left}" in done.stdout
+    named = asked(main, "waiting", "-A", "-o", "json", "--cluster", left)
+    assert len(json.loads(named.stdout)["pods"]) == waits == 60 - placed > 0
+    assert "nvlnk" in named.stdout
+    kinds = re.findall(r'"kind": ?"(\w+)", ?"controller"', left.read_text())
+    assert {"Job", "ReplicaSet"} <= set(kinds)
+    cells = asked(main, "map", "-o", "wide", "--cluster", left).stdout
+    kept, plain = (len(re.findall(rf"\b\d+{letter}\b", cells)) for letter in "KP")
+    drawing = (tmp_path / PICTURE).read_text()
+    assert kept == whole(drawing, Standing.KEPT) > 0
+    assert plain == whole(drawing, Standing.PLAIN) > 0
+
+
+@pytest.mark.parametrize(
+    ("plain", "required", "met", "found"),
+    [
+        pytest.param(True, False, True, Standing.PLAIN, id="any GPU will do"),
+        pytest.param(False, True, True, Standing.KEPT, id="it has what it needs"),
+        pytest.param(False, True, False, Standing.WRONG, id="it needs others"),
+        pytest.param(False, False, True, Standing.KEPT, id="its wish is met"),
+        pytest.param(False, False, False, Standing.PLAIN, id="its wish is not met"),
+    ],
+)
+def test_how_a_pod_stands(plain: bool, required: bool, met: bool, found: Standing) -> None:
+    assert standing(plain=plain, required=required, met=met) is found
 
 
 def test_each_pod_is_listed_where_asked_for(tmp_path: Path) -> None:

@@ -153,6 +153,13 @@ def test_a_narrow_terminal_gets_a_paragraph_for_each_node(
     assert set(narrow.replace(",", "").split()) <= set(wide.replace(",", "").split())
 
 
+def test_sets_of_gpus_are_not_wrapped_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    sample = "manifests/samples/shared-memory.yaml"
+    lines = check(sample, "examples/clusters/shared.yaml").stdout.splitlines()
+    assert sum("0 | 1 | 2 | 3" in line for line in lines) == 4
+
+
 def test_it_is_as_wide_as_columns_says_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     program = Path(sys.executable).with_name("gpu-topology")

@@ -6,12 +6,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from scheduler_extender.state.capacity import Capacities, Capacity
+from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.glance import ALONE, Filters, glance
 from scheduler_extender.web.nodes import Flag, NodeState, Use, node_state
 from scheduler_extender.web.pages import WHAT_IF_SECONDS, Pages
@@ -179,6 +181,30 @@ def test_waiting_pods_that_ask_the_same_stand_together_with_their_reasons() -> N
     outlook = found[0].outlook
     assert outlook is not None
     assert sum(n for _, n in outlook.reasons) + outlook.taken_by == 9
+
+
+@pytest.mark.parametrize("draw", [tile, whole])
+def test_the_number_of_a_gpu_that_is_held_in_part_can_be_read(draw: Callable[..., str]) -> None:
+    node = state(small(), "bridge-01")
+    held = next(gpu for gpu in node.gpus if gpu.use is Use.PLAIN)
+    texts = [
+        Tags(draw(replace(node, gpus=(replace(held, held=n, devices=4),) * 4))).seen for n in (1, 4)
+    ]
+    seen = [{of["class"] for tag, of in tags if tag == "text"} - {"numa"} for tags in texts]
+    assert seen == [{"free"}, {"plain"}]
+
+
+def test_a_column_that_no_pod_fills_is_left_out() -> None:
+    assert "Since (UTC)" in page(small(), "waiting")
+    made = Building()
+    made.pod("bound", 1, made.node("l40s-4", "n"), running=False)
+    told = page(made, "waiting")
+    assert "team-a/bound" in told
+    assert "Since (UTC)" not in told
+
+
+def test_the_summary_counts_nodes_in_words() -> None:
+    assert "1 node: no usable record" in page(small(), "map")
 
 
 def test_the_nearest_misses_are_those_of_why_with_who_is_in_the_way() -> None:
