@@ -85,7 +85,7 @@ def _why_not_scheduled(pod: PodRecord) -> str:
     if pod.deleting:
         return "it is being deleted"
     if pod.gated:
-        return "it has scheduling gates, and kube-scheduler does not look at it before they are gone"
+        return "it has scheduling gates; until they are gone kube-scheduler does not look at it"
     return ""
 
 
