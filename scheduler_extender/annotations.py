@@ -53,6 +53,7 @@ MAX_VALUE = 1024
 """Characters of an annotation of ours."""
 MAX_MODELS = 32
 """Different globs of gpu-model."""
+MODELS = "allowed are product names or globs, comma-separated, such as A100*"
 BYTES = "allowed are quantities of bytes above 0, such as 40Gi"
 
 
@@ -200,7 +201,7 @@ def _bounded(text: str) -> str:
 def _one_of(words: Mapping[str, Any]) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         word = text.lower()
-        if word not in words:
+        if not text.isascii() or word not in words:
             raise BadValueError(f"allowed are {', '.join(words)}")
         return words[word]
 
@@ -230,9 +231,11 @@ def _memory(text: str) -> Bytes:
 
 
 def _models(text: str) -> tuple[str, ...]:
+    if not "".join(text.split()).isascii():  # K of kelvin folds to a letter of ASCII
+        raise BadValueError(MODELS)
     globs = [canonical_product(glob) for glob in text.split(",")]
     if not all(re.fullmatch(r"[a-z0-9*?.()+/-]{1,64}", glob) for glob in globs):
-        raise BadValueError("allowed are product names or globs, comma-separated, such as A100*")
+        raise BadValueError(MODELS)
     # Every product here is NVIDIA's: "NVIDIA*" asks for nothing more. Nor do two stars.
     globs = [re.sub(r"^(nvidia|nvidia-tesla)\*", "*", glob) for glob in globs]
     found = tuple(sorted({re.sub(r"\*+", "*", glob) for glob in globs}))

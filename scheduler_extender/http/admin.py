@@ -182,7 +182,7 @@ def _group(cluster: Cluster, membership: Membership) -> dict[str, Any]:
         "gang": membership.gang,
         "size": membership.size,
         "domain": membership.domain,
-        "come": look.standing.have_come,
+        "come": look.standing.have_come(membership.size),
         "nodes": dict(look.standing.living),
         "domains": dict(by_domain(look.standing, look.domains)) if membership.domain else {},
     }

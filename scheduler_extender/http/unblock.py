@@ -35,6 +35,10 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
     found |= {"takes": None, "plan": None, "whole": True, "reserved": None}
     if pod.node is not None:
         return {**found, "text": [f"{namespace}/{name} is on {pod.node}"]}
+    unscheduled = _why_not_scheduled(pod)
+    if unscheduled:
+        why = f"nobody is worth evicting for {namespace}/{name}: {unscheduled}"
+        return {**found, "text": [why]}
     if seen.blind:
         return {**found, "text": [BLIND]}
     until = cluster.clock() + UNBLOCK_SECONDS
@@ -71,6 +75,18 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         "whole": advice.whole,
         "text": advice.lines(pod),
     }
+
+
+def _why_not_scheduled(pod: PodRecord) -> str:
+    """Why kube-scheduler does not look at a pod, so that no eviction helps it; empty where it
+    does."""
+    if pod.ended:
+        return "it has ended"
+    if pod.deleting:
+        return "it is being deleted"
+    if pod.gated:
+        return "it has scheduling gates; until they are gone kube-scheduler does not look at it"
+    return ""
 
 
 def _late(cluster: Cluster, until: float) -> bool:

@@ -17,6 +17,8 @@ class ContradictionError(ValueError):
 def check_devices(topology: NodeTopology, report: Report, served: GpuResource) -> None:
     """Raise :class:`ContradictionError` where a report names devices that the node does not serve
     as ``served``."""
+    if served.replicas > 1:
+        _check_shares(topology, report, served)
     if served.strategy == MIG:
         _check_instances(topology, report, served)
     elif served.strategy == "none" and served.replicas == 1:
@@ -38,6 +40,26 @@ def _check_instances(topology: NodeTopology, report: Report, served: GpuResource
             raise ContradictionError(
                 f"status.allocatable: {device} is not among the MIG instances of the node's devices"
             )
+
+
+def _check_shares(topology: NodeTopology, report: Report, served: GpuResource) -> None:
+    """No pod holds a GPU or a MIG instance from before it was shared as it is now.
+
+    A pod keeps its device when the plugin is started with another configuration. The kubelet does
+    not know that device any more, and hands out every share beside it: it counts nowhere, and what
+    it may use of the memory is not known.
+    """
+    parts = instance_ids(topology) if served.strategy == MIG else topology.bit_of_uuid.keys()
+    for allocation in report.allocations:
+        for device in allocation.device_ids:
+            base, _, share = device.partition("::")
+            if base not in parts or device in (report.allocatable or ()):
+                continue
+            if not share.isdecimal() or int(share) >= served.replicas:
+                raise ContradictionError(
+                    f"status.allocations: {device} is none of the {served.replicas} shares of its "
+                    "GPU: a pod holds it from before the device plugin's configuration was changed"
+                )
 
 
 def _check_whole(topology: NodeTopology, report: Report) -> None:

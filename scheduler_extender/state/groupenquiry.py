@@ -281,7 +281,8 @@ class _Gatherer:
 
     def _needed(self) -> int:
         """How many members need a place, this one among them."""
-        to_come = (self._member.membership.size or 1) - self._look.standing.have_come
+        size = self._member.membership.size
+        to_come = (size or 1) - self._look.standing.have_come(size)
         return 1 if self._alone else max(1, to_come)
 
     def _scattered(self) -> int:

@@ -69,7 +69,7 @@ class GroupStanding:
     """A group at one moment.
 
     ``living`` are its living members by node, ``succeeded`` how many have succeeded. ``says`` is
-    what its members say of size and domain, None where nobody has a place yet or they differ; then
+    what the living ones say of size and domain, None where nobody lives or they differ; then
     ``differ``. ``request`` is what the first of them asks for.
     """
 
@@ -80,16 +80,20 @@ class GroupStanding:
     differ: bool = False
     request: GpuRequest | None = None
 
-    @property
-    def have_come(self) -> int:
-        """Members that have or had a place."""
-        return sum(self.living.values()) + self.succeeded
+    def have_come(self, size: int | None) -> int:
+        """Members that have or had a place, of a group of this size.
+
+        As many as a whole group has, all of them succeeded, are of an earlier run whose pods are
+        still there: nobody of this run.
+        """
+        succeeded = self.succeeded % size if size else self.succeeded
+        return sum(self.living.values()) + succeeded
 
     @property
     def to_come(self) -> int:
         """Members that have none yet, as far as the group says how many there are."""
         size = self.says[0] if self.says is not None else None
-        return 0 if size is None else max(0, size - self.have_come)
+        return 0 if size is None else max(0, size - self.have_come(size))
 
     @property
     def waits(self) -> bool:
@@ -329,9 +333,8 @@ def _standing(group: Group, members: Iterable[PodRecord]) -> GroupStanding:
     for pod in members:
         if lives(pod) and pod.node is not None:
             living[pod.node] += 1
-        elif pod.phase == "Succeeded":
-            succeeded += 1
         else:
+            succeeded += pod.phase == "Succeeded"
             continue
         if pod.membership is not None:
             said.add((pod.membership.size, pod.membership.domain))

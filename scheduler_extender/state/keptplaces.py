@@ -32,6 +32,11 @@ class _Kept:
         return self.reserved.until, self.pod.uid
 
 
+def _is_not_scheduled(pod: PodRecord) -> bool:
+    """Whether kube-scheduler does not look at a pod: nobody is kept off a node for it."""
+    return pod.ended or pod.deleting or pod.gated
+
+
 class KeptPlaces:
     """Who has a place kept, by UID. Times are in seconds of the cluster's clock."""
 
@@ -39,6 +44,8 @@ class KeptPlaces:
         self._wanted: dict[PodUid, _Kept] = {}
         self._in_order: list[_Order] = []
         self._ends: list[tuple[float, PodUid]] = []
+        self._spent: dict[PodUid, Reserved] = {}
+        """What was kept up to its end and is still written on the pod: it is not kept again."""
 
     def __len__(self) -> int:
         return min(MOST, len(self._wanted))
@@ -49,15 +56,18 @@ class KeptPlaces:
         ``today`` is the time of day in seconds since 1970.
         """
         wanted = pod.reserved
-        if wanted is None or pod.node is not None or pod.ended or pod.deleting:
+        if wanted is None or pod.node is not None or _is_not_scheduled(pod):
             return self.drop(pod.uid)
+        if self._spent.get(pod.uid) == wanted:
+            return set()
         known = self._wanted.get(pod.uid)
         if known is not None and known.reserved == wanted:
             deadline = known.deadline
         else:
             deadline = now + min(wanted.until - today, MAX_SECONDS)
         if deadline <= now:
-            return self.drop(pod.uid)
+            return self._end(pod.uid, wanted)
+        self._spent.pop(pod.uid, None)
         before = self._nodes()
         self._put_out(pod.uid)
         found = self._wanted[pod.uid] = _Kept(pod, wanted, deadline)
@@ -68,6 +78,7 @@ class KeptPlaces:
 
     def drop(self, uid: PodUid) -> set[NodeName]:
         """Keep no place for a pod any more; the nodes as :meth:`take` gives them."""
+        self._spent.pop(uid, None)
         if uid not in self._wanted:
             return set()
         before = self._nodes()
@@ -80,7 +91,13 @@ class KeptPlaces:
             deadline, uid = heappop(self._ends)
             known = self._wanted.get(uid)
             if known is not None and known.deadline == deadline:
-                yield from self.drop(uid)
+                yield from self._end(uid, known.reserved)
+
+    def _end(self, uid: PodUid, reserved: Reserved) -> set[NodeName]:
+        """The time of a place is up."""
+        changed = self.drop(uid)
+        self._spent[uid] = reserved
+        return changed
 
     def on(self, node: NodeName) -> PodRecord | None:
         """The pod for which a place is kept on a node."""

@@ -72,7 +72,8 @@ def _siblings(cluster: Cluster, uid: PodUid, membership: Membership, others: int
     """The siblings that ask the same, as far as nobody knows better."""
     if membership.size is None or not membership.siblings_counted:
         return ALL_SIBLINGS
-    left = membership.size - cluster.standing(membership, uid).have_come - 1 - others
+    come = cluster.standing(membership, uid).have_come(membership.size)
+    left = membership.size - come - 1 - others
     return _counted(max(0, left))
 
 

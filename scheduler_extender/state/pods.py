@@ -49,7 +49,7 @@ class PodRecord:
     is what it says of its group, None where it is in none or that cannot be read. ``standing`` is
     what evictions go by, and ``reserved`` the place that is kept for it while it waits. ``placed``
     is when we decided to bind it, in seconds since 1970, as the bind has written it; None where
-    nobody told us.
+    nobody told us. ``gated`` says that it has scheduling gates: kube-scheduler does not look at it.
     """
 
     uid: PodUid
@@ -69,6 +69,7 @@ class PodRecord:
     standing: Standing = BARE
     reserved: Reserved | None = None
     placed: float | None = None
+    gated: bool = False
 
     @property
     def ended(self) -> bool:
@@ -134,6 +135,7 @@ def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> 
         standing=standing_of(pod, managed),
         reserved=reserved_of(pod),
         placed=None if placement is None else seconds_of(placement.time),
+        gated=bool(pod.spec.scheduling_gates),
     )
 
 
@@ -238,6 +240,8 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         annotations[PLACEMENT] = json.dumps(_written_placement(pod))
     if pod.node is not None:
         spec["nodeName"] = pod.node
+    if pod.gated:
+        spec["schedulingGates"] = [{"name": "gpu-topology.io/held-back"}]
     if pod.reserved is not None:
         kept = pod.reserved
         annotations[KEPT_PLACE] = value_of(pod.uid, kept.node, kept.until, kept.victims)

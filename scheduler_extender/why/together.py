@@ -187,7 +187,8 @@ def _whole(
     assert first.membership is not None  # noqa: S101 (the caller looked)
     look = cluster.look_at_group(first.membership)
     wants = Counter(each.pods[0] for each in judged for pod in each.pods if id(pod) not in come)
-    missing = (first.membership.size or 0) - look.standing.have_come - wants.total()
+    size = first.membership.size
+    missing = (size or 0) - look.standing.have_come(size) - wants.total()
     wants[first] += max(0, missing)
     open_to = {each.pods[0]: {a.node for a in each.answers if a.may_come} for each in judged}
     somewhere = set().union(*open_to.values())

@@ -70,6 +70,8 @@ GOOD = [
     *[("gpu-model", v) for v in ("A100*", "NVIDIA A100*, H100", "tesla_v100?")],
     # As the block scalars of YAML end, and fold.
     *[("gpu-model", v) for v in ("A100*\n", "A100*,\n  H100\n", "A100\tSXM4*")],
+    # White space as it comes out of documents that people copy from.
+    *[("gpu-model", "NVIDIA\u00a0A100*"), ("gpu-model", "A100*,\u2003H100"), ("link", "\u00a0pix")],
     *[("link", "nvlink\n"), ("policy", "preferred\n"), ("min-gpu-memory", "40Gi\n")],
     *[("same-numa", v) for v in ("true", "False")],
     *[("shape", v) for v in ("ring", "connected", "Pairwise")],
@@ -87,6 +89,8 @@ BAD = [
     *[("shape", "star"), ("nic", "nvlink"), ("nic", "phx")],
     *[("sharing", "none"), ("policy", "must"), ("gpu-memory", "20GiB")],
     *[("same-gpu", "on"), ("spread-gpus", "2"), ("lnk", "nvlink"), ("Link", "nvlink")],
+    # A letter that folds to one of ours.
+    *[("link", "nvlin\u212a"), ("gpu-model", "\u212a80")],
     *[("group", v) for v in ("", "-a", "a b")],
     *[("group-size", v) for v in ("1", "4097", "many")],
     *[("group-domain", v) for v in ("", "a/b/c", "rack!")],
@@ -124,15 +128,16 @@ def test_every_key_has_a_rule() -> None:
 def test_nothing_is_refused_that_the_extender_reads(api: httpx.Client) -> None:
     rng = random.Random(15)
     words = [v for _, v in (*GOOD, *BAD)]
-    letters = "aZ09.,*?-_/ +eEkKmMGi\t()"
+    letters = "aZ09.,*?-_/ +eEkKmMGi\t()\u212a\u00a0\u2003\x0b\x85"
     refused = 0
     for _ in range(250):
-        key = rng.choice([*KEYS])
+        key = rng.choice([*KEYS, *GROUP_KEYS])
         value = rng.choice(words)
         if rng.random() < 0.7:
             at = rng.randrange(len(value) + 1)
             value = value[:at] + rng.choice(letters) + value[at + rng.randrange(2) :]
-        found, answer = parsed({key: value}), made(api, {key: value})
+        annotations = {**GROUPED, key: value} if key in GROUP_KEYS else {key: value}
+        found, answer = parsed(annotations), made(api, annotations)
         refused += not answer.is_success
         if not answer.is_success:
             assert isinstance(found, Malformed), (key, value, answer.text)

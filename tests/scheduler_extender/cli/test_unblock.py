@@ -70,6 +70,28 @@ def test_who_is_not_waiting_and_who_is_unknown(service: Running) -> None:
     assert none.stdout.startswith("nobody is worth evicting for team/quad: ")
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"gated": True}, "has scheduling gates"),
+        ({"deleting": True}, "is being deleted"),
+        ({"phase": "Failed"}, "has ended"),
+    ],
+)
+def test_nobody_is_evicted_for_a_pod_that_is_not_scheduled(
+    service: Running, state: dict[str, Any], words: str
+) -> None:
+    """As one that Kueue holds back: kube-scheduler does not look at it, whoever is gone."""
+    cluster: Cluster = service.cluster
+    pod = cluster.pod(PodUid("wants"))
+    assert pod is not None
+    cluster.put_pod(replace(pod, **state))
+    done = unblock(service, "team/wants")
+    assert done.returncode == 1
+    assert words in done.stdout
+    assert json.loads(unblock(service, "team/wants", "--output=json").stdout)["plan"] is None
+
+
 def test_without_budgets_nothing_is_planned(service: Running) -> None:
     service.cluster.budgets = None
     done = unblock(service, "team/wants")

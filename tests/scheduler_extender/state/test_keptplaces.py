@@ -157,6 +157,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
         pytest.param(lambda c, w: c.put_pod(replace(w, reserved=None)), id="taken-back"),
         pytest.param(lambda c, w: c.put_pod(replace(w, phase="Failed")), id="ended"),
         pytest.param(lambda c, w: c.put_pod(replace(w, node=NodeName("x"))), id="bound-elsewhere"),
+        pytest.param(lambda c, w: c.put_pod(replace(w, gated=True)), id="gated"),
         pytest.param(lambda c, w: setattr(c.clock, "now", 601.0), id="late"),
         pytest.param(lambda c, w: c.keep_pods({PodUid("a"), PodUid("b")}), id="not-listed"),
     ],
@@ -182,6 +183,21 @@ def test_nobody_keeps_a_place_for_ever(cluster: Cluster, clock: Clock) -> None:
     assert asked(cluster)
     clock.now += MAX_SECONDS
     assert asked(cluster) == ""
+
+
+def test_what_else_happens_to_the_pod_does_not_keep_its_place_longer(
+    cluster: Cluster, clock: Clock
+) -> None:
+    """Whoever says a time far off keeps a place for an hour, not for an hour after each change."""
+    wants = reserve(cluster, until=TODAY + 100 * MAX_SECONDS)
+    clock.now += MAX_SECONDS
+    assert asked(cluster) == ""
+    cluster.put_pod(replace(wants, called_unschedulable=False))
+    assert asked(cluster) == ""
+    assert cluster.reserved_for(wants.uid) is None
+    cluster.put_pod(replace(wants, reserved=None))
+    reserve(cluster, until=TODAY + 100 * MAX_SECONDS)
+    assert asked(cluster), "taken away and written again it is another place"
 
 
 def test_a_place_that_is_not_there_holds_up_nobody(cluster: Cluster) -> None:

@@ -364,3 +364,23 @@ def test_who_shares_with_whom(resource: str, strategy: str) -> None:
     ]
     assert {row.resource for row in rows(shared)} == {resource}
     assert shared.reason(1, uses(6), resource=resource) == ""
+
+
+# --- Pods from before the plugin's configuration was changed --------------------------------------
+
+
+@pytest.mark.parametrize("device", ["0", "0::4"], ids=["whole", "of more shares"])
+@pytest.mark.parametrize("known", [True, False], ids=["allocatable told", "allocatable not told"])
+def test_nothing_is_promised_beside_a_pod_with_a_device_of_before(device: str, known: bool) -> None:
+    """The kubelet hands out all four shares of the GPU beside it."""
+    here = Node(node(1, 4))
+    here.holds("old", [device])
+    here.report(frozenset(DeviceId(f"GPU-0::{i}") for i in range(4)) if known else None)
+    for count, asked in ((1, uses(31)), (1, uses(5)), (4, {"sharing": "exclusive"})):
+        assert here.reason(count, asked) == "topology record unusable"
+    assert f"GPU-{device} is none of the 4 shares" in str(here.cluster.facts(NAME).ledger(GPU))
+    assert here.reason(1) == "", "a plain pod is not held up"
+    here.held.clear()
+    here.cluster.drop_pod(PodUid("old"))
+    here.report()
+    assert here.reason(1, uses(31)) == ""

@@ -186,6 +186,27 @@ def test_members_that_have_succeeded_have_come(scheduler: Scheduler) -> None:
     assert "half-00" in scheduler.passing(member("last"))
 
 
+def test_pods_of_an_earlier_run_are_none_of_this_one(scheduler: Scheduler) -> None:
+    """A CronJob keeps the pods of its last runs, all of one group if its template names it."""
+    for run in range(3):
+        for i in range(18):
+            done = record(member(f"run{run}-{i}"), rack("a")[i])
+            scheduler.cluster.put_pod(replace(done, phase="Succeeded"))
+        assert set(scheduler.passing(member("first"))) == {*rack("a"), *rack("b")}
+    assert scheduler.bind(member("first"), "a-00") == ""
+    others = scheduler.passing(member("x0", "x", 9))
+    assert set(others) == {*rack("b"), *rack("half", 9)}, "rack a is kept for the rest of the run"
+
+
+def test_an_earlier_run_may_have_had_another_size(scheduler: Scheduler) -> None:
+    for i in range(9):
+        done = record(member(f"old{i}", size=9), rack("a")[i])
+        scheduler.cluster.put_pod(replace(done, phase="Succeeded"))
+    assert scheduler.passing(member("first"))
+    assert scheduler.bind(member("first"), "a-00") == ""
+    assert scheduler.bind(member("second"), "a-01") == ""
+
+
 def test_members_that_differ_are_told(scheduler: Scheduler) -> None:
     scheduler.bind(member("first"), "b-00")
     assert scheduler.reasons(member("second", size=17)) >= {DISAGREE.reason}
