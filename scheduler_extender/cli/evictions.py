@@ -116,10 +116,11 @@ class _Carrying:
         """Reserve, wait until the extender keeps the place, and evict."""
         from topology.kubeapi.apiserver import ApiFailure
 
-        until, node = time.time() + keep, NodeName(plan["node"])
+        since, node = time.time(), NodeName(plan["node"])
+        until = since + keep
         victims = [PodUid(step["uid"]) for step in plan["steps"]]
         try:
-            self._annotate(value_of(self.waiting.uid, node, until, victims))
+            self._annotate(value_of(self.waiting.uid, node, until, victims, since))
         except ApiFailure as error:
             raise BadInputError(f"nobody was evicted: the place is not ours: {error}") from error
         try:

@@ -1,8 +1,8 @@
 """The places that are kept for waiting pods, and when each ends.
 
-One place is kept on a node at a time, and :data:`MOST` in all: of several those that end first by
-their annotations, and among equals the first by UID. So every replica keeps the same ones, whatever
-it has seen first. The others take their turn as places end.
+One place is kept on a node at a time, and :data:`MOST` in all: of several those that were asked for
+first by their annotations, and among equals the first by UID. So every replica keeps the same ones,
+whatever it has seen first. The others take their turn as places end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Kept:
 
     @property
     def order(self) -> _Order:
-        return self.reserved.until, self.pod.uid
+        return self.reserved.order, self.pod.uid
 
 
 def _is_not_scheduled(pod: PodRecord) -> bool:

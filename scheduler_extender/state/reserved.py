@@ -2,7 +2,8 @@
 
 Its value is JSON, as ``gpu-topology unblock --evict`` writes it::
 
-    {"uid": "5f…", "node": "train-01", "until": "2026-11-22T12:05:00Z", "victims": ["7a…"]}
+    {"uid": "5f…", "node": "train-01", "until": "2026-11-22T12:05:00Z", "victims": ["7a…"],
+     "since": "2026-11-22T11:35:02.25Z"}
 
 It names the pod's own UID, so one in a template counts for nothing.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 
 import msgspec
 
@@ -30,11 +32,19 @@ class Reserved:
     """A place on a node, kept until a time in seconds since 1970.
 
     ``victims`` are the pods that are evicted for it: the place is there once they have let go.
+    ``since`` is when it was asked for, of which the first goes before others on one node; releases
+    before this one did not write it, and then it is ``until``.
     """
 
     node: NodeName
     until: float
     victims: frozenset[PodUid] = frozenset()
+    since: float = inf
+
+    @property
+    def order(self) -> float:
+        """The lower goes first."""
+        return min(self.since, self.until)
 
     @property
     def until_text(self) -> str:
@@ -46,11 +56,12 @@ class Reserved:
         return datetime.fromtimestamp(self.until, UTC).strftime("%H:%M UTC")
 
 
-class _Written(msgspec.Struct):
+class _Written(msgspec.Struct, omit_defaults=True):
     uid: str
     node: str
     until: datetime
     victims: list[str] = []
+    since: datetime | None = None
 
 
 _read = msgspec.json.Decoder(_Written).decode
@@ -64,15 +75,19 @@ def reserved_of(pod: Pod) -> Reserved | None:
     try:
         written = _read(text)
         until = instant(written.until).timestamp()
+        since = inf if written.since is None else instant(written.since).timestamp()
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError):
         return None
     if written.uid != pod.metadata.uid or not written.node or len(written.victims) > MAX_VICTIMS:
         return None
-    return Reserved(NodeName(written.node), until, frozenset(map(PodUid, written.victims)))
+    return Reserved(NodeName(written.node), until, frozenset(map(PodUid, written.victims)), since)
 
 
-def value_of(uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid]) -> str:
-    """The annotation's value. ``until`` is in seconds since 1970."""
+def value_of(
+    uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid], since: float = inf
+) -> str:
+    """The annotation's value. Times are in seconds since 1970."""
     when = datetime.fromtimestamp(int(until), UTC)
-    found = _Written(uid, node, when, sorted(victims))
+    asked = None if since == inf else datetime.fromtimestamp(since, UTC)
+    found = _Written(uid, node, when, sorted(victims), asked)
     return msgspec.json.encode(found).decode()

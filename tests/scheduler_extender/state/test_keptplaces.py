@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import msgspec
@@ -206,7 +207,30 @@ def test_a_place_that_is_not_there_holds_up_nobody(cluster: Cluster) -> None:
     assert asked(cluster) == ""
 
 
-def test_of_two_on_one_node_the_one_that_ends_first_is_kept(cluster: Cluster) -> None:
+@pytest.mark.parametrize("early_comes_first", [True, False])
+def test_of_two_on_one_node_the_one_that_was_asked_for_first_is_kept(
+    cluster: Cluster, early_comes_first: bool
+) -> None:
+    """Else a second person, with a shorter time, would take what the first has evicted for."""
+    early = Reserved(NODE, NOON + 60, frozenset({PodUid("a")}), TODAY - 10)
+    late = Reserved(NODE, NOON, frozenset({PodUid("a")}), TODAY - 9.75)
+    pods = [
+        replace(waiting(name, gpu_request(2, NVLINKED)), reserved=kept)
+        for name, kept in (("early", early), ("late", late))
+    ]
+    for each in pods if early_comes_first else reversed(pods):
+        cluster.put_pod(each)
+    found = cluster.facts(NODE).reserved
+    assert found is not None
+    assert found.uid == pods[0].uid
+    cluster.drop_pod(pods[0].uid)
+    found = cluster.facts(NODE).reserved
+    assert found is not None
+    assert found.uid == pods[1].uid
+
+
+def test_without_the_time_of_asking_the_one_that_ends_first_is_kept(cluster: Cluster) -> None:
+    """So had releases before it written the annotation."""
     reserve(cluster, until=NOON + 60)
     assert asked(cluster) == REASON.replace("12:05", "12:06")
     kept = Reserved(NODE, NOON, frozenset({PodUid("a")}))
@@ -262,9 +286,10 @@ def annotated(value: str, uid: str = "wants") -> Pod:
     return msgspec.convert(manifest, Pod)
 
 
-def test_the_annotation_is_read_as_it_is_written() -> None:
-    value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")])
-    expected = Reserved(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}))
+@pytest.mark.parametrize("since", [inf, TODAY, TODAY + 0.25])
+def test_the_annotation_is_read_as_it_is_written(since: float) -> None:
+    value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")], since)
+    expected = Reserved(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}), since)
     assert reserved_of(annotated(value)) == expected
     record = pod_record(annotated(value), MANAGED)
     assert record is not None
@@ -281,6 +306,10 @@ def test_the_annotation_is_read_as_it_is_written() -> None:
         pytest.param('{"uid": "wants", "node": "pairs"}', id="no-time"),
         pytest.param('{"uid": "wants", "node": "", "until": "2026-01-01T00:00:00Z"}', id="no-node"),
         pytest.param('{"uid": "wants", "node": "n", "until": "tomorrow"}', id="odd-time"),
+        pytest.param(
+            '{"uid": "wants", "node": "n", "until": "2026-01-01T00:00:00Z", "since": "yesterday"}',
+            id="odd-since",
+        ),
         pytest.param("[" * 100_000, id="deep"),
         pytest.param(value_of(PodUid("wants"), NODE, NOON, map(PodUid, map(str, range(65)))),
                      id="too-many-victims"),
