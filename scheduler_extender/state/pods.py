@@ -244,9 +244,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         spec["schedulingGates"] = [{"name": "gpu-topology.io/held-back"}]
     if pod.reserved is not None:
         kept = pod.reserved
-        annotations[KEPT_PLACE] = value_of(
-            pod.uid, kept.node, kept.until, kept.victims, kept.since
-        )
+        annotations[KEPT_PLACE] = value_of(pod.uid, kept.node, kept.until, kept.victims, kept.since)
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     metadata |= _write_standing(pod, request, spec)
     if pod.membership is not None:
