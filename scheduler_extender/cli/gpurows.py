@@ -187,7 +187,8 @@ def node_row(look: Look, name: str) -> GpuRow:
     """A node by its name. Raises :class:`BadInputError` where there is none, or it has no GPUs."""
     found = next((facts for facts in look.cluster.all_facts() if facts.name == name), None)
     if found is None:
-        raise BadInputError(f"there is no node {name}, as far as you may see")
+        seen = ", as far as you may see" if look.api is not None else ""
+        raise BadInputError(f"there is no node {name}{seen}")
     if not _has_gpus(found):
         raise BadInputError(
             f"node {name} has no GPUs as far as anybody says: no agent has written a record of it, "

@@ -28,6 +28,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 from urllib3.response import BaseHTTPResponse
 
+from topology.kubeapi.failures import misconfigured_text, unreachable_text
 from topology.kubeapi.plugins import heard, plugin_text, reason_text
 
 POOL_SIZE = 16
@@ -200,7 +201,7 @@ class ApiServer:
                 load(str(path), context, client_configuration=configuration, persist_config=False)
             plugin = plugin_text(str(path), context)
         except Exception as error:  # a bad file ends in a dozen kinds of them
-            raise ApiMisconfigured(f"kubeconfig {path}: {error}") from error
+            raise ApiMisconfigured(f"kubeconfig {path}: {misconfigured_text(error)}") from error
         if said:
             raise ApiMisconfigured(f"{plugin}: {reason_text(said)}")
         return cls(configuration, plugin)
@@ -218,7 +219,7 @@ class ApiServer:
         try:
             load(client_configuration=configuration)
         except (config.ConfigException, OSError) as error:
-            raise ApiMisconfigured(f"service account: {error}") from error
+            raise ApiMisconfigured(f"service account: {misconfigured_text(error)}") from error
         return cls(configuration)
 
     def get(self, path: str, query: Query = (), *, timeout: float) -> bytes:
@@ -306,7 +307,8 @@ class ApiServer:
         if content_type is not None:
             headers["Content-Type"] = content_type
         headers |= self._authorization()
-        url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
+        host = self._configuration.host
+        url = host + path + (f"?{urlencode(query)}" if query else "")
         if self._open.closed:
             raise ApiUnreachable(f"{method} {path}: the client is closed")
         try:
@@ -323,9 +325,9 @@ class ApiServer:
                 return response
             answer = response.data
         except (NewConnectionError, ConnectTimeoutError) as error:
-            raise ApiNotSent(f"{method} {path}: {error}") from error
+            raise ApiNotSent(unreachable_text(f"{method} {path}: {host}", error)) from error
         except (HTTPError, OSError) as error:
-            raise ApiUnreachable(f"{method} {path}: {error}") from error
+            raise ApiUnreachable(unreachable_text(f"{method} {path}: {host}", error)) from error
         try:
             status = msgspec.json.decode(answer, type=_Status)
         except msgspec.DecodeError:  # a proxy's page, not the API server's word
