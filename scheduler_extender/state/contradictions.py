@@ -51,11 +51,13 @@ def _check_shares(topology: NodeTopology, report: Report, served: GpuResource) -
     """
     parts = instance_ids(topology) if served.strategy == MIG else topology.bit_of_uuid.keys()
     for allocation in report.allocations:
+        if topology.resource(allocation.resource) not in (None, served):
+            continue  # one of another resource that the node serves now
         for device in allocation.device_ids:
             base, _, share = device.partition("::")
-            if base not in parts or device in (report.allocatable or ()):
+            if base not in parts or (share.isdecimal() and int(share) < served.replicas):
                 continue
-            if not share.isdecimal() or int(share) >= served.replicas:
+            if device not in (report.allocatable or ()):
                 raise ContradictionError(
                     f"status.allocations: {device} is none of the {served.replicas} shares of its "
                     "GPU: a pod holds it from before the device plugin's configuration was changed"

@@ -12,6 +12,7 @@ import pytest
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.sharing import shared_gpus
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.contradictions import ContradictionError, check_devices
 from scheduler_extender.state.decision import Decision
 from scheduler_extender.state.enquiry import answer_of
 from scheduler_extender.state.pods import pod_record
@@ -24,6 +25,8 @@ from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.placement import IN_PROGRESS, Verdict
 from topology.core.report import Allocation, Report
 from topology.core.requests import GpuRequest
+from topology.machines import machine
+from topology.machines.mig import cut
 
 GPU, RENAMED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 NAME = NodeName("node")
@@ -384,3 +387,24 @@ def test_nothing_is_promised_beside_a_pod_with_a_device_of_before(device: str, k
     here.cluster.drop_pod(PodUid("old"))
     here.report()
     assert here.reason(1, uses(31)) == ""
+
+
+# --- What is not shared, beside what is ----------------------------------------------------------
+
+
+def test_a_sick_instance_that_is_not_shared_is_none_from_before() -> None:
+    """The kubelet lists it no more, and the pod that has it still has it."""
+    cut_up = cut(machine("dgx-a100").topology("n"), ["1g.5gb", "1g.5gb", "3g.20gb"], gpus=[0])
+    small, large = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
+    shared = GpuResource(small, "mig", 4)
+    node = replace(cut_up, resources=(GpuResource(), shared, GpuResource(large, "mig")))
+    one, two, sick = (part.uuid for part in node.gpus[0].mig_instances)
+    allocations = (
+        Allocation(PodUid("a"), "x", "a", "main", large, (DeviceId(sick),)),
+        Allocation(PodUid("b"), "x", "b", "main", small, (DeviceId(f"{one}::3"),)),
+    )
+    listed = frozenset(DeviceId(f"{part}::{i}") for part in (one, two) for i in range(4))
+    check_devices(node, Report(allocations=allocations, allocatable=listed), shared)
+    old = Allocation(PodUid("c"), "x", "c", "main", small, (DeviceId(two),))
+    with pytest.raises(ContradictionError, match="none of the 4 shares"):
+        check_devices(node, Report(allocations=(*allocations, old), allocatable=listed), shared)
