@@ -185,6 +185,7 @@ class Pages:
                 for pod in pods[:RUNNING]
             ],
             more_pods=max(0, len(pods) - RUNNING),
+            dated=any(pod.started is not None for pod in pods),
         )
 
     def _view(self) -> View:
