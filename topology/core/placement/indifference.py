@@ -19,7 +19,8 @@ def indifferent_to(
     """
     if sum(count for _, count in counts) < 2:
         return indifferent(kubelet, counts)
-    if not always_met(kubelet.shape, constraints, kubelet.replicas):
+    whole = kubelet.whole_best_effort  # of others nobody says so of several devices
+    if not whole or not always_met(kubelet.shape, constraints, kubelet.replicas):
         return None
     return indifferent(kubelet, counts, pool_sizes(kubelet, now))
 
