@@ -12,7 +12,7 @@ COPY topology topology
 COPY scheduler_extender scheduler_extender
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist .
 
-# Each image holds the packages of its own command (pyproject.toml, dependency-groups).
+# Each image holds the packages of its own command (extras in pyproject.toml).
 FROM python:3.12-slim AS agent
 WORKDIR /opt/gpu-topology
 COPY requirements/agent.txt requirements/

@@ -14,7 +14,7 @@ needs = @command -v $(firstword $(1)) >/dev/null || \
 E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin reference sbom sizes screenshots axe lock clean
+.PHONY: help run serve dev test test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin reference sbom sizes screenshots axe lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,23 @@ dev: $(VENV)/dev.stamp          ## what tests and benchmarks need, into .venv
 test: $(VENV)/dev.stamp         ## unit, property and service tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests --ignore=tests/e2e
 
+# Tests that start each command and ask what it serves; typer, fastapi, kubernetes and NVML are all in it.
+SMOKE := tests/scheduler_extender/cli/test_cli.py tests/scheduler_extender/test_demo.py \
+  tests/topology/agent/test_command.py \
+  --deselect tests/topology/agent/test_command.py::test_bad_input_is_one_line
+
+test-versions: $(VENV)/dev.stamp ## every command with the lowest versions that pyproject.toml allows, and with the newest
+	for each in lowest-direct highest; do \
+	  echo "$$each:"; \
+	  $(BIN)/uv venv -q --clear --python $(BIN)/python $(OUT)/versions/$$each && \
+	  export VIRTUAL_ENV=$(OUT)/versions/$$each && \
+	  $(BIN)/uv pip install -q --resolution $$each --only-binary :all: -r pyproject.toml \
+	    --extra agent --extra extender --extra tests --group build && \
+	  $(BIN)/uv pip install -q --no-deps --no-build-isolation -e . && \
+	  $(BIN)/uv pip check -q && \
+	  $(OUT)/versions/$$each/bin/python -m pytest -q -n $(WORKERS) --dist loadfile -o filterwarnings=default $(SMOKE) || exit 1; \
+	done
+
 closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, ten times as long as in `make test`
 	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=10 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py tests/benchmarks/test_groups_loop.py
 	$(BIN)/python -m benchmarks promises-by-kind --placements 100000 --json $(OUT)/promises-by-kind.json
@@ -41,11 +58,13 @@ differential: $(VENV)/dev.stamp ## the model beside Kubernetes' own managers: 10
 fuzz: $(VENV)/dev.stamp          ## texts and objects of strangers, changed at random, for ten minutes; prints the seeds
 	$(BIN)/python -m tests.fuzz --seconds 600 --keep $(OUT)/fuzz
 
-lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts
+lint: $(VENV)/dev.stamp         ## ruff, mypy --strict, import contracts, declared packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry topology scheduler_extender
+	$(BIN)/deptry benchmarks manifests requirements tests --ignore DEP002,DEP004
 
 e2e: $(VENV)/dev.stamp          ## against a real kube-apiserver and kube-scheduler (builds them once); kubelets too with GPU_TOPOLOGY_REAL_KUBELET=1, as root
 	$(BIN)/python -m pytest -q -ra -n $(E2E_WORKERS) --dist loadfile tests/e2e
@@ -98,12 +117,13 @@ axe: .cache/axe/package/axe.min.js ## axe-core, which judges in `make test` how 
 	tar -xzf .cache/axe/axe-core-4.14.1.tgz -C .cache/axe
 	@touch $@
 
+LOCKED = $(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header -q
+
 lock: $(VENV)/dev.stamp         ## resolve the dependencies again (hashes only, no addresses)
-	$(BIN)/pip install -q uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --group build --universal --generate-hashes --no-emit-index-url --no-header -q --upgrade -o requirements/dev.txt
-	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/run.txt
+	$(LOCKED) --extra dev --group build --upgrade -o requirements/dev.txt
+	$(LOCKED) --extra agent --extra extender -c requirements/dev.txt -o requirements/run.txt
 	for each in agent extender plugin; do \
-	  $(BIN)/uv pip compile --group $$each --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/$$each.txt || exit 1; done
+	  $(LOCKED) --extra $$each -c requirements/dev.txt -o requirements/$$each.txt || exit 1; done
 	$(BIN)/uv pip compile --group build --universal --generate-hashes --no-emit-index-url --no-header -q -c requirements/dev.txt -o requirements/build.txt
 
 clean:                          ## remove what the targets made

@@ -110,15 +110,20 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "min-gpu-memory": Entry(
         "Each GPU has at least so much memory in all, as NVML shows it. This is less than the "
-        'number on the box: an "80 GB" H100 shows 81,559 MiB, under 80Gi. Write 79Gi.',
+        'number on the box: an "80 GB" H100 shows 81,559 MiB, under 80Gi. Write 79Gi. Of [a shared '
+        "GPU](sharing.md) each share's part counts: a quarter where four pods share it. Beside "
+        "`gpu-memory` or `sharing: exclusive` the whole GPU counts.",
         "79Gi",
         (SWITCH, PLAIN),
         count=1,
     ),
     "gpu-model": Entry(
-        "The product of each GPU matches one of these globs. Case, and NVIDIA or Tesla in front, "
-        "do not matter.",
-        "A100*,H100*",
+        "The product of each GPU is one of these models. `H100` means every product with this "
+        "word in its name, such as `NVIDIA H100 80GB HBM3`; `A100-SXM4` means these two words in a "
+        "row. With `*` or `?` it is a pattern for the whole name: `*RTX-3090` does not mean the "
+        "RTX 3090 Ti, `RTX-3090` does. Case, NVIDIA or Tesla in front, and whether a space or a "
+        "dash parts two words, do not matter.",
+        "A100,H100",
         (PAIRS, PLAIN),
         count=1,
     ),

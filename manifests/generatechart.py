@@ -55,7 +55,7 @@ class Place:
     lines: bool = False
 
 
-EXTENDER, AGENT = "gpu-topology-extender", "gpu-topology-agent"
+OURS, EXTENDER, AGENT = "gpu-topology", "gpu-topology-extender", "gpu-topology-agent"
 POD: tuple[Step, ...] = ("spec", "template", "spec")
 CONTAINER: tuple[Step, ...] = (*POD, "containers", 0)
 
@@ -189,7 +189,23 @@ def _scheduler() -> Iterator[Place]:
     yield Place(*where, share, _shown(f"{values}.percentageOfNodesToScore"))
 
 
-PLACES = (*_extender(), *_agent(), *_crd(), *_scheduler())
+def _monitoring() -> Iterator[Place]:
+    values = ".Values.monitoring"
+    account = ("ClusterRoleBinding", "gpu-topology-prometheus", ("subjects", 0))
+    for field in ("name", "namespace"):
+        text = _shown(f"{values}.prometheus.{field} | quote")
+        yield Place(*account[:2], (*account[2], field), text)
+    further = _lines(
+        f"{{{{- range $key, $value := {values}.labels }}}}",
+        "{{ $key }}: {{ $value | quote }}",
+        "{{- end }}",
+    )
+    for kind in ("ServiceMonitor", "PodMonitor", "PrometheusRule"):
+        for name in {"ServiceMonitor": (OURS,), "PodMonitor": (AGENT,)}.get(kind, (OURS, AGENT)):
+            yield Place(kind, name, ("metadata", "labels", "further"), further, lines=True)
+
+
+PLACES = (*_extender(), *_agent(), *_crd(), *_scheduler(), *_monitoring())
 
 FILES = {
     "crd.yaml": ({"CustomResourceDefinition"}, ".Values.crd.install"),
@@ -245,6 +261,11 @@ def templates() -> dict[str, str]:
     for option, (name, value) in OPTIONS.items():
         made = _documents(HERE / "base" / "options" / option / name)
         found[f"{option}.yaml"] = _file(f"manifests/base/options/{option}", made, value, unused)
+    watched = kustomized(HERE / "monitoring")
+    condition = ".Values.monitoring.enabled"
+    found["monitoring.yaml"] = _file(
+        "manifests/monitoring", watched, condition, unused, foreign=True
+    )
     found["_schedulerconfig.tpl"] = _scheduler_configuration(unused)
     if unused:
         named = sorted(f"{p.kind} with {'.'.join(map(str, p.path))}" for p in unused)
@@ -267,9 +288,17 @@ def _documents(path: Path) -> list[Object]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
-def _file(source: str, objects: list[Object], condition: str | None, unused: set[Place]) -> str:
-    """One template with these objects."""
-    text = "".join(f"---\n{_template(each, unused)}" for each in objects)
+def _file(
+    source: str,
+    objects: list[Object],
+    condition: str | None,
+    unused: set[Place],
+    *,
+    foreign: bool = False,
+) -> str:
+    """One template with these objects. ``foreign`` templates in them are Prometheus' and Grafana's:
+    Helm hands them on."""
+    text = "".join(f"---\n{_template(each, unused, foreign=foreign)}" for each in objects)
     if condition is not None:
         text = f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
     return HEAD % source + text
@@ -301,10 +330,10 @@ def _scheduler_configuration(unused: set[Place]) -> str:
     )
 
 
-def _template(made: Object, unused: set[Place]) -> str:
+def _template(made: Object, unused: set[Place], *, foreign: bool = False) -> str:
     """An object as the text of a template."""
     name = made.get("metadata", {}).get("name", "")
-    if "{{" in (plain := _dumped(made)) or "@@" in plain:
+    if ("{{" in (plain := _dumped(made)) and not foreign) or "@@" in plain:
         raise ChartError(f"{made['kind']} {name} has text that a template would read as its own")
     here = [p for p in PLACES if (p.kind, p.name) == (made["kind"], name)]
     for number, place in enumerate(here):
@@ -313,7 +342,11 @@ def _template(made: Object, unused: set[Place]) -> str:
     lines = []
     for line in _dumped(made).splitlines():
         mark = line.partition("@@")[2].partition("@@")[0]
-        lines += _filled(line, here[int(mark)], f"@@{mark}@@") if mark else [line]
+        lines += (
+            _filled(line, here[int(mark)], f"@@{mark}@@")
+            if mark
+            else [line.replace("{{", '{{ "{{" }}')]
+        )
     return "\n".join(lines).replace(NAMESPACE, RELEASED) + "\n"
 
 

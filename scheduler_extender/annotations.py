@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scheduler_extender.excess import excess
 from scheduler_extender.exclusive import amounts_of, containers_with_roles, exclusive_of
 from scheduler_extender.membership import GROUP_KEYS, membership_of
-from scheduler_extender.quantities import BadValueError, cut, quantity, shortened
+from scheduler_extender.quantities import BadValueError, cut, memory, quantity, shortened
 from scheduler_extender.wire import Container, Pod, Resources
 from topology.core.devices import Bytes
 from topology.core.links import GBps, LinkKind, canonical_product
@@ -23,10 +24,12 @@ from topology.core.requests import (
     Constraints,
     ContainerRequest,
     Demand,
+    Exclusive,
     GpuRequest,
     Pattern,
     Policy,
     Role,
+    memory_text,
 )
 
 PREFIX = "gpu-topology.io/"
@@ -52,9 +55,8 @@ MAX_CONTAINERS = 4096
 MAX_VALUE = 1024
 """Characters of an annotation of ours."""
 MAX_MODELS = 32
-"""Different globs of gpu-model."""
-MODELS = "allowed are product names or globs, comma-separated, such as A100*"
-BYTES = "allowed are quantities of bytes above 0, such as 40Gi"
+"""Different models of gpu-model."""
+MODELS = "allowed are product names or globs, comma-separated, such as H100 or A100*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,15 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
         return Malformed(
             f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
         )
-    exclusive = exclusive_of(pod, resource)
+    too_much = excess(pod)
     counted = GpuRequest(
         resource,
         tuple(containers[resource]),
         only_gpu_plugin=only_gpu_plugin,
-        exclusive=exclusive,
+        exclusive=exclusive_of(pod, resource) if too_much is None else Exclusive.CPUS,
     )
+    if too_much is not None:
+        return Malformed(too_much, counted)
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
     for key in sorted(ours.keys() - RESERVED):
@@ -221,26 +225,20 @@ def _bandwidth(text: str) -> GBps:
 
 
 def _memory(text: str) -> Bytes:
-    try:
-        amount = quantity(text)
-    except BadValueError:
-        raise BadValueError(BYTES) from None
-    if amount < 1 or amount != int(amount):
-        raise BadValueError(BYTES)
-    return Bytes(int(amount))
+    return Bytes(memory(text))
 
 
 def _models(text: str) -> tuple[str, ...]:
     if not "".join(text.split()).isascii():  # K of kelvin folds to a letter of ASCII
         raise BadValueError(MODELS)
-    globs = [canonical_product(glob) for glob in text.split(",")]
-    if not all(re.fullmatch(r"[a-z0-9*?.()+/-]{1,64}", glob) for glob in globs):
+    models = [canonical_product(model) for model in text.split(",")]
+    if not all(re.fullmatch(r"[a-z0-9*?.()+/-]{1,64}", model) for model in models):
         raise BadValueError(MODELS)
     # Every product here is NVIDIA's: "NVIDIA*" asks for nothing more. Nor do two stars.
-    globs = [re.sub(r"^(nvidia|nvidia-tesla)\*", "*", glob) for glob in globs]
-    found = tuple(sorted({re.sub(r"\*+", "*", glob) for glob in globs}))
+    models = [re.sub(r"^nvidia(\*|$)", "*", model) for model in models]
+    found = tuple(sorted({re.sub(r"\*+", "*", model) for model in models}))
     if len(found) > MAX_MODELS:
-        raise BadValueError(f"{len(found)} different globs; at most {MAX_MODELS} are allowed")
+        raise BadValueError(f"{len(found)} different models; at most {MAX_MODELS} are allowed")
     return found
 
 
@@ -279,13 +277,13 @@ def render(request: GpuRequest) -> dict[str, str]:
         "min-nvlinks": str(wanted.min_nvlinks or ""),
         "shape": "" if wanted.pattern is Pattern.PAIRWISE else wanted.pattern.value,
         "min-bandwidth": _plain(wanted.min_bandwidth) if wanted.min_bandwidth else "",
-        "min-gpu-memory": str(wanted.min_gpu_memory or ""),
+        "min-gpu-memory": memory_text(wanted.min_gpu_memory) if wanted.min_gpu_memory else "",
         "gpu-model": ",".join(wanted.models),
         "same-numa": "true" if wanted.same_numa else "",
         "nic": wanted.nic.name.lower() if wanted.nic else "",
         "same-gpu": "true" if wanted.same_gpu else "",
         "spread-gpus": "true" if wanted.spread_gpus else "",
-        "gpu-memory": str(wanted.gpu_memory or ""),
+        "gpu-memory": memory_text(wanted.gpu_memory) if wanted.gpu_memory else "",
         "sharing": "exclusive" if wanted.exclusive_gpus else "",
         "policy": "" if request.policy is Policy.REQUIRED else request.policy.value,
     }

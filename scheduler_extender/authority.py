@@ -62,9 +62,10 @@ class Authority:
         self.expires = certificate.not_valid_after_utc
 
     @classmethod
-    def new(cls, name: str, now: datetime) -> Self:
-        """A new authority, valid for :data:`AUTHORITY_DAYS` from ``now``, signed by itself."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def new(cls, name: str, now: datetime, kept: bytes | None = None) -> Self:
+        """A new authority, valid for :data:`AUTHORITY_DAYS` from ``now``, signed by itself: with a
+        new key, or with the one that was ``kept``. Raises :class:`AuthorityError`."""
+        key = ec.generate_private_key(ec.SECP256R1()) if kept is None else _loaded(kept)
         subject = _common_name(name)
         builder = (
             _dated(key.public_key(), now, now + timedelta(days=AUTHORITY_DAYS))
@@ -82,14 +83,7 @@ class Authority:
             found = x509.load_pem_x509_certificate(certificate)
         except ValueError as error:
             raise AuthorityError("the certificate is not PEM") from error
-        try:
-            secret = serialization.load_pem_private_key(key, None)
-        except TypeError as error:
-            raise AuthorityError("the key is encrypted with a password") from error
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise AuthorityError("the key is not PEM, or of a kind that nobody knows") from error
-        if not isinstance(secret, SigningKey):
-            raise AuthorityError("the key is neither elliptic nor RSA")
+        secret = _loaded(key)
         if secret.public_key() != found.public_key():
             raise AuthorityError("the key is not that of the certificate")
         try:
@@ -134,8 +128,20 @@ class Authority:
         return Issued(pem, _pem(key), signed.not_valid_after_utc)
 
 
+def _loaded(key: bytes) -> SigningKey:
+    try:
+        secret = serialization.load_pem_private_key(key, None)
+    except TypeError as error:
+        raise AuthorityError("the key is encrypted with a password") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise AuthorityError("the key is not PEM, or of an unknown kind") from error
+    if not isinstance(secret, SigningKey):
+        raise AuthorityError("the key is neither elliptic nor RSA")
+    return secret
+
+
 def _dated(
-    key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
+    key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey, now: datetime, until: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()

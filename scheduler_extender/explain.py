@@ -6,7 +6,7 @@ nothing: that is what it would say to the same pod if its constraints were requi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler_extender.membership import Membership
@@ -14,8 +14,8 @@ from scheduler_extender.state.answers import State
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.capacity import ANY_GPU
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, unconstrained
-from scheduler_extender.state.enquiry import enquire_at, scores
+from scheduler_extender.state.decision import UNDECIDED, Decision, unconstrained
+from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time, scores
 from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.members import as_member, rack_rooms
 from scheduler_extender.state.node import NodeFacts
@@ -112,22 +112,29 @@ def answers(
     asking: PodUid | None = None,
     membership: Membership | None = None,
     destinations: Destinations = ANYWHERE,
+    late: Callable[[], bool] = lambda: False,
 ) -> list[Answer]:
     """Every node's answer at the moment of ``seen``, by name. ``cluster`` only counts faults.
 
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
     against itself: this node answers as it did before the pod came, and has no score, since scores
     compare nodes as they are. ``membership`` is the pod's; its group is asked as it is now.
-    ``destinations`` are the pod's, too: other nodes are closed to it, and have no score.
+    ``destinations`` are the pod's, too: other nodes are closed to it, and have no score. Once it is
+    ``late`` nodes are not asked any more: those that are left over are undecided, and none of them
+    is called closed.
     """
-    rows = _answers(cluster, seen, request, asking, membership)
+    rows = _answers(cluster, seen, request, asking, membership, late)
     return [
-        row if row.facts.is_one_of(destinations) else replace(row, closed=True, score=None)
+        replace(row, closed=True, score=None)
+        if not late() and not row.facts.is_one_of(destinations)
+        else row
         for row in rows
     ]
 
 
-def answers_to(cluster: Cluster, seen: ClusterFacts, pod: PodRecord) -> list[Answer]:
+def answers_to(
+    cluster: Cluster, seen: ClusterFacts, pod: PodRecord, late: Callable[[], bool] = lambda: False
+) -> list[Answer]:
     """Every node's :func:`answers` to a pod of the cluster that asks for what can be read."""
     assert isinstance(pod.request, GpuRequest)  # noqa: S101 (the caller looked)
     return answers(
@@ -137,12 +144,14 @@ def answers_to(cluster: Cluster, seen: ClusterFacts, pod: PodRecord) -> list[Ans
         asking=pod.uid,
         membership=pod.membership,
         destinations=pod.standing.destinations,
+        late=late,
     )
 
 
 def alike(pod: PodRecord) -> Hashable:
     """Equal for waiting pods to which all nodes answer alike."""
-    itself = pod.uid if pod.reserved is not None else None
+    waits = pod.reserved is not None or pod.standing.nominated is not None
+    itself = pod.uid if waits else None
     return pod.request, pod.membership, pod.standing.destinations, itself
 
 
@@ -152,19 +161,21 @@ def _answers(
     request: GpuRequest,
     asking: PodUid | None,
     membership: Membership | None,
+    late: Callable[[], bool],
 ) -> list[Answer]:
     rooms = rack_rooms(cluster, request, membership, [facts.name for facts in seen.nodes])
     if membership is None:
-        return _each_for_itself(cluster, seen, request, asking, rooms)
+        return _each_for_itself(cluster, seen, request, asking, rooms, late)
     member = as_member(cluster, asking or PodUid(""), membership, request)
-    rows = _each_for_itself(cluster, seen, member.request, asking, rooms)
-    if not member.bound_to_domain:
+    rows = _each_for_itself(cluster, seen, member.request, asking, rooms, late)
+    if not member.minds_groups:
         return rows
     on = {facts.name for facts in seen.nodes if counts_on(asking, facts)}
     without = {row.node: row.facts for row in rows if row.node in on}
     passing = [row.node for row in rows if row.passes]
-    direction = cluster.direction_of(membership, member.uid)
-    refused = gather(cluster, member, passing, instead=without, direction=direction).rejections
+    direction = cluster.direction_of(membership)
+    found = gather(cluster, member, passing, late=late, instead=without, direction=direction)
+    refused = dict.fromkeys(passing, UNDECIDED) if found.late else found.rejections
     return [
         replace(
             row,
@@ -184,11 +195,12 @@ def _each_for_itself(
     request: GpuRequest,
     asking: PodUid | None,
     rooms: list[int] | None,
+    late: Callable[[], bool],
 ) -> list[Answer]:
     """Every node's own answer."""
     strict = _strict(request)
-    asked = enquire_at(cluster, seen, request, scores=True)
-    stern = enquire_at(cluster, seen, strict)
+    asked = enquire_at(cluster, seen, request, scores=True, late=late)
+    stern = enquire_at(cluster, seen, strict, late=late)
     handed_out: dict[State, Assessment | None] = {}
     rows = []
     for facts, state, scored, (_, decision), (_, told) in zip(
@@ -200,7 +212,7 @@ def _each_for_itself(
         strict=True,
     ):
         if asking is not None and counts_on(asking, facts):
-            rows.append(_without(cluster, seen, facts, asking, request, strict))
+            rows.append(_without(cluster, seen, facts, asking, request, strict, late))
             continue
         assert decision is not None and told is not None  # noqa: S101, PT018 (all have been asked)
         if state is None:
@@ -208,8 +220,8 @@ def _each_for_itself(
         elif state in handed_out:
             outcomes = handed_out[state]
         else:
-            outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision)
-        decision = _as_served(facts, decision, told)
+            outcomes = handed_out[state] = _outcomes(cluster, facts, request, decision, late)
+        decision = _as_served(facts, decision)
         score = None if decision.rejection else scored
         rows.append(
             Answer(
@@ -239,15 +251,16 @@ def _without(
     asking: PodUid,
     request: GpuRequest,
     strict: GpuRequest,
+    late: Callable[[], bool],
 ) -> Answer:
     """The answer that a node would give if the pod that is asking were not there."""
     before = facts.without(frozenset({asking}))
     alone = replace(seen, nodes=(before,))
-    (_, decision), *_ = enquire_at(cluster, alone, request).each()
-    (_, told), *_ = enquire_at(cluster, alone, strict).each()
+    (_, decision), *_ = enquire_at(cluster, alone, request, late=late).each()
+    (_, told), *_ = enquire_at(cluster, alone, strict, late=late).each()
     assert decision is not None and told is not None  # noqa: S101, PT018 (both have been asked)
-    decision = _as_served(before, decision, told)
-    outcomes = _outcomes(cluster, before, request, decision)
+    decision = _as_served(before, decision)
+    outcomes = _outcomes(cluster, before, request, decision, late)
     return Answer(
         before, None, decision, None, _doubt(decision, told), outcomes, lacks(before, request)
     )
@@ -283,13 +296,10 @@ def _doubt(decision: Decision, strict: Decision) -> Rejection | None:
     return None if decision.rejection else strict.rejection
 
 
-def _as_served(facts: NodeFacts, decision: Decision, strict: Decision) -> Decision:
-    """The decision as kube-scheduler comes to it: by its count a node takes no pod over a resource
-    that the node does not serve, so filter is not asked about it, or need not refuse a plain pod.
-    """
-    if serves_nothing(facts) or (decision.rejection is None and strict.rejection == NOT_SERVED):
-        return Decision(NOT_SERVED)
-    return decision
+def _as_served(facts: NodeFacts, decision: Decision) -> Decision:
+    """The decision as kube-scheduler comes to it: by its count a node without GPUs takes no pod, so
+    filter is not asked about it."""
+    return Decision(NOT_SERVED) if serves_nothing(facts) else decision
 
 
 def serves_nothing(facts: NodeFacts) -> bool:
@@ -299,9 +309,13 @@ def serves_nothing(facts: NodeFacts) -> bool:
 
 
 def _outcomes(
-    cluster: Cluster, facts: NodeFacts, request: GpuRequest, decision: Decision
+    cluster: Cluster,
+    facts: NodeFacts,
+    request: GpuRequest,
+    decision: Decision,
+    late: Callable[[], bool],
 ) -> Assessment | None:
-    """What the node may hand out to the pod; see :class:`Answer`."""
+    """What the node may hand out to the pod, as far as there is time; see :class:`Answer`."""
     assessed = decision.assessment
     if assessed is None or not assessed.fits:
         return None
@@ -310,7 +324,10 @@ def _outcomes(
     if decision.rejection is not None:
         return None
     try:
-        return unconstrained(facts, request)
+        with in_time(late):
+            return unconstrained(facts, request)
+    except OutOfTimeError:
+        return None
     except Exception as error:  # noqa: BLE001 (a listener logs it)
         cluster.faults.note(facts.name, error)
         return None

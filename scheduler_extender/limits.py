@@ -57,6 +57,11 @@ EXPLAIN_SECONDS = 2.0
 """For how long ``/v1/explain`` may try out what would help a pod that waits. The nodes' own answers
 come before that."""
 
+PEOPLE_WAITING = 32
+SEARCHES_WAITING = 8
+"""Different questions of people that wait at one time, each kind for one thread, and answers in
+pieces that are under way; over it 503. Searches (``/v1/explain``, ``/v1/unblock``) take seconds."""
+
 BIND_STARTS_WITHIN = 3.5
 """Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout
 (10 s), of which the write may take 4 s and the look-up after it 2 s."""
@@ -73,15 +78,15 @@ class Limits:
     """What one port allows.
 
     ``handshakes`` of TLS at one time, each within ``handshake_seconds``; over it the one that has
-    taken longest is cut off. ``connections`` behind them at one time; over it the one that has
-    waited longest without a request makes room, and if all are busy only /healthz and /readyz are
-    answered. ``header_bytes`` of one request. Seconds from the first byte until the headers are
-    complete (``header_seconds``), then until the body is (``body_seconds``); seconds in which a
-    client may keep an answer waiting by not reading it (``write_seconds``); bytes of all such
-    answers together (``unread``), over which the one that has waited longest is cut off; seconds of
-    an idle connection (``idle_seconds``: longer than the 90 s of Go's client, which does not repeat
-    a POST on a connection that we have closed). ``pipelined`` requests wait behind one that is
-    being answered.
+    taken longest is cut off. ``connections`` behind them at one time; over it the client that has
+    kept us waiting longest makes room (for a request, a body, or to read an answer), and if we are
+    busy for all of them only /healthz and /readyz are answered. ``header_bytes`` of one request.
+    Seconds from the first byte until the headers are complete (``header_seconds``), then until the
+    body is (``body_seconds``); seconds in which a client may keep an answer waiting by not reading
+    it (``write_seconds``); bytes of all such answers together (``unread``), over which the one that
+    has waited longest is cut off; seconds of an idle connection (``idle_seconds``: longer than the
+    90 s of Go's client, which does not repeat a POST on a connection that we have closed).
+    ``pipelined`` requests wait behind one that is being answered.
     """
 
     handshakes: int = 128

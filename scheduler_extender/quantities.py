@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
+
+from topology.core.remembering import remembered
 
 
 class BadValueError(ValueError):
@@ -29,6 +30,9 @@ _SUFFIXES: dict[str, int | Decimal] = {
     "Pi": 2**50,
     "Ei": 2**60,
 }
+LEAST_MEMORY = 64 << 20
+"""Bytes of a GPU's memory: less is a number whose unit was forgotten."""
+MEMORY = "allowed are quantities of bytes from 64Mi, such as 40Gi"
 SHORT = 16
 """Characters of a quantity that is remembered: the same few stand in thousands of pods."""
 _QUANTITY = re.compile(
@@ -42,7 +46,25 @@ def quantity(text: str) -> Decimal:
     return _common(text) if len(text) <= SHORT else _read(text)
 
 
-@lru_cache(1024)
+def memory(text: str) -> int:
+    """A quantity of GPU memory in bytes; a :class:`BadValueError` says what it should have been.
+
+    A number without a unit is bytes to Kubernetes, and whoever wrote it meant another unit: the one
+    in which it is from 1Gi to 1Ti.
+    """
+    try:
+        amount = quantity(text)
+    except BadValueError:
+        raise BadValueError(MEMORY) from None
+    if amount >= LEAST_MEMORY and amount == int(amount):
+        return int(amount)
+    if amount > 0 and re.fullmatch(r"[0-9]{1,8}", text, re.ASCII):
+        unit = "Gi" if amount < 2**10 else "Mi" if amount < 2**20 else "Ki"
+        raise BadValueError(f"that is {amount} bytes; write {amount}{unit}")
+    raise BadValueError(MEMORY)
+
+
+@remembered
 def _common(text: str) -> Decimal:
     return _read(text)
 

@@ -73,8 +73,9 @@ def throughput(
     """Measure how many pods a second kube-scheduler places.
 
     Without an extender, with one that does nothing, with one that does nothing but bind, and with
-    ours, one after the other in each round. It builds kube-scheduler and the API server first
-    (minutes, once) and needs the source tree.
+    ours, which at first knows no kubelet (ours) or has seen each admit a pod (ours+known): one
+    after the other in each round. It builds kube-scheduler and the API server first (minutes,
+    once) and needs the source tree.
     """
     writable(json=json_file)
     try:
@@ -83,6 +84,7 @@ def throughput(
     except agent_.SourceTreeMissingError as error:
         raise typer.BadParameter(str(error)) from error
     show(throughput_.table(found))
+    show(throughput_.waits(found))
     write_json(json_file, found)
 
 

@@ -65,7 +65,9 @@ class ThroughputRow(Figures):
 
     ``pods_per_second`` is from the first bound pod to the last, ``settled_per_second`` until each
     pod runs and its node's record says so. ``cpu_ms`` are milliseconds of CPU for each pod, by
-    process, over the latter time.
+    process, over the latter time. ``waits_ms`` are milliseconds for each pod in which
+    kube-scheduler waited for our extender, by what for; ``refused_binds`` how many binds of a
+    hundred pods it refused, by why.
     """
 
     way: str
@@ -73,6 +75,8 @@ class ThroughputRow(Figures):
     pods_per_second: Number
     settled_per_second: Number
     cpu_ms: dict[str, Number]
+    waits_ms: dict[str, Number] = Field(default_factory=dict)
+    refused_binds: dict[str, Number] = Field(default_factory=dict)
 
 
 class Throughput(Figures):

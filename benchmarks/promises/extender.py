@@ -21,7 +21,7 @@ from scheduler_extender.annotations import parse
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.decision import Refusals, Settings
 from scheduler_extender.state.freshness import Watch
 from scheduler_extender.state.ledger import ledger
 from scheduler_extender.state.pods import PodRecord, pod_record
@@ -66,8 +66,9 @@ def read_pod(manifest: dict[str, Any]) -> tuple[Pod, PodRecord, GpuRequest]:
 class Extender:
     """The shipping verbs over the shipping cluster; ``score`` replaces prioritize where given."""
 
-    def __init__(self, seed: int, *, score: Score | None = None) -> None:
+    def __init__(self, seed: int, *, score: Score | None = None, refusals: str = "certain") -> None:
         self._rng = random.Random(seed)
+        self._refusals = Refusals(refusals)
         self._score = score
         self.surprises: list[Surprise] = []
         self.faults: list[str] = []
@@ -85,7 +86,9 @@ class Extender:
         self._heard: dict[str, float] = {}
         self._failing: dict[str, float] = {}
         self._cluster = Cluster(
-            lambda: timeline.now, Settings(stale_after=stale_after), self._watches
+            lambda: timeline.now,
+            Settings(stale_after=stale_after, refusals=self._refusals),
+            self._watches,
         )
         self._cluster.faults.on_fault(lambda node, error: self.faults.append(f"{node}: {error!r}"))
         self._cluster.on_surprise(self._hear_of)

@@ -119,7 +119,10 @@ class Judge:
             return self._alone(entry, node) and satisfies(
                 topology.shape, replace(wanted, exclusive_gpus=False), mask, sick=sick
             )
-        return satisfies(topology.shape, wanted, mask, sick=sick)
+        replicas = topology.resources[0].replicas
+        return satisfies(topology.shape, wanted, mask, sick=sick) and all(
+            topology.gpus[p].memory >= _part_wanted(wanted) * replicas for p in held
+        )
 
     def _alone(self, entry: PodEntry, node: NodeName) -> bool:
         """Whether the pod has every share of each GPU that it is on."""
@@ -173,15 +176,25 @@ def _instances_meet(
     gpus = {p for p, _, _ in found}
     nodes = {gpu.numa_node for _, gpu, _ in found}
     several = len(found) > 1
+    replicas = topology.resources[0].replicas
     return not (
         any(sick >> p & 1 for p in gpus)
         or (several and (wanted.link is not None or wanted.min_bandwidth is not None))
         or (wanted.same_gpu and len(gpus) > 1)
         or (wanted.spread_gpus and len(gpus) < len(found))
         or (several and wanted.same_numa and (len(nodes) > 1 or None in nodes))
-        or any(part.memory < wanted.least_memory for _, _, part in found)
+        or any(
+            part.memory < max(wanted.least_memory(1), _part_wanted(wanted) * replicas)
+            for _, _, part in found
+        )
         or not all(_is_meant(f"{gpu.product}-MIG-{part.profile}", wanted) for _, gpu, part in found)
     )
+
+
+def _part_wanted(wanted: Constraints) -> int:
+    """The memory that a share's part is to have."""
+    own = wanted.exclusive_gpus or wanted.gpu_memory is not None
+    return 0 if own else wanted.min_gpu_memory or 0
 
 
 def _memory_of(topology: NodeTopology) -> dict[str, int]:
@@ -192,7 +205,13 @@ def _memory_of(topology: NodeTopology) -> dict[str, int]:
 
 def _is_meant(product: str, wanted: Constraints) -> bool:
     name = canonical_product(product)
-    return not wanted.models or any(fnmatchcase(name, glob) for glob in wanted.models)
+    words = name.split("-")
+    runs = {"-".join(words[i:j]) for j in range(len(words) + 1) for i in range(j)}
+    if "mig" in words:
+        runs = {run for run in runs if "mig" in run.split("-")}
+    return not wanted.models or any(
+        fnmatchcase(name, model) if {*model} & {*"*?"} else model in runs for model in wanted.models
+    )
 
 
 def _known_sick(topology: NodeTopology, view: PublishedReport | None) -> Mask:

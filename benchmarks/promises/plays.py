@@ -36,7 +36,8 @@ class Play:
     """One closed loop to play.
 
     ``nodes`` is a key of FLEETS, ``workload`` one of WORKLOADS or ``groups``, and ``policy`` one of
-    those that :func:`play` names. ``runs`` is how many seconds a pod runs, on average.
+    those that :func:`play` names. ``runs`` is how many seconds a pod runs, on average. ``refusals``
+    is the extender's flag.
     """
 
     policy: str
@@ -49,12 +50,13 @@ class Play:
     restarts: int = 0
     runs: float = 60.0
     faults: Faults = Faults()  # noqa: RUF009 (it is frozen)
+    refusals: str = "certain"
 
 
 def play(what: Play) -> Tally:
     """Play a closed loop to its end."""
     policies: dict[str, Policy] = {
-        "extender": Extender(what.seed),
+        "extender": Extender(what.seed, refusals=what.refusals),
         "good set free": GoodSetFree(what.seed),
         "oracle": (GroupOracle if what.workload == "groups" else Oracle)(what.seed),
         "LeastAllocated": Extender(what.seed, score=least_allocated),

@@ -138,8 +138,7 @@ class PlayedNode:
             for _ in self._kubelet.admission(PodUid(meta.uid), meta.namespace, meta.name, request):
                 pass
             self._admitted += 1
-        status = {"phase": "Running", "startTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-        patch(api, f"{PODS}/{meta.name}/status", {"status": status})
+        patch(api, f"{PODS}/{meta.name}/status", {"status": started("Running")})
 
     def tell(self, api: ApiServer) -> None:
         """Publish who holds what."""
@@ -159,6 +158,11 @@ class PlayedNode:
         self._sequence += 1
         status = json.loads(json.dumps(encode_report(replace(report, sequence=self._sequence))))
         patch(api, f"{RECORDS}/{self._topology.name}/status", {"status": status})
+
+
+def started(phase: str) -> dict[str, str]:
+    """The status of a pod that its kubelet has admitted."""
+    return {"phase": phase, "startTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 def patch(api: ApiServer, path: str, body: dict[str, Any]) -> None:

@@ -168,7 +168,7 @@ def _one_node_costs(cluster: Cluster, names: list[NodeName]) -> tuple[float, flo
         reports.append(_timed(partial(_report_anew, cluster, name)))
         asked.append(_timed(partial(verbs.filter_nodes, cluster, known, [name])))
         _report_anew(cluster, name)
-        new = _pod({"link": "nvlink", "min-gpu-memory": f"{n + 1}Mi"})
+        new = _pod({"link": "nvlink", "min-gpu-memory": f"{n + 64}Mi"})
         asked_anew.append(_timed(partial(verbs.filter_nodes, cluster, new, [name])))
     return median(reports), median(asked), median(asked_anew)
 

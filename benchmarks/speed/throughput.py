@@ -8,7 +8,8 @@ so that whatever else the machine does hits all alike; the medians' ratio is the
 ``none``          no extender
 ``nothing``       the do-nothing extender (:mod:`.nothing`) answers filter and prioritize
 ``nothing+bind``  it also binds: it writes the Binding that it is asked for
-``ours``          the extender
+``ours``          the extender, which has just started: it has not seen any kubelet admit a pod
+``ours+known``    the extender, which has seen each kubelet admit one pod that asks the same
 
 The pods are there before kube-scheduler starts, so how it starts is not measured. One rate is of
 pods that are *bound*, from the first to the last. The other is of pods that are *settled*: it ends
@@ -38,6 +39,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from rich.table import Table
 
 from benchmarks.figures.schema import Machine
@@ -51,6 +53,7 @@ from benchmarks.speed.playedkubelets import (
     PlayedKubelets,
     PlayedNode,
     patch,
+    started,
 )
 from benchmarks.speed.processes import cpu_seconds
 from topology.codec import encode
@@ -67,7 +70,13 @@ if TYPE_CHECKING:
 
 
 MACHINES = ("dgx1-v100", "hgx-h100-8")
-WAYS = ("none", "nothing", "nothing+bind", "ours")
+OURS = ("ours", "ours+known")
+WAYS = ("none", "nothing", "nothing+bind", *OURS)
+TURN, REPORT, WRITE = "bind: a turn", "bind: a report", "bind: the API server"
+WAITS = ("filter", "prioritize", TURN, REPORT, WRITE, "bind: the rest")
+LATE_FOR_TURN, LATE_FOR_REPORT = "late for a turn", "late for a report"
+REFUSED = (LATE_FOR_TURN, LATE_FOR_REPORT, "for other reasons")
+VERBS = ("filter", "prioritize", "bind")
 ROOT = Path(__file__).parents[2]
 
 
@@ -121,6 +130,21 @@ def table(figures: Throughput) -> Table:
     return found
 
 
+def waits(figures: Throughput) -> Table:
+    """What kube-scheduler waited for at our extender, and how many binds that refused: medians."""
+    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    found.add_column("kube-scheduler waited for, ms/pod")
+    for way in OURS:
+        found.add_column(way, justify="right")
+    rows = [[row for row in figures.rows if row.way == way] for way in OURS]
+    for name in WAITS:
+        found.add_row(name, *(f"{median(r.waits_ms[name] for r in of):.1f}" for of in rows))
+    for why in REFUSED:
+        shown = (f"{median(r.refused_binds[why] for r in of):.1f}" for of in rows)
+        found.add_row(f"binds refused, of 100 pods: {why}", *shown)
+    return found
+
+
 def _of_all(rows: Sequence[ThroughputRow], process: str) -> str:
     """The median CPU time of a process, where there is one."""
     if process not in rows[0].cpu_ms:
@@ -171,7 +195,9 @@ class _Bench:
         """Place so many pods in one way."""
         names = [f"p{number}-{i:05}" for i in range(pods)]
         self._together(self._add_pod, names)
-        with self._extender(way) as (extender, config):
+        with self._extender(way) as (extender, admin, config):
+            if way == "ours+known":
+                self._admit_everywhere(admin)
             watching = PlayedKubelets(self._api, pods, self._nodes)
             scheduler = self._plane.start_scheduler(config)
             processes = {
@@ -183,9 +209,13 @@ class _Bench:
             try:
                 watching.first()
                 before = {name: cpu_seconds(pid) for name, pid in processes.items()}
+                waited = _counted(admin) if way in OURS else {}
                 seconds, counted = watching.rest()
                 settled = watching.settled()
                 spent = {name: cpu_seconds(pid) - before[name] for name, pid in processes.items()}
+                if waited:
+                    now = _counted(admin)
+                    waited = {name: (now[name] - waited[name]) / counted for name in now}
             finally:
                 self._plane.stop_scheduler()
         self._client.delete(PODS, params={"gracePeriodSeconds": "0"}).raise_for_status()
@@ -196,20 +226,42 @@ class _Bench:
             pods_per_second=counted / seconds,
             settled_per_second=counted / settled,
             cpu_ms={name: 1000 * cpu / counted for name, cpu in spent.items()},
+            waits_ms={name: 1000 * waited[name] for name in WAITS if waited},
+            refused_binds={why: 100 * waited[why] for why in REFUSED if waited},
         )
 
     def _add_pod(self, name: str) -> None:
+        meta = {"name": name, "annotations": {"gpu-topology.io/link": "nvlink"}}
+        self._create(meta, {})
+
+    def _create(self, metadata: dict[str, Any], spec: dict[str, Any]) -> None:
         limits = {"nvidia.com/gpu": "2"}
         container = {"name": "main", "image": "example/work", "resources": {"limits": limits}}
-        pod = {
-            "metadata": {"name": name, "annotations": {"gpu-topology.io/link": "nvlink"}},
-            "spec": {"containers": [container]},
-        }
+        pod = {"metadata": metadata, "spec": {"containers": [container], **spec}}
         self._api.create(PODS, json.dumps(pod).encode(), timeout=WITHIN)
 
+    def _admit_everywhere(self, admin: int) -> None:
+        """Each kubelet admits one pod, which ends at once, and our extender has seen it."""
+        labels = {"labels": {"known": "yes"}}
+
+        def admit(node: str) -> None:
+            self._create({"name": f"known-{node}", **labels}, {"nodeName": node})
+            patch(self._api, f"{PODS}/known-{node}/status", {"status": started("Succeeded")})
+
+        def delete() -> None:
+            which = {"labelSelector": "known=yes", "gracePeriodSeconds": "0"}
+            self._client.delete(PODS, params=which).raise_for_status()
+
+        self._together(admit, list(self._nodes))
+        delete()
+        self._create({"name": "last", **labels}, {})
+        _until(lambda: _answers(admin, "/v1/explain/default/last", (200,)))
+        delete()
+
     @contextmanager
-    def _extender(self, way: str) -> Iterator[tuple[Process | None, str]]:
-        """The extender's process, once it is ready, and kube-scheduler's configuration."""
+    def _extender(self, way: str) -> Iterator[tuple[Process | None, int, str]]:
+        """The extender's process, once it is ready, its admin port, and kube-scheduler's
+        configuration."""
         from tests.e2e.controlplane import Process
         from tests.programs import free_port
 
@@ -220,16 +272,16 @@ class _Bench:
             *(sys.executable, "-m", "scheduler_extender", "extender"),
             *(f"--kubeconfig={kubeconfig}", f"--port={port}", f"--admin-port={admin}"),
         ]
-        command = {"nothing": nothing, "nothing+bind": [*nothing, kubeconfig], "ours": ours}
-        verbs = ["filter", "prioritize", *(["bind"] if way in ("nothing+bind", "ours") else [])]
-        config = self._config(f"http://127.0.0.1:{port}/scheduler", [] if way == "none" else verbs)
+        command = {"nothing": nothing, "nothing+bind": [*nothing, kubeconfig]}
+        verbs = VERBS[:2] if way == "nothing" else VERBS
+        config = self._config(f"http://127.0.0.1:{port}/scheduler", verbs if way != "none" else ())
         if way == "none":
-            yield None, config
+            yield None, 0, config
             return
-        process = Process("extender", command[way], self._folder / "extender.log")
+        process = Process("extender", command.get(way, ours), self._folder / "extender.log")
         try:
-            _until(lambda: _answers(port, "/readyz" if way == "ours" else "/"))
-            yield process, config
+            _until(lambda: _answers(port, "/readyz" if way in OURS else "/"))
+            yield process, admin, config
         finally:
             process.stop(signal.SIGTERM)
 
@@ -255,10 +307,37 @@ class _Bench:
             list(pool.map(do, items))
 
 
-def _answers(port: int, path: str) -> bool:
+def _counted(admin: int) -> dict[str, float]:
+    """Since our extender's start: seconds that :data:`WAITS` took, and binds :data:`REFUSED`."""
+    with closing(http.client.HTTPConnection("127.0.0.1", admin)) as asking:
+        asking.request("GET", "/metrics")
+        text = asking.getresponse().read().decode()
+    samples = {
+        (sample.name.removeprefix("gpu_topology_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    verb = {name: samples["verb_duration_seconds_sum", name] for name in VERBS}
+    parts = {TURN: "turn", REPORT: "report", WRITE: "write"}
+    waited = {name: samples["bind_wait_seconds_sum", awaits] for name, awaits in parts.items()}
+    late = {
+        LATE_FOR_TURN: samples["binds_late_for_turn_total",],
+        LATE_FOR_REPORT: samples["binds_late_for_report_total",],
+    }
+    rest = samples["bind_errors_total",] - sum(late.values())
+    return {
+        **verb,
+        **waited,
+        "bind: the rest": verb["bind"] - sum(waited.values()),
+        **late,
+        "for other reasons": rest,
+    }
+
+
+def _answers(port: int, path: str, statuses: Sequence[int] = (200, 404)) -> bool:
     with suppress(OSError), closing(http.client.HTTPConnection("127.0.0.1", port)) as asking:
         asking.request("GET", path)
-        return asking.getresponse().status in (200, 404)
+        return asking.getresponse().status in statuses
     return False
 
 

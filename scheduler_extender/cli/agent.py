@@ -104,7 +104,7 @@ def agent(
         str, typer.Option(metavar="ADDRESS", help="Address that the metrics port listens on.")
     ] = "127.0.0.1",
     metrics_port: Annotated[
-        int, typer.Option(metavar="PORT", help="Port for /metrics and /healthz.")
+        int, typer.Option(metavar="PORT", help="Port for /metrics, /healthz and /readyz.")
     ] = 8890,
 ) -> None:
     """Publish this node's GPUs, their links, and who holds them.

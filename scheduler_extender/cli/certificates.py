@@ -166,14 +166,19 @@ def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:
     """A new one, or that of ``ca``. A new one never takes the place of another."""
     from scheduler_extender.authority import Authority, AuthorityError
 
+    if ca is None and _crt(output, CA).exists():
+        raise BadInputError(
+            f"--output: {_crt(output, CA)} is there already: renew with --ca {output}, or give "
+            "another folder for a new authority"
+        )
     if ca is None:
-        for path in (_crt(output, CA), _key(output, CA)):
-            if path.exists():
-                raise BadInputError(
-                    f"--output: {path} is there already: renew with --ca {output}, or give "
-                    "another folder for a new authority"
-                )
-        return Authority.new("gpu-topology", now)
+        # A key alone is what a run leaves that was killed before it wrote the certificate.
+        path = _key(output, CA)
+        kept = text_of(path, MAX_PEM).encode() if path.exists() else None
+        try:
+            return Authority.new("gpu-topology", now, kept)
+        except AuthorityError as error:
+            raise BadInputError(f"--output: {path}: {error}") from error
     certificate, key = text_of(_crt(ca, CA), MAX_PEM), text_of(_key(ca, CA), MAX_PEM)
     try:
         return Authority.load(certificate.encode(), key.encode(), now)

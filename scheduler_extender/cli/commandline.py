@@ -33,8 +33,8 @@ OURS = ("scheduler_extender", "topology", "")
 def lacks(package: str) -> str:
     """What is said of a package that is not installed, as in the other image of the two."""
     return (
-        f"the package {package} is not installed: the agent's image and the extender's hold the "
-        "packages of their own command (pip install gpu-topology installs all of them)"
+        f"the package {package} is not installed: gpu-topology[agent] has what the agent needs, "
+        "gpu-topology[extender] what every other command needs, and each image one of the two"
     )
 
 

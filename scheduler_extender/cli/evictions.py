@@ -56,13 +56,14 @@ Steps = Sequence[dict[str, Any]]
 class NeedlessError(Exception):
     """There is no use in evicting anybody else, or nobody can tell; the message says why.
 
-    ``placed`` says that the pod has a node already, ``begun`` that an eviction may have been made
-    which nobody has answered.
+    ``placed`` says that the pod has a node already, ``passing`` that it may be otherwise in a
+    moment, ``begun`` that an eviction may have been made which nobody has answered.
     """
 
-    def __init__(self, why: str, *, placed: bool = False) -> None:
+    def __init__(self, why: str, *, placed: bool = False, passing: bool = False) -> None:
         super().__init__(why)
         self.placed = placed
+        self.passing = passing
         self.begun = False
 
 
@@ -116,15 +117,19 @@ class _Carrying:
         """Reserve, wait until the extender keeps the place, and evict."""
         from topology.kubeapi.apiserver import ApiFailure
 
-        since, node = time.time(), NodeName(plan["node"])
-        until = since + keep
+        node, until, asked = NodeName(plan["node"]), time.time() + keep, time.monotonic()
         victims = [PodUid(step["uid"]) for step in plan["steps"]]
+        place = (self.waiting.uid, node, until, victims)
         try:
-            self._annotate(value_of(self.waiting.uid, node, until, victims, since))
+            written = self._annotate(value_of(*place))
         except ApiFailure as error:
             raise BadInputError(f"nobody was evicted: the place is not ours: {error}") from error
         try:
+            self._annotate(value_of(*place, _version_in(written, asked)))
             self._wait_until_kept(node, sorted(victims))
+        except ApiFailure as error:
+            self._give_back()
+            raise BadInputError(f"nobody was evicted: the place is not ours: {error}") from error
         except (BadInputError, KeyboardInterrupt):
             self._give_back()
             raise
@@ -132,11 +137,16 @@ class _Carrying:
 
     def go_on(self, kept: dict[str, Any]) -> None:
         """Evict those who are left of an earlier call."""
-        if not kept["holds"]:
+        if kept["lost"]:
             self._give_back()
             raise BadInputError(
                 f"nobody was evicted: the place on {kept['node']} is not there any more, and is "
                 "kept no more; run the command again for another plan"
+            )
+        if not kept["holds"]:
+            raise BadInputError(
+                f"nobody was evicted: it is uncertain whether the place on {kept['node']} is "
+                "there; it stays kept: run the command again"
             )
         until = instant(datetime.fromisoformat(kept["until"])).timestamp()
         begun = len(kept["left"]) < len(kept["victims"])
@@ -183,14 +193,15 @@ class _Carrying:
             try:
                 found = self.port.get(self.waiting.place)
             except BadInputError as error:
-                if time.monotonic() + AGAIN < deadline:
-                    pause(AGAIN)
-                    continue
-                raise NeedlessError(f"whether the place is there is not known: {error}") from error
-            needless = why_needless(found, self.waiting.uid, node)
-            if needless is not None:
+                words = f"whether the place is there is not known: {error}"
+                needless: NeedlessError | None = NeedlessError(words, passing=True)
+            else:
+                needless = why_needless(found, self.waiting.uid, node)
+            if needless is None:
+                return
+            if not needless.passing or time.monotonic() + AGAIN >= deadline:
                 raise needless
-            return
+            pause(AGAIN)
 
     def _tell(self, done: int, steps: Steps, node: NodeName, until: float) -> None:
         who = f"{self.waiting.namespace}/{self.waiting.name}"
@@ -243,13 +254,14 @@ class _Carrying:
         except ApiFailure as error:
             tell(f"the place is kept until its time is up: {error}")
 
-    def _annotate(self, value: str | None) -> None:
+    def _annotate(self, value: str | None) -> bytes:
+        """Write the annotation, or take it away; the pod as it is then."""
         from topology.kubeapi.paths import path
 
         pod = self.waiting
         body = {"metadata": {"uid": pod.uid, "annotations": {KEPT_PLACE: value}}}
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
-        self.api.patch(where, json.dumps(body).encode(), timeout=TIMEOUT)
+        return self.api.patch(where, json.dumps(body).encode(), timeout=TIMEOUT)
 
     def _wait_until_kept(self, node: NodeName, victims: Sequence[PodUid]) -> None:
         """Wait until the extender keeps this very place. Raises :class:`BadInputError`."""
@@ -258,13 +270,30 @@ class _Carrying:
             found = self.port.get(self.waiting.place) or {}
             kept = found.get("reserved")
             if kept and kept["node"] == node and kept["victims"] == victims:
-                if kept["holds"]:
+                if kept["lost"]:
+                    raise BadInputError("nobody was evicted: the place was taken meanwhile")
+                if kept["holds"] and kept["settled"]:
                     return
-                raise BadInputError("nobody was evicted: the place was taken meanwhile")
             if found.get("node"):
                 raise BadInputError(f"nobody was evicted: the pod is on {found['node']} now")
             pause(0.2)
         raise BadInputError("nobody was evicted: the extender does not keep the place")
+
+
+def _version_in(pod: bytes, asked: float) -> int:
+    """The resourceVersion of a pod that the API server has answered with, ``asked`` at this time of
+    the monotonic clock.
+
+    Raises :class:`BadInputError` where it is no number, or is long ago: who tells it too late may
+    come before somebody who has begun to evict.
+    """
+    if time.monotonic() > asked + 2 * TIMEOUT:
+        raise BadInputError("nobody was evicted: the API server took too long")
+    try:
+        return int(json.loads(pod)["metadata"]["resourceVersion"])
+    except (ValueError, LookupError, TypeError) as error:
+        why = "the API server's resourceVersion is no number"
+        raise BadInputError(f"nobody was evicted: {why}") from error
 
 
 def _name(step: dict[str, Any]) -> str:
@@ -281,8 +310,11 @@ def why_needless(found: dict[str, Any] | None, uid: PodUid, node: NodeName) -> N
     kept = found.get("reserved")
     if not kept or kept["node"] != node:
         return NeedlessError(f"the place on {node} is kept no more, or the extender cannot tell")
-    if not kept["holds"]:
+    if kept["lost"]:
         return NeedlessError(f"the place on {node} is not there any more")
+    if not kept["holds"]:
+        words = f"it is uncertain whether the place on {node} is there"
+        return NeedlessError(words, passing=True)
     return None
 
 

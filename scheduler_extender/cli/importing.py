@@ -52,7 +52,7 @@ def import_(
     object goes to standard output as YAML, ready for a cluster file. What the text leaves open goes
     to standard error.
     """
-    from scheduler_extender.quantities import quantity
+    from scheduler_extender.quantities import memory as memory_in
     from topology.sources import SourceError, read
 
     check_node_name("--node", node)
@@ -61,11 +61,11 @@ def import_(
     amount = None
     if memory is not None:
         try:
-            amount = Bytes(int(quantity(memory)))
+            amount = Bytes(memory_in(memory))
         except ValueError as error:
             raise BadInputError(f"--memory: {error}") from error
-        if not 0 < amount < 2**63:
-            raise BadInputError(f"--memory: allowed are 1 to 2^63 - 1 bytes, not {memory}")
+        if amount >= 2**63:
+            raise BadInputError(f"--memory: allowed are at most 2^63 - 1 bytes, not {memory}")
     try:
         found = read(pasted(file), NodeName(node), product=product, memory=amount)
     except SourceError as error:

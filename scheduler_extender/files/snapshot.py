@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import orjson
 
 from scheduler_extender.files.clusterfile import SNAPSHOT, SNAPSHOT_VERSION
 from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
@@ -118,4 +117,4 @@ def _notes(node: NodeFacts) -> Iterator[str]:
 
 
 def _document(manifest: object) -> bytes:
-    return b"---\n" + orjson.dumps(manifest) + b"\n"
+    return b"---\n" + msgspec.json.encode(manifest) + b"\n"

@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
 from scheduler_extender.http.strangers import Lack, Strangers
 from scheduler_extender.limits import Limits
 
@@ -20,7 +22,7 @@ ACCEPT_PAUSE = 0.2
 BACKLOG = 2048
 """Connections that the system holds for us, as uvicorn has it."""
 
-Factory = Callable[[], asyncio.Protocol]
+Factory = Callable[[], HttpToolsProtocol]
 
 
 class Acceptor:
@@ -103,17 +105,23 @@ class Acceptor:
     async def _begin(self, sock: socket.socket, client: str) -> None:
         self._unowned.discard(sock)
         loop = asyncio.get_running_loop()
+        connection = self._factory()
         try:
             if self._context is None:
-                await loop.connect_accepted_socket(self._factory, sock)
+                await loop.connect_accepted_socket(lambda: connection, sock)
                 return
             await loop.connect_accepted_socket(
-                self._factory,
+                lambda: connection,
                 sock,
                 ssl=self._context(),
                 ssl_handshake_timeout=self._limits.handshake_seconds,
                 # The end of TLS is the client's word that it has read everything.
                 ssl_shutdown_timeout=self._limits.write_seconds,
             )
+        except asyncio.CancelledError:
+            if connection.transport is not None:
+                # It has begun in this very turn. uvloop does not tell it of its end.
+                connection.connection_lost(None)
+            raise
         except OSError as error:
             self._strangers.note(Lack.HANDSHAKE, str(error), client)

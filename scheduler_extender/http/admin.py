@@ -6,12 +6,13 @@ POST /v1/reports.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+import anyio
 import anyio.to_thread
 import msgspec
 from fastapi import FastAPI, HTTPException
@@ -19,12 +20,14 @@ from prometheus_client import generate_latest
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from scheduler_extender import wire
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain import Room, instances, room
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.http.encoded import EncodedRoute
+from scheduler_extender.http.desk import Desk
+from scheduler_extender.http.encoded import encoded
 from scheduler_extender.http.endpoint import BodyError, error_line, read
 from scheduler_extender.http.health import add_errors, add_health
 from scheduler_extender.http.schemas import (
@@ -37,7 +40,12 @@ from scheduler_extender.http.schemas import (
 )
 from scheduler_extender.http.service import Service
 from scheduler_extender.http.unblock import unblocking_of
-from scheduler_extender.limits import EXPLAIN_SECONDS, MAX_REPORT_BODY, UNBLOCK_SECONDS
+from scheduler_extender.limits import (
+    EXPLAIN_SECONDS,
+    MAX_REPORT_BODY,
+    PEOPLE_WAITING,
+    SEARCHES_WAITING,
+)
 from scheduler_extender.membership import Membership
 from scheduler_extender.sharing import shared_gpus
 from scheduler_extender.state.cluster import Cluster
@@ -56,10 +64,11 @@ def create_admin_app(service: Service) -> FastAPI:
     """For people and Prometheus: /v1/nodes, /v1/explain, /v1/unblock, /v1/snapshot, /metrics, and
     health."""
     app = FastAPI(title="gpu-topology admin", docs_url=None, redoc_url=None)
-    app.router.route_class = EncodedRoute
-    _add_nodes(app, service.cluster)
-    _add_explain(app, service.cluster)
-    _add_unblock(app, service.cluster)
+    reading = Desk(1, PEOPLE_WAITING)
+    searching = Desk(1, SEARCHES_WAITING)
+    _add_nodes(app, service.cluster, reading)
+    _add_explain(app, service.cluster, searching)
+    _add_unblock(app, service.cluster, searching)
     _add_metrics(app, service)
     if service.file_mode:
         _add_reports(app, service)
@@ -84,13 +93,15 @@ def _json_body(model: type[BaseModel]) -> dict[str, Any]:
     }
 
 
-def _add_nodes(app: FastAPI, cluster: Cluster) -> None:
+def _add_nodes(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @app.get("/v1/nodes", response_model=None, responses=_answers(list[NodeInBrief]))
+    @partial(encoded, desk)
     def nodes() -> list[dict[str, Any]]:
         """Every node in brief."""
         return [_node_brief(cluster, facts) for facts in cluster.all_facts()]
 
     @app.get("/v1/nodes/{name}", response_model=None, responses=_answers(NodeWhole))
+    @partial(encoded, desk)
     def node(name: str) -> dict[str, Any]:
         """One node: its record, what is free, its pods, what is wrong."""
         facts = cluster.facts(NodeName(name))
@@ -113,27 +124,37 @@ def _add_nodes(app: FastAPI, cluster: Cluster) -> None:
             **_REFUSED,
         },
     )
-    def snapshot() -> StreamingResponse:
+    async def snapshot() -> Response:
         """A cluster file of this very state."""
-        return StreamingResponse(cluster_file(cluster), media_type="application/yaml")
+        return _Snapshot(cluster, desk)
 
 
-def _add_explain(app: FastAPI, cluster: Cluster) -> None:
-    explaining = threading.Lock()
+class _Snapshot(Response):
+    """A cluster file, made piece by piece while it is read."""
 
+    def __init__(self, cluster: Cluster, desk: Desk) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._desk.stream():
+            file = await self._desk.run(lambda: cluster_file(self._cluster))
+            pieces = self._desk.pieces(file)
+            answer = StreamingResponse(pieces, media_type="application/yaml")
+            await answer(scope, receive, send)
+
+
+def _add_explain(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @app.get(
         "/v1/explain/{namespace}/{pod}",
         response_model=None,
         responses=_answers(Explanation),
     )
+    @partial(encoded, desk)
     def explain(namespace: str, pod: str) -> dict[str, Any]:
         """What every node would answer to a pod now, and what would help where none takes it."""
-        if not explaining.acquire(timeout=UNBLOCK_SECONDS):
-            raise HTTPException(503, "other pods are being explained: ask again")
-        try:
-            found = explained(namespace, pod)
-        finally:
-            explaining.release()
+        found = explained(namespace, pod)
         if found is None:
             raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
         return found
@@ -153,22 +174,16 @@ def _add_explain(app: FastAPI, cluster: Cluster) -> None:
         return found
 
 
-def _add_unblock(app: FastAPI, cluster: Cluster) -> None:
-    searching = threading.Lock()
-
+def _add_unblock(app: FastAPI, cluster: Cluster, desk: Desk) -> None:
     @app.get(
         "/v1/unblock/{namespace}/{pod}",
         response_model=None,
         responses=_answers(Unblocking),
     )
+    @partial(encoded, desk)
     def unblock(namespace: str, pod: str) -> dict[str, Any]:
         """Whom to evict so that a waiting pod gets a guaranteed place."""
-        if not searching.acquire(timeout=UNBLOCK_SECONDS):
-            raise HTTPException(503, "plans for other pods are being worked out: ask again")
-        try:
-            found = unblocking_of(cluster, namespace, pod)
-        finally:
-            searching.release()
+        found = unblocking_of(cluster, namespace, pod)
         if found is None:
             raise HTTPException(404, f"pod {namespace}/{pod} is unknown or asks for no GPUs")
         return found
@@ -189,15 +204,22 @@ def _group(cluster: Cluster, membership: Membership) -> dict[str, Any]:
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
+    desk = Desk(1, PEOPLE_WAITING)  # of its own: readers of the rest are no reason for a gap
+
     @app.get("/metrics", response_class=PlainTextResponse, responses=_REFUSED)
-    def metrics() -> Response:
+    async def metrics() -> Response:
         """Prometheus metrics."""
+        return Response(await desk.shared("metrics", text), media_type="text/plain")
+
+    def text() -> bytes:
         service.metrics.look(time.monotonic())
         service.metrics.ready.set(service.not_ready() is None)
-        return Response(generate_latest(service.metrics.registry), media_type="text/plain")
+        return generate_latest(service.metrics.registry)
 
 
 def _add_reports(app: FastAPI, service: Service) -> None:
+    one = anyio.CapacityLimiter(1)
+
     @app.post(
         "/v1/reports",
         status_code=204,
@@ -209,7 +231,7 @@ def _add_reports(app: FastAPI, service: Service) -> None:
         held = service.bodies.hold()
         try:
             body = await read(request.scope, request.receive, MAX_REPORT_BODY, held)
-            return await anyio.to_thread.run_sync(_take_report, service.cluster, body)
+            return await anyio.to_thread.run_sync(_take_report, service.cluster, body, limiter=one)
         except BodyError as error:
             line = error_line(str(error))
             return Response(line, error.status, media_type="application/json")

@@ -9,8 +9,10 @@ use, and a log line and a metric say so.
 from __future__ import annotations
 
 import hashlib
+import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from scheduler_extender.http.addresses import Tls
+from topology import regularfile
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +118,8 @@ def contexts(tls: Tls) -> Contexts:
     scheduler, admin = _serving(tls), _serving(tls)
     if tls.client_ca is not None:
         try:
-            scheduler.load_verify_locations(tls.client_ca)
+            with _path(tls.client_ca) as path:
+                scheduler.load_verify_locations(path)
         except (OSError, ValueError) as error:
             raise CertificatesError(f"{tls.client_ca}: {_reason(error)}") from error
         scheduler.verify_mode = ssl.CERT_REQUIRED
@@ -130,7 +134,8 @@ def _serving(tls: Tls) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0
     try:
-        context.load_cert_chain(tls.certificate, tls.key, _no_password(tls.key))
+        with _path(tls.certificate) as certificate, _path(tls.key) as key:
+            context.load_cert_chain(certificate, key, _no_password(tls.key))
     except (OSError, ValueError) as error:
         raise CertificatesError(f"{tls.certificate}, {tls.key}: {_reason(error)}") from error
     return context
@@ -161,13 +166,20 @@ def _digest(tls: Tls) -> bytes:
 
 def _bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            found = file.read(MAX_FILE + 1)
+        return regularfile.content(path, MAX_FILE)
     except OSError as error:
         raise CertificatesError(f"{path}: {error.strerror}") from error
-    if len(found) > MAX_FILE:
-        raise CertificatesError(f"{path}: larger than {MAX_FILE:,} bytes")
-    return found
+
+
+@contextmanager
+def _path(path: Path) -> Iterator[str]:
+    """A path under which OpenSSL, which opens files itself, finds the regular file that ``path``
+    leads to now."""
+    descriptor = regularfile.opened(path)
+    try:
+        yield f"/dev/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _reason(error: Exception) -> str:

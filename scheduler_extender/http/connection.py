@@ -67,7 +67,7 @@ class Connection(HttpToolsProtocol):
         self._ending: asyncio.TimerHandle | None = None
         self._paused_at = self._paused_for = 0.0
         self._header_bytes = self._overhead = 0
-        self._progressed = self._crowded = False
+        self._progressed = self._crowded = self._is_cut_off = False
         self._unanswered = self._served = 0
         self._refusal: tuple[int, str] | None = None
         self._since = time.monotonic()
@@ -107,19 +107,31 @@ class Connection(HttpToolsProtocol):
             self._end_within(LAST_WORD)
 
     def _make_room(self) -> None:
-        excess = len(self.connections) - self.limits.connections
+        if len(self.connections) <= self.limits.connections:
+            return
+        found = [c for c in self.connections if isinstance(c, Connection) and not c._is_cut_off]
+        excess = len(found) - self.limits.connections
         if excess <= 0:
             return
-        others = (c for c in self.connections if isinstance(c, Connection) and c is not self)
-        waiting = [c for c in others if c._unanswered == 0 and not c.transport.is_closing()]
-        if waiting:
-            # Whoever has never sent a whole request goes first.
-            longest = min(waiting, key=lambda c: (c._served > 0, c._since))
-            longest.transport.abort()
+        slow = [c for c in found if c is not self and c._is_slow()]
+        if slow:
+            # Whoever has never been answered goes first.
+            min(slow, key=lambda c: (c._served > 0, c._since))._cut_off()
         elif excess > SPARE:
-            self.transport.abort()
+            self._cut_off()
         else:
             self._crowded = True
+
+    def _is_slow(self) -> bool:
+        """Whether it is the client who is waited for, and not we: for a request, for the rest of
+        the only one, until it reads an answer, or for its side of the end."""
+        body_missing = self._phase is _Phase.BODY
+        waits = self._unanswered <= body_missing or self._writing is not None
+        return waits or self.transport.is_closing()
+
+    def _cut_off(self) -> None:
+        self._is_cut_off = True
+        self.transport.abort()
 
     def close_if_idle(self) -> None:
         """Close it if its client waits for nothing."""
@@ -152,9 +164,11 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer behind a body in chunks."""
+        """Take a header. A trailer (behind a body in chunks) is none, and is left out: whoever has
+        looked at the headers already (the gate, a proxy) has not seen it."""
         self._count(len(name) + len(value) + 4)
-        super().on_header(name, value)
+        if self._phase is _Phase.HEADERS:
+            super().on_header(name, value)
 
     def _count(self, size: int) -> None:
         self._header_bytes += size
@@ -166,6 +180,9 @@ class Connection(HttpToolsProtocol):
         """Begin to answer, and to wait for the body."""
         if self._unanswered > self.limits.pipelined:
             self._refusal = 503, "too many requests wait on one connection"
+            raise _RefusedError
+        if sum(name == b"host" for name, _ in self.headers) > 1:  # RFC 9112, 3.2
+            self._refusal = 400, "more than one Host header"
             raise _RefusedError
         app = self.app
         crowded = self._crowded and len(self.connections) > self.limits.connections

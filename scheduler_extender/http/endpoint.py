@@ -1,4 +1,4 @@
-"""One verb as an ASGI endpoint: a bounded body in, one line of JSON out, whatever happens.
+"""One verb as an ASGI endpoint: a bounded body in, one line of JSON out.
 
 What takes a moment is answered on the event loop: what has been worked out before, and a few
 answers that have not (:data:`.limits.AT_ONCE_SECONDS`). Everything else is done in a thread, and
@@ -15,7 +15,6 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 from fastapi import FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,8 +23,6 @@ from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import AT_ONCE_BODY, MAX_BODY, Bodies, Held, OverBudgetError
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.wire import Body, TooDenseError
-
-log = structlog.get_logger(__name__)
 
 PIECE = 256 * 1024
 """Bytes of an answer that are handed over at a time; the next when the client has read."""
@@ -138,10 +135,9 @@ class Verb(Generic[Args]):
             status, payload = 400, error_line(f"body: {error}")
         except NotReadyError as error:
             status, payload = 503, error_line(str(error))
-        except Exception as error:
-            # A fault of ours must not take the process, or other requests, with it.
-            log.exception("request failed", verb=self._name)
-            status, payload = 500, error_line(f"internal error: {type(error).__name__}")
+        except Exception:
+            self._requests.labels(self._name, "500").inc()
+            raise  # answered and told of by Failures
         else:
             self._seconds.observe(time.perf_counter() - started)
             self._ok.inc()

@@ -7,6 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from scheduler_extender.http.desk import AGAIN, FullError
 from scheduler_extender.http.endpoint import error_line
 from scheduler_extender.http.schemas import Error, Healthy
 from scheduler_extender.http.service import Service
@@ -19,6 +20,10 @@ def add_errors(app: FastAPI) -> None:
     async def error(request: Request, found: HTTPException) -> Response:
         line = error_line(found.detail)
         return Response(line, found.status_code, found.headers, "application/json")
+
+    @app.exception_handler(FullError)
+    async def full(request: Request, found: FullError) -> Response:
+        return Response(error_line(str(found)), 503, {"retry-after": AGAIN}, "application/json")
 
 
 def add_health(app: FastAPI, service: Service) -> None:

@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.clusterfigures import ClusterFigures
@@ -18,6 +25,7 @@ from scheduler_extender.state.refusal import LABELS
 from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
 from scheduler_extender.verbs import Turns, WouldRefuse
+from scheduler_extender.verbs.turns import REPORT, TURN, WRITE
 from topology.core.devices import NodeName
 from topology.core.placement import Reason
 
@@ -32,6 +40,7 @@ class Metrics:
     """Counters of one service, in a registry of their own."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._cluster: Cluster | None = None
@@ -107,6 +116,7 @@ class Metrics:
                 pod=f"{surprise.pod.namespace}/{surprise.pod.name}",
                 node=surprise.node,
                 got=list(surprise.got),
+                foreign=list(surprise.foreign),
                 cluster_file=surprise.cluster_file,
                 untold=before,
             )
@@ -205,6 +215,16 @@ class Metrics:
         )
         waiting.labels("turn").set_function(lambda: turns.waiting_for_turn)
         waiting.labels("report").set_function(lambda: turns.waiting_for_news)
+        waited = Histogram(
+            "gpu_topology_bind_wait_seconds",
+            "How long each bind has waited: for its turn, for a report of its node, for the API"
+            " server to write it",
+            ["awaits"],
+            registry=self.registry,
+            buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 3.5),
+        )
+        of = {awaits: waited.labels(awaits) for awaits in (TURN, REPORT, WRITE)}
+        turns.waited = lambda awaits, seconds: of[awaits].observe(seconds)
         self.follow(
             "binds_late_for_turn",
             "Binds given up while they waited for their turn at the kubelet",

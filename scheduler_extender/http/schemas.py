@@ -276,13 +276,17 @@ class EvictionPlan(_Answer):
 
 class KeptPlace(_Answer):
     """The place that is kept for the pod; ``holds`` says whether it is there once the ``victims``,
-    by UID, have let go. ``left`` are those of them whom nobody has evicted yet."""
+    by UID, have let go, and ``lost`` that it is not and news of the node will hardly change that.
+    ``left`` are those of them whom nobody has evicted yet. ``settled`` is false while another place
+    may turn out to have been asked for first."""
 
     node: str
     until: str
     victims: list[str]
     left: list[Eviction]
     holds: bool
+    lost: bool
+    settled: bool
 
 
 class Unblocking(_Answer):

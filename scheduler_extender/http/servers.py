@@ -22,6 +22,7 @@ from scheduler_extender.http import certificates as tls
 from scheduler_extender.http.accepting import Acceptor
 from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.connection import Connection, connection
+from scheduler_extender.http.failures import Failures
 from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.limits import DEFAULT, Limits
 
@@ -201,7 +202,7 @@ class Servers:
 
 def _config(app: FastAPI, connections: type[Connection]) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        Failures(app),
         http=connections,
         ws="none",
         # Its warnings are about what clients send, a line for each: ours are counted (Strangers).

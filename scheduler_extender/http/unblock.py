@@ -9,12 +9,13 @@ from typing import Any
 
 from scheduler_extender.limits import UNBLOCK_SECONDS
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Place, place_of
 from scheduler_extender.state.enquiry import OutOfTimeError
 from scheduler_extender.state.members import Member, as_member
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.unblocking import search
 from scheduler_extender.unblocking.homes import Places
-from scheduler_extender.unblocking.victims import importance
+from scheduler_extender.unblocking.victims import after, importance
 from scheduler_extender.verbs.afterwards import Afterwards
 from topology.core.placement import Verdict
 from topology.core.requests import GpuRequest
@@ -49,7 +50,8 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
     except OutOfTimeError:
         return {**found, "text": [COUNTING]}
     if kept is not None:
-        state = "there" if kept["holds"] else "not there any more"
+        uncertain = "uncertain now" if not kept["lost"] else "not there any more"
+        state = "there" if kept["holds"] else uncertain
         text = [f"a place on {kept['node']} is kept until {kept['until']}; it is {state}"]
         if kept["left"]:
             left = ", ".join(f"{step['namespace']}/{step['pod']}" for step in kept["left"])
@@ -67,6 +69,10 @@ def unblocking_of(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]
         group=afterwards.on,
         others=cluster.others,
     )
+    if advice.plan is not None:
+        facts = next(found for found in seen.nodes if found.name == advice.plan.node)
+        without = after(facts, (step.pod for step in advice.plan.steps), pod.uid)
+        advice = replace(advice, plan=replace(advice.plan, beside=afterwards.beside(without)))
     plan = advice.plan.as_json() if advice.plan is not None else None
     return {
         **found,
@@ -113,8 +119,10 @@ def _kept(
     settings = replace(cluster.settings, require=Verdict.GUARANTEED)
     request = pod.request if member is None else member.request
     holds = Places((), settings).guaranteed(without, request)
+    lost = not holds and (facts.kept is None or place_of(facts.kept, pod) is Place.LOST)
     if holds:
-        holds = afterwards.on(without).rejection is None
+        holds = afterwards.on(without, kept.victims).rejection is None
+        lost = not holds
     victims = [facts.alive[uid] for uid in kept.victims if uid in facts.alive]
     left = sorted((each for each in victims if not each.deleting), key=importance)
     return {
@@ -123,6 +131,8 @@ def _kept(
         "victims": sorted(kept.victims),
         "left": [_eviction(each) for each in left],
         "holds": holds,
+        "lost": lost,
+        "settled": cluster.places_settled(),
     }
 
 

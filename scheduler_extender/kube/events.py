@@ -1,4 +1,4 @@
-"""Events on pods (placed, waiting, not as foreseen), and on nodes that refuse pods.
+"""Events on pods (placed, waiting, refused, not as foreseen), and on nodes that refuse pods.
 
 A user can cause some of them at will, and the API server may be slow: they are written in a thread
 of their own, a few a second, and what happens to one pod or node again and again becomes one Event
@@ -105,7 +105,9 @@ class EventWriter:
 
     def note_refusal(self, refusal: NodeRefusal) -> None:
         """Take a refusal; never waits."""
-        self._take((refusal.node, refusal.refusal.reason), _of_refusal(refusal))
+        on_node, on_pod = _of_refusal(refusal)
+        self._take((refusal.node, refusal.refusal.reason), on_node)
+        self._take((refusal.pod.uid, REFUSED), on_pod)
 
     def note_placed(self, binding: Binding) -> None:
         """Take a bind that was written; never waits."""
@@ -194,13 +196,19 @@ def _of_shadow(would: WouldRefuse) -> _Notice:
     return _Notice(about, would.namespace, "", WOULD_REFUSE, would.words, "Normal")
 
 
-def _of_refusal(refusal: NodeRefusal) -> _Notice:
-    """On the Node: a controller's failed pods are many, and soon gone."""
+def _of_refusal(refusal: NodeRefusal) -> tuple[_Notice, _Notice]:
+    """One on the Node, which everybody may read who may read its namespace: no names of pods, and
+    not the kubelet's words, which may name some. One on the pod, in its own namespace."""
+    pod, reason = refusal.pod, refusal.refusal.reason
     # kubectl describe looks for a node's Events by its name in place of the UID, as kubelets write.
-    about = {"apiVersion": "v1", "kind": "Node", "name": refusal.node, "uid": refusal.node}
+    node = {"apiVersion": "v1", "kind": "Node", "name": refusal.node, "uid": refusal.node}
+    told = f"refused a pod that asks for GPUs ({reason}){refusal.follows}"
     said = f": {refusal.refusal.message}" if refusal.refusal.message else ""
-    words = f"{refusal.words}{said}"
-    return _Notice(about, NODES_NAMESPACE, refusal.node, REFUSED, words)
+    about = _about_pod(pod.namespace, pod.name, pod.uid)
+    return (
+        _Notice(node, NODES_NAMESPACE, refusal.node, REFUSED, told),
+        _Notice(about, pod.namespace, refusal.node, REFUSED, f"{refusal.words}{said}"),
+    )
 
 
 def _event(waiting: _Waiting) -> dict[str, Any]:

@@ -5,7 +5,6 @@ An object that cannot be read costs that object, never the others.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
@@ -20,9 +19,10 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.departures import UNKNOWN_VERSION
 from scheduler_extender.state.pods import pod_record
 from scheduler_extender.state.standing import amounts_of
-from scheduler_extender.wire import ObjectMeta, Pod, node_decoder, pod_decoder
+from scheduler_extender.wire import Node, ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid
+from topology.core.remembering import remembered
 from topology.core.report import Report
 from topology.times import seconds_of
 
@@ -31,6 +31,43 @@ log = structlog.get_logger(__name__)
 NOT_KEPT = "feature.node.kubernetes.io/"
 """Labels of Node Feature Discovery, hundreds on a node: what a CPU can do is no domain of a group.
 A selector that names one matches no node for us: then a plan leaves the node out."""
+
+
+MOST_OF_A_NODE = 1000
+"""Labels, taints and resources of one Node that are read."""
+OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
+
+
+def _within_bounds(node: Node, managed: tuple[str, ...]) -> Node:
+    """The node as far as it is read: with more labels than any sane one it counts as one without
+    labels, with more taints as cordoned, and with more resources it gives out those of
+    :data:`OWN_RESOURCES` and the ``managed`` ones."""
+    metadata, spec, status = node.metadata, node.spec, node.status
+    said = {
+        "metadata.labels": len(metadata.labels or ()),
+        "spec.taints": len(spec.taints or ()),
+        "status.allocatable": len(status.allocatable or ()),
+    }
+    found = {field: count for field, count in said.items() if count > MOST_OF_A_NODE}
+    if not found:
+        return node
+    log.warning("a Node says too much", node=metadata.name, allowed=MOST_OF_A_NODE, **found)
+    if "metadata.labels" in found:
+        metadata = msgspec.structs.replace(metadata, labels=None)
+    if "spec.taints" in found:
+        spec = msgspec.structs.replace(spec, taints=None, unschedulable=True)
+    if "status.allocatable" in found:
+        given = status.allocatable or {}
+        names = (*OWN_RESOURCES, *managed_among(given, managed)[:MOST_OF_A_NODE])
+        left = {name: given[name] for name in names if name in given}
+        status = msgspec.structs.replace(status, allocatable=left)
+    return msgspec.structs.replace(node, metadata=metadata, spec=spec, status=status)
+
+
+@remembered
+def _label(key: str, value: str) -> tuple[str, str]:
+    """A label; nodes with the same one share it."""
+    return key, value
 
 
 class _Named(msgspec.Struct):
@@ -262,17 +299,17 @@ class NodeSink:
 
     def _take(self, obj: msgspec.Raw) -> str:
         """Take a node; its name."""
-        node = node_decoder.decode(obj)
-        offered = node.status.allocatable
         managed = self._cluster.settings.managed
+        node = _within_bounds(node_decoder.decode(obj), managed)
+        offered = node.status.allocatable
         advertises = offered is None or bool(managed_among(offered, managed))
         resumed = seconds_of((node.metadata.annotations or {}).get(RESUME, "")) or 0.0
         name = NodeName(node.metadata.name)
-        labels = {
-            sys.intern(key): sys.intern(value)
+        labels = dict(
+            _label(key, value)
             for key, value in (node.metadata.labels or {}).items()
             if not key.startswith(NOT_KEPT)
-        }
+        )
         cordoned, taints = node.spec.unschedulable, tuple(node.spec.taints or ())
         self._cluster.put_node(
             name,

@@ -73,6 +73,8 @@ class Waker:
     """Times that the cluster is asked in one round, and about how many nodes each time."""
     EVALUATIONS = 50
     """Answers that are worked out in one round."""
+    MOST_UNANSWERED = 2
+    """Pods in a row about which the API server does not answer; then the round is over."""
     SECONDS = 0.15
     """After so long, too, a round works nothing more out."""
 
@@ -101,6 +103,8 @@ class Waker:
         self._woken: dict[PodUid, tuple[float, float]] = {}
         self._served: dict[GpuRequest, int] = {}
         self._logged: dict[GpuRequest, None] = {}
+        # The pods about which the API server has not answered, since it last did about any.
+        self._unanswered: set[PodUid] = set()
         self.woken = self.failed = self.looks = 0
         # A value that another extender wrote, before us or started with us, would change nothing,
         # and wake nobody.
@@ -145,22 +149,34 @@ class Waker:
             wakes -= len(pods[:wakes])
 
     def _wake_in_turn(self, pods: Iterable[PodRecord], now: float) -> bool:
-        """Wake these pods; False where the API server does not answer."""
+        """Wake these pods; False where the API server does not answer about several in a row.
+
+        About one alone it may be slow, over a webhook for instance: the others do not wait for it,
+        and it is tried ever more rarely.
+        """
         for pod in pods:
             _, pause = self._woken.get(pod.uid, (0.0, self.SHORTEST / 2))
             self._woken[pod.uid] = (now, max(pause, self.SHORTEST))
             try:
                 self._wake(pod)
             except ApiUnreachable as error:
-                log.info("could not wake pods", cause=str(error))
-                return False
+                log.info("could not wake a pod", pod=_name(pod), cause=str(error))
+                self._unanswered.add(pod.uid)
+                if len(self._unanswered) >= self.MOST_UNANSWERED:
+                    return False
             except ApiFailure as error:
-                name = f"{pod.namespace}/{pod.name}"
-                log.info("could not wake a pod", pod=name, cause=str(error))
+                log.info("could not wake a pod", pod=_name(pod), cause=str(error))
             else:
                 self._tried[pod.uid] = self._last
-                self._woken[pod.uid] = (now, min(2 * pause, self.LONGEST))
+                self._rest(pod.uid, now, 2 * pause)
+                if len(self._unanswered) < self.MOST_UNANSWERED:  # else it answered about nobody
+                    for uid in self._unanswered:
+                        self._rest(uid, now, 2 * self._woken.get(uid, (now, self.SHORTEST))[1])
+                self._unanswered.clear()
         return True
+
+    def _rest(self, uid: PodUid, now: float, pause: float) -> None:
+        self._woken[uid] = (now, min(pause, self.LONGEST))
 
     def _wake_for_their_places(self, unschedulable: dict[PodUid, PodRecord], now: float) -> None:
         """Wake pods whose own place has come free: to all others that node answers no."""
@@ -270,6 +286,10 @@ class Waker:
         body = {"metadata": {"uid": pod.uid, "annotations": {WAKE: value}}}
         where = path("/api/v1/namespaces", pod.namespace, "pods", pod.name)
         self._api.patch(where, msgspec.json.encode(body), timeout=WRITE_TIMEOUT)
+
+
+def _name(pod: PodRecord) -> str:
+    return f"{pod.namespace}/{pod.name}"
 
 
 class _Budget:

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from scheduler_extender.state.arrivals import Arrivals
 from scheduler_extender.state.decision import Decision
 from topology.core.devices import MIB
+from topology.core.remembering import Memory
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Mix, Prospect, RequestClasses, classes_of
 
 State = int
 
 REMEMBERED_REQUESTS = 128
-HALF_BYTES = 8 * MIB
-PLACES_BYTES = 500
-"""The bytes of a half of the places that are remembered, and about those of one."""
+REQUESTS_BYTES = 8 * MIB
+"""The bytes of the requests themselves that are remembered."""
 REMEMBERED_ANSWERS = 400_000
 """Answers of one state to one request, over all requests: about 100 bytes each, 40 MB in all. The
 requests that were asked longest ago are forgotten first."""
@@ -79,40 +79,24 @@ class PlaceCount:
 class Places:
     """The places that are remembered, by state and question.
 
-    The older half is forgotten when there is too much: :data:`HALF_BYTES`, twice. Numbers of
-    states are given once, so what is no longer asked does no harm.
+    Numbers of states are given once, so what is no longer asked does no harm.
     """
 
     def __init__(self) -> None:
-        self._now: dict[Hashable, int] = {}
-        self._before: dict[Hashable, int] = {}
-        self._requests: set[GpuRequest] = set()
-        self._bytes = 0
+        self._known = Memory[tuple[State, GpuRequest, int, frozenset[Arrivals]], int]()
 
     def get(self, state: State, question: PlaceCount) -> int | None:
         """The places in a state, None where they are not remembered."""
-        key = (state, question.request, question.most, frozenset(question.kept))
-        found = self._now.get(key)
-        if found is None and (found := self._before.get(key)) is not None:
-            self.put(state, question, found)
-        return found
+        return self._known.get((state, question.request, question.most, frozenset(question.kept)))
 
     def put(self, state: State, question: PlaceCount, places: int) -> None:
         """Remember the places in a state."""
-        for request in {question.request, *(each.request for each in question.kept)}:
-            if request not in self._requests:
-                self._requests.add(request)
-                self._bytes += request.shared_bytes
-        self._now[state, question.request, question.most, frozenset(question.kept)] = places
-        self._bytes += PLACES_BYTES
-        if self._bytes > HALF_BYTES:
-            self._before, self._now = self._now, {}
-            self._requests, self._bytes = set(), 0
+        key = (state, question.request, question.most, frozenset(question.kept))
+        self._known.put(key, places)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._now, self._before = {}, {}
-        self._requests, self._bytes = set(), 0
+        self._known.clear()
 
 
 class Totals:
@@ -120,14 +104,19 @@ class Totals:
 
     def __init__(self) -> None:
         self._tables: OrderedDict[tuple[PlaceCount, str], dict[str, int]] = OrderedDict()
+        self._bytes = 0
         self.kinds: frozenset[str] = frozenset()
 
     def to(self, question: PlaceCount, kind: str) -> dict[str, int]:
         """The table of a question and a kind, which counts as asked now."""
         if (question, kind) not in self._tables:
             self._tables[question, kind] = {}
-            if len(self._tables) > REMEMBERED_REQUESTS:
-                self._tables.popitem(last=False)
+            self._bytes += _bytes_of_question(question)
+            while len(self._tables) > 1 and (
+                len(self._tables) > REMEMBERED_REQUESTS or self._bytes > REQUESTS_BYTES
+            ):
+                (oldest, _), _ = self._tables.popitem(last=False)
+                self._bytes -= _bytes_of_question(oldest)
             self.kinds = frozenset(kind for _, kind in self._tables)
         self._tables.move_to_end((question, kind))
         return self._tables[question, kind]
@@ -139,18 +128,24 @@ class Totals:
                 table.pop(domain, None)
 
 
+def _bytes_of_question(question: PlaceCount) -> int:
+    kept = sum(each.request.shared_bytes for each in question.kept)
+    return question.request.shared_bytes + kept
+
+
 class Answers:
-    """The tables of the requests that were asked lately, within two bounds."""
+    """The tables of the requests that were asked lately, within three bounds."""
 
     def __init__(self) -> None:
         self._tables: OrderedDict[GpuRequest, Table] = OrderedDict()
-        self._count = 0
+        self._count = self._bytes = 0
 
     def to(self, request: GpuRequest) -> Table:
         """The table of a request, which counts as asked now."""
         table = self._tables.get(request)
         if table is None:
             table = self._tables[request] = Table()
+            self._bytes += request.shared_bytes
             self._forget_oldest()
         else:
             self._tables.move_to_end(request)
@@ -176,7 +171,7 @@ class Answers:
     def clear(self) -> None:
         """Forget every answer."""
         self._tables.clear()
-        self._count = 0
+        self._count = self._bytes = 0
 
     def size(self) -> tuple[int, int]:
         """How many requests are remembered, and how many answers to them."""
@@ -185,10 +180,13 @@ class Answers:
     def _forget_oldest(self) -> None:
         """Forget the requests asked longest ago where there is too much; one stays."""
         while len(self._tables) > 1 and (
-            len(self._tables) > REMEMBERED_REQUESTS or self._count > REMEMBERED_ANSWERS
+            len(self._tables) > REMEMBERED_REQUESTS
+            or self._count > REMEMBERED_ANSWERS
+            or self._bytes > REQUESTS_BYTES
         ):
-            _, oldest = self._tables.popitem(last=False)
+            request, oldest = self._tables.popitem(last=False)
             self._count -= len(oldest.decisions)
+            self._bytes -= request.shared_bytes
 
 
 class States:

@@ -30,6 +30,11 @@ class Arrivals:
     promised: Constraints = NO_CONSTRAINTS
     survives_endings: bool = False
 
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes; memories share it."""
+        return 200 + self.request.shared_bytes
+
 
 def with_arrivals(facts: NodeFacts, arrivals: Iterable[Arrivals]) -> NodeFacts:
     """The facts as if these pods were bound here, and not reported yet."""

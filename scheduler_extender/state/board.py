@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 
 from scheduler_extender.limits import AT_ONCE_STATES
 from scheduler_extender.state import freshness
@@ -21,7 +22,7 @@ from scheduler_extender.state.budgets import Budgets
 from scheduler_extender.state.decision import Decision, Settings, undecided
 from scheduler_extender.state.faults import Faults
 from scheduler_extender.state.freshness import Staleness, Watch
-from scheduler_extender.state.keptplaces import KeptPlaces
+from scheduler_extender.state.keptplaces import KeptPlaces, is_not_scheduled
 from scheduler_extender.state.lookup import (
     SLICE,
     Look,
@@ -33,8 +34,10 @@ from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pauses import Pauses
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.refusing import with_pauses_ended
+from scheduler_extender.state.reserved import Reserved
 from scheduler_extender.state.standing import Others, nobody_knows
 from scheduler_extender.state.tallies import Tallies
+from scheduler_extender.state.transitions import with_stale_report
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Mix, Prospect, RequestClasses
@@ -82,6 +85,7 @@ class Board:
         self._staleness = Staleness(settings.stale_after)
         self._pauses = Pauses()
         self._kept_places = KeptPlaces()
+        self._nominated: dict[PodUid, PodRecord] = {}
         self._lookup = Lookup(self.faults)
         self._pods: dict[PodUid, PodRecord] = {}
         self._on_change: list[Callable[[NodeName], None]] = []
@@ -280,7 +284,7 @@ class Board:
         for name in self._staleness.take(now):
             facts = self._nodes.get(name)
             if facts is not None and facts.report is not None:
-                self._put(replace(facts, stale=True))
+                self._put(with_stale_report(facts))
         for name in self._pauses.take(now):
             facts = self._nodes.get(name)
             if facts is not None and (ended := with_pauses_ended(facts, now)) is not facts:
@@ -292,17 +296,35 @@ class Board:
 
     def reserved_for(self, uid: PodUid) -> NodeName | None:
         """The node on which a place is kept for this pod; None where none is."""
-        if not self._kept_places:
+        if not self._kept_places and uid not in self._nominated:
             return None
         with self._lock:
             self._expire()
+            nominee = self._nominated.get(uid)
+            nominated = nominee.standing.nominated if nominee is not None else None
+            if nominated is not None and self._facts(nominated).keeps_place_for(uid):
+                return nominated
             return self._kept_places.of(uid)
+
+    def asked_apart(self, uid: PodUid, priority: int) -> frozenset[NodeName]:
+        """The nodes that answer this pod otherwise than others that ask the same: a place is kept
+        there for the pod itself, or one that yields to its ``priority``."""
+        own = self.reserved_for(uid)
+        with self._lock:
+            nominated = (pod.standing.nominated for pod in self._nominated.values())
+            found = {name for name in nominated if name and self._facts(name).yields_to(priority)}
+        return frozenset(found if own is None else {*found, own})
+
+    def places_settled(self) -> bool:
+        """Whether the order of the places that are kept is settled (:mod:`.keptplaces`)."""
+        with self._lock:
+            return self._kept_places.settled(self.clock())
 
     def pods_with_places(self) -> list[PodRecord]:
         """The waiting pods for which a place is kept somewhere."""
         with self._lock:
             self._expire()
-            return self._kept_places.waiting()
+            return [*self._kept_places.waiting(), *self._nominated.values()]
 
     def _take_kept_place(self, pod: PodRecord) -> None:
         """Take in what a pod's annotation says of a place that is kept for it."""
@@ -316,8 +338,33 @@ class Board:
     def _keep_place(self, name: NodeName) -> None:
         """Keep the place on a node that is to be kept there now, or none."""
         pod, before = self._kept_places.on(name), self._facts(name).reserved
+        if pod is None:
+            pod = self._nominee(name)
         if _place_of(pod) != _place_of(before):
             self._put(replace(self._facts(name), reserved=pod))
+
+    def _take_nomination(self, uid: PodUid, pod: PodRecord | None) -> None:
+        """Take in whether kube-scheduler has a node in mind for a pod; None where it is gone."""
+        before = self._nominated.pop(uid, None)
+        if pod is not None and pod.node is None and pod.standing.nominated is not None:
+            self._nominated[uid] = pod
+        for known in (before, self._nominated.get(uid)):
+            if known is not None and known.standing.nominated is not None:
+                self._keep_place(known.standing.nominated)
+
+    def _nominee(self, name: NodeName) -> PodRecord | None:
+        """The nominated pod for which the node's place is kept: the one of highest priority, with
+        its nomination as the place. kube-scheduler keeps a number of GPUs, and not which ones."""
+        facts = self._facts(name)
+        here = [
+            pod
+            for pod in self._nominated.values()
+            if pod.standing.nominated == name
+            and not is_not_scheduled(pod)
+            and facts.is_open_to(pod)
+        ]
+        first = min(here, key=lambda pod: (-pod.standing.priority, pod.uid), default=None)
+        return first and replace(first, reserved=Reserved(name, inf))
 
     # Inside.
 

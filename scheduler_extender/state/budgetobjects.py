@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from scheduler_extender.excess import MOST_VALUES
 from scheduler_extender.state.budgets import Budget
 from scheduler_extender.state.selecting import LabelSelector, label_selector
 from scheduler_extender.wire import ObjectMeta
@@ -35,13 +36,15 @@ class BudgetObject(msgspec.Struct, frozen=True):
 
 
 def budget_of(found: BudgetObject) -> Budget:
-    """The object as a value."""
+    """The object as a value. A selector that is too large counts as one that selects every pod and
+    allows no eviction."""
     selector = found.spec.selector
+    sane = selector is None or selector.size <= MOST_VALUES
     return Budget(
         found.metadata.namespace,
         found.metadata.name,
-        None if selector is None else selector.read(),
-        found.status.disruptions_allowed,
+        None if selector is None else selector.read() if sane else (),
+        found.status.disruptions_allowed if sane else 0,
         frozenset(found.status.disrupted_pods or ()),
     )
 

@@ -15,6 +15,7 @@ from topology.core.devices import Bytes, Mask
 from topology.core.links import LinkKind
 from topology.core.mig import MIG
 from topology.core.pools import only
+from topology.core.remembering import Memory
 from topology.core.requests import Constraints, gpu_request
 from topology.core.shape import Shape
 from topology.core.worth import RequestClass, promises
@@ -23,8 +24,6 @@ NVLINKED = Constraints(link=LinkKind.NVLINK)
 ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
 """Required, it refuses exactly the nodes of which nothing is known."""
 PAIR, QUAD = 2, 4
-REMEMBERED = 20_000
-"""States of nodes whose capacity is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Capacities:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: dict[Hashable, Capacity] = {}
+        self._known = Memory[Hashable, Capacity]()
 
     def of(self, facts: NodeFacts) -> Capacity:
         """What a node can still promise of its GPUs, by the code that decides about pods.
@@ -65,9 +64,8 @@ class Capacities:
         key = (resource, facts.key(resource))
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = self._work_out(facts, resource)
+            found = self._work_out(facts, resource)
+            self._known.put(key, found)
         return found
 
     def _work_out(self, facts: NodeFacts, resource: str) -> Capacity:

@@ -17,7 +17,7 @@ from scheduler_extender.state.groupboard import NO_LABELS
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, with_promise_of
 from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.standing import Amounts, pieces
+from scheduler_extender.state.standing import Amounts
 from scheduler_extender.state.transitions import TakenRecord
 from scheduler_extender.state.verification import Surprise, Verified, verify
 from scheduler_extender.wire import Taint
@@ -38,7 +38,6 @@ class Cluster(FlightBoard):
     ) -> None:
         super().__init__(clock, settings, watches)
         self.reports_out_of_order = 0
-        self._nominated: dict[PodUid, PodRecord] = {}
         self._node_objects = False
         self._on_surprise: list[Callable[[Surprise], None]] = []
         self._on_refusal: list[Callable[[NodeRefusal], None]] = []
@@ -181,7 +180,8 @@ class Cluster(FlightBoard):
                 taints=taints,
                 allocatable=allocatable,
             )
-            changed |= allocatable != before.allocatable and _gives_out_others(before, facts)
+            if allocatable != before.allocatable and _gives_out_others(before, facts):
+                facts, changed = facts.unproven(), True
             self._put(facts, changed=changed)
             self._queue_pauses(before, facts)
 
@@ -189,7 +189,7 @@ class Cluster(FlightBoard):
         """Note that a Node object is gone; its record and pods go by themselves."""
         with self._lock:
             if name in self._nodes:
-                self._put(replace(self._nodes[name], exists=False, dra_only=False))
+                self._put(replace(self._nodes[name].unproven(), exists=False, dra_only=False))
 
     def keep_nodes(self, names: set[NodeName]) -> None:
         """Note as gone every Node object that a complete list did not name."""
@@ -266,10 +266,7 @@ class Cluster(FlightBoard):
         if earlier is not None and earlier.node is not None and pod.node is None:
             return  # a nodeName is never taken back: this is older news than ours
         self._pods[pod.uid] = pod
-        if pod.node is None and pod.standing.nominated is not None:
-            self._nominated[pod.uid] = pod
-        else:
-            self._nominated.pop(pod.uid, None)
+        self._take_nomination(pod.uid, pod)
         self.version += 1
         if pod.node is not None:
             self._groups.put(pod)
@@ -321,7 +318,7 @@ class Cluster(FlightBoard):
 
     def _drop_known_pod(self, uid: PodUid, version: int | None) -> None:
         pod = self._pods.pop(uid, None)
-        self._nominated.pop(uid, None)
+        self._take_nomination(uid, None)
         self.version += 1
         self._groups.drop(uid)
         self._drop_kept_place(uid)
@@ -349,7 +346,8 @@ class Cluster(FlightBoard):
     def nominated_pods(self) -> list[PodRecord]:
         """Unbound pods for which kube-scheduler has evicted others, and keeps a node in mind."""
         with self._lock:
-            return [pod for uid, pod in self._nominated.items() if uid not in self._in_flight]
+            waiting = (p for p in self._nominated.values() if not (p.deleting or p.ended))
+            return [pod for pod in waiting if pod.uid not in self._in_flight]
 
     def _verify(self, before: NodeFacts, after: Report | None) -> None:
         """Hold a report against what was foreseen; a fault of ours here costs nobody the report."""
@@ -364,7 +362,11 @@ class Cluster(FlightBoard):
 
 
 def _gives_out_others(before: NodeFacts, after: NodeFacts) -> bool:
-    """Whether kube-scheduler gives out another number of some devices of ours than before."""
-    served = after.topology.resources if after.topology is not None else ()
-    given, now = before.allocatable or (), after.allocatable or ()
-    return any(pieces(given, each.name) != pieces(now, each.name) for each in served)
+    """Whether kube-scheduler gives out another number of some devices of ours than before, or of
+    some resource that the record does not name."""
+    if after.topology is None:
+        return False
+    served = {each.name for each in after.topology.resources}
+    given, now = dict(before.allocatable or ()), dict(after.allocatable or ())
+    changed = {name for name in given.keys() | now.keys() if given.get(name) != now.get(name)}
+    return any(name in served or bool(given.get(name)) != bool(now.get(name)) for name in changed)

@@ -49,6 +49,12 @@ def _check_shares(topology: NodeTopology, report: Report, served: GpuResource) -
     not know that device any more, and hands out every share beside it: it counts nowhere, and what
     it may use of the memory is not known.
     """
+    for device in report.allocatable or ():
+        number = device.rpartition("::")[2] if "::" in device else ""
+        if number.isdecimal() and int(number) >= served.replicas:
+            raise ContradictionError(
+                f"status.allocatable: {device} is none of the {served.replicas} shares of its GPU"
+            )
     parts = instance_ids(topology) if served.strategy == MIG else topology.bit_of_uuid.keys()
     for allocation in report.allocations:
         if topology.resource(allocation.resource) not in (None, served):

@@ -12,19 +12,15 @@ from enum import Enum
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.arrivals import Arrivals, with_arrivals, with_siblings
 from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.state.pods import PodRecord
 from topology.core import scoring
 from topology.core.admission import Kubelet
 from topology.core.allocators.outage import MISSING
-from topology.core.availability import Availability
+from topology.core.availability import Availability, coming, unreported_order
 from topology.core.devices import Mask
 from topology.core.placement import (
-    DRA_ONLY,
     IN_PROGRESS,
-    NO_REPORT,
-    NOT_READY,
     NOT_SERVED,
-    STALE,
-    UNUSABLE,
     Assessment,
     Reason,
     Rejection,
@@ -33,6 +29,7 @@ from topology.core.placement import (
     busy,
     device_unit,
     endangers,
+    has_room,
     keeps,
     sets_spoken_of,
     short_of_memory,
@@ -43,6 +40,12 @@ from topology.core.scoring import Prospect, RequestClasses
 UNDECIDED = Rejection("not guaranteed: the node could not be evaluated", True, Reason.UNDECIDED)
 MAY_REFUSE = Rejection(
     "the node's kubelet may refuse the pod, others will not", True, Reason.KUBELET
+)
+PROMISED = Rejection(
+    "a pod on the node was promised GPU memory or GPUs of its own, and the node's state is not "
+    "known",
+    True,
+    Reason.UNDECIDED,
 )
 SIBLINGS = Rejection("siblings of the pod's gang may come first", True, Reason.GROUP)
 OUT_OF_DATE = Rejection(
@@ -185,53 +188,70 @@ def _decide(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decisi
     return Decision(refused, found.assessment)
 
 
+class Place(Enum):
+    """Whether a place that is kept for a pod is there."""
+
+    THERE = "there"
+    """It is once its victims are gone, whatever they and all others do until then."""
+    UNCERTAIN = "uncertain"
+    """It may be: news of the node will tell."""
+    LOST = "lost"
+    """It cannot be unless others end: a GPU has fallen sick, or somebody bound a pod by hand."""
+
+
 def kept_for_another(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
     """Why the node takes no pod with this request where a place is kept for another one.
 
-    Who leaves that place whole passes. A place that is not there even without the newcomer, as
-    where a GPU has fallen sick meanwhile, holds up nobody. The facts of the pod itself are asked
-    without it (:meth:`.NodeFacts.without`).
+    Who surely leaves that place whole passes, whether or not the place's victims are still here
+    when it comes. While it is not certain that the place is there, nobody else does, if the place
+    has a time at which it ends. A place that is lost holds up nobody. The facts of the pod itself
+    are asked without it (:meth:`.NodeFacts.without`).
     """
-    kept, waiting = facts.kept, facts.reserved
-    if kept is None or waiting is None or waiting.reserved is None:
+    waiting = facts.reserved
+    if facts.kept is None or waiting is None or waiting.reserved is None:
         return None
     if not isinstance(waiting.request, GpuRequest) or waiting.request.resource != request.resource:
         return None
-    if _why_unknown(kept, request) is not None:
+    if place_of(facts.kept, waiting, request) is Place.THERE:
         return None
-    found, kubelet = kept.ledger(request.resource), kept.kubelet(request.resource)
-    entry = None if isinstance(found, Unusable) else found.unreported.get(waiting.uid)
-    if isinstance(found, Unusable) or entry is None:
-        return None
-    now = found.availability
-    left = list(now.unreported)
-    left.remove(entry)
-    before = replace(now, unreported=tuple(left))
-    if waiting.request.effective_count > before.devices_left or not keeps(kubelet, before, entry):
-        return None
-    if short_of_memory(kubelet, before, waiting.request) is not None:
-        return None
-    if (
-        request.effective_count <= now.devices_left
-        and not endangers(kubelet, now, request)
-        and not _takes_memory(kubelet, before, now, request)
-    ):
+    place = place_of(facts.kept, waiting)
+    if place is Place.LOST or (place is Place.UNCERTAIN and waiting.reserved.by_nomination):
         return None
     # Not for whom: the answer becomes an Event of a pod that may be another team's.
     words = f"GPUs are reserved for another pod until {waiting.reserved.until_text}"
     return Rejection(words, False, Reason.RESERVED)
 
 
-def _takes_memory(
-    kubelet: Kubelet, before: Availability, now: Availability, request: GpuRequest
-) -> bool:
-    """Whether there is GPU memory for the pod ``before`` another one, and not after it (``now``).
+def place_of(kept: NodeFacts, waiting: PodRecord, newcomer: GpuRequest | None = None) -> Place:
+    """Whether the place of a waiting pod is there, with a ``newcomer`` that may come before it.
 
-    It holds both ways: the other one would lack what this one takes.
+    ``kept`` are the facts for the waiting pod (:attr:`.NodeFacts.kept`). What is too much to work
+    out is uncertain.
     """
-    if short_of_memory(kubelet, now, request) is None:
-        return False
-    return short_of_memory(kubelet, before, request) is None
+    request = waiting.request
+    assert isinstance(request, GpuRequest)  # noqa: S101 (callers looked)
+    topology = kept.topology
+    if topology is not None and topology.resource(request.resource) is None:
+        return Place.LOST
+    if kept.unknown(request.resource) is not None:
+        return Place.UNCERTAIN
+    found, kubelet = kept.ledger(request.resource), kept.kubelet(request.resource)
+    entry = None if isinstance(found, Unusable) else found.unreported.get(waiting.uid)
+    if isinstance(found, Unusable) or entry is None or kept.too_many_departed:
+        return Place.UNCERTAIN
+    others = list(found.availability.unreported)
+    others.remove(entry)
+    if newcomer is not None:
+        others.append(coming(newcomer, kubelet.replicas))
+    now = replace(found.availability, unreported=unreported_order(others))
+    short = short_of_memory(kubelet, now, request)
+    enough = request.effective_count <= now.devices_left and short is None
+    if enough and keeps(kubelet, now, entry).every:
+        return Place.THERE
+    if short is not None and not has_room(kubelet, now, request):
+        return Place.LOST
+    found_some = keeps(kubelet, now, replace(entry, survives_endings=False)).some
+    return Place.UNCERTAIN if found_some else Place.LOST
 
 
 def kept_away(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Rejection | None:
@@ -256,11 +276,12 @@ def refusing(reason: str, *, alike: bool) -> Rejection:
 
 def _by_facts(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
     """The answer of one node whose kubelet has not refused pods."""
-    unknown = _why_unknown(facts, request)
+    unknown = facts.unknown(request.resource)
     if unknown is not None:
-        if request.required:
+        if request.required or (unknown is NOT_SERVED and not facts.gives_out(request.resource)):
             return Decision(unknown)
-        return Decision(_refused_over_missing(facts, request, settings))
+        refused = _refused_over_missing(facts, request, settings)
+        return Decision(refused or breaks_unseen(facts, request))
     if facts.too_many_departed:
         return undecided(facts, request)
     kubelet, available = facts.kubelet(request.resource), _available(facts, request)
@@ -296,7 +317,7 @@ def unconstrained(facts: NodeFacts, request: GpuRequest) -> Assessment | None:
 
     None where its record cannot be used.
     """
-    if _why_unknown(facts, request) is not None:
+    if facts.unknown(request.resource) is not None:
         return None
     plain = replace(request, constraints=NO_CONSTRAINTS)
     return assess(facts.kubelet(request.resource), _available(facts, request), plain)
@@ -342,9 +363,20 @@ def undecided(facts: NodeFacts, request: GpuRequest) -> Decision:
 
     Only what cannot break a promise passes.
     """
-    if request.required or facts.tells_memory(request.resource):
-        return Decision(UNDECIDED)
-    return Decision(IN_PROGRESS if facts.promises else None)
+    return Decision(UNDECIDED if request.required else breaks_unseen(facts, request))
+
+
+def breaks_unseen(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """Why a pod that requires nothing may not come to a node of which something is not known: it
+    could break a promise that stands there. None where none does."""
+    if facts.promises:
+        return IN_PROGRESS
+    return PROMISED if facts.shares_promised(request.resource) else None
+
+
+def out_of_date(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
+    """Why a node does not pass while a watch is blind; None where it may."""
+    return OUT_OF_DATE if request.required else breaks_unseen(facts, request)
 
 
 def prospect(
@@ -361,24 +393,6 @@ def prospect(
     return scoring.prospect(kubelet, available, request.alone, decision.assessment, classes)
 
 
-def _why_unknown(facts: NodeFacts, request: GpuRequest) -> Rejection | None:
-    """The rows of the filter table in which a node's state is not known; None in the others."""
-    if facts.problem is not None:
-        return UNUSABLE
-    if facts.topology is None or facts.report is None:
-        return NO_REPORT
-    if facts.dra_only or not facts.topology.resources:
-        return DRA_ONLY
-    if facts.stale:
-        return STALE
-    if facts.report.not_ready:
-        return NOT_READY
-    served = facts.topology.resource(request.resource)
-    if served is None:
-        return NOT_SERVED
-    return UNUSABLE if isinstance(facts.availability(request.resource), Unusable) else None
-
-
 def _refused_over_missing(
     facts: NodeFacts, request: GpuRequest, settings: Settings
 ) -> Rejection | None:
@@ -393,7 +407,7 @@ def _refused_over_missing(
     if settings.refusals is Refusals.IGNORE:
         return None
     vouched = replace(facts, report=replace(report, conditions=()))
-    if _why_unknown(vouched, request) is not None:
+    if vouched.unknown(request.resource) is not None:
         return None
     assessed = _by_facts(vouched, request, settings).assessment
     return assessed.refusal if assessed is not None and MISSING in assessed.hazards else None

@@ -7,16 +7,16 @@ the Node.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
 from scheduler_extender.state.node import NodeFacts
 from topology.core.devices import NodeName
 
-KINDS_KEPT = 16
-"""Kinds of domains whose index is kept; pods can name any label."""
+COPIES_KEPT = 16
+"""Kinds of domains for which the domain of each node is kept; made anew in O(nodes)."""
 
 
 def domain_of(facts: NodeFacts, kind: str) -> str | None:
@@ -38,75 +38,88 @@ def same_domains(before: NodeFacts, after: NodeFacts) -> bool:
     return fabrics[0] == fabrics[1] and same_labels
 
 
-@dataclass(slots=True)
-class _Index:
-    """The nodes by domain, and the domain of each node."""
-
-    of: dict[NodeName, str] = field(default_factory=dict)
-    nodes: dict[str, set[NodeName]] = field(default_factory=dict)
-    copied: Mapping[NodeName, str] | None = None
-
-    def put(self, name: NodeName, domain: str | None) -> None:
-        """Note the domain of a node."""
-        if self.of.get(name) == domain:
-            return
-        self.copied = None
-        former = self.of.pop(name, None)
-        if former is not None:
-            self.nodes[former].discard(name)
-            if not self.nodes[former]:
-                del self.nodes[former]
-        if domain is not None:
-            self.of[name] = domain
-            self.nodes.setdefault(domain, set()).add(name)
-
-
 class Domains:
     """The domains of the nodes, by kind. The cluster's lock guards it.
 
-    An index is made when a pod first names its kind, in O(nodes), and kept equal from then on.
+    The nodes of each domain of a kind are listed when a pod first names the kind, in O(nodes), and
+    kept equal from then on. A kind of which no node has a domain costs nothing: pods can name any
+    label, and only the keys of labels that nodes have are ever listed. So a pod's author makes us
+    remember no more than a few bytes for each label of a node.
     """
 
     def __init__(self) -> None:
-        self._indices: OrderedDict[str, _Index] = OrderedDict()
+        self._keys: Counter[str] = Counter()
+        self._nodes: dict[str, dict[str, list[NodeName]]] = {}
+        self._copies: OrderedDict[str, Mapping[NodeName, str]] = OrderedDict()
 
     def changed(self, before: NodeFacts | None, after: NodeFacts | None, name: NodeName) -> None:
         """A node has changed, has come or is gone."""
-        if not self._indices:
-            return
         if before is not None and after is not None and same_domains(before, after):
             return
-        for kind, index in self._indices.items():
-            index.put(name, domain_of(after, kind) if after is not None else None)
+        if after is not None:
+            self._keys.update(after.labels.keys())
+        if before is not None:
+            self._keys.subtract(before.labels.keys())
+            for key in before.labels:
+                if not self._keys[key]:
+                    del self._keys[key]
+                    self._nodes.pop(key, None)
+                    self._copies.pop(key, None)
+        for kind, nodes in self._nodes.items():
+            former = domain_of(before, kind) if before is not None else None
+            now = domain_of(after, kind) if after is not None else None
+            if former == now:
+                continue
+            self._copies.pop(kind, None)
+            if former is not None:
+                names = nodes[former]
+                del names[bisect_left(names, name)]
+                if not names:
+                    del nodes[former]
+            if now is not None:
+                insort(nodes.setdefault(now, []), name)
+
+    def listed(self, kind: str) -> bool:
+        """Whether nothing has to be listed to answer about a kind."""
+        return kind in self._nodes or not self._names_a_domain(kind)
 
     def of(self, kind: str, nodes: Mapping[NodeName, NodeFacts]) -> Mapping[NodeName, str]:
         """The domain of each node that is in one, as it is now; what changes later is in another
         copy."""
-        index = self._index(kind, nodes)
-        if index.copied is None:
-            index.copied = dict(index.of)
-        return index.copied
+        if not self._names_a_domain(kind):
+            return {}
+        found = self._copies.pop(kind, None)
+        if found is None:
+            copy: dict[NodeName, str] = {}
+            for domain, names in self._listed(kind, nodes).items():
+                copy.update(dict.fromkeys(names, domain))
+            found = copy
+        self._copies[kind] = found
+        if len(self._copies) > COPIES_KEPT:
+            self._copies.popitem(last=False)
+        return found
 
     def within(
         self, kind: str, domains: Iterable[str], nodes: Mapping[NodeName, NodeFacts]
     ) -> dict[str, list[NodeName]]:
         """The nodes of some domains, each sorted by name."""
-        index = self._index(kind, nodes)
-        return {domain: sorted(index.nodes.get(domain, ())) for domain in domains}
+        listed = self._listed(kind, nodes)
+        return {domain: list(listed.get(domain, ())) for domain in domains}
 
-    def names(
-        self, kind: str, domain: str, nodes: Mapping[NodeName, NodeFacts]
-    ) -> frozenset[NodeName]:
-        """The nodes of a domain."""
-        return frozenset(self._index(kind, nodes).nodes.get(domain, ()))
+    def _names_a_domain(self, kind: str) -> bool:
+        """Whether a node may be in a domain of this kind."""
+        return kind in (NODE, NVLINK_DOMAIN) or kind in self._keys
 
-    def _index(self, kind: str, nodes: Mapping[NodeName, NodeFacts]) -> _Index:
-        index = self._indices.get(kind)
-        if index is None:
-            index = self._indices[kind] = _Index()
-            for name, facts in nodes.items():
-                index.put(name, domain_of(facts, kind))
-            if len(self._indices) > KINDS_KEPT:
-                self._indices.popitem(last=False)
-        self._indices.move_to_end(kind)
-        return index
+    def _listed(
+        self, kind: str, nodes: Mapping[NodeName, NodeFacts]
+    ) -> Mapping[str, list[NodeName]]:
+        found = self._nodes.get(kind)
+        if found is None:
+            found = {}
+            if self._names_a_domain(kind):
+                for name in sorted(nodes):
+                    domain = domain_of(nodes[name], kind)
+                    if domain is not None:
+                        found.setdefault(domain, []).append(name)
+                self._nodes[kind] = found
+        return found

@@ -8,7 +8,7 @@ whoever asks again goes on from there, and the rest is answered as *undecided*.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
@@ -19,11 +19,11 @@ from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import (
     MAY_REFUSE,
-    OUT_OF_DATE,
     Decision,
     Refusals,
     Settings,
     decide,
+    out_of_date,
     prospect,
     undecided,
 )
@@ -133,20 +133,30 @@ def _left(names: Sequence[str], look: Look) -> dict[str, State]:
 
 
 def enquire_at(
-    cluster: Cluster, seen: ClusterFacts, request: GpuRequest, *, scores: bool = False
+    cluster: Cluster,
+    seen: ClusterFacts,
+    request: GpuRequest,
+    *,
+    scores: bool = False,
+    late: Callable[[], bool] = lambda: False,
 ) -> Answered:
     """The answers of every node at one moment, worked out on the facts of that moment alone.
 
     The states in the answer are numbers of its own. ``cluster`` counts what fails, and remembers
-    nothing.
+    nothing. Nodes for which it is ``late`` are undecided, and among the :attr:`Answered.late`.
     """
     work = _Work(cluster, request, inf, scores=scores)
-    states = _states_at(cluster, seen, request.resource)
+    states = _states_at(cluster, seen, request.resource, late)
     answered = Answered([facts.name for facts in seen.nodes], states, set(states), {}, {})
-    for facts, state in zip(seen.nodes, states, strict=True):
-        if state is not None and state not in answered.decisions and state not in work.failed:
-            if request.required and seen.blind:
-                answered.decisions[state] = Decision(OUT_OF_DATE)
+    with suppress(OutOfTimeError), in_time(late):
+        for facts, state in zip(seen.nodes, states, strict=True):
+            if state is None or state in answered.decisions or state in work.failed:
+                continue
+            if late():
+                break
+            unseen = out_of_date(facts, request) if seen.blind else None
+            if unseen is not None:
+                answered.decisions[state] = Decision(unseen)
                 continue
             decision = work.decision(state, facts)
             if decision is not None:
@@ -156,8 +166,14 @@ def enquire_at(
                 found = work.prospect(state, facts, decision, classes_of(seen.mix))
                 if found is not None:
                     answered.merits[state] = found.weighed(seen.mix)
-        if state is None or state in work.failed:
-            answered.undecided[facts.name] = undecided(facts, request)
+    left = [
+        facts
+        for facts, state in zip(seen.nodes, states, strict=True)
+        if state is None or state not in answered.decisions
+    ]
+    answered.undecided = {facts.name: undecided(facts, request) for facts in left}
+    if late():
+        answered.late = frozenset(answered.undecided)
     answered.decisions = avoiding(cluster.settings, request, answered.decisions)
     return answered
 
@@ -182,11 +198,17 @@ def avoiding(
     }
 
 
-def _states_at(cluster: Cluster, seen: ClusterFacts, resource: str) -> list[State | None]:
-    """A number for each node, equal for nodes that answer alike; None where finding it fails."""
+def _states_at(
+    cluster: Cluster, seen: ClusterFacts, resource: str, late: Callable[[], bool]
+) -> list[State | None]:
+    """A number for each node, equal for nodes that answer alike; None where finding it fails, or it
+    is ``late``."""
     numbers: dict[Hashable, State] = {}
     found: list[State | None] = []
     for facts in seen.nodes:
+        if late():
+            found += [None] * (len(seen.nodes) - len(found))
+            break
         try:
             found.append(numbers.setdefault(facts.key(resource), len(numbers)))
         except Exception as error:  # noqa: BLE001 (a listener logs it)
@@ -251,8 +273,9 @@ def answer_of(cluster: Cluster, facts: NodeFacts, request: GpuRequest) -> Decisi
 
     Raises :class:`OutOfTimeError` under :func:`in_time`.
     """
-    if request.required and cluster.blind():
-        return Decision(OUT_OF_DATE)
+    unseen = out_of_date(facts, request) if cluster.blind() else None
+    if unseen is not None:
+        return Decision(unseen)
     try:
         return decide(facts, request, cluster.settings)
     except Exception as error:  # noqa: BLE001 (a listener logs it)

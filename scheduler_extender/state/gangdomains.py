@@ -3,9 +3,14 @@
 The scheduler asks about one member after the other and binds nobody before the end. It offers the
 nodes that have the GPUs by its own count, in which pods stand that we have not heard of, and the
 members so far. So the best domain among those offered need not be the same for all members, and a
-gang that is sent to two domains is bound in part. Hence who is asked next follows who was asked
-before. A member that is asked a second time begins a new *round*, and the domain is chosen anew:
-one to which somebody could not follow comes last then.
+gang that is sent to two domains is bound in part. Hence the first member that is asked about
+chooses, and all others follow.
+
+Nobody tells us where a cycle of the scheduler ends, nor who asks: a dry run or a second scheduler
+may ask about any member at any time. So no single call changes the domain. It is given up only when
+a member could not follow and then, for :data:`QUIET` seconds, none was sent there: the scheduler is
+between two cycles. The next member that is asked about chooses anew, and the domain that was given
+up comes last.
 
 It is a hint of the last minute, and nothing else depends on it: after a restart the first member
 that is asked about chooses.
@@ -14,18 +19,19 @@ that is asked about chooses.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler_extender.membership import Membership
-from topology.core.devices import PodUid
 
 SECONDS = 60.0
-"""For how long a round is remembered after somebody was sent to its domain."""
+"""For how long a domain is remembered after somebody was sent there."""
+QUIET = 0.5
+"""Seconds without a member that was sent to the domain, after which a cycle is over. Members of one
+cycle follow each other within milliseconds; the next cycle begins a second later at least."""
 MOST_IN_VAIN = 16
 """Domains to which a gang was sent in vain, that are remembered of each."""
-MOST_MEMBERS = 65_536
-"""Members that are remembered; where there are more, the gang that was asked about first is
-forgotten."""
+MOST_GANGS = 4096
+"""Gangs that are remembered; of more the one that was asked about longest ago is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +56,14 @@ ANYWHERE = Direction()
 
 
 @dataclass(slots=True)
-class _Round:
-    """Who has been asked about, and where they were sent; it is over at ``until``."""
+class _Sent:
+    """Where a gang was sent, and when a member was last sent there; ``failed`` where a member could
+    not follow."""
 
-    until: float
-    domain: str | None = None
+    domain: str
+    at: float
     in_vain: tuple[str, ...] = ()
-    asked: set[PodUid] = field(default_factory=set)
+    failed: bool = False
 
 
 class GangDomains:
@@ -64,42 +71,33 @@ class GangDomains:
     seconds of the cluster's clock."""
 
     def __init__(self) -> None:
-        self._rounds: OrderedDict[Membership, _Round] = OrderedDict()
-        self._members = 0
+        self._sent: OrderedDict[Membership, _Sent] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many members are remembered."""
-        return self._members
+        """How many gangs are remembered."""
+        return len(self._sent)
 
-    def of(self, gang: Membership, uid: PodUid, now: float) -> Direction:
+    def of(self, gang: Membership, now: float) -> Direction:
         """Where a member has to go. O(1)."""
-        known = self._rounds.get(gang)
-        if known is None or known.until <= now:
+        known = self._sent.get(gang)
+        if known is None or known.at + SECONDS <= now:
             return ANYWHERE
-        return Direction(None if uid in known.asked else known.domain, known.in_vain)
+        if not known.failed or now < known.at + QUIET:
+            return Direction(known.domain, known.in_vain)
+        others = (domain for domain in known.in_vain if domain != known.domain)
+        return Direction(None, (*others, known.domain)[-MOST_IN_VAIN:])
 
-    def answered(self, gang: Membership, uid: PodUid, domain: str | None, now: float) -> None:
-        """A member was sent to a domain, or nowhere. O(1), but for gangs that are forgotten."""
-        known = self._rounds.get(gang)
-        if known is None or known.until <= now or uid in known.asked:
-            known = self._begin(gang, now)
-        if domain is not None:
-            known.domain, known.until = domain, now + SECONDS
-        elif known.domain is not None:
-            others = (domain for domain in known.in_vain if domain != known.domain)
-            known.in_vain = (*others, known.domain)[-MOST_IN_VAIN:]
-        known.asked.add(uid)
-        self._members += 1
-        while self._members > MOST_MEMBERS:
-            _, oldest = self._rounds.popitem(last=False)
-            self._members -= len(oldest.asked)
-
-    def _begin(self, gang: Membership, now: float) -> _Round:
-        """A new round; it knows which domains were in vain before, until all of it is forgotten."""
-        before = self._rounds.pop(gang, None)
-        begun = self._rounds[gang] = _Round(now + SECONDS)
-        if before is not None:
-            self._members -= len(before.asked)
-            if before.until > now:
-                begun.in_vain = before.in_vain
-        return begun
+    def answered(self, gang: Membership, domain: str | None, now: float) -> None:
+        """A member was sent to a domain, or nowhere. O(1)."""
+        direction, known = self.of(gang, now), self._sent.get(gang)
+        if domain is None:
+            if known is not None and direction.domain is not None:
+                known.failed = True
+        elif known is not None and direction.domain == domain:
+            known.at = now
+            self._sent.move_to_end(gang)
+        elif direction.domain is None:
+            self._sent[gang] = _Sent(domain, now, direction.in_vain)
+            self._sent.move_to_end(gang)
+            if len(self._sent) > MOST_GANGS:
+                self._sent.popitem(last=False)

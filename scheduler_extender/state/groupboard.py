@@ -23,7 +23,7 @@ from scheduler_extender.state.groups import (
     members_domain,
     resource_asked,
 )
-from scheduler_extender.state.keeping import Keeping, WaitingLook, Where, alike_nodes
+from scheduler_extender.state.keeping import Alike, Keeping, WaitingLook, Where, alike_nodes
 from scheduler_extender.state.lookup import NotAtOnceError, PlaceLook
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord, time_text
@@ -35,6 +35,8 @@ from topology.core.requests import GpuRequest
 from topology.times import seconds_of
 
 NO_LABELS: Mapping[str, str] = {}
+
+_Placed = tuple[tuple[GroupStanding, Where], ...]
 
 
 class GroupBoard(Board):
@@ -83,10 +85,16 @@ class GroupBoard(Board):
                 )
                 self._put(facts, changed=allocatable != before.allocatable)
 
-    def look_at_group(self, membership: Membership, but: PodUid | None = None) -> GroupLook:
-        """A group without one of its pods, and the domains of the nodes, at this moment."""
+    def look_at_group(
+        self, membership: Membership, but: PodUid | None = None, *, at_once: bool = False
+    ) -> GroupLook:
+        """A group without one of its pods, and the domains of the nodes, at this moment. With
+        ``at_once`` it raises :class:`.NotAtOnceError` where nobody has asked for this kind."""
+        kind = membership.domain or NODE
         with self._lock:
-            domains = self._domains.of(membership.domain or NODE, self._nodes)
+            if at_once and not self._domains.listed(kind):
+                raise NotAtOnceError
+            domains = self._domains.of(kind, self._nodes)
             standing = self._groups.standing(membership.group, but)
             return GroupLook(standing, domains, self._groups.starts, self._groups.changes)
 
@@ -111,14 +119,73 @@ class GroupBoard(Board):
         """All that the places depend on that are kept for groups."""
         with self._lock:
             self._expire(at_once=at_once)
+            waiting = self._groups.waiting()
+            if at_once and sum(len(each.living) for each in waiting) > AT_ONCE_KEPT:
+                raise NotAtOnceError
+            placed = self._placed(waiting)
+            kinds = dict.fromkeys(kind for _, (kind, _) in placed)
+            if at_once and not all(map(self._domains.listed, kinds)):
+                raise NotAtOnceError
+        for kind in kinds:  # the lock is given back between: each is O(nodes) where it is new
+            with self._lock:
+                self._domains.within(kind, (), self._nodes)
+        with self._lock:
             waiting, version = self._groups.waiting(), self._version
             placed = self._placed(waiting)
-            wheres = dict.fromkeys(where for _, where in placed)
-            domains = {where: self._domains.names(*where, self._nodes) for where in wheres}
-            names = frozenset().union(*domains.values())
-            if at_once and len(placed) + len(names) > AT_ONCE_KEPT:
-                raise NotAtOnceError
+            domains, names = self._inside(placed, at_once=at_once)
             self._watched = names
+        return WaitingLook(
+            version, placed, self._alike(placed, domains, names, {}, at_once=at_once, late=late)
+        )
+
+    def look_at_waiting_if(
+        self,
+        gone: frozenset[PodUid],
+        instead: Mapping[NodeName, NodeFacts],
+        *,
+        late: Callable[[], bool] = lambda: False,
+    ) -> WaitingLook | None:
+        """The same if some pods were gone and some nodes had other facts; None where that changes
+        nothing about the places that are kept."""
+        with self._lock:
+            waiting = self._groups.waiting_without(gone)
+            placed = self._placed(waiting)
+            domains, names = self._inside(placed, at_once=False)
+            if waiting is self._groups.waiting() and names.isdisjoint(instead):
+                return None
+        alike = self._alike(placed, domains, names, instead, at_once=False, late=late)
+        return WaitingLook(None, placed, alike)
+
+    def _inside(
+        self, placed: _Placed, *, at_once: bool
+    ) -> tuple[dict[Where, list[NodeName]], frozenset[NodeName]]:
+        """The nodes of each domain in which a group waits, and all of them."""
+        inside: dict[str, dict[str, None]] = {}
+        for _, (kind, domain) in placed:
+            inside.setdefault(kind, {})[domain] = None
+        domains: dict[Where, list[NodeName]] = {}
+        names: set[NodeName] = set()
+        for kind, wanted in inside.items():
+            for domain, found in self._domains.within(kind, wanted, self._nodes).items():
+                domains[kind, domain] = found
+                if len(names) < len(self._nodes):
+                    names.update(found)
+            if at_once and len(placed) + sum(map(len, domains.values())) > AT_ONCE_KEPT:
+                raise NotAtOnceError
+        return domains, frozenset(names)
+
+    def _alike(
+        self,
+        placed: _Placed,
+        domains: Mapping[Where, Sequence[NodeName]],
+        names: frozenset[NodeName],
+        instead: Mapping[NodeName, NodeFacts],
+        *,
+        at_once: bool,
+        late: Callable[[], bool],
+    ) -> tuple[Alike, ...]:
+        """The nodes of some domains, those together that are alike. Each of those with facts
+        ``instead`` is in a state of its own, of which nothing is remembered."""
         resources = dict.fromkeys(resource_asked(standing) for standing, _ in placed)
         for resource in resources:
             if not at_once:
@@ -128,8 +195,11 @@ class GroupBoard(Board):
             if any(self._lookup.unknown(resource, some, self._nodes) for resource in resources):
                 raise NotAtOnceError
             states = {resource: self._lookup.known_states(resource) for resource in resources}
-            nodes = dict(self._nodes)
-        return WaitingLook(version, placed, alike_nodes(domains, nodes, states))
+            nodes = {**self._nodes, **instead}
+        for number, name in enumerate(instead, 1):
+            for known in states.values():
+                known[name] = -number
+        return alike_nodes(domains, nodes, states)
 
     def remember_keeping(self, keeping: Keeping) -> None:
         """Remember the places that are kept, until something changes."""
@@ -148,16 +218,21 @@ class GroupBoard(Board):
         """Changes with all that kept places depend on."""
         return (self._news, self._groups.waits)
 
-    def _placed(self, waiting: Iterable[GroupStanding]) -> tuple[tuple[GroupStanding, Where], ...]:
+    def _placed(self, waiting: Iterable[GroupStanding]) -> _Placed:
         """The groups that wait, each with its domain; without those that are in none."""
         found: list[tuple[GroupStanding, Where]] = []
         for standing in waiting:
             kind = standing.says[1] if standing.says is not None else None
             if kind is not None:
-                at = members_domain(standing, self._domains.of(kind, self._nodes))
+                at = members_domain(standing, self._domains_of_members(standing, kind))
                 if at is not None:
                     found.append((standing, (kind, at)))
         return tuple(found)
+
+    def _domains_of_members(self, standing: GroupStanding, kind: str) -> dict[NodeName, str]:
+        """The domains of the nodes on which members live."""
+        nodes = (self._nodes[name] for name in standing.living if name in self._nodes)
+        return {f.name: domain for f in nodes if (domain := domain_of(f, kind)) is not None}
 
     def standing(self, membership: Membership, but: PodUid | None = None) -> GroupStanding:
         """A group without one of its pods."""
@@ -182,21 +257,21 @@ class GroupBoard(Board):
         with self._lock:
             return self._groups.expected(membership.group, but, besides, most)
 
-    def direction_of(self, membership: Membership, uid: PodUid) -> Direction:
+    def direction_of(self, membership: Membership) -> Direction:
         """Where a member of a gang has to go since its siblings were sent there just now."""
         if not membership.gang:
             return ANYWHERE
         with self._lock:
-            return self._gangs.of(membership, uid, self.clock())
+            return self._gangs.of(membership, self.clock())
 
-    def note_direction(self, membership: Membership, uid: PodUid, domain: str | None) -> None:
+    def note_direction(self, membership: Membership, domain: str | None) -> None:
         """Filter has sent a member of a gang to a domain, or nowhere (None). Of a gang that has
         started nothing is noted: its domain is where its members are."""
         if not membership.gang:
             return
         with self._lock:
-            if not self._groups.standing(membership.group, uid).living:
-                self._gangs.answered(membership, uid, domain, self.clock())
+            if not self._groups.standing(membership.group).living:
+                self._gangs.answered(membership, domain, self.clock())
 
     @property
     def group_starts(self) -> int:
@@ -272,7 +347,7 @@ class GroupBoard(Board):
         known = self._racks.known(rack, resource)
         if known is not None:
             return known
-        trays = self._domains.names(NVLINK_DOMAIN, rack, self._nodes)
+        trays = self._domains.within(NVLINK_DOMAIN, (rack,), self._nodes)[rack]
         return self._racks.remember(rack, resource, (self._nodes[name] for name in trays))
 
     def _note_wish(self, pod: PodRecord) -> None:

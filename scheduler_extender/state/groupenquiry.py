@@ -8,7 +8,8 @@
    first to start first, on the nodes with most places, so that all groups see the same ones.
 4. A gang that has not started goes to one domain, the best: its scheduler asks about all members
    before it binds the first, and nobody tells us where the others went. For the same reason it
-   takes nothing of a node that it could leave too small for a place that is kept there.
+   takes nothing of a node that it could leave too small for a place that is kept there. So does a
+   gang that names no domain: it may go to any other node.
 
 The best domain is the one with the fewest places left over, and among equals the first by name: so
 racks that are in use fill up, and whole ones stay whole. Where domains are single nodes, those
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from scheduler_extender.limits import AT_ONCE_KEPT, AT_ONCE_SECONDS
-from scheduler_extender.membership import NODE
+from scheduler_extender.membership import MAX_SIZE, NODE
 from scheduler_extender.state.answers import PlaceCount
 from scheduler_extender.state.arrivals import Arrivals, with_arrivals
 from scheduler_extender.state.cluster import Cluster
@@ -45,6 +46,7 @@ from scheduler_extender.state.groups import (
 from scheduler_extender.state.keeping import (
     Keeping,
     Share,
+    Where,
     keep,
     kept_for,
     without_node,
@@ -53,7 +55,7 @@ from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.members import Member
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.placecounter import PlaceCounter
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Rejection, always_met
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
@@ -68,8 +70,8 @@ class Gathering:
     ``alike`` has the nodes by what is said of them; None of those to which it may go. ``domains``
     has the domain of each node in the order asked, and ``best`` is the best one that can hold the
     group. ``late`` says that something was not worked out, and ``starts`` is the look's (see
-    :class:`.groups.Groups`). ``settled`` says that no member came or went meanwhile, or that it
-    does not matter.
+    :class:`.groups.Groups`). ``keeps`` says that places are kept for groups. ``settled`` says that
+    no member came or went meanwhile, or that it does not matter.
     """
 
     alike: dict[Rejection | None, list[str]] = field(default_factory=dict)
@@ -77,6 +79,7 @@ class Gathering:
     best: str | None = None
     late: bool = False
     starts: int = 0
+    keeps: bool = False
     settled: bool = False
 
     @property
@@ -101,26 +104,30 @@ def gather(
     instead: Mapping[NodeName, NodeFacts] | None = None,
     alone: bool = False,
     direction: Direction = ANYWHERE,
+    gone: frozenset[PodUid] = frozenset(),
 ) -> Gathering:
     """What the group says about the nodes that are ``passing`` by themselves.
 
     ``instead`` has facts that some nodes are to be counted with, in place of their own. With
     ``alone`` only the member itself needs a place, and none of those that come after it.
-    ``direction`` is where a gang that has not started is sent. A place
-    that is kept for a member of the group is a place of the group. Members of a gang are bound at
-    the same time, and each takes a place that another has counted. So a refusal counts only if
-    no member has come or gone meanwhile. After some tries the lock of the cluster is held, for
-    :data:`.AT_ONCE_SECONDS` at a time; what is left over then is worked out without it,
-    and the answer is late where that never ends.
+    ``direction`` is where a gang that has not started is sent. ``gone`` are pods that are not in
+    the facts ``instead``: the groups are asked as they will be without them, when they are owed a
+    place for each. A place that is kept for a member of the group is a place of the group. Members
+    of a gang are bound at the same time, and each takes a place that another has counted. So a
+    refusal counts only if no member has come or gone meanwhile. After some tries the lock of the
+    cluster is held, for :data:`.AT_ONCE_SECONDS` at a time; what is left over then is worked out
+    without it, and the answer is late where that never ends.
     """
 
     def ask(late: Callable[[], bool]) -> Gathering:
-        look = cluster.look_at_group(member.membership, member.uid)
+        look = cluster.look_at_group(member.membership, member.uid, at_once=at_once)
         counted = {**_with_own_places(cluster, member), **(instead or {})}
         if counted and at_once:
             raise NotAtOnceError
         counter = PlaceCounter(cluster, late, at_once=at_once)
         asking = _Gatherer(cluster, member, look, counter, at_once, counted, alone, direction)
+        if gone:
+            asking.suppose(gone, instead or {})
         found = asking.through(passing)
         found.late = counter.late
         found.settled = not found.refuses or look.changes == cluster.group_changes
@@ -198,11 +205,18 @@ class _Gatherer:
         self._direction = direction
         self._found = Gathering(starts=look.starts)
         self._nothing_left: set[NodeName] = set()
+        self._kept = counter.kept
+
+    def suppose(self, gone: frozenset[PodUid], instead: Mapping[NodeName, NodeFacts]) -> None:
+        """Keep places for other groups as if these pods were gone."""
+        self._kept = partial(self._counter.kept_if, gone, instead)
 
     def through(self, passing: Sequence[str]) -> Gathering:
         """What is done for each of thousands of nodes is a look-up by its domain."""
         membership, found = self._member.membership, self._found
         standing = self._look.standing
+        if membership.domain is None:
+            return self._anywhere(passing)
         if not standing.agrees_with(membership):
             found.alike, found.domains = {DISAGREE: list(passing)}, [None] * len(passing)
             return found
@@ -215,10 +229,11 @@ class _Gatherer:
             None: in_no_domain(membership.domain or NODE, self._look.domains),
         }
         candidates = offered if at is None else offered & {at}
-        keeping = self._counter.kept() if candidates else Keeping(None)
+        keeping = self._kept() if candidates else Keeping(None)
         if self._counter.late:
             found.domains = domains  # nothing is known of any node
             return found
+        found.keeps = bool(keeping.kept)
         ranked = self._ranked(candidates, keeping, said, at)
         put = {domain: found.alike.setdefault(why, []).append for domain, why in said.items()}
         for note, name in zip(map(put.__getitem__, domains), passing, strict=True):
@@ -228,6 +243,25 @@ class _Gatherer:
             found.alike[None] = [name for name in found.alike[None] if name not in full]
             found.alike[KEPT] = [name for name in passing if name in full]
         found.domains, found.best = domains, ranked[0] if ranked else None
+        return found
+
+    def _anywhere(self, passing: Sequence[str]) -> Gathering:
+        """A gang without a domain goes to each node on which nothing is kept for others, or so much
+        is left that all its members may come."""
+        found, keeping = self._found, self._kept()
+        found.domains = [None] * len(passing)
+        if keeping.kept:
+            question = self._question()
+            self._taken(question, keeping, ("", ""), list(keeping.kept))
+            for facts in self._instead.values():
+                self._left_on(question, keeping, facts)
+        if self._counter.late:
+            return found
+        full = self._nothing_left
+        found.alike = {
+            None: [name for name in passing if name not in full],
+            KEPT: [name for name in passing if name in full],
+        }
         return found
 
     def _ranked(
@@ -281,9 +315,17 @@ class _Gatherer:
 
     def _needed(self) -> int:
         """How many members need a place, this one among them."""
-        size = self._member.membership.size
-        to_come = (size or 1) - self._look.standing.have_come(size)
+        to_come = self._size - self._look.standing.have_come(self._member.membership.size)
         return 1 if self._alone else max(1, to_come)
+
+    @property
+    def _size(self) -> int:
+        """How many members the group has; where nobody says how many of a gang there are, as many
+        as a gang may have."""
+        membership = self._member.membership
+        if membership.domain is None and not membership.siblings_counted:
+            return MAX_SIZE
+        return membership.size or 1
 
     def _scattered(self) -> int:
         """How many members may come to any node that passes; 0 where they come one by one."""
@@ -291,60 +333,53 @@ class _Gatherer:
 
     def _question(self) -> PlaceCount:
         request = self._member.request.alone if self._alone else self._member.request
-        return PlaceCount(request, self._member.membership.size or 1)
+        return PlaceCount(request, self._size)
 
     def _totals(self, candidates: Collection[str], keeping: Keeping) -> dict[str, int]:
         """The places in each domain, beside those that are kept for others."""
-        membership, question = self._member.membership, self._question()
-        totals = self._counter.totals(question, membership.domain or "", candidates)
+        kind, question = self._member.membership.domain or "", self._question()
+        totals = self._counter.totals(question, kind, candidates)
         if keeping.kept:
-            self._take_shares(question, keeping, totals)
+            inside = keeping.by_domain(kind, self._look.domains)
+            for domain in totals.keys() & inside.keys():
+                totals[domain] -= self._taken(question, keeping, (kind, domain), inside[domain])
         for name, facts in self._instead.items():
-            domain = self._look.domains.get(name)
-            if domain is not None and domain in totals:
-                self._count_instead(question, keeping, domain, facts, totals)
+            at = self._look.domains.get(name)
+            if at is not None and at in totals:
+                if self._cluster.not_cordoned([name]):
+                    totals[at] -= self._counter.remembered(question, [name])[name]
+                totals[at] += self._left_on(question, keeping, facts)
         return totals
 
-    def _count_instead(
-        self,
-        question: PlaceCount,
-        keeping: Keeping,
-        domain: str,
-        facts: NodeFacts,
-        totals: dict[str, int],
-    ) -> None:
-        """Count a node with other facts than its own."""
-        name, group = facts.name, self._member.membership.group
-        beside = keeping.beside(name, group)
-        if self._cluster.not_cordoned([name]):
-            asked = replace(question, kept=beside)
-            totals[domain] -= self._counter.remembered(asked, [name])[name]
+    def _left_on(self, question: PlaceCount, keeping: Keeping, facts: NodeFacts) -> int:
+        """The places on a node of these facts, beside those that are kept for others."""
+        beside = keeping.beside(facts.name, self._member.membership.group)
         places = self._counter.places(with_arrivals(facts, beside), question)
         if beside and self._may_spoil(question.request, beside, [facts]):
             before = self._counter.places(facts, question)
             places = 0 if places < min(before, self._scattered()) else places
-        totals[domain] += places
-        self._nothing_left -= {name}
         if beside and not places:
-            self._nothing_left |= {name}
+            self._nothing_left.add(facts.name)
+        return places
 
-    def _take_shares(self, question: PlaceCount, keeping: Keeping, totals: dict[str, int]) -> None:
-        """Take what is kept for others from the places in each domain."""
-        membership = self._member.membership
-        kind, group = membership.domain or "", membership.group
-        inside = keeping.by_domain(kind, self._look.domains)
+    def _taken(
+        self, question: PlaceCount, keeping: Keeping, where: Where, names: Sequence[NodeName]
+    ) -> int:
+        """How many places kept ones take from the nodes of a domain that have any. Those that are
+        counted with other facts are left out."""
+        (kind, domain), group = where, self._member.membership.group
         known = keeping.shares_of(question, kind, group, self._scattered())
-        for domain in totals.keys() & inside.keys():
-            share = known.get(domain)
-            if share is None:
-                names = inside[domain]
-                if self._at_once and len(names) > AT_ONCE_KEPT:
-                    raise NotAtOnceError
-                share = self._share(question, keeping.by_beside(names, group))
-                if not self._counter.late:
-                    known[domain] = share
-            totals[domain] -= share.fewer
-            self._nothing_left |= share.nothing_left
+        if not self._instead.keys().isdisjoint(names):
+            known, names = {}, [name for name in names if name not in self._instead]
+        share = known.get(domain)
+        if share is None:
+            if self._at_once and len(names) > AT_ONCE_KEPT:
+                raise NotAtOnceError
+            share = self._share(question, keeping.by_beside(names, group))
+            if not self._counter.late:
+                known[domain] = share
+        self._nothing_left |= share.nothing_left
+        return share.fewer
 
     def _share(
         self, question: PlaceCount, kept: Mapping[tuple[Arrivals, ...], Sequence[NodeName]]
@@ -377,6 +412,8 @@ class _Gatherer:
         each, resource = request.effective_count, request.resource
         if not self._scattered():
             return False
+        if self._member.membership.domain is None:
+            return True  # nobody adds up what it leaves on other nodes
         alike = [arrivals for arrivals in beside if arrivals.request.resource == resource]
         if any(each % max(1, arrivals.request.effective_count) for arrivals in alike):
             return True

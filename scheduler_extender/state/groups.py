@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from math import inf
-from typing import cast
+from typing import TypeVar, cast
 
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN, Group, Membership
 from scheduler_extender.quantities import cut
@@ -23,6 +23,7 @@ from topology.core.devices import NodeName, PodUid
 from topology.core.placement import Reason, Rejection
 from topology.core.requests import GpuRequest, Policy
 
+T = TypeVar("T")
 NO_DOMAIN = Rejection(
     "the node is in no domain of the kind that group-domain names", False, Reason.GROUP
 )
@@ -172,6 +173,68 @@ class _Kinds:
             del self.in_order[self.in_order.index(request, first)]
 
 
+@dataclass(slots=True)
+class _Members:
+    """The members of one group that have or had a place, counted as they come and go: however many
+    there are, a change costs the same."""
+
+    group: Group
+    pods: dict[PodUid, PodRecord] = field(default_factory=dict)
+    living: dict[PodUid, PodRecord] = field(default_factory=dict)
+    by_node: Counter[NodeName] = field(default_factory=Counter)
+    said: Counter[tuple[int | None, str | None]] = field(default_factory=Counter)
+    succeeded: int = 0
+
+    def put(self, pod: PodRecord) -> None:
+        """A member has come, or has changed."""
+        before = self.pods.get(pod.uid)
+        if before is not None:
+            self._count(before, -1)
+        self.pods[pod.uid] = pod
+        self._count(pod, 1)
+        if lives(pod):
+            self.living[pod.uid] = pod
+        else:
+            self.living.pop(pod.uid, None)
+
+    def drop(self, uid: PodUid) -> None:
+        """A member is gone."""
+        self._count(self.pods.pop(uid), -1)
+        self.living.pop(uid, None)
+
+    def _count(self, pod: PodRecord, by: int) -> None:
+        if not lives(pod):
+            self.succeeded += by * (pod.phase == "Succeeded")
+            return
+        assert pod.node is not None and pod.membership is not None  # noqa: S101, PT018
+        _add(self.by_node, pod.node, by)
+        _add(self.said, (pod.membership.size, pod.membership.domain), by)
+
+    def standing(self, but: Collection[PodUid] = ()) -> GroupStanding:
+        """The group as it is now, without some of its pods. O(nodes with members)."""
+        without = [self.pods[uid] for uid in but if uid in self.pods]
+        for pod in without:
+            self._count(pod, -1)
+        others = (pod.request for uid, pod in self.living.items() if uid not in but)
+        found = GroupStanding(
+            self.group,
+            dict(self.by_node),
+            self.succeeded,
+            next(iter(self.said)) if len(self.said) == 1 else None,
+            len(self.said) > 1,
+            next((asked for asked in others if isinstance(asked, GpuRequest)), None),
+        )
+        for pod in without:
+            self._count(pod, 1)
+        return found
+
+
+def _add(counts: Counter[T], key: T, by: int) -> None:
+    counts[key] += by
+    if not counts[key]:
+        del counts[key]
+
+
 _Start = tuple[float, int, Group]
 """When a group has started, in seconds since 1970 and then in the order seen; sorts groups."""
 
@@ -191,7 +254,7 @@ class Groups:
     """
 
     def __init__(self) -> None:
-        self._members: dict[Group, dict[PodUid, PodRecord]] = {}
+        self._members: dict[Group, _Members] = {}
         self._of: dict[PodUid, Group] = {}
         self._expected: dict[PodUid, tuple[Group, GpuRequest]] = {}
         self._requests: dict[Group, _Kinds] = {}
@@ -214,8 +277,12 @@ class Groups:
         if membership is None or pod.node is None:
             return
         self._of[pod.uid] = membership.group
-        self._members.setdefault(membership.group, {})[pod.uid] = pod
-        self._settle(membership.group, pod)
+        group = membership.group
+        members = self._members.get(group)
+        if members is None:
+            members = self._members[group] = _Members(group)
+        members.put(pod)
+        self._settle(members, pod)
 
     def expect(self, pod: PodRecord) -> None:
         """A pod waits to be bound; of gangs it counts what such pods ask."""
@@ -259,19 +326,22 @@ class Groups:
         self._expect_no_more(uid)
         group = self._of.pop(uid, None)
         if group is not None:
-            del self._members[group][uid]
-            self._settle(group)
+            members = self._members[group]
+            members.drop(uid)
+            if not members.pods:
+                del self._members[group]
+            self._settle(members)
 
     def standing(self, group: Group, but: PodUid | None = None) -> GroupStanding:
         """The group as it is now, without one of its pods. O(1) where it has not changed since."""
-        members = self._members.get(group, {})
-        if but in members:
-            return _standing(group, (pod for uid, pod in members.items() if uid != but))
+        members = self._members.get(group)
+        if members is None:
+            return GroupStanding(group)
+        if but is not None and but in members.pods:
+            return members.standing((but,))
         found = self._standings.get(group)
         if found is None:
-            found = _standing(group, members.values())
-            if members:
-                self._standings[group] = found
+            found = self._standings[group] = members.standing()
         return found
 
     def waiting(self) -> tuple[GroupStanding, ...]:
@@ -292,6 +362,24 @@ class Groups:
             self._in_order = tuple(map(self.standing, found))
         return self._in_order
 
+    def waiting_without(self, gone: Collection[PodUid]) -> tuple[GroupStanding, ...]:
+        """The groups that would wait if some pods were gone, in the same order.
+
+        The very same as those that wait now where nobody of them is in a group.
+        """
+        waiting = self.waiting()
+        touched = {self._of[uid] for uid in gone if uid in self._of}
+        if not touched:
+            return waiting
+        found = {standing.group: standing for standing in waiting}
+        for group in touched:
+            found[group] = self._members[group].standing(gone)
+        return tuple(
+            found[group]
+            for group in sorted(found.keys() & self._started.keys(), key=self._started.__getitem__)
+            if found[group].waits
+        )
+
     def after_all_starts(self, today: float) -> float:
         """The time ``today``, or a microsecond after the last start where clocks of replicas
         differ, so that whoever starts now comes last for every replica.
@@ -302,16 +390,14 @@ class Groups:
         known = (start for start, _, _ in self._started.values() if start <= today + MOST_SKEW)
         return max(today, max(known, default=-inf) + MICROSECOND)
 
-    def _settle(self, group: Group, pod: PodRecord | None = None) -> None:
+    def _settle(self, members: _Members, pod: PodRecord | None = None) -> None:
         """A group has changed, by this pod where it is a member: whether it lives, since when, and
         what is remembered of it."""
+        group = members.group
         self.changes += 1
         self._standings.pop(group, None)
         self._changed.add(group)
-        members = self._members[group]
-        if not members:
-            del self._members[group]
-        if not any(map(lives, members.values())):
+        if not members.living:
             self._started.pop(group, None)
             return
         placed = pod.placed if pod is not None and lives(pod) else None
@@ -323,25 +409,6 @@ class Groups:
             known = min(known, (placed, 0, group))
         self._started[group] = known
         self._latest = max(self._latest, known[0])
-
-
-def _standing(group: Group, members: Iterable[PodRecord]) -> GroupStanding:
-    living: Counter[NodeName] = Counter()
-    said: set[tuple[int | None, str | None]] = set()
-    request: GpuRequest | None = None
-    succeeded = 0
-    for pod in members:
-        if lives(pod) and pod.node is not None:
-            living[pod.node] += 1
-        else:
-            succeeded += pod.phase == "Succeeded"
-            continue
-        if pod.membership is not None:
-            said.add((pod.membership.size, pod.membership.domain))
-        if request is None and isinstance(pod.request, GpuRequest):
-            request = pod.request
-    says = next(iter(said)) if len(said) == 1 else None
-    return GroupStanding(group, living, succeeded, says, len(said) > 1, request)
 
 
 def lives(pod: PodRecord) -> bool:

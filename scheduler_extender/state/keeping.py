@@ -284,23 +284,24 @@ def alike_nodes(
     states: Mapping[str, Mapping[str, State]],
 ) -> tuple[Alike, ...]:
     """The nodes of some domains that are not cordoned, those together that are alike."""
-    inside: dict[NodeName, list[Where]] = {}
-    for where in domains:
+    wheres = tuple(domains)
+    inside: dict[NodeName, int] = {}  # the domains of a node as bits: there may be hundreds
+    for i, where in enumerate(wheres):
         for name in domains[where]:
-            inside.setdefault(name, []).append(where)
-    found: dict[tuple[tuple[Where, ...], tuple[State | None, ...]], list[NodeName]] = {}
+            inside[name] = inside.get(name, 0) | 1 << i
+    found: dict[tuple[int, tuple[State | None, ...]], list[NodeName]] = {}
     tables = tuple(states.values())
-    for name, wheres in inside.items():
+    for name, bits in inside.items():
         if name in nodes and not nodes[name].cordoned:
-            key = (tuple(wheres), tuple(table.get(name) for table in tables))
+            key = (bits, tuple(table.get(name) for table in tables))
             found.setdefault(key, []).append(name)
     return tuple(
         Alike(
             sorted(names),
-            wheres,
+            tuple(where for i, where in enumerate(wheres) if bits >> i & 1),
             dict(zip(states, each, strict=True)),
             nodes[names[0]],
             {resource: devices_left(nodes[names[0]], resource) for resource in states},
         )
-        for (wheres, each), names in found.items()
+        for (bits, each), names in found.items()
     )

@@ -1,8 +1,14 @@
 """The places that are kept for waiting pods, and when each ends.
 
-One place is kept on a node at a time, and :data:`MOST` in all: of several those that were asked for
-first by their annotations, and among equals the first by UID. So every replica keeps the same ones,
-whatever it has seen first. The others take their turn as places end.
+One place is kept on a node at a time, and :data:`MOST` in all: of several those that the API server
+took first, by their annotations. So every replica keeps the same ones, whatever it has seen first.
+The others take their turn as places end.
+
+Who evicts first writes that a place is to be kept, and then which version that write got. Somebody
+else may have written earlier and not have told the version yet, and then goes first. So the order
+is not settled while there is a place without a version: until then nobody evicts
+(:meth:`KeptPlaces.settled`). A watch shows the writes in their order; so who is first once it is
+settled stays first. (Lamport's bakery: take a number, and let those pass who are about to.)
 """
 
 from __future__ import annotations
@@ -17,6 +23,9 @@ from scheduler_extender.state.reserved import MAX_SECONDS, Reserved
 from topology.core.devices import NodeName, PodUid
 
 MOST = 64
+ASKING_SECONDS = 30.0
+"""Seconds for which a place without a version unsettles the order: its writer tells it at once, or
+has died."""
 
 _Order = tuple[float, PodUid]
 
@@ -26,13 +35,14 @@ class _Kept:
     pod: PodRecord
     reserved: Reserved
     deadline: float
+    seen: float
 
     @property
     def order(self) -> _Order:
         return self.reserved.order, self.pod.uid
 
 
-def _is_not_scheduled(pod: PodRecord) -> bool:
+def is_not_scheduled(pod: PodRecord) -> bool:
     """Whether kube-scheduler does not look at a pod: nobody is kept off a node for it."""
     return pod.ended or pod.deleting or pod.gated
 
@@ -56,21 +66,21 @@ class KeptPlaces:
         ``today`` is the time of day in seconds since 1970.
         """
         wanted = pod.reserved
-        if wanted is None or pod.node is not None or _is_not_scheduled(pod):
+        if wanted is None or pod.node is not None or is_not_scheduled(pod):
             return self.drop(pod.uid)
         if self._spent.get(pod.uid) == wanted:
             return set()
         known = self._wanted.get(pod.uid)
         if known is not None and known.reserved == wanted:
-            deadline = known.deadline
+            deadline, seen = known.deadline, known.seen
         else:
-            deadline = now + min(wanted.until - today, MAX_SECONDS)
+            deadline, seen = now + min(wanted.until - today, MAX_SECONDS), now
         if deadline <= now:
             return self._end(pod.uid, wanted)
         self._spent.pop(pod.uid, None)
         before = self._nodes()
         self._put_out(pod.uid)
-        found = self._wanted[pod.uid] = _Kept(pod, wanted, deadline)
+        found = self._wanted[pod.uid] = _Kept(pod, wanted, deadline, seen)
         insort(self._in_order, found.order)
         if known is None or known.deadline != deadline:
             heappush(self._ends, (deadline, pod.uid))
@@ -110,6 +120,13 @@ class KeptPlaces:
             return None
         first = self.on(known.reserved.node)
         return known.reserved.node if first is not None and first.uid == uid else None
+
+    def settled(self, now: float) -> bool:
+        """Whether nobody can come before those that are kept now. O(places)."""
+        return all(
+            kept.reserved.version is not None or kept.seen + ASKING_SECONDS <= now
+            for kept in self._wanted.values()
+        )
 
     def waiting(self) -> list[PodRecord]:
         """The pods for which a place is kept, or will be once another one on its node ends."""

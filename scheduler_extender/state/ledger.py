@@ -23,7 +23,7 @@ about it now: its record, its pods, and the binds in flight. The rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.state.contradictions import check_devices, raise_twice_held
@@ -32,13 +32,16 @@ from scheduler_extender.state.devicepools import device_pools
 from scheduler_extender.state.occupancy import room
 from scheduler_extender.state.pods import PodRecord
 from topology.core.availability import (
+    ALL_MEMORY,
     NOBODY,
     Availability,
     Holder,
     Unreported,
+    coming,
+    memory_of,
     unreported_order,
 )
-from topology.core.devices import Bytes, GpuResource, Mask, PodUid, base_uuid
+from topology.core.devices import GpuResource, Mask, PodUid, base_uuid
 from topology.core.graph import NodeTopology
 from topology.core.mig import MIG, served_devices
 from topology.core.pools import Pool
@@ -68,19 +71,21 @@ def ledger(
     all_pods_known: bool = True,
     reported: Container[PodUid] = (),
     departed: Iterable[Departed] = (),
+    departing: Container[PodUid] = (),
 ) -> Ledger:
     """The ledger of a node over ``resource``, given its report and the pods bound to it.
 
     ``pods`` are those with this node, binds in flight included. With ``all_pods_known`` a holder
     that is not among them has ended, or we see it late: it may release its devices any moment.
     Otherwise (a hand-written file names few pods) it is taken to be running. ``reported`` are pods
-    whose devices some earlier report of this boot has shown. Raises
+    whose devices some earlier report of this boot has shown. ``departing`` are gone before the pod
+    comes that is asked about (:class:`~topology.core.availability.Availability`). Raises
     :class:`.ContradictionError` where the report gives one device to two pods.
     """
     report = report or Report()
     served = topology.resource(resource) or GpuResource(resource)
     check_devices(topology, report, served)
-    entries = _Entries(topology, report, served, resource, reported)
+    entries = _Entries(topology, report, served, resource, reported, departing)
     pods = tuple(pods)
     held = entries.by_pod(pods)
     shown = {uid: found.shown for uid, found in held.items()}
@@ -88,9 +93,9 @@ def ledger(
         entries.enter(pod, held.pop(pod.uid, None))
     for gone in departed:
         entries.enter_departed(gone)
-    for other in held.values():
-        holders = entries.releasing if all_pods_known else entries.running
-        holders.append(Holder(other.returning))
+    unknown = entries.releasing if all_pods_known else entries.running
+    for uid, other in held.items():
+        (entries.departing if uid in departing else unknown).append(Holder(other.returning))
     return Ledger(entries.availability(), entries.unreported, shown)
 
 
@@ -137,15 +142,18 @@ class _Entries:
         served: GpuResource,
         resource: str,
         reported: Container[PodUid],
+        departs: Container[PodUid],
     ) -> None:
         self._topology = topology
         self._report = report
         self._served = served
         self._resource = resource
         self._reported = reported
+        self._departs = departs
         self.devices = device_pools(topology, report, served)
         self.running: list[Holder] = []
         self.releasing: list[Holder] = []
+        self.departing: list[Holder] = []
         self.unreported: dict[PodUid, Unreported] = {}
         self._taken: set[str] = set()
         self.shown: Collection[PodUid] = ()
@@ -196,17 +204,20 @@ class _Entries:
         if request is None or pod.ended:
             if shown is not None:
                 hidden = 0 if request is None else self._hidden(request, shown)
-                self.releasing.append(self._holder(request, shown, hidden))
+                self._hold(pod, self._holder(self._memory(request), shown, hidden), going=True)
         elif shown is None:
             self._enter_not_shown(pod, request)
         elif shown.whole(request):
             hidden = self._hidden(request, shown)
-            self._hold(pod, self._holder(request, shown, hidden))
+            self._hold(pod, self._holder(self._memory(request, pod), shown, hidden))
         else:
             self.unreported[pod.uid] = self._started(pod, request, shown)
 
-    def _hold(self, pod: PodRecord, holder: Holder) -> None:
-        (self.releasing if pod.deleting else self.running).append(holder)
+    def _hold(self, pod: PodRecord, holder: Holder, *, going: bool = False) -> None:
+        if pod.uid in self._departs:
+            self.departing.append(holder)
+        else:
+            (self.releasing if going or pod.deleting else self.running).append(holder)
 
     def _enter_not_shown(self, pod: PodRecord, request: GpuRequest) -> None:
         """Enter a living pod of which the report shows nothing."""
@@ -215,18 +226,19 @@ class _Entries:
         if pod.phase == "Running" or pod.uid in self._reported:
             # Admitted for sure, with devices that we are not told: a kubelet shows nothing for a
             # moment after its restart.
-            self._hold(pod, self._holder(request, None, request.effective_count))
+            held = request.effective_count
+            self._hold(pod, self._holder(self._memory(request, pod), None, held))
             return
-        self.unreported[pod.uid] = Unreported(
-            request.counts,
-            pod.promised,
-            pod.survives_endings,
-            request.only_gpu_plugin,
-            request.exclusive,
-            # Its init containers may have devices already, and no report would show them.
-            opaque=any(role is Role.INIT for role, _ in request.counts),
+        self.unreported[pod.uid] = self._coming(pod, request)
+
+    def _coming(self, pod: PodRecord, request: GpuRequest) -> Unreported:
+        """A pod that is not wholly reported, with what it was promised."""
+        return replace(
+            coming(request, self._served.replicas),
+            promised=pod.promised,
+            survives_endings=pod.survives_endings,
             ending=pod.deleting,
-            memory=self._memory(request),
+            departed=pod.uid in self._departs,
         )
 
     def enter_departed(self, gone: Departed) -> None:
@@ -238,31 +250,28 @@ class _Entries:
             and gone.pod.uid not in self.shown
             and any(self._is_unreported(uid) for uid in gone.beside)
         ):
-            self.unreported[gone.pod.uid] = Unreported(
-                request.counts,
-                only_gpu_plugin=request.only_gpu_plugin,
-                exclusive=request.exclusive,
-                departed=True,
-            )
+            newcomer = coming(request, self._served.replicas)
+            self.unreported[gone.pod.uid] = replace(newcomer, departed=True)
 
     def _is_unreported(self, uid: PodUid) -> bool:
         found = self.unreported.get(uid)
-        return found is not None and not found.departed
+        return found is not None and (not found.departed or uid in self._departs)
 
     def _hidden(self, request: GpuRequest, shown: _Held) -> int:
         """How many devices it holds that no report shows: its init containers' unused ones."""
         return max(0, request.effective_count - shown.count(request.resource))
 
-    def _memory(self, request: GpuRequest | None) -> Bytes:
-        """What a pod says that it uses on each of its GPUs; 0 where it says nothing, or shares them
-        with nobody."""
-        found = None if request is None else request.constraints.gpu_memory
-        return found if found and self._served.replicas > 1 else Bytes(0)
+    def _memory(self, request: GpuRequest | None, running: PodRecord | None = None) -> int:
+        """What a pod says that it uses on each of its GPUs (:func:`.memory_of`). A ``running`` one
+        that was promised them for itself has all of it."""
+        shared = self._served.replicas > 1
+        if shared and running is not None and running.promised.exclusive_gpus:
+            return ALL_MEMORY
+        return 0 if request is None else memory_of(request, self._served.replicas)
 
-    def _holder(self, request: GpuRequest | None, shown: _Held | None, hidden: int) -> Holder:
+    def _holder(self, memory: int, shown: _Held | None, hidden: int) -> Holder:
         """A pod that holds devices, with its memory if it says what it uses."""
         there, returning = (shown.shown, shown.returning) if shown is not None else (0, 0)
-        memory = self._memory(request)
         if not memory or not (there or hidden):
             return Holder(returning, hidden)
         return Holder(returning, hidden, memory, there - returning)
@@ -296,23 +305,13 @@ class _Entries:
             counts: Counts = ((Role.INIT, held), (Role.APP, lacking))
         else:
             counts = tuple((c.role, c.count) for c in request.containers if got[c.name] < c.count)
-        return Unreported(
-            counts,
-            pod.promised,
-            pod.survives_endings,
-            request.only_gpu_plugin,
-            request.exclusive,
-            started=True,
-            shown=shown.returning,
-            opaque=opaque,
-            ending=pod.deleting,
-            memory=self._memory(request),
-        )
+        found = self._coming(pod, request)
+        return replace(found, counts=counts, started=True, shown=shown.returning, opaque=opaque)
 
     def availability(self) -> Availability:
         """What is free, and what may change it."""
         devices, taken = self.devices, self._taken
-        hiding = _hidden(self.releasing) or _hidden(self.running)
+        hiding = _hidden([*self.releasing, *self.running, *self.departing])
         return Availability(
             free=devices.free(taken),
             releasing=_in_order(self.releasing),
@@ -324,6 +323,7 @@ class _Entries:
             withheld=devices.withheld(taken),
             room=room(self._topology, self._report, self._pods, self.unreported),
             beside=self._beside(),
+            departing=_in_order(self.departing),
         )
 
     def _sick(self) -> Mask:

@@ -32,9 +32,11 @@ class Member:
     request: GpuRequest
 
     @property
-    def bound_to_domain(self) -> bool:
-        """Whether it may go nowhere but to its group's domain."""
-        return self.membership.domain is not None and self.request.policy is Policy.REQUIRED
+    def minds_groups(self) -> bool:
+        """Whether it may go nowhere but to its group's domain, or keeps off what other groups wait
+        for. What only prefers a domain, or is in no gang and names none, goes anywhere."""
+        shares = self.membership.domain is not None or self.membership.gang
+        return shares and self.request.policy is Policy.REQUIRED
 
 
 def member_of(cluster: Cluster, pod: Pod, request: GpuRequest) -> Member | None:

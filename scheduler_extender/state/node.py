@@ -19,6 +19,7 @@ from scheduler_extender.state.contradictions import ContradictionError
 from scheduler_extender.state.departures import Departed, Leaving
 from scheduler_extender.state.ledger import Ledger, ledger
 from scheduler_extender.state.pods import PodRecord, resource_of, without
+from scheduler_extender.state.proven import NOTHING_PROVEN, Proven, one_like_the_other
 from scheduler_extender.state.roster import Roster
 from scheduler_extender.state.selecting import Destinations
 from scheduler_extender.state.standing import Amounts, pieces
@@ -29,6 +30,15 @@ from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.mig import shape_of
+from topology.core.placement import (
+    DRA_ONLY,
+    NO_REPORT,
+    NOT_READY,
+    NOT_SERVED,
+    STALE,
+    UNUSABLE,
+    Rejection,
+)
 from topology.core.report import MissingGpu, Report
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
 
@@ -55,12 +65,13 @@ class NodeFacts:
     ``streaks`` are the kubelet's refusals that count, by resource, ``resumed`` when an operator has
     forgiven them, in seconds since 1970. ``admitted`` are the kinds of pods, by resource, of which
     the kubelet has admitted one, with the latest start time by its clock (minus infinity where no
-    status had one).
+    status had one). ``proven`` are those of which one was admitted since the node last changed.
 
     ``released`` are pods that have succeeded and whose devices reports may show for a while yet:
     ``report`` is without them (:mod:`.released`).
 
-    ``reserved`` is the waiting pod for which a place is kept here.
+    ``reserved`` is the waiting pod for which a place is kept here. ``departing`` are the pods that
+    are gone before that one comes: only its own facts have any (:attr:`kept`).
 
     ``labels`` and ``taints`` are the Node object's, and ``cordoned`` says that the scheduler sends
     nobody: they say who may be sent here, and no answer of the node itself depends on them.
@@ -87,8 +98,10 @@ class NodeFacts:
     released: frozenset[PodUid] = frozenset()
     streaks: Mapping[str, Streaks] = field(default_factory=dict)
     admitted: Mapping[str, Mapping[GpuRequest, float]] = field(default_factory=dict)
+    proven: Proven = NOTHING_PROVEN
     resumed: float = 0.0
     reserved: PodRecord | None = None
+    departing: frozenset[PodUid] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
     cordoned: bool = False
     taints: tuple[Taint, ...] = ()
@@ -140,21 +153,40 @@ class NodeFacts:
 
     @property
     def promises(self) -> bool:
-        """Whether a pod here was promised something that no report has shown kept yet."""
-        leaving = (found.pod for found in self.leaving.values())
-        return any(
-            pod.promised != NO_CONSTRAINTS and pod.uid not in self.reported and not pod.ended
-            for pod in (*self.alive.values(), *self.in_flight.values(), *leaving)
+        """Whether a pod here was promised something, and may not have its devices yet: no report
+        has shown them, and its kubelet has not said that it took the pod. Or a place is kept
+        until a time."""
+        place = self.reserved.reserved if self.reserved is not None and self.kept else None
+        return (place is not None and not place.by_nomination) or any(
+            pod.promised != NO_CONSTRAINTS
+            and not (pod.ended or pod.admitted or pod.uid in self.reported)
+            for pod in self.all_pods
         )
 
-    def tells_memory(self, resource: str) -> bool:
-        """Whether a pod here says what it uses of GPUs that it shares."""
+    def shares_promised(self, resource: str) -> bool:
+        """Whether a pod here counts on what others do on GPUs that it may share. That stands until
+        it has ended, or is deleted."""
         served = self.topology.resource(resource) if self.topology is not None else None
-        return (served is not None and served.replicas > 1) and any(
-            isinstance(pod.request, GpuRequest) and pod.request.constraints.gpu_memory
-            for pod in self.all_pods
-            if not pod.ended
-        )
+        if served is not None and served.replicas == 1:
+            return False
+        pods = (*self.alive.values(), *self.in_flight.values())
+        return any(pod.counts_on_others(resource) for pod in pods)
+
+    def unknown(self, resource: str) -> Rejection | None:
+        """Why it is not known what the node may hand out of ``resource``; None where it is."""
+        if self.problem is not None:
+            return UNUSABLE
+        if self.topology is None or self.report is None:
+            return NO_REPORT
+        if self.dra_only or not self.topology.resources:
+            return DRA_ONLY
+        if self.stale:
+            return STALE
+        if self.report.not_ready:
+            return NOT_READY
+        if self.topology.resource(resource) is None:
+            return NOT_SERVED
+        return UNUSABLE if isinstance(self.availability(resource), Unusable) else None
 
     @property
     def too_many_departed(self) -> bool:
@@ -168,15 +200,23 @@ class NodeFacts:
 
     @cached_property
     def kept(self) -> NodeFacts | None:
-        """The facts as the pod needs them for which a place is kept; None where none is.
+        """The facts for the pod for which a place is kept; None where none is.
 
-        Whoever is evicted for it, and whoever is ending, is gone; it is on its way here, and was
-        promised what it asks for.
+        It is on its way here, and was promised what it asks for. Whoever is evicted for it, and
+        whoever is ending, lets go before it comes: some of them, or all, may still be here when
+        another pod does.
         """
         pod = self.reserved
         if pod is None or pod.reserved is None or pod.uid in self.pods or pod.uid in self.in_flight:
             return None
-        facts = self.without(pod.reserved.victims | self.ending | {pod.uid})
+        departing = pod.reserved.victims | self.ending
+        pods, in_flight = self.pods, dict(self.in_flight)
+        for uid in departing:  # deleting, so that their CPUs count as coming free
+            if uid in self.alive:
+                pods = pods.with_pod(replace(self.alive[uid], deleting=True))
+            if uid in in_flight:
+                in_flight[uid] = replace(in_flight[uid], deleting=True)
+        facts = replace(self, pods=pods, in_flight=in_flight, departing=departing, reserved=None)
         return facts.with_place_for(pod)
 
     def is_open_to(self, pod: PodRecord) -> bool:
@@ -189,6 +229,18 @@ class NodeFacts:
         return not self.exists or destinations.include(
             self.name, self.labels, self.taints, cordoned=self.cordoned
         )
+
+    def yielding_to(self, priority: int) -> NodeFacts:
+        """The facts for a pod with this priority: a place that is kept for a nominated pod of lower
+        priority is not kept from it."""
+        return replace(self, reserved=None) if self.yields_to(priority) else self
+
+    def yields_to(self, priority: int) -> bool:
+        """Whether a place is kept here that is not kept from pods of this priority."""
+        waiting = self.reserved
+        if waiting is None or waiting.reserved is None or not waiting.reserved.by_nomination:
+            return False
+        return waiting.standing.priority < priority
 
     def keeps_place_for(self, uid: PodUid) -> bool:
         """Whether a place is kept here for this pod."""
@@ -224,6 +276,10 @@ class NodeFacts:
             given -= asked.effective_count if asked.resource == resource else 0
         return max(0, given - available.devices_left - available.devices_ending)
 
+    def gives_out(self, resource: str) -> bool:
+        """Whether the Node object has some of a resource for pods; False where that is unknown."""
+        return bool(pieces(self.allocatable or (), resource))
+
     def unanswered(self, resource: str) -> list[PodRecord]:
         """Pods over ``resource`` of which nobody has seen yet whether the kubelet takes them."""
         return [
@@ -232,6 +288,20 @@ class NodeFacts:
             if not (pod.ended or pod.admitted or pod.uid in self.reported)
             and resource_of(pod) == resource
         ]
+
+    def surely_admits(self, request: GpuRequest) -> bool:
+        """Whether the kubelet admits a pod with this request like the last one of its kind, if it
+        has devices enough and the model knows of no hazard."""
+        kind = kind_of(request)
+        return (
+            kind in self.proven.kinds
+            and self.topology is not None
+            and one_like_the_other(kind, self.topology.allocator)
+        )
+
+    def unproven(self) -> NodeFacts:
+        """The facts after a change of the node: what its kubelet answered before proves nothing."""
+        return self.changed(proven=Proven(beside=self.here))
 
     def refusing(self, request: GpuRequest) -> Streak | None:
         """The refusals for which the node takes no pod with this request now.
@@ -266,8 +336,8 @@ class NodeFacts:
     def key(self, resource: str) -> Hashable:
         """All that the answers about this node over ``resource`` depend on.
 
-        Nodes with equal keys answer every request alike. Where too many pods have departed nobody
-        decides: then a plain pod's answer depends on whether a promise is outstanding.
+        Nodes with equal keys answer every request alike. Where something is not known of the node,
+        or of the cluster, a plain pod's answer depends on whether a promise stands.
         """
         found = self._keys.get(resource)
         if found is None:
@@ -301,6 +371,8 @@ class NodeFacts:
             self.dra_only,
             self.stale,
             self.report is not None and self.report.not_ready != "",
+            self.promises,
+            self.shares_promised(resource),
         )
         streaks = self.streaks.get(resource)
         if streaks is not None:
@@ -310,15 +382,15 @@ class NodeFacts:
         topology = self.topology
         served = None if topology is None else topology.resource(resource)
         if topology is not None and served is None:
-            return (*key, bool(topology.resources))  # whatever else is on it
+            # Whatever else is on it.
+            return (*key, bool(topology.resources), self.gives_out(resource))
         if topology is not None and served is not None:
             usable = not self.problem and self.report is not None
             available = self.availability(resource) if usable else None
             shape = shape_of(topology, served)  # profiles and memory of MIG instances are in it
             key += (shape, topology.allocator, topology.resources, available)
             key += (self.missing, self.overcounted(resource) if usable else 0)
-            key += (self.too_many_departed, self.too_many_departed and self.promises)
-            key += (self.too_many_departed and self.tells_memory(resource),)
+            key += (self.too_many_departed,)
         if self.reserved is not None and self.kept is not None:
             key += (self.reserved.uid, self.reserved.reserved, self.kept.key(resource))
         return key
@@ -387,6 +459,7 @@ class NodeFacts:
                 all_pods_known=self.all_pods_known,
                 reported=self.reported,
                 departed=self.departed.values(),
+                departing=self.departing,
             )
         except ContradictionError as error:
             return Unusable(str(error))

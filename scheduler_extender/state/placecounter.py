@@ -6,7 +6,7 @@ is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from scheduler_extender.membership import MAX_SIZE
 from scheduler_extender.state.answers import PlaceCount
@@ -18,7 +18,7 @@ from scheduler_extender.state.keeping import Alike, Keeping, keep, merged
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.standing import pieces
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 from topology.core.placement.constraints import compiled
 from topology.core.placement.rejections import hardware_rejection
 from topology.core.requests import GpuRequest
@@ -70,6 +70,18 @@ class PlaceCounter:
             return Keeping(None)
         self._cluster.remember_keeping(found)
         return found
+
+    def kept_if(self, gone: frozenset[PodUid], instead: Mapping[NodeName, NodeFacts]) -> Keeping:
+        """The places that would be kept if these pods were gone, and these nodes as they are
+        ``instead``: their groups wait for others in their place then."""
+        look = self._cluster.look_at_waiting_if(gone, instead, late=self._is_late)
+        if look is None:
+            return self.kept()
+        try:
+            return keep(look, self.count)
+        except OutOfTimeError:
+            self.late = True
+            return Keeping(None)
 
     def count(self, alike: Alike, request: GpuRequest) -> int:
         """The places on each of some nodes that are alike. Raises :class:`OutOfTimeError`."""

@@ -81,6 +81,14 @@ class PodRecord:
         """Whether it is a member of a gang."""
         return self.membership is not None and self.membership.gang
 
+    def counts_on_others(self, resource: str) -> bool:
+        """Whether what others do on GPUs that it may share matters to it: it says what memory it
+        uses there, or was promised that nobody else is on them."""
+        if self.ended or resource_of(self) not in (resource, ""):
+            return False
+        tells = isinstance(self.request, GpuRequest) and self.request.constraints.gpu_memory
+        return bool(tells or self.promised.gpu_memory or self.promised.exclusive_gpus)
+
     @property
     def unschedulable(self) -> bool:
         """Whether kube-scheduler has said that it fits nowhere."""
@@ -244,7 +252,8 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         spec["schedulingGates"] = [{"name": "gpu-topology.io/held-back"}]
     if pod.reserved is not None:
         kept = pod.reserved
-        annotations[KEPT_PLACE] = value_of(pod.uid, kept.node, kept.until, kept.victims, kept.since)
+        written = value_of(pod.uid, kept.node, kept.until, kept.victims, kept.version)
+        annotations[KEPT_PLACE] = written
     metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
     metadata |= _write_standing(pod, request, spec)
     if pod.membership is not None:

@@ -9,6 +9,7 @@ write sets ``status.startTime``; a pod that was admitted gets its start time, to
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 OF_THE_NODE = ("UnexpectedAdmissionError", "TopologyAffinityError", "InvalidNodeInfo")
@@ -36,13 +37,18 @@ LABELS = (*OF_THE_NODE, *OUT_OF_NAMED, OUT_OF_DEVICES, *OF_THE_POD, OTHER)
 """Everything that :attr:`Refusal.label` can be."""
 REJECTED = "Pod was rejected"
 """How a kubelet's message begins, whatever the reason (Kubernetes 1.26 and later)."""
+_WORD = re.compile(r"[\w./-]{1,330}", re.ASCII)
+"""A reason that may be told to everybody: one word, with room for a resource's name."""
 MOST_TEXT = 200
 """Characters of a kubelet's message that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a kubelet has turned a pod away, in its own words: ``status.reason`` and ``.message``."""
+    """Why a kubelet has turned a pod away, in its own words: ``status.reason`` and ``.message``.
+
+    Other pods are told the reason, so one that is no word becomes :data:`OTHER`.
+    """
 
     reason: str
     message: str = ""
@@ -71,4 +77,4 @@ def refusal_of(phase: str, reason: str, message: str, *, has_containers: bool) -
     known = reason in OF_THE_NODE or reason in OF_THE_POD or reason.startswith(OUT_OF)
     if not known and (has_containers or not message.startswith(REJECTED)):
         return None
-    return Refusal(reason, message[:MOST_TEXT])
+    return Refusal(reason if _WORD.fullmatch(reason) else OTHER, message[:MOST_TEXT])

@@ -53,12 +53,17 @@ class NodeRefusal:
         """One line for people."""
         known = ", ".join(self.foreseen)
         foreseen = f"foreseen as a hazard ({known})" if known else "not foreseen"
-        row = f"; {self.in_a_row} in a row" if self.in_a_row > 1 else ""
-        pause = f", no GPU pods for {self.pause:.0f} s" if self.pause else ""
         return (
             f"{self.node} refused {self.pod.namespace}/{self.pod.name} "
-            f"({self.refusal.reason}), {foreseen}{row}{pause}"
+            f"({self.refusal.reason}), {foreseen}{self.follows}"
         )
+
+    @property
+    def follows(self) -> str:
+        """What it adds up to, and what follows for the node; names no pod."""
+        row = f"; {self.in_a_row} in a row" if self.in_a_row > 1 else ""
+        pause = f", no GPU pods for {self.pause:.0f} s" if self.pause else ""
+        return f"{row}{pause}"
 
 
 def refusal_by(
@@ -126,7 +131,7 @@ def with_pod_refused(
     if forgotten & admitted.keys():  # they are new again
         admitted = {one: at for one, at in admitted.items() if one not in forgotten}
     return replace(
-        facts,
+        facts.unproven(),
         streaks={**facts.streaks, resource: after},
         admitted={**facts.admitted, resource: admitted},
     )
@@ -147,6 +152,9 @@ def with_pod_admitted(
             left = with_admission(streaks, kind, now, is_new=is_new)
     elif streaks is not None and pod.started is not None:
         left = with_admission(streaks, kind, now, is_new=is_new, started=pod.started)
+    if not first_seen:
+        proven = facts.proven.by(pod.uid, kind)
+        facts = facts if proven is facts.proven else facts.changed(proven=proven)
     return _with_admitted(_with_streaks(facts, resource, left), resource, kind, pod.started)
 
 

@@ -3,9 +3,11 @@
 Its value is JSON, as ``gpu-topology unblock --evict`` writes it::
 
     {"uid": "5f…", "node": "train-01", "until": "2026-11-22T12:05:00Z", "victims": ["7a…"],
-     "since": "2026-11-22T11:35:02.25Z"}
+     "version": 4711}
 
-It names the pod's own UID, so one in a template counts for nothing.
+It names the pod's own UID, so one in a template counts for nothing. It is written twice: first
+without ``version``, then with the resourceVersion that the pod had after the first write. So places
+are told in the order in which the API server took them, whatever the writers' clocks say (ADR 16).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
+from typing import Annotated
 
 import msgspec
 
@@ -32,19 +35,24 @@ class Reserved:
     """A place on a node, kept until a time in seconds since 1970.
 
     ``victims`` are the pods that are evicted for it: the place is there once they have let go.
-    ``since`` is when it was asked for, of which the first goes before others on one node; releases
-    before this one did not write it, and then it is ``until``.
+    ``version`` is the pod's resourceVersion when the place was asked for, None while that is not
+    written yet: the lower goes first.
     """
 
     node: NodeName
     until: float
     victims: frozenset[PodUid] = frozenset()
-    since: float = inf
+    version: int | None = None
 
     @property
     def order(self) -> float:
         """The lower goes first."""
-        return min(self.since, self.until)
+        return inf if self.version is None else self.version
+
+    @property
+    def by_nomination(self) -> bool:
+        """Whether kube-scheduler keeps it: the pod is nominated, and nobody tells how long."""
+        return self.until == inf
 
     @property
     def until_text(self) -> str:
@@ -53,6 +61,8 @@ class Reserved:
         >>> Reserved(NodeName("n"), 43500.0).until_text
         '12:05 UTC'
         """
+        if self.by_nomination:
+            return "kube-scheduler has placed it"
         return datetime.fromtimestamp(self.until, UTC).strftime("%H:%M UTC")
 
 
@@ -61,7 +71,7 @@ class _Written(msgspec.Struct, omit_defaults=True):
     node: str
     until: datetime
     victims: list[str] = []
-    since: datetime | None = None
+    version: Annotated[int, msgspec.Meta(gt=0)] | None = None
 
 
 _read = msgspec.json.Decoder(_Written).decode
@@ -75,19 +85,18 @@ def reserved_of(pod: Pod) -> Reserved | None:
     try:
         written = _read(text)
         until = instant(written.until).timestamp()
-        since = inf if written.since is None else instant(written.since).timestamp()
     except (msgspec.DecodeError, RecursionError, ValueError, OverflowError):
         return None
     if written.uid != pod.metadata.uid or not written.node or len(written.victims) > MAX_VICTIMS:
         return None
-    return Reserved(NodeName(written.node), until, frozenset(map(PodUid, written.victims)), since)
+    victims = frozenset(map(PodUid, written.victims))
+    return Reserved(NodeName(written.node), until, victims, written.version)
 
 
 def value_of(
-    uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid], since: float = inf
+    uid: PodUid, node: NodeName, until: float, victims: Iterable[PodUid], version: int | None = None
 ) -> str:
-    """The annotation's value. Times are in seconds since 1970."""
+    """The annotation's value; ``until`` is in seconds since 1970."""
     when = datetime.fromtimestamp(int(until), UTC)
-    asked = None if since == inf else datetime.fromtimestamp(since, UTC)
-    found = _Written(uid, node, when, sorted(victims), asked)
+    found = _Written(uid, node, when, sorted(victims), version)
     return msgspec.json.encode(found).decode()

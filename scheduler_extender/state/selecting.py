@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -117,6 +116,7 @@ class Destinations:
 
 
 ANYWHERE = Destinations()
+NOWHERE = Destinations(terms=(None,))
 
 
 def _tolerates_value(given: Toleration, value: str) -> bool:
@@ -154,6 +154,12 @@ class LabelSelector(msgspec.Struct, rename="camel", frozen=True):
     match_labels: dict[str, str] | None = None
     match_expressions: list[_Expression] | None = None
 
+    @property
+    def size(self) -> int:
+        """Lines and values together."""
+        lines = self.match_expressions or ()
+        return len(self.match_labels or ()) + sum(1 + len(line.values or ()) for line in lines)
+
     def read(self) -> Selector:
         """The same as a value; empty, it means everything."""
         labels = sorted((self.match_labels or {}).items())
@@ -170,19 +176,12 @@ def label_selector(selector: Selector) -> dict[str, Any]:
 
 def destinations_of(spec: PodSpec) -> Destinations:
     """The nodes that a pod may be sent to. What cannot be read means no node."""
-    if not spec.node_selector and not spec.affinity:
-        return _tolerating(tuple(spec.tolerations or ()))
     selector = sorted((spec.node_selector or {}).items())
     return Destinations(
         tuple(Requirement(key, "In", (value,)) for key, value in selector),
         _terms_of((spec.affinity or {}).get("nodeAffinity")),
         tuple(spec.tolerations or ()),
     )
-
-
-@lru_cache(maxsize=1024)  # nearly all pods of a cluster tolerate the same
-def _tolerating(tolerations: tuple[Toleration, ...]) -> Destinations:
-    return Destinations(tolerations=tolerations)
 
 
 def _terms_of(affinity: object) -> tuple[Selector | None, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import ceil
 
-from scheduler_extender.quantities import quantity
-from scheduler_extender.state.selecting import ANYWHERE, Destinations, destinations_of
+from scheduler_extender.excess import excess
+from scheduler_extender.quantities import cut, quantity
+from scheduler_extender.state.selecting import ANYWHERE, NOWHERE, Destinations, destinations_of
 from scheduler_extender.wire import Container, OwnerReference, Pod, PodSpec, Resources
 from topology.core.devices import NodeName
+from topology.core.remembering import remembered
 
 Labels = tuple[tuple[str, str], ...]
 """A pod's labels, ascending."""
@@ -51,15 +52,19 @@ def nobody_knows(name: NodeName) -> Amounts | None:
 
 
 def standing_of(pod: Pod, managed: Iterable[str]) -> Standing:
-    """The standing of a pod; ``managed`` are the resources that are not among ``asks``."""
+    """The standing of a pod; ``managed`` are the resources that are not among ``asks``.
+
+    Of a pod that says too much (:mod:`..excess`) little is kept, and it may go nowhere.
+    """
     nominated = pod.status.nominated_node_name
+    sane = excess(pod) is None
     return Standing(
         pod.spec.priority or 0,
-        tuple(sorted((pod.metadata.labels or {}).items())),
-        controller_of(pod.metadata.owner_references or ()),
-        asks_of(pod, managed),
+        tuple(sorted((pod.metadata.labels or {}).items())) if sane else (),
+        cut(controller_of(pod.metadata.owner_references or ())),
+        asks_of(pod, managed) if sane else (),
         NodeName(nominated) if nominated else None,
-        destinations_of(pod.spec),
+        destinations_of(pod.spec) if sane else NOWHERE,
     )
 
 
@@ -113,7 +118,7 @@ def pieces(amounts: Amounts, resource: str) -> int | None:
     return None if thousandths is None else thousandths // 1000
 
 
-@lru_cache(maxsize=1024)  # a cluster has few kinds of nodes
+@remembered
 def _shared(given: tuple[tuple[str, str], ...]) -> Amounts:
     return tuple(_amounts(dict(given)).items())
 
@@ -155,7 +160,7 @@ def _amounts(given: Mapping[str, str | int | float]) -> dict[str, int]:
     return {name: amount for name, text in given.items() if (amount := _amount(str(text)))}
 
 
-@lru_cache(maxsize=4096)  # a cluster's pods ask for the same few amounts
+@remembered
 def _amount(text: str) -> int:
     try:
         amount = ceil(quantity(text) * 1000)

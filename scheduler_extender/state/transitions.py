@@ -59,6 +59,19 @@ def offers_the_same(report: Report, earlier: Report) -> bool:
     return offered(report) == offered(earlier)
 
 
+def _is_as_before(facts: NodeFacts, topology: NodeTopology, report: Report | None) -> bool:
+    """Whether a node is, by its record, as it was known: what its kubelet answered then holds."""
+    known = facts.report
+    return (
+        report is not None
+        and known is not None
+        and not report.not_ready
+        and report.boot_id == facts.boot_id
+        and offers_the_same(report, known)
+        and facts.topology == topology
+    )
+
+
 def without_released(facts: NodeFacts, report: Report | None) -> tuple[NodeFacts, Report | None]:
     """A report that has come without the devices of released pods, and the facts with those of
     these pods that may be shown again."""
@@ -82,6 +95,8 @@ def with_record(
             for pod, found in leaving.items()
         }
     known = facts.report
+    if not _is_as_before(facts, topology, report):
+        facts = facts.unproven()
     if report is not None and known is not None:
         waiting = facts.unsettled if offers_the_same(report, known) else facts.here
         # One report more than the first that shows it: that may show some of its containers only.
@@ -99,7 +114,12 @@ def with_record(
 
 def without_record(facts: NodeFacts, problem: str | None = None) -> NodeFacts:
     """The record is gone, or cannot be used; the pods stay."""
-    return replace(facts, topology=None, report=None, problem=problem, record_uid="")
+    return replace(facts.unproven(), topology=None, report=None, problem=problem, record_uid="")
+
+
+def with_stale_report(facts: NodeFacts) -> NodeFacts:
+    """Its agent has not reported for too long."""
+    return replace(facts.unproven(), stale=True)
 
 
 def with_pod(facts: NodeFacts, pod: PodRecord, *, listed: bool = False) -> NodeFacts:

@@ -56,16 +56,12 @@ class Surprise:
 
     @property
     def message(self) -> str:
-        """One line for people."""
+        """One line for people. It becomes an Event on the pod, so it names no other."""
         words = {
             OUTSIDE: "GPUs that the node's allocator was not expected to hand out",
             BROKEN: "GPUs that do not meet what the pod requires",
         }
-        why = (
-            f"; others bound these pods, unreported until now: {', '.join(self.foreign)}"
-            if self.foreign
-            else ""
-        )
+        why = "; others bound pods there, unreported until now" if self.foreign else ""
         return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
 
 

@@ -48,6 +48,7 @@ class Plan:
     """The evictions after which ``node`` has a guaranteed place for the waiting pod.
 
     ``ending`` are pods that are on their way out already, whose devices the place needs, too.
+    ``beside`` is how many more members of its group get a place on the node: nobody keeps theirs.
     ``room_unknown`` are those of its nodes of which nobody knows whether CPU and memory are free.
     """
 
@@ -56,6 +57,7 @@ class Plan:
     cost: Cost
     ending: tuple[PodRecord, ...] = ()
     room_unknown: tuple[NodeName, ...] = ()
+    beside: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The plan as the admin port and the command give it."""
@@ -108,6 +110,11 @@ class Advice:
             pods = "1 pod" if count == 1 else f"{count} pods"
             lines = [f"evict {pods} on {found.node}: then {name} has a guaranteed place there"]
             lines += [f"  {step.text()}" for step in found.steps]
+            if found.beside:
+                lines.append(
+                    f"room for {found.beside} more of its group is counted there; --evict keeps "
+                    f"only the place of {name}, until it is bound"
+                )
         if found.room_unknown:
             where = ", ".join(found.room_unknown)
             lines.append(f"whether CPU and memory are free is not known of {where}")

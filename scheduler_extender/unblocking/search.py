@@ -17,6 +17,7 @@ from scheduler_extender.state.budgets import Budgets, refused
 from scheduler_extender.state.decision import Settings, decide
 from scheduler_extender.state.domains import domain_of
 from scheduler_extender.state.enquiry import OutOfTimeError, in_time
+from scheduler_extender.state.groups import KEPT
 from scheduler_extender.state.node import NodeFacts, Unusable
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.standing import Others, nobody_knows
@@ -38,6 +39,7 @@ from scheduler_extender.unblocking.victims import (
     candidates,
     devices_of,
 )
+from topology.core.devices import PodUid
 from topology.core.placement import Rejection, Verdict
 from topology.core.requests import GpuRequest
 
@@ -46,6 +48,8 @@ MAX_VICTIMS = 8
 MAX_SETS = 200_000
 """Sets of pods that are looked at, over all nodes; a size for which there would be more is left."""
 
+HIGHEST = 2**31
+"""Above every priority, as Kubernetes knows them."""
 BARE = "no controller makes it anew"
 HOMELESS = "no node has a guaranteed place for it"
 
@@ -59,8 +63,9 @@ class Joining:
     rejection: Rejection | None = None
 
 
-Group = Callable[[NodeFacts], Joining]
-"""The group of the waiting pod, asked about a node as it would be."""
+Group = Callable[[NodeFacts, frozenset[PodUid]], Joining]
+"""The group of the waiting pod, asked about a node as it would be, and who would have gone."""
+NOBODY: frozenset[PodUid] = frozenset()
 
 
 def search(
@@ -71,7 +76,7 @@ def search(
     late: Late = lambda: False,
     *,
     request: GpuRequest | None = None,
-    group: Group = lambda facts: Joining(),
+    group: Group = lambda facts, gone: Joining(),
     others: Others = nobody_knows,
 ) -> Advice:
     """The cheapest plan for a waiting pod, or why there is none.
@@ -79,6 +84,8 @@ def search(
     A place where its ``group`` does not let it go is none. ``request`` is what a member of a gang
     asks for with its siblings; the pod's own if left out. ``others`` says what the pods without
     devices ask for on a node: one that lacks CPU or memory is no place and no home (:mod:`.spare`).
+    A place that is kept for a nominated pod of lower priority is not kept from the waiting pod, as
+    filter has it; no evicted pod is sent to one.
 
     A pod moves only if its priority is not above the waiting pod's, and is lost only if it is
     below. Nobody is evicted whose eviction a budget forbids now. Once it is ``late`` the best plan
@@ -89,6 +96,7 @@ def search(
     settings = replace(settings, require=Verdict.GUARANTEED)
     ordered = sorted(nodes, key=lambda facts: facts.name)
     places = Places(ordered, settings, Spare(others))
+    ordered = [facts.yielding_to(pod.standing.priority) for facts in ordered]
     found = _Search(places, ordered, pod, request or pod.request, budgets, settings, late, group)
     whole = True
     try:
@@ -156,7 +164,7 @@ class _Search:
             if (
                 facts.is_open_to(self._pod)
                 and self._places.guaranteed(without, self._request)
-                and self._group(without).rejection is None
+                and self._group(without, NOBODY).rejection is None
                 and self._spare.takes(without, self._pod)
             ):
                 self._takes = facts
@@ -204,12 +212,14 @@ class _Search:
             if not facts.is_open_to(self._pod):
                 continue
             try:
-                decision = decide(self._without_asking(facts), self._request, self._settings)
+                # Beside a nominated pod there may be a place once others have gone.
+                everything = self._without_asking(facts).yielding_to(HIGHEST)
+                decision = decide(everything, self._request, self._settings)
             except Exception:  # noqa: BLE001, S112 (it is told when a pod asks the node itself)
                 continue
             if decision.rejection is not None and not decision.rejection.resolvable:
                 continue
-            joining = self._group(self._without_asking(facts))
+            joining = self._group(self._without_asking(facts), NOBODY)
             if joining.rejection is not None and not joining.rejection.resolvable:
                 continue
             self._could = True
@@ -256,6 +266,7 @@ class _Search:
                 recreated(pod),
                 facts.is_open_to(pod),
                 (kind := domain_that_binds(pod)) and (kind, domain_of(facts, kind)),
+                pod.membership if kind and self._pod.membership else None,
                 shown.get(pod.uid),
                 pod.phase,
                 tuple(i for i, budget in enumerate(self._budgets) if budget.selects(pod)),
@@ -320,8 +331,6 @@ class _Search:
         without = after(facts, victims, self._pod.uid)
         if not self._places.guaranteed(without, self._request):
             return
-        if self._group(without).rejection is not None:
-            return
         most = len(victims)
         if self._best is not None:
             best = self._best.cost
@@ -332,6 +341,12 @@ class _Search:
         for facts, victims in self._alike(candidate):
             without = after(facts, victims, self._pod.uid)
             if self._spare.takes(without, self._pod):
+                gone = frozenset(pod.uid for pod in victims)
+                why = self._group(without, gone).rejection
+                if why is KEPT:
+                    continue  # for others, on this node
+                if why is not None:
+                    return
                 homes = rehearse(self._places, without, self._pod, victims, most)
                 if homes is not None:
                     self._best = self._plan(facts, victims, homes)

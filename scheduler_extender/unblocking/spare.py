@@ -41,7 +41,10 @@ class Spare:
             self.unknown.add(facts.name)
         free = dict(facts.allocatable)
         _subtract(free, others or ())
-        for each in (*facts.alive.values(), *facts.in_flight.values()):
+        coming = facts.reserved
+        nominated = coming is not None and coming.reserved and coming.reserved.by_nomination
+        waiting = (coming,) if coming is not None and nominated else ()
+        for each in (*facts.alive.values(), *facts.in_flight.values(), *waiting):
             if not each.ended and each.uid != pod.uid:
                 _subtract(free, wanted(each))
         return all(free.get(name, 0) >= amount for name, amount in asks)

@@ -70,14 +70,15 @@ class Reckoning:
         self, facts: NodeFacts, request: GpuRequest, asking: PodUid, pods: Iterable[PodRecord]
     ) -> None:
         base = after(facts, (), asking)
-        found = base.ledger(request.resource) if base.topology is not None else Unusable("")
+        serves = base.topology is not None and base.topology.resource(request.resource) is not None
+        found = base.ledger(request.resource) if serves else Unusable("")
         self.usable = not isinstance(found, Unusable)
         self.devices_left = 0
         self._good: tuple[int, ...] | None = None
         self._free = 0
         self._masks: dict[PodUid, int] = {}
         self._count = request.effective_count
-        if isinstance(found, Unusable) or base.topology is None:
+        if isinstance(found, Unusable):
             return
         now, kubelet = found.availability, base.kubelet(request.resource)
         self.devices_left = now.devices_left

@@ -1,8 +1,9 @@
 """What filter would say of a node once pods have gone from it, for a member of a group.
 
-A node that would take the pod by itself is not enough: filter sends a gang that has not started to
-one domain only, the best of those that have a place for every member. So an eviction in another
-domain would help nobody.
+A node that would take the pod by itself is not enough. filter sends a gang that has not started to
+one domain only, the best of those that have a place for every member: an eviction in another domain
+would help nobody. And it keeps places for groups that have started: once a member of one of them is
+evicted the group is owed a place, maybe the very one that has come free.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from scheduler_extender.limits import VERB_SECONDS
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import OutOfTimeError, enquire
-from scheduler_extender.state.gangdomains import Direction
+from scheduler_extender.state.decision import places
+from scheduler_extender.state.enquiry import OutOfTimeError, enquire, in_time
 from scheduler_extender.state.groupenquiry import Gathering, gather
 from scheduler_extender.state.members import Member
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.unblocking import Joining
-from topology.core.devices import NodeName
+from topology.core.devices import NodeName, PodUid
 
 
 class Afterwards:
@@ -38,23 +39,43 @@ class Afterwards:
         self._one_of_each: dict[str, str] | None = None
         self._rivals: dict[str | None, list[str]] = {}
 
-    def on(self, facts: NodeFacts) -> Joining:
-        """What the group says about a node with these facts.
+    def on(self, facts: NodeFacts, gone: frozenset[PodUid] = frozenset()) -> Joining:
+        """What the group says about a node with these facts, from which pods have ``gone``.
 
         Raises :class:`.OutOfTimeError` where that is not worked out in time.
         """
         member = self._member
-        if member is None or not member.bound_to_domain:
+        if member is None or not member.minds_groups:
             return Joining()
         instead = {facts.name: facts}
-        here = self._gathered(member, [facts.name], instead)
-        rivals = self._rivals_of(member, here.domains[0])
-        if rivals and facts.name not in here.rejections:
-            here = self._gathered(member, [facts.name, *rivals], instead)
+        here = self._gathered(member, [facts.name], instead, gone)
+        if facts.name not in here.rejections:
+            rivals = self._rivals_of(member, here.domains[0], here.keeps and bool(gone))
+            if rivals:
+                here = self._gathered(member, [facts.name, *rivals], instead, gone)
         return Joining(here.domains[0], here.rejections.get(facts.name))
 
+    def beside(self, facts: NodeFacts) -> int:
+        """How many more members of its group that wait surely get a place on a node of these facts
+        beside the pod; 0 where there is no time to count them."""
+        member = self._member
+        if member is None or member.membership.domain is None or not member.minds_groups:
+            return 0
+        size = member.membership.size or 1
+        come = self._cluster.standing(member.membership, member.uid).have_come(size)
+        try:
+            with in_time(self._late):
+                found = places(facts, member.request, self._cluster.settings, size - come)
+        except OutOfTimeError:
+            return 0
+        return max(0, found - 1)
+
     def _gathered(
-        self, member: Member, names: list[str], instead: Mapping[NodeName, NodeFacts] | None = None
+        self,
+        member: Member,
+        names: list[str],
+        instead: Mapping[NodeName, NodeFacts] | None = None,
+        gone: frozenset[PodUid] = frozenset(),
     ) -> Gathering:
         found = gather(
             self._cluster,
@@ -62,23 +83,23 @@ class Afterwards:
             names,
             late=self._late,
             instead=instead,
-            direction=self._direction(member),
+            direction=self._cluster.direction_of(member.membership),
+            gone=gone,
         )
         if found.late:
             raise OutOfTimeError
         return found
 
-    def _direction(self, member: Member) -> Direction:
-        return self._cluster.direction_of(member.membership, member.uid)
-
-    def _rivals_of(self, member: Member, domain: str | None) -> list[str]:
-        """A node of the best other domain to which the gang may go as things are."""
+    def _rivals_of(self, member: Member, domain: str | None, all_of_them: bool) -> list[str]:
+        """A node of the best other domain to which the gang may go as things are; or of all, where
+        another one may be the best then."""
         started = self._cluster.standing(member.membership, member.uid).living
-        if not member.membership.gang or started:
+        if not member.membership.gang or member.membership.domain is None or started:
             return []
+        others = {d: name for d, name in self._passing(member).items() if d != domain}
+        if all_of_them:
+            return list(others.values())
         if domain not in self._rivals:
-            nodes = self._passing(member)
-            others = {d: name for d, name in nodes.items() if d != domain}
             found = self._gathered(member, list(others.values())) if others else None
             best = found.best if found is not None else None
             self._rivals[domain] = [others[best]] if best is not None else []
@@ -87,7 +108,12 @@ class Afterwards:
     def _passing(self, member: Member) -> Mapping[str, str]:
         """A node of each domain that takes the member by itself as it is."""
         if self._one_of_each is None:
-            names = [f.name for f in self._cluster.all_facts() if self._is_open(f)]
+            names = []
+            for facts in self._cluster.all_facts():
+                if self._late():
+                    raise OutOfTimeError
+                if self._is_open(facts):
+                    names.append(facts.name)
             answered = enquire(self._cluster, member.request, names, seconds=VERB_SECONDS)
             if answered.late:
                 raise OutOfTimeError

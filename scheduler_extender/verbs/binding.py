@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from scheduler_extender.state.cluster import Cluster
@@ -21,7 +22,7 @@ from scheduler_extender.verbs.binder import (
 )
 from scheduler_extender.verbs.placement import placement
 from scheduler_extender.verbs.reserving import Reserved, looked_at_again, reserve
-from scheduler_extender.verbs.turns import LOOKS_EVERY, Turns
+from scheduler_extender.verbs.turns import LOOKS_EVERY, WRITE, Turns
 from scheduler_extender.wire import BindingArgs
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
@@ -69,7 +70,8 @@ def bind(
         raise
     try:
         who, asked = (pod.namespace, pod.name, pod.uid), (pod.request, pod.membership)
-        binder.write(Binding(*who, node, written, term, *asked))
+        with turns.timed(WRITE) if turns is not None else nullcontext():
+            binder.write(Binding(*who, node, written, term, *asked))
         cluster.tallies.place(ready.decision.verdict if _requires(ready) else "")
     except BindError:
         cluster.take_back(reserved.ours, reserved.before)
@@ -86,7 +88,9 @@ def _in_its_turn(
     turns: Turns | None,
 ) -> Reserved:
     """What is written, once it is the reserved bind's turn. Raises :class:`BindError`."""
-    has_turn = turns is None or turns.wait(reserved.ours, late)
+    assessed = reserved.decision.assessment
+    hazards = assessed is None or bool(assessed.hazards)
+    has_turn = turns is None or turns.wait(reserved.ours, late, hazards=hazards)
     _in_time(late, has_turn=has_turn)
     if turns is None:
         return reserved
@@ -119,7 +123,7 @@ def unbound(cluster: Cluster, binder: Binder, args: BindingArgs) -> PodRecord | 
     if pod is None:
         raise BindError(f"pod {args.pod_namespace}/{args.pod_name} with this UID is gone")
     if (pod.namespace, pod.name) != (args.pod_namespace, args.pod_name):
-        raise BindError(f"this UID belongs to {pod.namespace}/{pod.name}")
+        raise BindError("this UID is that of another pod")
     if pod.node is not None:
         if pod.node != node:
             raise BindError(f"pod is bound to {pod.node} already")

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from scheduler_extender.annotations import Malformed, parse
 from scheduler_extender.state.answers import State
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import OUT_OF_DATE
+from scheduler_extender.state.decision import OUT_OF_DATE, out_of_date
 from scheduler_extender.state.enquiry import Answered, answer_of, enquire, enquire_at_once
 from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.lookup import NotAtOnceError
 from scheduler_extender.state.members import Member, member_of
+from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.devices import NodeName, PodUid
@@ -92,20 +93,27 @@ def filtered(
         if at_once:
             raise NotAtOnceError
         return _only_where_in_flight(cluster, flying, request, names)
-    if request.required and cluster.blind():
+    blind = cluster.blind()
+    if request.required and blind:
         return Filtered([], {OUT_OF_DATE: list(names)})
+    if blind and at_once:
+        raise NotAtOnceError
     until = cluster.clock() + seconds
-    place = cluster.reserved_for(PodUid(pod.metadata.uid))
-    if at_once and place is not None:
+    uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
+    apart = cluster.asked_apart(uid, priority)
+    if at_once and not apart.isdisjoint(names):
         raise NotAtOnceError
     if at_once:
         found = _result(request, enquire_at_once(cluster, request, names))
     else:
-        others = names if place is None else [name for name in names if name != place]
+        others = [name for name in names if name not in apart] if apart else names
         found = _result(request, enquire(cluster, request, others, seconds=seconds))
-        if place is not None and len(others) < len(names):
-            found = _with_own_place(cluster, place, PodUid(pod.metadata.uid), request, found)
-    if member is None or not member.bound_to_domain or not found.passed:
+        for name in sorted(apart.intersection(names)):
+            facts = cluster.facts(name).without(frozenset({uid})).yielding_to(priority)
+            found = _with_answer(cluster, facts, request, found)
+        if blind:
+            found = _without_promised(cluster, request, found)
+    if member is None or not member.minds_groups or not found.passed:
         return found
     return _with_group(cluster, member, found, until, at_once=at_once)
 
@@ -120,12 +128,12 @@ def _with_group(
         result.passed,
         late=lambda: cluster.clock() >= until,
         at_once=at_once,
-        direction=cluster.direction_of(member.membership, member.uid),
+        direction=cluster.direction_of(member.membership),
     )
     passed = found.alike.pop(None, [])
     if found.late and not passed:
         return Filtered([], error=STILL_WORKING)
-    cluster.note_direction(member.membership, member.uid, found.best if passed else None)
+    cluster.note_direction(member.membership, found.best if passed else None)
     for why, refused in found.alike.items():
         if why is not None:
             result.refused.setdefault(why, []).extend(refused)
@@ -168,16 +176,24 @@ def _put(found: Filtered, name: str, why: Rejection | None) -> None:
     (found.passed if why is None else found.refused.setdefault(why, [])).append(name)
 
 
-def _with_own_place(
-    cluster: Cluster, place: NodeName, uid: PodUid, request: GpuRequest, others: Filtered
+def _without_promised(cluster: Cluster, request: GpuRequest, seen: Filtered) -> Filtered:
+    """The answer without nodes on which promises stand: a watch is blind, and what was seen last
+    may be so no more."""
+    found = replace(seen, passed=[])
+    for name in seen.passed:
+        _put(found, name, out_of_date(cluster.facts(NodeName(name)), request))
+    return found
+
+
+def _with_answer(
+    cluster: Cluster, facts: NodeFacts, request: GpuRequest, others: Filtered
 ) -> Filtered:
-    """The answer with the node on which a place is kept for this very pod: there it counts not
-    against the pod."""
-    why = answer_of(cluster, cluster.facts(place).without(frozenset({uid})), request).rejection
+    """The answer with that of one more node, which has other facts for this very pod."""
+    why = answer_of(cluster, facts, request).rejection
     if why is not None and others.error:
         return others
     found = replace(others, error="")
-    _put(found, place, why)
+    _put(found, facts.name, why)
     return found
 
 

@@ -75,8 +75,8 @@ def preempt(
                 continue
             gone = frozenset(PodUid(pod.uid) for pod in found.pods or ())
             facts = cluster.facts(NodeName(name))
-            without = facts.without(gone | facts.ending | {uid})
-            if afterwards.on(without).rejection is None:
+            without = facts.without(gone | facts.ending | {uid}).yielding_to(asking.pod.priority)
+            if afterwards.on(without, gone).rejection is None:
                 kept[name] = found
     return PreemptionResult(kept)
 
@@ -167,7 +167,7 @@ class _Asking:
 
     def _passes(self, facts: NodeFacts, victims: Iterable[PodRecord]) -> bool:
         """Whether the node passes once these, and whoever is ending, have let go."""
-        without = after(facts, victims, self.pod.uid)
+        without = after(facts, victims, self.pod.uid).yielding_to(self.pod.priority)
         key = without.key(self.pod.request.resource)
         if key not in self.known:
             rejection = answer_of(self.cluster, without, self.pod.request).rejection

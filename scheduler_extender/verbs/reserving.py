@@ -35,7 +35,7 @@ TRIES = 3
 class Reserved:
     """A bind that may be written: the request with the siblings of that moment, what was decided
     and on which facts (without the pod), the pod as reserved, its bind that was in flight before,
-    and the GPU sets to write."""
+    and the GPU sets to write. ``after`` are the node's facts with the pod."""
 
     request: GpuRequest
     decision: Decision
@@ -43,6 +43,7 @@ class Reserved:
     ours: PodRecord
     before: PodRecord | None
     sets: tuple[Mask, ...] | None
+    after: NodeFacts
 
 
 def reserve(
@@ -66,6 +67,7 @@ def reserve(
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
             asking = before is not None or facts.keeps_place_for(pod.uid)
             without = facts.without(frozenset({pod.uid})) if asking else facts
+            without = without.yielding_to(pod.standing.priority)
             member = _member(cluster, pod, request)
             request = request if member is None else member.request
             request, decision = _answer(cluster, member, without, request)
@@ -84,8 +86,9 @@ def reserve(
                 promised = _promised(pod, request.alone, decision)
                 promised = replace(promised, placed=_when(cluster, pod, before, now))
                 ours = cluster.reserve(node, promised, seen=facts)
+                after = cluster.facts(node)
             if ours is not None:
-                return Reserved(request, decision, without, ours, before, sets)
+                return Reserved(request, decision, without, ours, before, sets, after)
     raise BindError("this node changes all the time; kube-scheduler tries again")
 
 
@@ -113,10 +116,15 @@ def looked_at_again(cluster: Cluster, reserved: Reserved) -> Reserved:
     if node is None:
         return reserved
     member = _member(cluster, reserved.ours, request.alone)
+    facts = cluster.facts(node)
+    if member is None and facts is reserved.after and not cluster.blind():
+        return reserved
     if member is not None and member.request.company <= request.company:
         request = member.request
-    without = cluster.facts(node).without(frozenset({reserved.ours.uid}))
-    if without.key(request.resource) == reserved.facts.key(request.resource):
+    without = facts.without(frozenset({reserved.ours.uid}))
+    without = without.yielding_to(reserved.ours.standing.priority)
+    same = without.key(request.resource) == reserved.facts.key(request.resource)
+    if same and not cluster.blind():
         return reserved
     request, decision = _answer(cluster, member, without, request)
     if decision.rejection is not None:
@@ -199,8 +207,10 @@ def _asked_of_group(
     Raises :class:`BindError` where the group's domain is another, or cannot hold it: of a gang that
     is bound in part, not even this member.
     """
-    if member is None or not member.bound_to_domain:
+    if member is None or not member.minds_groups:
         return None
+    if member.membership.domain is None:
+        return None  # filter has kept the gang off: to refuse one now may leave it bound in part
     until = cluster.clock() + VERB_SECONDS
     instead = {facts.name: facts} if again else None
     late = partial(_is_late, cluster, until)

@@ -4,7 +4,9 @@ A kubelet that refuses every pod looks like any other until its first answer is 
 scheduler can bind a pod for each free GPU by then. So no more than :data:`AT_ONCE` pods are with a
 kubelet at one time that it has neither admitted nor refused; whoever comes later is reserved, and
 waits with the write. An answer takes a tenth of a second as a rule. A pod without one holds up
-others for :data:`LONGEST` at most: what we do not know keeps nobody away for long.
+others for :data:`LONGEST` at most: what we do not know keeps nobody away for long. Where the
+kubelet has admitted a pod of the same kind since its node last changed
+(:mod:`scheduler_extender.state.proven`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
 """
 
 from __future__ import annotations
@@ -20,18 +22,24 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals
 from scheduler_extender.state.pods import PodRecord, resource_of
 from topology.core.devices import NodeName, PodUid
+from topology.core.requests import GpuRequest
 
 T = TypeVar("T")
 
 AT_ONCE = 2
 """Pods of one node and resource whose kubelet has not answered. One would do; with two, the kubelet
 has work while the answer about the first is on its way."""
+KNOWN_AT_ONCE = 4
+"""The same for a pod of a kind that the kubelet has admitted since its node last changed. So many
+are lost where it refuses all of them from one moment to the next, and nothing else shows it."""
 LONGEST = 5.0
 """Seconds after which a pod without an answer holds up nobody. Answers came within 0.1 s on a quiet
 machine, and after 9 s at most where seven programs shared each processor."""
 MOST_WAITING = 32
 """Binds that wait for their turn at one time, and as many for news of their node: each a third of
 the threads for binds. Whoever comes then does not wait."""
+TURN, REPORT, WRITE = "turn", "report", "write"
+"""What a bind waits for: its turn, news of its node, and the API server's answer to the write."""
 LOOKS_EVERY = 0.25
 """Seconds after which a bind looks again though nothing has changed on its node: whether it is late
 by now, or a pod without an answer has held it up for long enough."""
@@ -42,6 +50,7 @@ class Turns:
 
     ``longest`` is :data:`LONGEST`, ``clock`` gives the seconds by which it is counted.
     ``late_for_turn`` and ``late_for_news`` count the binds that were given up while they waited.
+    ``waited`` is told how many seconds a bind has waited, and for what (:data:`TURN` …).
     """
 
     def __init__(
@@ -60,6 +69,7 @@ class Turns:
         self._listening: dict[NodeName, tuple[threading.Event, ...]] = {}
         self.late_for_turn = 0
         self.late_for_news = 0
+        self.waited: Callable[[str, float], None] = lambda awaits, seconds: None
         cluster.on_change(self._news)
 
     @property
@@ -74,8 +84,11 @@ class Turns:
         with self._lock:
             return sum(map(len, self._listening.values()))
 
-    def wait(self, pod: PodRecord, late: Callable[[], bool]) -> bool:
-        """Whether it is the turn of a reserved pod's bind, before it is ``late``."""
+    def wait(self, pod: PodRecord, late: Callable[[], bool], *, hazards: bool = True) -> bool:
+        """Whether it is the turn of a reserved pod's bind, before it is ``late``.
+
+        ``hazards`` is whether the kubelet may refuse the pod for all that is known of it.
+        """
         if self._cluster.settings.refusals is Refusals.IGNORE or pod.node is None:
             return True
         bind = _Bind(pod.uid, pod.node, resource_of(pod))
@@ -85,11 +98,14 @@ class Turns:
                 return True
             self._waiting[bind.node] = (*self._waiting.get(bind.node, ()), bind)
         try:
-            while not late():
-                bind.news.clear()
-                if self._has_turn(bind):
-                    return True
-                bind.news.wait(LOOKS_EVERY)
+            with self.timed(TURN):
+                while True:
+                    bind.news.clear()
+                    if self._has_turn(bind, pod, hazards=hazards):
+                        return True
+                    if late():
+                        break
+                    bind.news.wait(LOOKS_EVERY)
         finally:
             with self._lock:
                 _take_out(self._waiting, bind.node, bind)
@@ -97,6 +113,15 @@ class Turns:
         with self._lock:
             self.late_for_turn += 1
         return False
+
+    @contextmanager
+    def timed(self, awaits: str) -> Iterator[None]:
+        """Tell how long a bind waits inside the block."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.waited(awaits, time.perf_counter() - began)
 
     def anybody_waits(self, node: NodeName) -> bool:
         """Whether a bind to a node waits for its turn."""
@@ -117,7 +142,8 @@ class Turns:
             if not crowded:
                 self._listening[node] = (*self._listening.get(node, ()), news)
         try:
-            yield None if crowded else news
+            with self.timed(REPORT):
+                yield None if crowded else news
         finally:
             with self._lock:
                 _take_out(self._listening, node, news)
@@ -129,7 +155,7 @@ class Turns:
         for news in self._listening.get(node, ()):
             news.set()
 
-    def _has_turn(self, bind: _Bind) -> bool:
+    def _has_turn(self, bind: _Bind, pod: PodRecord, *, hazards: bool) -> bool:
         """Whether few enough pods are with the kubelet; from then on this one is, too."""
         with self._lock:
             now = self._clock()
@@ -139,7 +165,12 @@ class Turns:
             open_ = sum(given.beside(bind) and given.uid in unanswered for given in self._given)
             waiting = self._waiting[bind.node]
             ahead = sum(map(bind.beside, waiting[: waiting.index(bind)]))
-            if open_ + ahead >= AT_ONCE:
+            known = (
+                not hazards
+                and isinstance(pod.request, GpuRequest)
+                and facts.surely_admits(pod.request)
+            )
+            if open_ + ahead >= (KNOWN_AT_ONCE if known else AT_ONCE):
                 return False
             self._give(bind)
             return True

@@ -1,15 +1,12 @@
 """What a browser may do with the map's pages, and for whom it may ask.
 
 The pages may load nothing but our own style sheet and script, and may be in nobody's frame. A page
-of somebody else must not use the browser of a person who may see the map: so a POST that names
-another origin is refused, and where no token is asked (on loopback) so is a name that is not that
-of this machine, by which a stranger's page could pose as ours (DNS rebinding).
+of somebody else must not use the browser of a person who may see the map: so a POST that such a
+page sends is refused. What a browser says in ``Host`` and ``Origin`` has been looked at before, for
+all paths (:mod:`scheduler_extender.http.browsers`).
 """
 
 from __future__ import annotations
-
-import ipaddress
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,14 +28,10 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware for the paths of the map; other paths pass it untouched.
+    """ASGI middleware for the paths of the map; other paths pass it untouched."""
 
-    ``own_names_only`` refuses requests whose Host is not a loopback name.
-    """
-
-    def __init__(self, app: ASGIApp, *, own_names_only: bool) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._own_names_only = own_names_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with 403; add our headers to the answer."""
@@ -61,38 +54,16 @@ class Guard:
             await self._app(scope, receive, with_headers)
 
     def _problem(self, scope: Scope) -> str:
-        headers = Headers(scope=scope)
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if self._own_names_only and not is_loopback_name(host):
-            return (
-                "the map can be read on loopback names only, such as localhost: "
-                f"the Host header is {host[:100]!r}"
-            )
         if scope["method"] == "POST":
-            site = headers.get("sec-fetch-site", "same-origin")
+            site = Headers(scope=scope).get("sec-fetch-site", "same-origin")
             if site not in ("same-origin", "none"):
                 return "this form was sent by a page of another site"
-            if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-                return f"this form was sent by a page of another origin: {origin[:100]!r}"
         return ""
 
 
 def is_ours(path: str) -> bool:
     """Whether a path is one of the map's."""
     return path == PREFIX or path.startswith(PREFIX + "/")
-
-
-def is_loopback_name(host: str) -> bool:
-    """Whether a Host header names this machine to itself.
-
-    >>> [is_loopback_name(h) for h in ("localhost:8889", "127.0.0.1", "[::1]:80", "a.example", "")]
-    [True, True, True, False, False]
-    """
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 async def refuse(send: Send, status: int, message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache  # noqa: TID251 (of our own files)
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,9 @@
 """The pages of the map, worked out in threads and kept while nothing has changed.
 
 A page over thousands of nodes takes a part of a second. However many people look and however often
-the cluster changes, each page is made by one thread at a time, and rests nine times as long as it
-took: pages take a tenth of a core at most.
+the cluster changes, pages of one kind are made by one thread at a time, and each rests nine times
+as long as it took: a page takes a tenth of a core at most. The page of waiting pods is worked out
+for :data:`WAITING_SECONDS`, and says what it leaves out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler_extender.explain import answers
@@ -30,6 +32,8 @@ from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.requests import GpuRequest
 
+WAITING_SECONDS = 2.0
+"""For how long nodes are asked for the page of waiting pods."""
 RESTS = 9
 """How many times as long as it took to make it a page is shown, though something has changed."""
 KEPT_PAGES = 32
@@ -52,32 +56,40 @@ class BusyError(Exception):
     """Others are being answered, and the question has waited long enough."""
 
 
+@dataclass(slots=True)
+class _Kind:
+    """The pages of one kind that are kept: the cluster's version, when the page may be made anew,
+    and the page."""
+
+    making: threading.Lock = field(default_factory=threading.Lock)
+    kept: OrderedDict[Hashable, tuple[int, float, str]] = field(default_factory=OrderedDict)
+
+
 class Pages:
     """The pages over one cluster; any thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._clock = cluster.clock
-        self._making = threading.Lock()
         self._asking = threading.Lock()
         self._states: dict[NodeName, tuple[NodeFacts, NodeState]] = {}
         self._capacities = Capacities(cluster.settings)
-        self._kept: OrderedDict[Hashable, tuple[int, float, str]] = OrderedDict()
+        self._kinds = {kind: _Kind() for kind in ("map", "waiting", "node")}
 
     def map(self, filters: Filters, *, signed_in: bool = False) -> str:
         """The cluster at a glance."""
-        return self._page(("map", filters, signed_in), lambda v: self._map(filters, v, signed_in))
+        return self._page("map", (filters, signed_in), lambda v: self._map(filters, v, signed_in))
 
     def waiting(self, *, signed_in: bool = False) -> str:
         """Waiting pods beside running ones."""
-        return self._page(("waiting", signed_in), lambda v: self._waiting(v, signed_in))
+        return self._page("waiting", signed_in, lambda v: self._waiting(v, signed_in))
 
     def node(self, name: str, *, signed_in: bool = False) -> str | None:
         """One node; None where nobody told us of it."""
         facts = self._cluster.facts(NodeName(name))
         if not facts.known:
             return None
-        return self._page(("node", name, signed_in), lambda v: self._node(facts, v, signed_in))
+        return self._page("node", (name, signed_in), lambda v: self._node(facts, v, signed_in))
 
     def what_if(self, text: str | None, *, signed_in: bool = False) -> str:
         """Where the pod of a YAML text would go; None asks for the empty form.
@@ -121,21 +133,22 @@ class Pages:
             return {"problem": TOO_LONG}
         return {"outlook": outlook, "name": asked.name, "notes": asked.notes}
 
-    def _page(self, key: Hashable, make: Callable[[int], str]) -> str:
+    def _page(self, kind: str, key: Hashable, make: Callable[[int], str]) -> str:
         """The page that is kept, or a new one. Its version is read before the cluster is, so that
         a change in between makes the page old and never too new."""
-        with self._making:
+        pages = self._kinds[kind]
+        with pages.making:
             self._cluster.expire()
             version, now = self._cluster.version, self._clock()
-            kept = self._kept.get(key)
+            kept = pages.kept.get(key)
             if kept is not None and (kept[0] == version or now < kept[1]):
                 return kept[2]
             text = make(version)
             took = self._clock() - now
-            self._kept[key] = (version, now + took + RESTS * took, text)
-            self._kept.move_to_end(key)
-            while len(self._kept) > KEPT_PAGES:
-                self._kept.popitem(last=False)
+            pages.kept[key] = (version, now + took + RESTS * took, text)
+            pages.kept.move_to_end(key)
+            while len(pages.kept) > KEPT_PAGES:
+                pages.kept.popitem(last=False)
             return text
 
     def _map(self, filters: Filters, version: int, signed_in: bool) -> str:
@@ -144,7 +157,8 @@ class Pages:
         return page("map.html", "/map", signed_in=signed_in, glance=found, version=version)
 
     def _waiting(self, version: int, signed_in: bool) -> str:
-        found, left_out = queues(self._cluster, self._view())
+        until = self._clock() + WAITING_SECONDS
+        found, left_out = queues(self._cluster, self._view(), lambda: self._clock() >= until)
         pods = [
             pod
             for facts in self._cluster.all_facts()

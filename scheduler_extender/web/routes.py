@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import parse_qs
 
-import anyio.to_thread
 from fastapi import FastAPI, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from scheduler_extender.http.desk import Desk
 from scheduler_extender.http.endpoint import BodyError, error_line, read
 from scheduler_extender.http.service import Service
+from scheduler_extender.limits import PEOPLE_WAITING
 from scheduler_extender.web.glance import Filters
 from scheduler_extender.web.guard import PREFIX, Guard
 from scheduler_extender.web.html import STATIC, page, static_file
@@ -22,17 +23,17 @@ from scheduler_extender.web.sessions import LOGIN, WHO, Sessions
 from scheduler_extender.wire import Body
 
 Word = Annotated[str, Query(max_length=300)]
-THREADS = 4
-"""Pages that are made or waited for at one time."""
+THREADS = 2
+"""Pages that are made at one time."""
 
 
 def add_map(app: FastAPI, service: Service) -> Listeners:
     """Add the pages; gives back the streams, which whoever stops the service closes."""
     pages = Pages(service.cluster)
     listeners = Listeners(lambda: service.cluster.version)
-    limiter = anyio.CapacityLimiter(THREADS)
-    _add_pages(app, pages, limiter)
-    _add_what_if(app, service, pages, limiter)
+    desk = Desk(THREADS, PEOPLE_WAITING)
+    _add_pages(app, pages, desk)
+    _add_what_if(app, service, pages, desk)
     _add_rest(app, listeners)
     return listeners
 
@@ -40,12 +41,11 @@ def add_map(app: FastAPI, service: Service) -> Listeners:
 def guard_map(app: FastAPI, service: Service, *, signing_in: bool) -> None:
     """Put the door before the pages; after whatever else stands before the app.
 
-    With ``signing_in`` a gate is behind it, which asks for a token. Without, names of loopback
-    alone are served.
+    With ``signing_in`` a gate is behind it, which asks for a token.
     """
     if signing_in:
         app.add_middleware(Sessions, bodies=service.bodies)
-    app.add_middleware(Guard, own_names_only=not signing_in)
+    app.add_middleware(Guard)
 
 
 def _signed_in(request: Request) -> bool:
@@ -56,25 +56,19 @@ def _html(text: str, status: int = 200) -> HTMLResponse:
     return HTMLResponse(text, status)
 
 
-def _add_pages(app: FastAPI, pages: Pages, limiter: anyio.CapacityLimiter) -> None:
+def _add_pages(app: FastAPI, pages: Pages, desk: Desk) -> None:
     @app.get(PREFIX, include_in_schema=False)
     async def glance(
         request: Request, kind: Word = "", use: Word = "", flag: Word = "", name: Word = ""
     ) -> Response:
         filters = Filters(kind, use, flag, name.strip())
         signed_in = _signed_in(request)
-        return _html(
-            await anyio.to_thread.run_sync(
-                lambda: pages.map(filters, signed_in=signed_in), limiter=limiter
-            )
-        )
+        return _html(await desk.run(lambda: pages.map(filters, signed_in=signed_in)))
 
     @app.get(f"{PREFIX}/nodes/{{name:path}}", include_in_schema=False)
     async def node(request: Request, name: str) -> Response:
         signed_in = _signed_in(request)
-        found = await anyio.to_thread.run_sync(
-            lambda: pages.node(name, signed_in=signed_in), limiter=limiter
-        )
+        found = await desk.run(lambda: pages.node(name, signed_in=signed_in))
         if found is None:
             problem = f"Nobody has told us of a node {name[:253]}."
             return _problem("Unknown node", problem, 404, signed_in=signed_in)
@@ -83,16 +77,10 @@ def _add_pages(app: FastAPI, pages: Pages, limiter: anyio.CapacityLimiter) -> No
     @app.get(f"{PREFIX}/waiting", include_in_schema=False)
     async def waiting(request: Request) -> Response:
         signed_in = _signed_in(request)
-        return _html(
-            await anyio.to_thread.run_sync(
-                lambda: pages.waiting(signed_in=signed_in), limiter=limiter
-            )
-        )
+        return _html(await desk.run(lambda: pages.waiting(signed_in=signed_in)))
 
 
-def _add_what_if(
-    app: FastAPI, service: Service, pages: Pages, limiter: anyio.CapacityLimiter
-) -> None:
+def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> None:
     @app.get(f"{PREFIX}/what-if", include_in_schema=False)
     async def form(request: Request) -> Response:
         return _html(pages.what_if(None, signed_in=_signed_in(request)))
@@ -104,9 +92,7 @@ def _add_what_if(
         try:  # a form may write each byte as three
             body = await read(request.scope, request.receive, 3 * MAX_POD + 4096, held)
             text = _pod_text(body)
-            answer = await anyio.to_thread.run_sync(
-                lambda: pages.what_if(text, signed_in=signed_in), limiter=limiter
-            )
+            answer = await desk.run(lambda: pages.what_if(text, signed_in=signed_in))
             return _html(answer)
         except BodyError as error:
             return _problem("Not asked", str(error), error.status, signed_in=signed_in)

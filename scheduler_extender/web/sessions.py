@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, quote
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -109,8 +109,7 @@ class Sessions:
 
     async def _login(self, scope: Scope, receive: Receive) -> Response:
         if scope["method"] != "POST":
-            query = parse_qs(scope.get("query_string", b"").decode("latin-1"), max_num_fields=20)
-            return _form(_safe_next(query.get("next", [""])[0]))
+            return _form(_safe_next(QueryParams(scope.get("query_string", b"")).get("next", "")))
         held = self._bodies.hold()
         try:
             body = await read(scope, receive, MAX_FORM, held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +23,8 @@ from topology.core.requests import GpuRequest
 
 ASKED = 12
 """Different requests of waiting pods that are asked for one page."""
+UNASKED = "not asked for this page"
+NOT_ASKED = "not asked for this page: the time for it was up"
 SHOWN_PODS = 200
 SHOWN_REASONS = 8
 SHOWN_PLACES = 20
@@ -86,12 +88,14 @@ class Queue:
     note: str = ""
 
 
-def queues(cluster: Cluster, view: View) -> tuple[list[Queue], int]:
+def queues(
+    cluster: Cluster, view: View, late: Callable[[], bool] = lambda: False
+) -> tuple[list[Queue], int]:
     """The waiting pods, those that ask the same together, the most numerous first; and how many
     pods are left out.
 
     A group's members are asked about with their group, so they stand apart from other groups', and
-    so do pods that may be sent to other nodes.
+    so do pods that may be sent to other nodes. Once it is ``late`` nobody is asked about any more.
     """
     with cluster.locked():  # the pods and the nodes at one moment
         seen, waiting = cluster.cluster_facts(), cluster.unbound_pods()
@@ -112,11 +116,14 @@ def queues(cluster: Cluster, view: View) -> tuple[list[Queue], int]:
         if isinstance(first.request, Malformed):
             reason = first.request.reason
             found.append(Queue(names, "Annotations that cannot be read", None, reason))
-        elif asked >= ASKED:
-            found.append(Queue(names, asked_text(first), None, "not asked for this page"))
+        elif asked >= ASKED or late():
+            found.append(Queue(names, asked_text(first), None, NOT_ASKED if late() else UNASKED))
         else:
             asked += 1
-            told = answers_to(cluster, seen, first)
+            told = answers_to(cluster, seen, first, late)
+            if late():
+                found.append(Queue(names, asked_text(first), None, NOT_ASKED))
+                continue
             outlook = outlook_of(told, first.request, view, asked_text(first))
             note = _passed_over(seen, pods) if outlook.taken_by else ""
             found.append(Queue(names, asked_text(first), outlook, note=note))

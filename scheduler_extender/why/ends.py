@@ -2,23 +2,20 @@
 
 The same ends are tried for one waiting request after the other, on nodes many of which are in the
 same state. Two things cost time: to count anew what is left on a node (its ledger), and to decide.
-Of the first the key is remembered, by node and pods: all that answers depend on
-(:meth:`.NodeFacts.key`). The answers are remembered by request and key.
+Of the first the key is kept, by node and pods: all that answers depend on
+(:meth:`.NodeFacts.key`). The answers are kept by request and key.
+All of it goes with the enquiry that it is made for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache
 
 from scheduler_extender.state.decision import Settings, decide
 from scheduler_extender.state.enquiry import OutOfTimeError
 from scheduler_extender.state.node import NodeFacts
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
-
-MOST_REMEMBERED = 65_536
-"""Nodes without certain pods whose keys are remembered."""
 
 
 class Ends:
@@ -29,7 +26,7 @@ class Ends:
         self._late = late
         self._numbers: dict[Hashable, int] = {}
         self._answers: dict[tuple[GpuRequest, int], bool] = {}
-        self._state = lru_cache(MOST_REMEMBERED)(self._state_of)
+        self._states: dict[tuple[NodeFacts, frozenset[PodUid], str], int] = {}
 
     def check_time(self) -> None:
         """Raise :class:`.OutOfTimeError` where it is late."""
@@ -42,7 +39,7 @@ class Ends:
         Raises :class:`.OutOfTimeError`.
         """
         self.check_time()
-        about = (request, self._state(facts, gone, request.resource))
+        about = (request, self._state_of(facts, gone, request.resource))
         found = self._answers.get(about)
         if found is None:
             decision = decide(facts.without(gone), request, self._settings)
@@ -64,5 +61,9 @@ class Ends:
 
     def _state_of(self, facts: NodeFacts, gone: frozenset[PodUid], resource: str) -> int:
         """A number for the node without these pods, equal where every answer is equal."""
-        key = facts.without(gone).key(resource)
-        return self._numbers.setdefault(key, len(self._numbers))
+        about = (facts, gone, resource)
+        found = self._states.get(about)
+        if found is None:
+            key = facts.without(gone).key(resource)
+            found = self._states[about] = self._numbers.setdefault(key, len(self._numbers))
+        return found

@@ -106,21 +106,22 @@ def explanation_of(
 ) -> Explanation:
     """The whole answer about a pod at the moment of ``seen``.
 
-    ``written`` is its placement annotation, where the caller has it. ``late`` bounds what is tried
-    out beyond the nodes' own answers.
+    ``written`` is its placement annotation, where the caller has it. Once it is ``late`` nothing
+    more is worked out: nodes that are left over count as undecided, and the notes say so.
     """
     name = f"{pod.namespace}/{pod.name}"
     request = pod.request
     if isinstance(request, Malformed):
         return Explanation(name, pod.node, reason=request.reason)
-    told = answers_to(cluster, seen, pod)
+    told = answers_to(cluster, seen, pod, late)
+    answered = not late()
     rows = rows_of(request, told, view)
     placed = _placed(seen, pod, written)
     counts = counts_of(told)
     helps: list[Help] = []
-    whole = True
+    whole = answered
     waits = placed is None and counts.takes == counts.closed
-    if waits:
+    if waits and answered:
         helps, whole = helps_of(cluster, seen, pod, request, rows, view, late)
     return Explanation(
         pod=name,
@@ -137,8 +138,14 @@ def explanation_of(
         placed=placed,
         whole=whole,
         unblocks=waits and any(answer.resolvable for answer in told),
-        notes=tuple(_notes(seen, pod, open_nodes=not waits and placed is None)),
+        notes=tuple(_notes(seen, pod, answered=answered, open_nodes=not waits and placed is None)),
     )
+
+
+NOT_ALL_ASKED = (
+    "there was no time for every node: the others count as not worked out, and their taints and "
+    "labels were not compared with the pod; ask again, for what was worked out is remembered"
+)
 
 
 def asked_text(pod: PodRecord) -> str:
@@ -149,7 +156,11 @@ def asked_text(pod: PodRecord) -> str:
     return f"{pod.request.text} {group}".strip()
 
 
-def _notes(seen: ClusterFacts, pod: PodRecord, *, open_nodes: bool) -> Iterator[str]:
+def _notes(
+    seen: ClusterFacts, pod: PodRecord, *, answered: bool, open_nodes: bool
+) -> Iterator[str]:
+    if not answered:
+        yield NOT_ALL_ASKED
     if pod.deleting:
         yield "the pod is being deleted"
     if pod.ended and pod.refusal is None:

@@ -189,16 +189,13 @@ def _passing(
     passing = [
         facts
         for facts, (_, decision) in zip(nodes, answered.each(), strict=True)
-        if decision is not None
-        and decision.rejection is None
-        and not serves_nothing(facts)
-        and (facts.topology is None or facts.topology.resource(request.resource) is not None)
+        if decision is not None and decision.rejection is None and not serves_nothing(facts)
     ]
-    if member is None or not member.bound_to_domain:
+    if member is None or not member.minds_groups:
         return sum(facts.is_open_to(pod) for facts in passing)
     own = {facts.name: facts for facts in passing if counts_on(pod.uid, cluster.facts(facts.name))}
     names = [facts.name for facts in passing]
-    direction = cluster.direction_of(member.membership, member.uid)
+    direction = cluster.direction_of(member.membership)
     gathered = gather(cluster, member, names, late=late, instead=own, direction=direction)
     if gathered.late:
         return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import comb
 from typing import Protocol, TypeVar
 
@@ -23,6 +22,7 @@ from topology.core.patterns import Masks, subset_masks
 from topology.core.placement import Reason, device_unit
 from topology.core.placement.constraints import compiled
 from topology.core.pools import gpus, total
+from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
 from topology.core.shape import Shape
 
@@ -296,7 +296,7 @@ def pods_on(facts: NodeFacts) -> Mapping[PodUid, PodName]:
     return told | {pod.uid: (pod.namespace, pod.name) for pod in facts.all_pods}
 
 
-@lru_cache(maxsize=256)
+@remembered
 def _good_sets(shape: Shape, wanted: Constraints, size: int) -> Masks | None:
     test = compiled(shape, wanted, 0)
     if comb(test.allowed.bit_count(), size) > MOST_SETS:

@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Any
 
 from scheduler_extender.annotations import PREFIX, render
+from scheduler_extender.quantities import LEAST_MEMORY
 from topology.core.devices import Bytes
 from topology.core.graph import NodeTopology
 from topology.core.links import GBps, LinkKind
-from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, Role, memory_text
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, Role
 
 LEVELS = (LinkKind.NVLINK, LinkKind.PIX, LinkKind.PXB, LinkKind.PHB, LinkKind.NODE)
 """What ``link`` and ``nic`` may say, the nearest first."""
@@ -65,15 +66,10 @@ def _relaxed(request: GpuRequest, key: str, constraints: Constraints) -> Relaxed
     before, after = (render(r).get(PREFIX + key) for r in (request, found))
     if key == "shape" and after is None:
         after = constraints.pattern.value
-    if key == "min-gpu-memory" and constraints.min_gpu_memory is not None:
-        after = memory_text(constraints.min_gpu_memory)
-    shown = before
-    if key == "min-gpu-memory" and request.constraints.min_gpu_memory is not None:
-        shown = memory_text(request.constraints.min_gpu_memory)
     if after is None:
-        words = f"without {key}={shown}"
+        words = f"without {key}={before}"
     else:
-        words = f"with {key}={after} in place of {shown or Pattern.PAIRWISE.value}"
+        words = f"with {key}={after} in place of {before or Pattern.PAIRWISE.value}"
     return Relaxed(key, after, words, found)
 
 
@@ -124,7 +120,12 @@ def _bandwidths(wanted: Constraints) -> Iterator[Constraints]:
 
 def _memories(wanted: Constraints, nodes: list[NodeTopology]) -> Iterator[Constraints]:
     if wanted.min_gpu_memory is not None:
-        there = {memory for node in nodes for memory in node.shape.memory}
+        there = {
+            memory // shares
+            for node in nodes
+            for shares in {1, *(served.replicas for served in node.resources)}
+            for memory in node.shape.memory
+        }
         for memory in sorted(there, reverse=True):
             if 0 < memory < wanted.min_gpu_memory:
                 yield replace(wanted, min_gpu_memory=Bytes(memory))
@@ -135,7 +136,7 @@ def _shared_memories(wanted: Constraints) -> Iterator[Constraints]:
     if wanted.gpu_memory is not None:
         for eighths in (7, 6, 5, 4, 2):
             some = wanted.gpu_memory * eighths // 8 >> 20 << 20  # whole MiB
-            if some:
+            if some >= LEAST_MEMORY:
                 yield replace(wanted, gpu_memory=Bytes(some))
 
 

@@ -133,6 +133,12 @@ def test_a_value_adds_what_the_component_of_the_base_adds(
     assert len(expected) > len(without_namespace(objects()))
 
 
+def test_monitoring_adds_what_its_folder_has(helm: Helm) -> None:
+    expected = without_namespace([*objects(), *objects(ROOT / "manifests" / "monitoring")])
+    found = rendered(helm, crd={"keep": False}, monitoring={"enabled": True})
+    assert by_name(found) == expected
+
+
 def test_the_flags_of_the_extender_are_those_of_the_values(helm: Helm) -> None:
     values = {
         "require": "guaranteed",

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from scheduler_extender.excess import MOST_ANNOTATED, MOST_ANNOTATIONS
 from tests.e2e.agentidentity import NAMESPACE, RECORDS, ROOT, record
 from tests.e2e.cluster import EXTENDER, PODS
 from tests.e2e.controlplane import PERIOD, ControlPlane, create_node
@@ -186,6 +187,32 @@ def test_the_extender_changes_nothing_else_of_a_pod(
     refused(
         extender.patch(f"{PODS}/{pod}/status", json=change, headers=MERGE), "gpu-topology-extender"
     )
+
+
+def annotated(count: int) -> dict[str, str]:
+    return {f"{n:x}": "" for n in range(count)}
+
+
+def test_the_extender_changes_pods_with_as_many_annotations_as_it_reads(
+    admin: httpx.Client, extender: httpx.Client, pod: str
+) -> None:
+    """The policy's cost grows with them; :mod:`scheduler_extender.excess` bounds them."""
+    many = {"metadata": {"annotations": annotated(8 * MOST_ANNOTATIONS)}}
+    patch(admin, pod, many).raise_for_status()
+    assert patch(extender, pod, prefixed(wake="1")).status_code == 200
+    other = {"metadata": {"annotations": {"0": None, "example.com/a": ""}}}
+    refused(patch(extender, pod, other), "gpu-topology-extender")
+
+
+def test_our_annotations_have_room_where_a_pod_is_read(
+    admin: httpx.Client, extender: httpx.Client, pod: str
+) -> None:
+    """An API server bounds the bytes of all annotations: where they are full none is added."""
+    for size, status in ((MOST_ANNOTATED - 100, 200), (262_000, 422)):
+        full = {"metadata": {"annotations": {"example.com/full": "x" * size}}}
+        patch(admin, pod, full).raise_for_status()
+        assert patch(extender, pod, prefixed(wake=str(status) * 50)).status_code == status
+        assert patch(extender, pod, prefixed(wake=None)).status_code == 200
 
 
 def test_the_extender_makes_no_pods(extender: httpx.Client) -> None:

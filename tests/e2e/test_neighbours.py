@@ -265,5 +265,5 @@ def test_labels_of_gpu_feature_discovery_select_nodes(real: RealCluster) -> None
     wants = {"affinity": wanting("product", "In", "NVIDIA-L40S")}
     real.add_pod("both", 1, {"gpu-model": "A100*"}, **wants)
     words = real.unschedulable("both")
-    for reason in ("GPU model is not a100*", UNSELECTED, UNTOLERATED):
+    for reason in ("GPU model is l40s, not a100*", UNSELECTED, UNTOLERATED):
         assert f"1 {reason}" in words

@@ -247,7 +247,7 @@ def test_a_node_all_of_mig_devices(real_nodes: RealNodes) -> None:
     [
         (2, {"link": "nvlink"}, "MIG instances have no links to each other: link=nvlink"),
         (1, {"min-gpu-memory": "8Gi"}, "MIG instance memory is under 8Gi"),
-        (1, {"gpu-model": "A30"}, "GPU model is not a30"),
+        (1, {"gpu-model": "A30"}, "GPU model is a30-mig-1g.6gb, not a30"),
         (5, {"spread-gpus": "true"}, "has no set of 5 MIG instances with spread-gpus"),
         (2, {"same-gpu": "true"}, "may hand out MIG instances without same-gpu"),
     ],

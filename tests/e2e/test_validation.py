@@ -66,7 +66,10 @@ GOOD = [
     *[("link", v) for v in ("nvlink", "NVLink", " pix ", "node")],
     *[("min-nvlinks", v) for v in ("1", "18", "04")],
     *[("min-bandwidth", v) for v in ("100", "37.5", "0.000001")],
-    *[("min-gpu-memory", v) for v in ("40Gi", "1", "1e9", "79.5Gi", "+1Ki", "1.")],
+    *[
+        ("min-gpu-memory", v)
+        for v in ("40Gi", "1e9", "79.5Gi", "+65536Ki", "67108864", "99999999.")
+    ],
     *[("gpu-model", v) for v in ("A100*", "NVIDIA A100*, H100", "tesla_v100?")],
     # As the block scalars of YAML end, and fold.
     *[("gpu-model", v) for v in ("A100*\n", "A100*,\n  H100\n", "A100\tSXM4*")],
@@ -84,10 +87,11 @@ BAD = [
     *[("min-nvlinks", v) for v in ("0", "19", "-1", "two", "1.5")],
     *[("min-bandwidth", v) for v in ("0", "-1", "1e3", "fast", "1.", ".5")],
     *[("min-gpu-memory", v) for v in ("40GB", "", "0", "-1Gi", "Gi", "40 Gi", "1e3Ki")],
+    *[("min-gpu-memory", v) for v in ("80", "040000", "1048576", "67108863", "63Mi", "1.", "0.5")],
     *[("gpu-model", v) for v in ("", "A100*,", "A100;H100", "[AH]100")],
     *[("same-numa", v) for v in ("yes", "1", "")],
     *[("shape", "star"), ("nic", "nvlink"), ("nic", "phx")],
-    *[("sharing", "none"), ("policy", "must"), ("gpu-memory", "20GiB")],
+    *[("sharing", "none"), ("policy", "must"), ("gpu-memory", "20GiB"), ("gpu-memory", "40000")],
     *[("same-gpu", "on"), ("spread-gpus", "2"), ("lnk", "nvlink"), ("Link", "nvlink")],
     # A letter that folds to one of ours.
     *[("link", "nvlin\u212a"), ("gpu-model", "\u212a80")],

@@ -130,6 +130,18 @@ def test_the_agent_is_probed_on_the_port_that_it_opens() -> None:
     assert port == {"name": "metrics", "containerPort": 8890}
     assert {"--host=0.0.0.0", "--metrics-port=8890"} <= set(agent_container()["args"])
     assert agent_container()["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert agent_container()["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+
+
+def test_only_who_may_scrape_reaches_the_agents_port() -> None:
+    (policy,) = (o["spec"] for o in objects(AGENT) if o["kind"] == "NetworkPolicy")
+    pod = the("DaemonSet")["spec"]["template"]["metadata"]["labels"].items()
+    assert policy["podSelector"]["matchLabels"].items() <= pod
+    (ingress,) = policy["ingress"]
+    (port,) = agent_container()["ports"]
+    assert [opened["port"] for opened in ingress["ports"]] == [port["containerPort"]]
+    admin = the("NetworkPolicy", "gpu-topology-extender")["spec"]["ingress"][1]
+    assert ingress["from"] == admin["from"], "one label for both ports"
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.manifests.building import AGENT, ROOT, objects
+from tests.manifests.building import ROOT, objects, the
 from tests.test_docs import anchors
 from tests.topology.agent.test_metrics import with_everything
 
@@ -33,6 +33,11 @@ def expressions() -> list[str]:
     return [expr.replace("$node", "train-.*") for expr in found]
 
 
+def of_the_agents(expr: str) -> set[str]:
+    """The metrics in an expression, without the one of the extender that says there are agents."""
+    return set(METRIC.findall(expr)) - {"gpu_topology_nodes"}
+
+
 def samples() -> set[str]:
     """The names under which Prometheus stores what the agent tells."""
     found = set()
@@ -45,7 +50,7 @@ def samples() -> set[str]:
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
 def test_an_alert(rule: dict[str, Any]) -> None:
-    used = set(METRIC.findall(rule["expr"]))
+    used = of_the_agents(rule["expr"])
     assert used
     assert used <= samples()
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
@@ -62,42 +67,29 @@ def test_every_section_of_the_page_has_its_alert() -> None:
 def test_the_dashboard() -> None:
     places = [tuple(panel["gridPos"].values()) for panel in BOARD["panels"]]
     assert len({panel["id"] for panel in BOARD["panels"]}) == len(set(places)) == len(places)
-    assert {"datasource", "node"} == {found["name"] for found in BOARD["templating"]["list"]}
+    assert {"datasource", "cluster", "job", "node"} == {
+        found["name"] for found in BOARD["templating"]["list"]
+    }
     for panel in BOARD["panels"]:
         assert all(target["datasource"]["uid"] == "${datasource}" for target in panel["targets"])
     for expr in expressions():
         assert METRIC.search(expr)
         assert set(METRIC.findall(expr)) <= samples()
+        assert len(METRIC.findall(expr)) == expr.count('{job=~"$job",cluster="$cluster"')
 
 
-def test_the_component_finds_the_agents(tmp_path: Path) -> None:
-    overlay = tmp_path / "overlay"
-    # Python writes there while another process of the tests copies.
-    unwanted = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "manifests", tmp_path / "manifests", ignore=unwanted)
-    overlay.mkdir()
-    words = {"resources": ["../manifests/agent"], "components": ["../manifests/monitoring/agent"]}
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(words))
-    added = {
-        o["kind"]: o for o in objects(overlay) if o["metadata"]["name"] == "gpu-topology-agent"
-    }
-    template = added["DaemonSet"]["spec"]["template"]
+def test_prometheus_finds_the_agents() -> None:
+    template = the("DaemonSet")["spec"]["template"]
     pod = template["metadata"]["labels"].items()
     (port,) = template["spec"]["containers"][0]["ports"]
+    added = {o["kind"]: o for o in objects(FOLDER)}
     assert added["Service"]["spec"]["selector"].items() <= pod
     assert added["Service"]["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert added["Service"]["spec"]["publishNotReadyAddresses"], "one that is not ready tells why"
     assert added["PodMonitor"]["spec"]["selector"]["matchLabels"].items() <= pod
     (endpoint,) = added["PodMonitor"]["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == port["name"]
     assert endpoint["honorLabels"], "else the pod that holds a GPU is renamed"
-    policy = added["NetworkPolicy"]["spec"]
-    assert policy["podSelector"]["matchLabels"].items() <= pod
-    (ingress,) = policy["ingress"]
-    assert [opened["port"] for opened in ingress["ports"]] == [port["containerPort"]]
-    assert ingress["from"]
-    assert {o["kind"] for o in objects(overlay)} - {o["kind"] for o in objects(AGENT)} == {
-        "Service", "PodMonitor", "PrometheusRule", "NetworkPolicy",
-    }  # fmt: skip
 
 
 TESTS = """
@@ -124,6 +116,10 @@ tests:
     values: '0 30 60 0 30 60 0 60 120 180 240 300 360'
   - series: 'gpu_topology_agent_topology_manager_policy_unknown{node="a"}'
     values: '1x60'
+  - series: 'gpu_topology_nodes{state="ready",instance="x"}'
+    values: '3x60'
+  - series: 'gpu_topology_agent_build_info{node="a"}'
+    values: '1x20'
   alert_rule_test:
   - {eval_time: 40m, alertname: GpuTopologyGpuIdle}
   - eval_time: 65m
@@ -160,6 +156,14 @@ tests:
       exp_annotations:
         summary: An agent cannot write the report of its node
         runbook: docs/agent.md#gputopologyagentreportold
+  - {eval_time: 30m, alertname: GpuTopologyAgentsNotScraped}
+  - eval_time: 45m
+    alertname: GpuTopologyAgentsNotScraped
+    exp_alerts:
+    - exp_labels: {severity: warning}
+      exp_annotations:
+        summary: Prometheus sees no agent, so no other alert about nodes can fire
+        runbook: docs/agent.md#gputopologyagentsnotscraped
   - {eval_time: 10m, alertname: GpuTopologyManagerUnknown}
   - eval_time: 20m
     alertname: GpuTopologyManagerUnknown

@@ -206,7 +206,7 @@ def test_the_readers_account_may_read_and_runs_nothing() -> None:
 
 
 def test_the_network_policy_is_about_both_ports_of_the_extender() -> None:
-    policy = the("NetworkPolicy")["spec"]
+    policy = the("NetworkPolicy", "gpu-topology-extender")["spec"]
     labels = the("Deployment")["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"] == {"matchLabels": labels}
     assert policy["policyTypes"] == ["Ingress"]

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from scheduler_extender.cli.certificates import SERVICES
 from scheduler_extender.serving import in_memory
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Settings
+from tests.manifests.building import AGENT_NAME, NAMESPACE, objects, pod_spec, the
 from tests.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +90,33 @@ def test_a_dashboard(path: Path) -> None:
             assert used <= named()
             assert used or "process_" in target["expr"]
             assert target["datasource"]["uid"] == "${datasource}"
+            named_here = len(re.findall(r"\b(?:gpu_topology|process)_[a-z_]+", target["expr"]))
+            assert named_here == target["expr"].count('{job=~"$job",cluster="$cluster"')
+    names = [variable["name"] for variable in board["templating"]["list"]]
+    assert names == ["datasource", "cluster", "job"]
+
+
+def test_prometheus_finds_the_extender_and_may_read_it() -> None:
+    """Over TLS, by a name of its certificate, at the port that its Service has."""
+    added = {o["kind"]: o for o in objects(RULES.parent) if o["metadata"]["name"] != AGENT_NAME}
+    service = the("Service", "gpu-topology-admin")
+    spec = added["ServiceMonitor"]["spec"]
+    found = [
+        o["metadata"]["name"]
+        for o in objects()
+        if o["kind"] == "Service"
+        and spec["selector"]["matchLabels"].items() <= o["metadata"]["labels"].items()
+    ]
+    assert found == ["gpu-topology-admin"]
+    (endpoint,) = spec["endpoints"]
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["serverName"] == f"{found[0]}.{NAMESPACE}.svc"
+    assert found[0] in SERVICES, "the certificate has its name"
+    (volume,) = pod_spec()["volumes"]
+    assert endpoint["tlsConfig"]["ca"]["secret"]["name"] == volume["secret"]["secretName"]
+    role = the("ClusterRole", added["ClusterRoleBinding"]["roleRef"]["name"])
+    assert role["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
 
 
 def test_no_runbook_is_left_over() -> None:
@@ -114,7 +143,17 @@ tests:
     values: '2+0x200'
   - series: 'gpu_topology_waiting_pods{reason="busy",instance="a"}'
     values: '1+0x200'
+  - series: 'gpu_topology_build_info{instance="a"}'
+    values: '1+0x20 stale'
   alert_rule_test:
+  - {eval_time: 0m, alertname: GpuTopologyNotScraped}
+  - eval_time: 25m
+    alertname: GpuTopologyNotScraped
+    exp_alerts:
+    - exp_labels: {severity: warning}
+      exp_annotations:
+        summary: Prometheus sees no extender, so no other alert about it can fire
+        runbook: docs/runbooks.md#gputopologynotscraped
   - {eval_time: 4m, alertname: GpuTopologyNoLeader}
   - eval_time: 6m
     alertname: GpuTopologyNoLeader
@@ -123,6 +162,10 @@ tests:
       exp_annotations: &gone
         summary: No replica of the extender leads, so GPU pods are not placed
         runbook: docs/runbooks.md#gputopologynoleader
+  - eval_time: 25m # the replicas are gone
+    alertname: GpuTopologyNoLeader
+    exp_alerts: [{exp_labels: {severity: critical}, exp_annotations: *gone}]
+  - {eval_time: 90m, alertname: GpuTopologyNoLeader} # nobody scrapes: the other alert says so
   - eval_time: 8m
     alertname: GpuTopologyPromiseBroken
     exp_alerts:

@@ -115,7 +115,8 @@ def test_the_components_of_the_page_build(tmp_path: Path) -> None:
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     built = objects(tmp_path)
-    (policy,) = (o for o in built if o["kind"] == "NetworkPolicy")
+    policies = {o["metadata"]["name"]: o for o in built if o["kind"] == "NetworkPolicy"}
+    policy = policies["gpu-topology-extender"]
     kubernetes_validate.validate(policy, KUBERNETES, strict=True)
     first = policy["spec"]["ingress"][0]
     assert [source["ipBlock"]["cidr"] for source in first["from"]] == [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, permutations
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -298,3 +300,58 @@ def test_no_gpu_is_ever_free_more_often_than_it_is_there(
         for pool in pools:
             assert 0 <= pool < 1 << n * width
             assert all(count_of(pool, p, width) <= replicas for p in range(n))
+
+
+facts_of_kubelets = st.builds(
+    AllocatorFacts,
+    policy=st.sampled_from(["best-effort", "any"]),
+    plugin_version=st.just("v0.19.3"),
+    topology_manager_policy=st.sampled_from(["none", "best-effort", "restricted"]),
+    topology_manager_scope=st.sampled_from(["container", "pod"]),
+    cpu_manager_policy=st.just("none"),
+    memory_manager_policy=st.just("None"),
+    prefers_closest=st.booleans(),
+    numa_distances=st.just(((10, 20), (20, 10))),
+)
+FORGOTTEN: list[dict[str, Any]] = [
+    {"sees_topology": False},
+    {"policy": "any"},
+    {"prefers_closest": None},
+    {"numa_distances": None},
+    {"topology_manager_policy": "unknown"},
+    {"cpu_manager_policy": None, "memory_manager_policy": None},
+]
+
+
+@st.composite
+def machines_that_crash(draw: st.DrawFn) -> NodeTopology:
+    """Few pairs have links, as where NVIDIA's allocator may choose the set with blanks."""
+    n = draw(st.integers(5, 7))
+    numa = draw(st.sampled_from([(None, None), (0, 0), (0, 1)]))
+    gpus = tuple(
+        Gpu(i, GpuUuid(f"GPU-{i}"), "NVIDIA A30", Bytes(24 * 2**30), numa[i % 2]) for i in range(n)
+    )
+    pairs = list(combinations(range(n), 2))
+    linked = draw(st.sets(st.sampled_from(pairs), max_size=2))
+    links = tuple(
+        Link(*pair, LinkKind.SYS, 2 * (pair in linked), Via.DIRECT, GBps(25.0)) for pair in pairs
+    )
+    return NodeTopology(NodeName("n"), gpus, links)
+
+
+@given(machines_that_crash(), facts_of_kubelets, several, st.data())
+@settings(max_examples=100, deadline=None)
+def test_who_knows_less_of_a_node_promises_no_more(
+    node: NodeTopology, facts: AllocatorFacts, counts: Counts, data: st.DataObject
+) -> None:
+    """A coarser model is a superset: it keeps every set, and every refusal of the finer one."""
+    held = data.draw(st.sets(st.integers(0, 4), max_size=2))
+    free = node.shape.all_gpus & ~sum(1 << p for p in held)
+    for asked in (counts, ((Role.APP, 2),), ((Role.APP, 3),)):
+        fine = admissions(Kubelet(node.shape, facts), free, asked)
+        for forgotten in FORGOTTEN:
+            coarse = admissions(Kubelet(node.shape, replace(facts, **forgotten)), free, asked)
+            assert not fine.hazards or coarse.hazards, forgotten
+            if coarse.sets:
+                assert fine.sets is not None
+                assert set(fine.sets) <= set(coarse.sets), forgotten

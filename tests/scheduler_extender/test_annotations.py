@@ -40,8 +40,8 @@ def constraints(annotations: dict[str, str]) -> Constraints:
     return found.constraints
 
 
-def test_fifty_thousand_globs_are_one_short_refusal() -> None:
-    globs = ",".join(f"A{i}*" for i in range(50_000))
+def test_thousands_of_globs_are_one_short_refusal() -> None:
+    globs = ",".join(f"A{i}*" for i in range(20_000))
     reason = refusal({"gpu-model": globs})
     assert reason.startswith('annotation gpu-topology.io/gpu-model="A0*,A1*,')
     assert reason.endswith(f"{len(globs)} characters; at most 1024 are allowed")
@@ -58,7 +58,7 @@ def test_an_answer_over_many_nodes_stays_small() -> None:
 def test_too_many_globs_are_refused_and_as_many_as_allowed_are_not() -> None:
     many = [f"a{i}*" for i in range(MAX_MODELS + 1)]
     assert refusal({"gpu-model": ",".join(many)}).endswith(
-        "33 different globs; at most 32 are allowed"
+        "33 different models; at most 32 are allowed"
     )
     assert constraints({"gpu-model": ",".join(many[:-1])}).models == tuple(sorted(many[:-1]))
 
@@ -70,7 +70,7 @@ def test_equal_globs_are_one() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_long_value_of_any_key_is_one_short_refusal(key: str) -> None:
-    for value in ("x" * 200_000, "9" * 200_000, "a\nb" * 100_000, " " * 2000, "\u2028" * 1025):
+    for value in ("x" * 150_000, "9" * 150_000, "a\nb" * 50_000, " " * 2000, "\u2028" * 1025):
         reason = refusal({key: value})
         assert f"gpu-topology.io/{key}=" in reason
         assert "at most 1024 are allowed" in reason

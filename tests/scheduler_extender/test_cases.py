@@ -117,6 +117,20 @@ def test_case_09_no_varying_text_in_reasons(service: Running) -> None:
     assert second["switched"] == second["bridged"] == first["switched"]
 
 
+def test_a_reason_shows_the_model_that_is_there(service: Running) -> None:
+    def answer(model: str) -> tuple[list[str], dict[str, str]]:
+        found = service.filter(pod(2, {"gpu-model": model}), "switched", "pcie")
+        return found["NodeNames"], found["FailedAndUnresolvableNodes"]
+
+    assert answer("l40s") == (["pcie"], {"switched": "GPU model is a100-sxm4-40gb, not l40s"})
+    assert answer("A100 SXM4")[0] == ["switched"]
+    assert answer("nvidia") == (["switched", "pcie"], {})
+    assert answer("L40") == (
+        [],
+        {"switched": "GPU model is a100-sxm4-40gb, not l40", "pcie": "GPU model is l40s, not l40"},
+    )
+
+
 def test_case_10_stale_report_node_by_node(service: Running) -> None:
     service.clock.now = 100
     hold(service, "switched")
@@ -180,7 +194,7 @@ def test_case_11_not_synced(service: Running) -> None:
         pytest.param({"lnk": "nvlink"}, "annotation gpu-topology.io/lnk: unknown key", id="key"),
         pytest.param({"min-nvlinks": "0"}, "whole numbers from 1 to 18", id="nvlinks"),
         pytest.param({"min-nvlinks": "19"}, "whole numbers from 1 to 18", id="nvlinks, many"),
-        pytest.param({"min-gpu-memory": "lots"}, "quantities of bytes above 0", id="memory"),
+        pytest.param({"min-gpu-memory": "lots"}, "quantities of bytes from 64Mi", id="memory"),
         pytest.param({"min-bandwidth": "-5"}, "GB/s above 0", id="bandwidth"),
         pytest.param({"same-numa": "yes"}, "allowed are true, false", id="numa"),
         pytest.param({"gpu-model": "A100*,,"}, "product names or globs", id="model"),

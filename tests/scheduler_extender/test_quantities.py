@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from scheduler_extender.quantities import BadValueError, quantity
+from scheduler_extender.quantities import MEMORY, BadValueError, memory, quantity
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,31 @@ def test_what_is_a_quantity(text: str, value: int | str) -> None:
 def test_what_is_none(text: str) -> None:
     with pytest.raises(BadValueError):
         quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        *[("80", "80Gi"), ("1", "1Gi"), ("1023", "1023Gi"), ("1024", "1024Mi")],
+        *[("40000", "40000Mi"), ("081559", "81559Mi"), ("1048575", "1048575Mi")],
+        *[("1048576", "1048576Ki"), ("67108863", "67108863Ki")],
+    ],
+)
+def test_a_number_of_bytes_that_no_gpu_has_is_refused_with_the_unit_that_was_meant(
+    text: str, meant: str
+) -> None:
+    with pytest.raises(BadValueError) as refused:
+        memory(text)
+    assert str(refused.value) == f"that is {int(text)} bytes; write {meant}"
+    assert 2**30 <= memory(meant) < 2**40
+
+
+@pytest.mark.parametrize("text", ["0", "-80", "80.5", "8e1", "63Mi", "40k", "40000m", "", "1e9m"])
+def test_what_else_is_no_memory_is_told_what_is(text: str) -> None:
+    with pytest.raises(BadValueError) as refused:
+        memory(text)
+    assert str(refused.value) == MEMORY
+
+
+def test_memory_from_64_mebibytes_on_is_read() -> None:
+    assert [memory(t) for t in ("64Mi", "67108864", "1.5Gi")] == [64 << 20, 64 << 20, 3 << 29]

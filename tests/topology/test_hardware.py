@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology.codec import KnownHardware, decode, encode
+from topology.core import remembering
 from topology.core.graph import NodeTopology
 from topology.core.report import Report
 from topology.machines import MACHINES, machine
@@ -87,12 +88,14 @@ def test_what_is_odd_has_to_be_decoded(change: Any) -> None:
     assert known.topology("n" * 254, spec) is None
 
 
-def test_so_many_kinds_are_remembered_and_no_more() -> None:
-    from topology.codec.hardware import LONGEST, MOST_KINDS
+def test_kinds_are_remembered_within_the_bound_of_all_memories(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from topology.codec.hardware import DECODED, LONGEST
 
-    known = KnownHardware()
-    for n in range(MOST_KINDS + 1):
-        spec = json.loads(spec_of(machine("l40s-4").topology("node")))
+    known, spec = KnownHardware(), json.loads(spec_of(machine("l40s-4").topology("node")))
+    monkeypatch.setattr(remembering, "BYTES", 40 * DECODED * len(compact(spec)))
+    for n in range(40):
         spec["devices"][0]["memoryBytes"] = n
         known.keep(compact(spec), decoded("node", compact(spec)))
         assert known.topology("node", compact(spec)) is not None

@@ -16,8 +16,8 @@ from topology.agent.asks.node import KubeletSources
 from topology.agent.decides.allocation import KubeletFacts
 from topology.agent.decides.hardware import nothing_seen
 from topology.agent.decides.record import Picture
-from topology.agent.metrics import PortError
 from topology.agent.service import AgentService, BootIdError, Settings
+from topology.agent.serving import PortError
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
 

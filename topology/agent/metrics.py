@@ -1,19 +1,18 @@
-"""What the agent tells Prometheus, and whether it is alive; served on a port of its own."""
+"""What the agent tells Prometheus."""
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from socketserver import ThreadingMixIn
-from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, make_wsgi_app
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -30,9 +29,6 @@ from topology.core.report import READY, UNACCOUNTED_USE, Report
 from topology.times import seconds_of
 
 PREFIX = "gpu_topology_agent"
-MOST_CLIENTS = 16
-CLIENT_TIMEOUT = 10
-"""Seconds that a client may say nothing."""
 SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -54,6 +50,7 @@ class Metrics(Collector):
     """The registry, fed from :class:`Seen` at each scrape; ``clock`` is the publisher's."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._clock = clock
         self._started = clock()
         self.registry = CollectorRegistry()
@@ -213,84 +210,3 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _labelled(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
-
-
-class PortError(Exception):
-    """The port cannot be listened on."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """Serves at most ``MOST_CLIENTS`` clients at once: anybody may reach the port."""
-
-    daemon_threads = True
-    _places = threading.BoundedSemaphore(MOST_CLIENTS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-    def server_bind(self) -> None:
-        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-
-class _Quiet(WSGIRequestHandler):
-    timeout = CLIENT_TIMEOUT
-
-    def log_message(self, *_: Any) -> None:
-        """Do not log each scrape."""
-
-
-class MetricsServer:
-    """``/metrics`` and ``/healthz``, from :meth:`start` on in a thread of its own.
-
-    ``alive`` says whether the agent's loop still turns; ``/healthz`` is 503 where it does not.
-    Raises :class:`PortError`.
-    """
-
-    def __init__(self, metrics: Metrics, alive: Callable[[], bool], host: str, port: int) -> None:
-        exposition: Any = make_wsgi_app(metrics.registry)
-
-        def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            if environ["PATH_INFO"] == "/metrics":
-                return exposition(environ, start_response)  # type: ignore[no-any-return]
-            status, text = "404 Not Found", b"/metrics or /healthz\n"
-            if environ["PATH_INFO"] == "/healthz":
-                well = alive()
-                status = "200 OK" if well else "503 Service Unavailable"
-                text = b"ok\n" if well else b"the agent's loop does not turn\n"
-            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-            return [text]
-
-        try:
-            server = _Server6 if ":" in host else _Server
-            self._server = make_server(host, port, app, server, _Quiet)
-        except OSError as error:
-            raise PortError(f"{host}:{port}: {error.strerror}") from error
-        self.port = self._server.server_port
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
-        )
-
-    def start(self) -> None:
-        """Start answering."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop answering."""
-        if self._thread.ident is not None:
-            self._server.shutdown()
-        with suppress(OSError):
-            self._server.server_close()

@@ -26,8 +26,9 @@ from topology.agent.decides.polling import USUAL_INTERVALS, PollIntervals
 from topology.agent.decides.record import Picture
 from topology.agent.decides.surroundings import Surroundings
 from topology.agent.loop import Asks, Clock, NodeAgent, Turn
-from topology.agent.metrics import Metrics, MetricsServer
+from topology.agent.metrics import Metrics
 from topology.agent.publisher import Publisher
+from topology.agent.serving import MetricsServer
 from topology.agent.wakeup import Wakeup
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiFailure, ApiServer
@@ -44,6 +45,7 @@ TAKE_OVER_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 STUCK = 60.0
 """Seconds without a turn after which the agent says that it is not alive."""
+NOT_YET = "no record has been written yet"
 
 
 TIMING = Timing(backoff_cap_s=10.0, relist_after_s=80.0)
@@ -116,19 +118,31 @@ class AgentService:
         self._turned = time.monotonic()
         self._kubelet_restarts = 0
         self._latency = ReportLatency()
+        self._has_to_vouch = False
+        self._unready: str | None = NOT_YET
 
     @property
     def looks(self) -> int:
         """How often the driver has been looked at."""
         return self._nvml.state().rounds
 
-    def alive(self) -> bool:
-        """Whether the loop has turned lately."""
-        return time.monotonic() - self._turned < STUCK
+    def unwell(self) -> str | None:
+        """Why the agent should be started anew; None while its loop turns."""
+        stuck = time.monotonic() - self._turned >= STUCK
+        return "the agent's loop does not turn" if stuck else None
+
+    def unready(self) -> str | None:
+        """Why an update should go no further than to this node; None once the API server has taken
+        a record of this agent, whatever becomes of the API server later.
+
+        Where the agent before this one could vouch for its record, so must this one, once. Where
+        it could not either (a broken driver, a node without GPUs), this version is not at fault.
+        """
+        return self._unready
 
     def serve(self, host: str, port: int) -> MetricsServer:
         """A server of the metrics, not started yet. Raises its ``PortError``."""
-        return MetricsServer(self._metrics, self.alive, host, port)
+        return MetricsServer(self._metrics.registry, self.unwell, self.unready, host, port)
 
     def stop(self) -> None:
         """End :meth:`run` soon; safe in a signal handler, so nothing here takes a lock."""
@@ -193,8 +207,11 @@ class AgentService:
         early = time.monotonic() - started < FIRST_LOOK
         due = turn.next_turn
         if self._publisher is not None and ((answered and turn.heard) or not early):
-            if self._write(turn.picture):
+            written = self._write(turn.picture)
+            if written:
                 self._note_latency(turn.picture)
+            if self._unready is not None:
+                self._unready = self._why_unready(turn.picture, written, self._publisher)
             due = min(due, self._publisher.next_write())
         return max(0.0, due - time.monotonic())
 
@@ -202,7 +219,7 @@ class AgentService:
         """Tell the watchers what a turn has found out."""
         if turn.expected_gpus is not None:
             self._nvml.expect(turn.expected_gpus)
-        self._node.look_often(any(not gpu.counted for gpu in turn.picture.report.missing))
+        self._node.look_often(turn.picture.rests_on_count)
         if turn.kubelet_restarts != self._kubelet_restarts:
             self._kubelet_restarts = turn.kubelet_restarts
             self._node.ask_again()
@@ -236,7 +253,17 @@ class AgentService:
             return False
         if former is not None:
             self._agent.remember(former.topology, former.report)
+            self._has_to_vouch = former.report is not None and not former.report.not_ready
         return True
+
+    def _why_unready(self, picture: Picture, written: bool, publisher: Publisher) -> str | None:
+        if not written or publisher.counts.report_at is None:
+            return (
+                f"no record has been written yet: {publisher.problem or 'the API server is asked'}"
+            )
+        if self._has_to_vouch and (why := picture.report.not_ready):
+            return f"the record is not Ready, and the previous agent's was: {why}"
+        return None
 
     def _surroundings(self) -> Surroundings:
         # Version and count before the pods: what is known may be newer than what they say.

@@ -8,15 +8,16 @@ second, under other names.
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from topology.core.devices import GpuUuid, NodeName
 from topology.core.graph import NodeTopology
+from topology.core.remembering import Memory
 
 _uuid = re.compile(rb'"uuid":"([!#-\[\]-~]{1,253})"')
 """As an API server writes it. Where a text is written in another way nothing is found in it."""
-MOST_KINDS = 256
+DECODED = 8
+"""A topology takes at most about so many bytes for each byte of its spec."""
 LONGEST = 64 * 1024
 """Bytes of a spec that is remembered; one with 16 GPUs has about 15,000."""
 
@@ -24,17 +25,18 @@ LONGEST = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """The first node of a kind. ``positions`` has the position of each GPU in the order in which
-    the text names them."""
+    the text names them. ``shared_bytes`` is about how many bytes it takes."""
 
     first: NodeTopology
     positions: tuple[int, ...]
+    shared_bytes: int
 
 
 class KnownHardware:
     """The specs that were decoded lately, without their names. One thread at a time."""
 
     def __init__(self) -> None:
-        self._kinds: OrderedDict[bytes, _Kind] = OrderedDict()
+        self._kinds = Memory[bytes, _Kind]()
 
     def topology(self, name: str, spec: bytes) -> NodeTopology | None:
         """The topology of the node of that name with a spec as JSON; None where no node of its kind
@@ -55,9 +57,8 @@ class KnownHardware:
         at = {gpu.uuid.encode(): position for position, gpu in enumerate(topology.gpus)}
         uuids = _uuid.findall(spec)
         if len(uuids) == len(at) and at.keys() == set(uuids):
-            self._kinds[_nameless(spec)] = _Kind(topology, tuple(at[uuid] for uuid in uuids))
-            while len(self._kinds) > MOST_KINDS:
-                self._kinds.popitem(last=False)
+            kind = _Kind(topology, tuple(at[uuid] for uuid in uuids), DECODED * len(spec))
+            self._kinds.put(_nameless(spec), kind)
 
 
 def _nameless(spec: bytes) -> bytes:

@@ -7,7 +7,6 @@ two.
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -16,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from topology.core.graph import MAX_GPUS
 from topology.core.numa import MOST_CPUS, CpuSet, cpu_set
+from topology.core.remembering import remembered
 
 API_VERSION = "gpu-topology.io/v1alpha1"
 KIND = "GPUTopology"
@@ -40,7 +40,7 @@ def cpus_of(text: str) -> CpuSet:
 
 
 LONGEST_REMEMBERED = 64
-_remembered_cpus = lru_cache(maxsize=1 << 14)(cpu_set)
+_remembered_cpus = remembered(cpu_set)
 
 
 def _cpu_list(text: str) -> str:

@@ -8,12 +8,23 @@ from functools import cached_property
 from typing import NamedTuple
 
 from topology.core.admission import Kubelet
-from topology.core.devices import Mask
+from topology.core.devices import Bytes, Mask
 from topology.core.hashing import hashed_once
 from topology.core.pools import Pool, total
 from topology.core.remembering import remembered
-from topology.core.requests import NO_CONSTRAINTS, Constraints, Counts, Exclusive, device_count
+from topology.core.requests import (
+    NO_CONSTRAINTS,
+    Constraints,
+    Counts,
+    Exclusive,
+    GpuRequest,
+    Role,
+    device_count,
+)
 from topology.core.room import Room, at_any_moment
+
+ALL_MEMORY = Bytes(1 << 62)
+"""The memory of a pod that was promised its shared GPUs alone: all that a GPU has, and more."""
 
 
 class Holder(NamedTuple):
@@ -76,6 +87,27 @@ class Unreported:
         return device_count(self.counts)
 
 
+def coming(request: GpuRequest, replicas: int) -> Unreported:
+    """A pod with this request that is to be admitted and was promised nothing.
+
+    A GPU has ``replicas`` devices. What init containers leave unused is held though no report will
+    show it, so nobody can tell afterwards which devices these are: the pod is opaque.
+    """
+    return Unreported(
+        request.counts,
+        only_gpu_plugin=request.only_gpu_plugin,
+        exclusive=request.exclusive,
+        opaque=any(role is Role.INIT for role, _ in request.counts),
+        memory=memory_of(request, replicas),
+    )
+
+
+def memory_of(request: GpuRequest, replicas: int) -> int:
+    """What a pod says that it uses on each of its GPUs, in bytes; 0 where it says nothing, or
+    shares them with nobody."""
+    return (request.constraints.gpu_memory or 0) if replicas > 1 else 0
+
+
 def unreported_order(pods: Iterable[Unreported]) -> tuple[Unreported, ...]:
     """Unreported pods in one fixed order, so that equal availabilities are equal keys."""
     listed = tuple(pods)
@@ -111,6 +143,10 @@ class Availability:
     may do so again any moment, and whoever holds one may have ended by then. Pools have ``width``
     bits per GPU. ``beside`` are positions whose GPU has devices of another resource that are held,
     as it may be with MIG instances of several profiles: scores alone depend on it.
+
+    ``departing`` are pods that let go in any order, all of them before the pod comes that is asked
+    about: the victims of a kept place. Others may come before them, after them or in between. Those
+    of them that are unreported are ``departed``.
     """
 
     free: Pool
@@ -123,17 +159,20 @@ class Availability:
     withheld: Pool = 0
     room: Room | None = None
     beside: Mask = 0
+    departing: tuple[Holder, ...] = ()
 
     @property
     def shared_bytes(self) -> int:
         """About how many bytes it takes with its keys; facts of nodes and memories share it."""
-        pods = len(self.releasing) + len(self.running) + 4 * len(self.unreported)
+        holders = len(self.releasing) + len(self.running) + len(self.departing)
+        pods = holders + 4 * len(self.unreported)
         return 1000 + 300 * pods + (500 if self.room is not None else 0)
 
     @cached_property
     def hidden(self) -> int:
         """Devices that seem free and are not."""
-        return sum(holder.hidden for holder in (*self.running, *self.releasing))
+        holders = (*self.running, *self.releasing, *self.departing)
+        return sum(holder.hidden for holder in holders)
 
     @cached_property
     def declares(self) -> bool:
@@ -143,9 +182,21 @@ class Availability:
 
     @cached_property
     def devices_left(self) -> int:
-        """Devices that are surely left once every unreported pod is admitted; may be negative."""
-        free = total(self.free, self.width)
-        return free - self.hidden - sum(pod.held for pod in self.unreported if not pod.departed)
+        """Devices that are surely left once every unreported pod is admitted, and whoever departs
+        is gone; may be negative."""
+        free = total(self.once_departed.free, self.width)
+        hidden = sum(holder.hidden for holder in (*self.running, *self.releasing))
+        return free - hidden - sum(pod.held for pod in self.unreported if not pod.departed)
+
+    @cached_property
+    def once_departed(self) -> Availability:
+        """The same once whoever departs is gone."""
+        started = sum(pod.shown for pod in self.unreported if pod.departed)
+        if not self.departing and not started:
+            return self
+        free = self.free + started + sum(holder.shown for holder in self.departing)
+        unreported = tuple(pod for pod in self.unreported if not (pod.departed and pod.shown))
+        return replace(self, free=free, departing=(), unreported=unreported)
 
     @property
     def devices_ending(self) -> int:
@@ -188,6 +239,7 @@ class Availability:
             gone=self.gone if self.hidden else 0,
             withheld=withheld,
             room=self.room,
+            departing=tuple(sorted(holder.outcome_key() for holder in self.departing)),
         )
         return None if found == self else found
 
@@ -225,6 +277,6 @@ class Availability:
         With ``endings`` every running pod has ended too, and withheld devices are back.
         """
         back = self.withheld if endings else 0
-        ended = (*self.releasing, *(self.running if endings else ()))
+        ended = (*self.releasing, *self.departing, *(self.running if endings else ()))
         started = sum(pod.shown for pod in self.unreported)
         return self.free + back + sum(holder.shown for holder in ended) + started

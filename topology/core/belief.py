@@ -26,7 +26,8 @@ still. There are three kinds of steps:
 3. An admission that has started *fails*: what the pod had shown is free again.
 
 A state is *at rest* where no pod is in the middle of its admission and no departed pod (one that
-ended before any report showed it) holds anything: only then ours can be admitted.
+ended before any report showed it) or departing one (a victim of a kept place) holds anything: only
+then ours can be admitted.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def belief(
         return Belief((FreeState(now.widest(endings=endings)),))
     holders = (*now.releasing, *(now.running if endings else ()), *_coming_back(now, endings))
     if not now.unreported and not now.hidden:
-        return _only_endings(now.free, holders, one_container)
+        return _only_endings(now.once_departed.free, holders, one_container)
     future = _Future(kubelet, now, endings)
     first = future.beginnings(holders)
     if first is None or not future.follow(first):
@@ -125,9 +126,9 @@ class _State(NamedTuple):
 
     ``held`` and ``departed`` are the pools that may be released, one for each pod, ascending.
     ``held`` are those of pods that may end: pods that were there, with what they hide, and pods
-    that were admitted on the way. ``departed`` are those of departed pods that were admitted on the
-    way: they have to be released before ours is admitted. ``unreported`` numbers the pods that are
-    not yet admitted; equal pods have one number.
+    that were admitted on the way. ``departed`` are those of departing pods, and of departed ones
+    that were admitted on the way: they have to be released before ours is admitted. ``unreported``
+    numbers the pods that are not yet admitted; equal pods have one number.
     """
 
     free: Pool
@@ -219,10 +220,12 @@ class _Future:
         now = self._now
         if choices_count(now.free, now.hidden, now.width, MAX_STATES) > MAX_STATES:
             return None
-        hidden_by_others = now.hidden - sum(holder.hidden for holder in holders)
+        known = (*holders, *now.departing)
+        hidden_by_others = now.hidden - sum(holder.hidden for holder in known)
         found = {_State(now.free, (), (), self._everybody)}
-        hiding: list[tuple[Pool | None, int]] = [(h.shown, h.hidden) for h in holders]
-        for shown, hidden in (*hiding, (None, hidden_by_others)):
+        hiding: list[tuple[Pool | None, int]] = [(h.shown, h.hidden) for h in known]
+        for n, (shown, hidden) in enumerate((*hiding, (None, hidden_by_others))):
+            departs = len(holders) <= n < len(known)
             sizes = range(max(0, hidden - now.gone), hidden + 1)
             ways = sum(
                 choices_count(s.free, n, now.width, MAX_STATES) for s in found for n in sizes
@@ -233,8 +236,8 @@ class _Future:
             found = {
                 _State(
                     s.free - more,
-                    s.held if shown is None else _ascending(s.held, shown + more),
-                    s.departed,
+                    s.held if shown is None or departs else _ascending(s.held, shown + more),
+                    _ascending(s.departed, (shown or 0) + more) if departs else s.departed,
                     s.unreported,
                 )
                 for s in found
@@ -275,11 +278,14 @@ class _Future:
         return many or self.spent > self._most
 
     def _new(self, states: set[_State]) -> list[_State]:
-        """Those of the states that were not seen yet; the settled ones are gone through here."""
+        """Those of the states that were not seen yet; the settled ones are gone through here.
+
+        Once nobody is unreported any more the departed only have to go.
+        """
         found = []
         for state in states:
-            if not state.unreported and not state.departed:
-                self._settle({(state.free, state.held)})
+            if not state.unreported:
+                self._settle({(state.free + sum(state.departed), state.held)})
             elif state not in self._seen:
                 self._seen.add(state)
                 found.append(state)
@@ -323,7 +329,7 @@ class _Future:
             self.spent += admitted.steps
             if self.spent > self._most:
                 return None
-            if not rest and not state.departed and newcomer.stays:
+            if not rest and newcomer.stays:
                 settled = _after_the_last(state, newcomer, admitted.ways)
                 if len(found) + len(settled) > MAX_STATES:
                     return None
@@ -367,8 +373,9 @@ class _Future:
 def _after_the_last(
     state: _State, newcomer: _Newcomer, ways: tuple[Admission, ...]
 ) -> set[_Settled]:
-    """The same as :func:`_after` for the last pod, if nobody releases anything meanwhile."""
-    free, held, shown = state.free, state.held, newcomer.pod.shown
+    """The same as :func:`_after` for the last pod, if nobody releases anything meanwhile; then the
+    departed go."""
+    free, held, shown = state.free + sum(state.departed), state.held, newcomer.pod.shown
     if not newcomer.may_end:
         return {(free - way.taken, held) for way in ways}
     return {(free - way.taken, _ascending(held, way.taken + shown)) for way in ways}
@@ -384,7 +391,7 @@ def _after(state: _State, rest: tuple[int, ...], newcomer: _Newcomer, way: Admis
     free, held, departed, _ = state.after_release(way.released) if way.released else state
     free -= way.taken
     if newcomer.pod.departed:
-        departed = _ascending(departed, way.taken)
+        departed = _ascending(departed, way.taken + newcomer.pod.shown)
     elif newcomer.may_end:
         held = _ascending(held, way.taken + newcomer.pod.shown)
     return _State(free, held, departed, rest)

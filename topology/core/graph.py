@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from topology.core.devices import (
@@ -21,6 +21,7 @@ from topology.core.devices import (
 from topology.core.hashing import hashed_once
 from topology.core.links import Link, LinkKind, canonical_product
 from topology.core.numa import NumaFacts
+from topology.core.remembering import remembered
 from topology.core.shape import Shape, hinted_nodes, shared_shape
 
 MAX_GPUS = 64
@@ -67,7 +68,7 @@ class AllocatorFacts:
     numa_lacks: tuple[str, ...] = field(default=(), compare=False)
 
 
-@lru_cache(maxsize=256)
+@remembered
 def plugin_version(text: str | None) -> tuple[int, ...] | None:
     """A version such as ``v0.20.1`` as numbers; None where it is unknown or unreadable.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from fnmatch import fnmatchcase
 from typing import NewType
 
 GBps = NewType("GBps", float)
@@ -140,6 +141,26 @@ def canonical_product(product: str) -> str:
     """
     name = re.sub(r"[\s_-]+", "-", product.strip().lower())
     return re.sub(r"^(nvidia-)?(tesla-)?", "", name)
+
+
+def is_product(name: str, wanted: str) -> bool:
+    """Whether ``wanted`` means the product ``name``, both canonical.
+
+    With a wildcard it is a glob over the whole name, without one a run of whole words in it. A MIG
+    instance is none of these products unless the words say MIG: who wants an A100 wants no part.
+
+    >>> is_product("h100-80gb-hbm3", "h100"), is_product("gh100x", "h100")
+    (True, False)
+    >>> is_product("h100-80gb-hbm3", "h?00*"), is_product("h100-80gb-hbm3", "*80gb")
+    (True, False)
+    >>> is_product("a30-mig-1g.6gb", "a30"), is_product("a30-mig-1g.6gb", "mig-1g.6gb")
+    (False, True)
+    """
+    if "*" in wanted or "?" in wanted:
+        return fnmatchcase(name, wanted)
+    if "-mig-" in name and "mig" not in wanted.split("-"):
+        return False
+    return f"-{wanted}-" in f"-{name}-"
 
 
 def nvlink_port(product: str) -> NvlinkPort | None:

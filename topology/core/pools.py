@@ -10,7 +10,6 @@ and subtracted as integers, since no field ever overflows or borrows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from math import comb
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.core.devices import Mask, positions
+from topology.core.remembering import remembered
 
 Pool = int
 """Devices counted per GPU; the width says how many bits a field has."""
@@ -170,7 +170,7 @@ def choices_count(pool: Pool, size: int, width: int, stop: int) -> int:
     return _ways_to_take(tuple(counts), size, stop) if size >= 0 else 0
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _ways_to_take(counts: tuple[int, ...], size: int, stop: int) -> int:
     """By prefix sums; numbers above ``stop`` are cut, for they only grow."""
     ways = [1] + [0] * size

@@ -1,9 +1,10 @@
-"""What the core remembers, within one bound in bytes.
+"""What is remembered, within one bound in bytes: the one way to remember strangers' values.
 
 Answers are remembered by their arguments, so that nodes in one state are worked out once. All
-memories together hold at most :data:`BYTES`, by estimate: each time that half of it has been newly
-remembered, what nobody asked for in the meantime is forgotten. An answer never depends on what is
-remembered. Several threads may ask at once; at worst an answer is worked out twice.
+memories of the process together hold at most :data:`BYTES`, by estimate: each time that half of it
+has been newly remembered, what nobody asked for in the meantime is forgotten. An answer never
+depends on what is remembered. Several threads may ask at once; at worst an answer is worked out
+twice. A cache that is bounded by count (``lru_cache``) is for values that nobody else chooses.
 
 Whoever asks may stop a long answer half-way (:func:`interrupted_by`): what was worked out for it
 stays remembered, so that asking again goes on from there.
@@ -12,17 +13,21 @@ stays remembered, so that asking again goes on from there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import update_wrapper
+from numbers import Number
 from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
 
 BYTES = 64 * 1024 * 1024
-"""The bound on all memories of the core together."""
+"""The bound on all memories of the process together."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 _ABSENT: Any = object()
 
 
@@ -34,20 +39,52 @@ class _Generation:
         self.counted: set[int] = set()
 
 
-_memories: list[Remembered[Any, Any]] = []
+_memories: WeakSet[Memory[Any, Any]] = WeakSet()
 _now = _Generation()
 
 
-class Remembered(Generic[P, R]):
+class Memory(Generic[K, V]):
+    """Values by key. What is not asked for is forgotten in time."""
+
+    def __init__(self) -> None:
+        self._weight = self._unweighed = 0
+        self.young: dict[K, V] = {}
+        self.old: dict[K, V] = {}
+        _memories.add(self)
+
+    def get(self, key: K) -> V | None:
+        """The value of a key; None where it is not remembered."""
+        found = self.young.get(key)
+        if found is None and (found := self.old.get(key)) is not None:
+            self.put(key, found)
+        return found
+
+    def put(self, key: K, value: V) -> None:
+        """Remember a value. Weighing each small one would cost as much as most answers."""
+        self.young[key] = value
+        if _large(key) or _large(value):
+            _now.bytes += _ENTRY + bytes_of(key) + bytes_of(value)
+        else:
+            if self._unweighed <= 0:
+                self._weight = _ENTRY + bytes_of(key) + bytes_of(value)
+                self._unweighed = SAMPLED
+            self._unweighed -= 1
+            _now.bytes += self._weight
+        if _now.bytes > BYTES // 2:
+            _age()
+
+    def clear(self) -> None:
+        """Forget every value."""
+        self.young, self.old = {}, {}
+
+
+class Remembered(Memory[Any, R], Generic[P, R]):
     """A pure function that remembers its answers. All its arguments are hashable."""
 
     def __init__(self, function: Callable[P, R]) -> None:
+        super().__init__()
         self._function = function
-        self._weight = self._unweighed = 0
-        self.young: dict[Any, R] = {}
-        self.old: dict[Any, R] = {}
         update_wrapper(self, function)
-        _memories.append(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The answer, remembered or worked out now."""
@@ -59,25 +96,8 @@ class Remembered(Generic[P, R]):
         if found is _ABSENT:
             interruptible()
             found = self._function(*args, **kwargs)
-        self.young[key] = found
-        self._weigh(key, found)
+        self.put(key, found)
         return found  # type: ignore[no-any-return]
-
-    def _weigh(self, key: Any, found: R) -> None:
-        """Count what has just been remembered; weighing each would cost as much as the answer."""
-        if _listed(found) > MANY:
-            _now.bytes += _ENTRY + bytes_of(key) + bytes_of(found)
-        else:
-            if self._unweighed <= 0:
-                self._weight, self._unweighed = _ENTRY + bytes_of(key) + bytes_of(found), SAMPLED
-            self._unweighed -= 1
-            _now.bytes += self._weight
-        if _now.bytes > BYTES // 2:
-            _age()
-
-    def cache_clear(self) -> None:
-        """Forget every answer."""
-        self.young, self.old = {}, {}
 
 
 def remembered(function: Callable[P, R]) -> Remembered[P, R]:
@@ -133,8 +153,8 @@ def bytes_remembered() -> int:
     return _now.bytes
 
 
-def memories() -> list[Remembered[Any, Any]]:
-    """Every function that remembers."""
+def memories() -> list[Memory[Any, Any]]:
+    """Everything that remembers."""
     return list(_memories)
 
 
@@ -142,30 +162,37 @@ def forget() -> None:
     """Forget everything."""
     _now.bytes = 0
     _now.counted = set()
-    for memory in _memories:
-        memory.cache_clear()
+    for memory in memories():
+        memory.clear()
 
 
 def _age() -> None:
     """Forget what was not asked for lately."""
     _now.bytes = 0
     _now.counted = set()
-    for memory in _memories:
+    for memory in memories():
         memory.old, memory.young = memory.young, {}
 
 
-def _listed(value: object) -> int:
-    """How many sets or ways an answer lists."""
-    listed = value if isinstance(value, tuple) else getattr(value, "sets", None)
+def _large(value: object) -> bool:
+    """Whether an entry has to be weighed by itself: something in it is long, or is shared and not
+    counted yet."""
+    if isinstance(value, (tuple, frozenset)):
+        return len(value) > MANY or any(map(_large, value))
+    if isinstance(value, (str, bytes)):
+        return len(value) > MANY
+    if hasattr(type(value), "shared_bytes"):
+        return id(value) not in _now.counted
+    listed = getattr(value, "sets", None)
     if listed is None:
         listed = getattr(value, "ways", None)
-    return len(listed) if isinstance(listed, tuple) else 0
+    return isinstance(listed, tuple) and len(listed) > MANY
 
 
 SAMPLED = 32
-"""Of so many answers of one function one is weighed, and the others are taken to be like it."""
+"""Of so many small values of one memory one is weighed, and the others are taken to be like it."""
 MANY = 64
-"""An answer that lists more is always weighed."""
+"""What is longer is always weighed."""
 _ENTRY = 200
 """A dictionary's own bytes for an entry, and a little."""
 _LISTED = 4
@@ -181,10 +208,12 @@ def bytes_of(value: object) -> int:
         return _bytes_of_all(value)  # type: ignore[arg-type]
     if value is None or kind is bool or isinstance(value, Enum):
         return 0
-    if isinstance(value, str):
+    if isinstance(value, (str, bytes)):
         return 50 + len(value)
     if isinstance(value, tuple):
         return _bytes_of_all(value)
+    if isinstance(value, Number):
+        return 104
     content = getattr(value, "nbytes", None)  # an array of numpy, which not everybody installs
     if isinstance(content, int):
         return 120 + content

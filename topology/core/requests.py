@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -127,10 +128,11 @@ class Pattern(Enum):
 class Constraints:
     """All constraint keys of a pod; they hold together, over all its GPUs.
 
-    ``link`` and ``nic`` are the least kind that will do; ``models`` are globs over
-    :func:`topology.core.links.canonical_product`; any one of them may match. ``same_gpu`` asks for
-    MIG instances or shares of one GPU, ``spread_gpus`` for no two of one. ``gpu_memory`` is what
-    the pod will use on each GPU that it gets; ``exclusive_gpus`` asks for all shares of its GPUs.
+    ``link`` and ``nic`` are the least kind that will do; ``models`` are products as
+    :func:`topology.core.links.is_product` compares them; any one of them may match. ``same_gpu``
+    asks for MIG instances or shares of one GPU, ``spread_gpus`` for no two of one. ``gpu_memory``
+    is what the pod will use on each GPU that it gets; ``exclusive_gpus`` asks for all shares of its
+    GPUs.
     """
 
     link: LinkKind | None = None
@@ -146,10 +148,14 @@ class Constraints:
     gpu_memory: Bytes | None = None
     exclusive_gpus: bool = False
 
-    @property
-    def least_memory(self) -> Bytes:
-        """The memory that each GPU has to have."""
-        return max(self.min_gpu_memory or Bytes(0), self.gpu_memory or Bytes(0))
+    def least_memory(self, replicas: int) -> Bytes:
+        """The memory that a GPU has to have which is served as so many replicas.
+
+        ``min_gpu_memory`` is what each share's part has to be, unless the pod has its GPUs alone or
+        says what it uses of them.
+        """
+        parts = 1 if self.exclusive_gpus or self.gpu_memory else replicas
+        return Bytes(max((self.min_gpu_memory or 0) * parts, self.gpu_memory or 0))
 
     @property
     def over_links(self) -> bool:
@@ -199,17 +205,13 @@ class Constraints:
 
     @property
     def models_text(self) -> str:
-        """The models as a reason names them: the first few, for every node's reason repeats them.
-
-        >>> Constraints(models=("a100*", "a30", "h100*", "h200*", "v100*")).models_text
-        'a100*,a30,h100* and 2 more'
-        """
-        shown = ",".join(self.models[:MODELS_SHOWN])
-        more = len(self.models) - MODELS_SHOWN
-        return f"{shown} and {more} more" if more > 0 else shown
+        """The models as a reason names them."""
+        return first_few(self.models)
 
 
 MODELS_SHOWN = 3
+MODEL_SHOWN = 64
+"""Characters of each."""
 NO_CONSTRAINTS = Constraints()
 
 
@@ -337,6 +339,17 @@ def gpu_request(
     '2 GPUs link=nvlink'
     """
     return GpuRequest(resource, (ContainerRequest("main", count),), constraints, policy)
+
+
+def first_few(models: Sequence[str]) -> str:
+    """Models as a reason names them: the first few, for every node's reason repeats them.
+
+    >>> first_few(("a100*", "a30", "h100*", "h200*", "v100*"))
+    'a100*,a30,h100* and 2 more'
+    """
+    shown = ",".join(model[:MODEL_SHOWN] for model in models[:MODELS_SHOWN])
+    more = len(models) - MODELS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def memory_text(amount: int) -> str:

@@ -94,10 +94,12 @@ def nominal_memory(profile: str) -> Bytes | None:
 def resource_name(profile: str) -> str:
     """The resource that NVIDIA's plugin serves a profile as under the strategy ``mixed``.
 
-    >>> resource_name("1g.10gb+me")
-    'nvidia.com/mig-1g.10gb.me'
+    A compute instance has none of its own: where it is served, then as its GPU instance.
+
+    >>> resource_name("1g.10gb+me"), resource_name("1c.3g.40gb")
+    ('nvidia.com/mig-1g.10gb.me', 'nvidia.com/mig-3g.40gb')
     """
-    return f"nvidia.com/mig-{profile.replace('+', '.')}"
+    return f"nvidia.com/mig-{re.sub('^[1-7]c[.]', '', profile).replace('+', '.')}"
 
 
 def _check(profiles: Sequence[str], strategy: str, *, whole: bool) -> None:

@@ -8,6 +8,7 @@
   matrices of other vendors' tools, which are refused.
 * NCCL's topology XML: :mod:`~topology.sources.nccl`.
 
+:mod:`~topology.sources.inventory` reads lists of GPUs beside a matrix, and
 :mod:`~topology.sources.identity` settles who the GPUs are. All answer with :class:`Imported`,
 which carries what was odd as findings, or refuse with :class:`SourceError`, which names the line
 and the cell. Only text comes in: no file is opened.
@@ -19,12 +20,18 @@ import re
 
 from topology.core.devices import Bytes, NodeName
 from topology.sources.imported import MAX_TEXT, Finding, Imported, SourceError, checked_size
+from topology.sources.lines import clean
 from topology.sources.nccl import parse_nccl
+from topology.sources.nccltree import ROOTS
 from topology.sources.smi import parse_topo
+from topology.sources.table import first_row
 
+_BLANK = "\ufeff \t\r\n"
 _PAGE = re.compile(
     r"(?i)<(?:!doctype html|html|body|div|p|span|pre|code|table|details|summary|br|h[1-6])[\s/>]"
 )
+_ROOT = re.compile(rf"<(system|{'|'.join(ROOTS)})[\s>]")
+_PROLOG = re.compile(r"<(?:\?xml|!DOCTYPE)\s")
 
 __all__ = [
     "MAX_TEXT",
@@ -44,7 +51,7 @@ def read(
     product: str | None = None,
     memory: Bytes | None = None,
 ) -> Imported:
-    """The topology that ``text`` tells of ``node``: NCCL's XML where it holds it, else a matrix.
+    """The topology that ``text`` tells of ``node``: NCCL's XML, or a matrix; both are refused.
 
     ``product`` and ``memory`` (bytes of each GPU) say what the text does not.
 
@@ -52,21 +59,28 @@ def read(
     >>> found.topology.summary()
     '2 × NVIDIA L40S, PCIe PIX'
     """
-    checked_size(text)
+    start = checked_size(text).lstrip(_BLANK)
     begin, end = _xml(text)
-    if begin == end:
+    if begin == end and (not start.startswith("<") or _PAGE.match(start)):
         return parse_topo(text, node, product=product, memory=memory)
-    before = text.count("\n", 0, begin)
-    return parse_nccl("\n" * before + text[begin:end], node, product=product, memory=memory)
+    before, within = text.count("\n", 0, begin), text.count("\n", begin, end)
+    matrix = first_row(clean(text[:begin] + "\n" * within + text[end:], []))
+    if matrix and begin == end:
+        return parse_topo(text, node, product=product, memory=memory)
+    if matrix:
+        message = f"XML begins here, and there is a matrix on line {matrix}: give one of them"
+        raise SourceError(before + 1, None, message)
+    text = "\n" * before + text[begin:end] if begin < end else text
+    return parse_nccl(text, node, product=product, memory=memory)
 
 
 def _xml(text: str) -> tuple[int, int]:
-    """Where the XML of a text stands: all of it where it begins as XML, else ``<system>``.
-
-    Nowhere is (0, 0). A page's own tags are no XML of a tool: a matrix is often pasted with them.
-    """
-    begin = len(text) - len(text.lstrip("\ufeff \t\r\n"))
-    if text.startswith("<", begin) and not _PAGE.match(text, begin):
-        return begin, len(text)
-    begin, end = text.find("<system"), text.rfind("</system>")
-    return (begin, end + len("</system>")) if 0 <= begin < end else (0, 0)
+    """From where to where the XML of a tool stands in a text; nowhere is (0, 0)."""
+    found = _ROOT.search(text)
+    if found is None:
+        return 0, 0
+    begins = not text[: found.start()].strip(_BLANK) or _PROLOG.match(text.lstrip(_BLANK))
+    end = text.rfind(f"</{found[1]}>")
+    if end < 0:
+        return (0, len(text)) if begins else (0, 0)
+    return 0 if begins else found.start(), end + len(f"</{found[1]}>")

@@ -41,6 +41,8 @@ def read_header(text: str, rows_above: set[str] | None) -> Header | None:
     ``rows_above`` are the names of the rows that stand above it, if there are any. Dots between two
     names stay as they are (see :func:`without_gaps`).
     """
+    if "GPU" not in text:
+        return None
     after = re.search(r"CPU|GPU\s{1,9}NUMA|NUMA", text, re.IGNORECASE)
     names = _RUN_TOGETHER.sub(" ", text[: after.start()] if after else text).split()
     if not names or not GPU.fullmatch(names[0]):
@@ -66,6 +68,12 @@ def _labels(text: str) -> tuple[tuple[str, ...], str]:
             rest = rest[: match.start()] + "\t" * len(match[0]) + rest[match.end() :]
     unknown = " ".join(rest.split())
     return tuple(sorted((at.keys() - {NUMA}) if unknown else at, key=at.__getitem__)), unknown
+
+
+def only_labels(text: str) -> bool:
+    """Whether a line names affinity columns and nothing else."""
+    labels, unknown = _labels(text)
+    return bool(labels) and not unknown
 
 
 def without_gaps(

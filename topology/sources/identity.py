@@ -1,41 +1,22 @@
-"""Who the GPUs are: product, UUID and memory, from the text where it says so.
+"""Who the GPUs are: product, UUID and memory, completed where the text does not say.
 
-People paste ``nvidia-smi -L`` or ``nvidia-smi --query-gpu=… --format=csv`` beside a matrix. What
-neither says comes from the caller, then from the catalogue of machines, and is else left unknown.
+What a text does not list (:mod:`~topology.sources.inventory`) comes from the caller, then from the
+catalogue of machines, and is else left unknown.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 
-from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, MigInstance, NodeName, bus_id
+from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, MigInstance, NodeName
 from topology.core.links import NVLINK_PORTS, NvlinkPort, canonical_product, nvlink_port
 from topology.machines import MACHINES
-from topology.machines.mig import nominal_memory
 from topology.sources.imported import Finding, SourceError, quoted
-from topology.sources.lines import Line
 
 UNKNOWN_PRODUCT = "unknown"
 MOST_NVLINKS = max(port.links for _, port in NVLINK_PORTS)
-
-_LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.{1,200}?) \(UUID: (GPU-\S{1,200}?)\)\s*")
-_MIG_DEVICE = re.compile(r"\s+MIG (\S{1,32})\s+Device\s+[0-9]+: \(UUID: (MIG-\S{1,200}?)\)\s*")
-MOST_MIG_DEVICES = 16
-"""Of one GPU, as in a record."""
-_COLUMNS = {
-    "name": "product",
-    "gpu_name": "product",
-    "uuid": "uuid",
-    "gpu_uuid": "uuid",
-    "memory.total": "memory",
-    "pci.bus_id": "pci_bus_id",
-    "gpu_bus_id": "pci_bus_id",
-    "mig.mode.current": "mig_mode",
-}
-"""Columns of ``nvidia-smi --query-gpu`` that are read, besides ``index``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +31,6 @@ class Listed:
     mig_mode: str | None = None
     numa_node: int | None = None
     mig_instances: tuple[MigInstance, ...] | None = None
-
-
-def read_inventory(lines: Sequence[Line]) -> dict[int, Listed]:
-    """GPUs by index, from ``-L`` and CSV lines among others; two that disagree are refused."""
-    found: dict[int, Listed] = {}
-    columns: list[str] = []
-    latest: int | None = None
-    for number, text, _ in lines:
-        if not text:
-            columns = []
-            continue
-        values = [value.strip() for value in text.split(",")]
-        if match := _LISTED.fullmatch(text):
-            latest = int(match[1])
-            _add(found, latest, Listed(number, match[2], match[3]))
-        elif latest is not None and (match := _MIG_DEVICE.fullmatch(text)):
-            _add(found, latest, Listed(number, mig_mode="enabled"))
-            _add_instance(found, latest, number, match[1], match[2])
-        elif "index" in values and len(values) > 1:
-            columns = [value.partition(" [")[0] for value in values]
-        elif columns and len(values) == len(columns):
-            row = dict(zip(columns, values, strict=True))
-            if re.fullmatch(r"[0-9]{1,4}", row["index"]):
-                _add(found, int(row["index"]), _from_csv(number, row))
-        else:
-            columns = []
-    return found
 
 
 def identify(
@@ -172,6 +126,23 @@ def known_port(gpu: Gpu, count: int, line: int, findings: list[Finding]) -> Nvli
     return port
 
 
+def note_lost_links(
+    gpus: Iterable[Gpu], attached: Mapping[int, int], line: int, findings: list[Finding]
+) -> None:
+    """Say where GPUs of one product have fewer NVLinks to the switch than others."""
+    most: dict[str, int] = {}
+    fewer: dict[tuple[int, int], list[int]] = {}
+    for gpu in gpus:
+        most[gpu.product] = max(most.get(gpu.product, 0), attached[gpu.index])
+    for gpu in gpus:
+        if attached[gpu.index] < most[gpu.product]:
+            both = attached[gpu.index], most[gpu.product]
+            fewer.setdefault(both, []).append(gpu.index)
+    for (here, there), which in fewer.items():
+        text = f"{gpu_names(which)}: {here} NVLinks to the switch where others have {there}"
+        findings.append(Finding(line, f"{text}: are links down?"))
+
+
 def gpu_names(indices: Iterable[int]) -> str:
     """GPUs for people, runs drawn together.
 
@@ -191,57 +162,6 @@ def gpu_names(indices: Iterable[int]) -> str:
         else:
             names += [f"GPU{number}" for number in run]
     return ", ".join(names)
-
-
-def _add(found: dict[int, Listed], index: int, more: Listed) -> None:
-    old = found.get(index)
-    if old is None:
-        found[index] = more
-        return
-    news = {}
-    for field in fields(Listed)[1:]:
-        before, now = getattr(old, field.name), getattr(more, field.name)
-        if before is not None and now is not None and before != now:
-            raise SourceError(
-                more.line,
-                f"GPU {index}",
-                f"{field.name} {quoted(str(now))}, but {quoted(str(before))} on line {old.line}",
-            )
-        news[field.name] = before if now is None else now
-    found[index] = replace(old, **news)
-
-
-def _add_instance(found: dict[int, Listed], index: int, line: int, profile: str, uuid: str) -> None:
-    """Add an instance to a GPU; the same line twice is one.
-
-    One whose profile cannot be read says no more than that the GPU is cut.
-    """
-    memory = nominal_memory(profile)
-    had = found[index].mig_instances or ()
-    part = MigInstance(uuid, profile, memory or Bytes(0))
-    if memory is None or part in had:
-        return
-    if len(had) == MOST_MIG_DEVICES:
-        raise SourceError(
-            line, f"GPU {index}", f"more than {MOST_MIG_DEVICES} MIG instances of one GPU"
-        )
-    found[index] = replace(found[index], mig_instances=(*had, part))
-
-
-def _from_csv(line: int, row: dict[str, str]) -> Listed:
-    told: dict[str, str] = {}
-    for column, value in row.items():
-        if column in _COLUMNS and value and not re.fullmatch(r"\[.*\]|N/A", value):
-            told[_COLUMNS[column]] = value
-    memory = re.fullmatch(r"([0-9]{1,12})(?: MiB)?", told.get("memory", ""))
-    return Listed(
-        line,
-        told.get("product"),
-        told.get("uuid"),
-        Bytes(int(memory[1]) * MIB) if memory else None,
-        bus_id(told["pci_bus_id"]) if "pci_bus_id" in told else None,
-        "enabled" if told.get("mig_mode") == "Enabled" else None,
-    )
 
 
 def _refuse_unless_same(index: int, gpu: Listed, what: str, told: object, given: object) -> None:

@@ -1,14 +1,16 @@
 """A pasted text as the lines that a tool printed: what was put around them is taken away.
 
-Terminals add colours, mails quoting, web pages entities and tags, programs quotes and escapes;
-others put a comment sign, a line number, a time or a host's name before each line. Line numbers
-are those of the text as it was given, also where one of its lines holds several.
+Terminals add colours, web pages entities and tags, programs quotes and escapes. What else stands
+before the lines of a matrix (a comment sign, a line number, a log's time and host) is found by its
+form, which they share: the same words and signs, whatever the numbers. Line numbers are those of
+the text as it was given, also where one of its lines holds several.
 """
 
 from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,17 +18,23 @@ from topology.sources.imported import Finding, SourceError
 
 MAX_LINE = 16 * 1024
 """Characters of a line; 64 GPUs with 128 NICs print some 2,000."""
-MOST_PREFIXES = 6
+MAX_LINES = 50_000
+"""Lines of a text that are not blank; a log of 1 MiB has some 10,000."""
+MAX_PREFIX = 200
+"""Characters before a line."""
 
 _COLOUR = re.compile(
     r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b\[[0-?]*[ -/]*[@-~]|(?:\^\[)?\[[0-9;]{1,8}m|\x1b"
 )
 _INVISIBLE = re.compile("[\ufeff\u200b-\u200d\u2060]")
 _WIDE = re.compile("[\u00a0\u2007\u202f]")
-_MARKUP = re.compile("[*`]")
+_MARKUP = re.compile(r"[*`]|\\(?=[_*|<>#-])")
 _BARS = re.compile("[|\u00a6\u2502\u2503\u2551]")
-_QUOTING = re.compile(r"(?:\s*>)+ ?")
 _QUOTE_AT_END = re.compile(r'"\s?[,+;)\]\\]{0,4}\s?$')
+_ODD = re.compile(
+    "[\x1b^\\[\ufeff\u200b-\u200d\u2060\u00a0\u2007\u202f*`\\\\|\u00a6\u2502\u2503\u2551]"
+)
+"""What one of the patterns above may find, in most lines nothing."""
 _ESCAPES = {
     r"\t": "\t",
     r"\n": "\n",
@@ -47,24 +55,16 @@ _TAG = re.compile(
 )
 
 _BEGINS = re.compile(
-    r"\s*(?:(?:GPU|NIC|mlx)[0-9]\w{0,60}?\s*"
-    r"(?:GPU[0-9]|NIC[0-9]|mlx[0-9]|CPU|NUMA|\.\.\.|X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV[1-9]|OK|[A-Z]?NS)"
-    r"|GPU [0-9]{1,4}: |NIC[0-9]{1,4}\s*:\s*\S|(?:X|PIX|NV#|OK)\s+=\s)"
+    r"(?<![A-Za-z_])(?:(?P<matrix>(?:GPU|NIC|mlx)[0-9]\w{0,60}?\s*(?:GPU[0-9]|NIC[0-9]|mlx[0-9]|CPU|NUMA"
+    r"|\.\.\.|X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV[1-9]|OK|[A-Z]?NS))"
+    r"|GPU [0-9,]{1,40}: |NIC[0-9]{1,4}\s*:\s*\S|(?:X|PIX|NV#|OK)\s+=\s)"
 )
 """Where a line of the tool's own begins: a header, a row, a device of ``-L``, or a legend."""
-_PREFIX = re.compile(
-    r"\s*(?:"
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,]{5,18}(?:Z|[+-][0-9:]{4,6})?\s"
-    r"|[A-Z][a-z]{2}\s{1,2}[0-9]{1,2}\s[0-9:]{8}\s(?P<logged>\S{1,100})\s"
-    r"|\[[\s0-9TZ:.,+-]{1,40}\]"
-    r"|(?P<host>(?:[0-9]{1,3}\.){3}[0-9]{1,3}:?|(?!(?:GPU|NIC|mlx)[0-9]|[0-9]+:)[^\s:\"'#/]{1,100}:)"
-    r"|(?P<job>\[[^\[\]\s]{1,80}\])"
-    r"|(?:stdout|stderr) [FP]\s"
-    r"|[0-9]{1,6}(?:[:.)]|\s|(?=\D))"
-    r"|[#/;%!+\"'-]+"
-    r")"
-)
-"""One thing that others put before a line; ``host``, ``job`` and ``logged`` say whose it is."""
+_AFFINITY_FIRST = re.compile(r"\s*(?:(?:CPU|NUMA)\s(?:Affinity|Node)\s*)+", re.IGNORECASE)
+_AFFINITY = re.compile(r"(?:[0-9,-]|N/A|\s)*")
+_TOKEN = re.compile(r"[0-9][0-9:.,]*|[^\s0-9]")
+_NAME = re.compile(r"(?<![\w.-])[A-Za-z_]|(?:[0-9]{1,3}\.){3}[0-9]")
+_COUNT = re.compile(r"(?<=[:\[(])[0-9]+")
 
 
 class Line(NamedTuple):
@@ -78,19 +78,29 @@ class Line(NamedTuple):
 def clean(text: str, findings: list[Finding]) -> list[Line]:
     """The lines without what was put around them.
 
-    An endless one is left out, and said; one that begins a table is refused.
+    An endless one is left out, and said; one that begins a table is refused, and so is a text of
+    too many lines.
     """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "^I" in text:  # cat -A
+        text = text.replace("^I", "\t").replace("$\n", "\n").removesuffix("$")
     found: list[Line] = []
-    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
+    left = MAX_LINES
+    for number, line in enumerate(text.split("\n"), 1):
         for piece in _pieces(line):
             if len(piece) > MAX_LINE:
                 what = f"{len(piece)} characters, at most {MAX_LINE} of a line are read"
-                if _BEGINS.match(piece):
+                if _BEGINS.match(piece.lstrip()):
                     raise SourceError(number, None, what)
                 findings.append(Finding(number, f"passed over: {what}"))
             else:
-                found.append(_clean(number, piece))
-    return found
+                bare = _bare(piece)
+                if bare or (found and found[-1].text):  # several blank lines are as good as one
+                    found.append(Line(number, bare))
+                left -= bool(bare)
+                if left < 0:
+                    raise SourceError(number, None, f"at most {MAX_LINES} lines of a text are read")
+    return _without_prefixes(_affinity_behind(found))
 
 
 def _pieces(line: str) -> Iterator[str]:
@@ -99,7 +109,7 @@ def _pieces(line: str) -> Iterator[str]:
         line = html.unescape(html.unescape(line))
     if "<" in line:
         line = "\n".join(_TAG.sub("\t", piece) for piece in _BREAK.split(line))
-    if "GPU" in line or "NIC" in line:
+    if "GPU" in line or "NIC" in line or "NVIDIA" in line:
         if _ESCAPED.search(line):
             line = _ESCAPE.sub(lambda match: _ESCAPES[match[0]], line)
             line = line.replace('"', "\n").replace("'", "\n")
@@ -108,20 +118,70 @@ def _pieces(line: str) -> Iterator[str]:
     yield from line.split("\n")
 
 
-def _clean(number: int, line: str) -> Line:
+def _bare(line: str) -> str:
     if not line or line.isspace():
-        return Line(number, "")
+        return ""
+    if not _ODD.search(line):
+        return line
     line = _MARKUP.sub("", _WIDE.sub(" ", _INVISIBLE.sub("", _COLOUR.sub("", line))))
-    if quoting := _QUOTING.match(line):
-        line = line[quoting.end() :]
-    line = _BARS.sub("\t", line)
-    at, host = 0, ""
-    for _ in range(MOST_PREFIXES):
-        if _BEGINS.match(line, at):
-            return Line(number, line[at:], host)
-        prefix = _PREFIX.match(line, at)
-        if prefix is None:
-            break
-        at = prefix.end()
-        host = prefix["host"] or prefix["job"] or prefix["logged"] or host
-    return Line(number, line)
+    return _BARS.sub("\t", line)
+
+
+def _affinity_behind(lines: list[Line]) -> list[Line]:
+    """The lines with affinity columns that stand before the matrix moved behind it."""
+    moves = False
+    for at, line in enumerate(lines):
+        if not moves and not _AFFINITY_FIRST.match(line.text):
+            continue
+        begin = _begin(line.text)
+        before = line.text[: begin.start()] if begin and begin["matrix"] else ""
+        header = bool(before) and bool(_AFFINITY_FIRST.fullmatch(before))
+        moves = header or moves
+        if header or (moves and before and _AFFINITY.fullmatch(before)):
+            lines[at] = line._replace(text=f"{line.text[len(before) :]}\t{before}")
+    return lines
+
+
+def _without_prefixes(lines: list[Line]) -> list[Line]:
+    """The lines behind what stands before several of them in one form.
+
+    A line that is not known as the tool's loses only what stands before most of the matrix.
+    """
+    begins = [_begin(line.text) for line in lines]
+    forms = [_form(m.string[: m.start()]) if m else () for m in begins]
+    common = Counter(form for form, m in zip(forms, begins, strict=True) if m)
+    matrix = Counter(form for form, m in zip(forms, begins, strict=True) if m and m["matrix"])
+    ((usual, _),) = matrix.most_common(1) or [((), 0)]
+    for i, (line, begin, form) in enumerate(zip(lines, begins, forms, strict=True)):
+        at = 0
+        if begin and (common[form] > 1 or not form):
+            at = begin.start() if form else 0
+        elif usual and line.text:
+            at = _behind(line.text, usual)
+        if at:
+            lines[i] = Line(line.number, line.text[at:], _host(line.text[:at]))
+    return lines
+
+
+def _begin(text: str) -> re.Match[str] | None:
+    return _BEGINS.search(text, 0, MAX_PREFIX) if text else None
+
+
+def _form(prefix: str) -> tuple[str, ...]:
+    """What a prefix is made of, one word for all numbers."""
+    return tuple("0" if word[0].isdigit() else word for word in _TOKEN.findall(prefix))
+
+
+def _behind(text: str, form: tuple[str, ...]) -> int:
+    """Where the text goes on behind a prefix of this form; 0 where it begins otherwise."""
+    at = 0
+    for word, match in zip(form, _TOKEN.finditer(text), strict=False):
+        if ("0" if match[0][0].isdigit() else match[0]) != word:
+            return 0
+        at = match.end()
+    return at
+
+
+def _host(prefix: str) -> str:
+    """The words of a prefix that name somebody, without counts such as a line's number."""
+    return " ".join(_COUNT.sub("", word) for word in prefix.split() if _NAME.search(word))

@@ -17,7 +17,7 @@ from itertools import combinations
 
 from topology.core.devices import Bytes, Gpu, Nic, NodeName, bus_id
 from topology.core.links import GBps, Link, LinkKind, Via
-from topology.sources.identity import Listed, identify, known_port
+from topology.sources.identity import Listed, identify, known_port, note_lost_links
 from topology.sources.imported import (
     Finding,
     Imported,
@@ -194,6 +194,9 @@ def _links(
         widest = [count for (a, _), count in direct.items() if a == gpu.index]
         count = max([attached[gpu.index], *widest])
         ports[gpu.index] = known_port(gpu, count, devices[gpu.index].element.line, findings)
+    if attached:
+        attachments = {gpu.index: attached[gpu.index] for gpu in gpus}
+        note_lost_links(gpus, attachments, line, findings)
     links = []
     for a, b in combinations(sorted(devices), 2):
         kind_of_way = _kind(devices[a], devices[b])

@@ -127,6 +127,11 @@ def _numa(labels: tuple[str, ...], rest: str, last: bool) -> str:
     return found[at]
 
 
+def is_affinity(text: str) -> bool:
+    """Whether a line holds the affinity columns of a row and nothing else."""
+    return bool(text) and _affinity(text.split())
+
+
 def _affinity(values: Sequence[str]) -> bool:
     """Whether words without a header are CPUs, NUMA node and the GPU's own node, as printed."""
     known = (_CPUS, _NODES, _NODES)

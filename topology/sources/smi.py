@@ -22,7 +22,7 @@ from topology.sources.identity import (
     gpu_names,
     identify,
     known_port,
-    read_inventory,
+    note_lost_links,
 )
 from topology.sources.imported import (
     Finding,
@@ -30,7 +30,9 @@ from topology.sources.imported import (
     SourceError,
     checked_size,
     imported,
+    quoted,
 )
+from topology.sources.inventory import read_inventory
 from topology.sources.lines import Line, clean
 from topology.sources.rows import Cell
 from topology.sources.table import Table, read_table
@@ -45,9 +47,12 @@ PCIE = {
 }
 
 _PCIE_VIEW = re.compile(r"\btopo\s+(?:-mp|--matrix_pci)\b")
+_LINK_VIEW = re.compile(r"\btopo\s+(?:-m|--matrix)(?![\w-])")
 _LEGEND_PIX = re.compile(r"\s*PIX\s+= .*")
 _LEGEND_NVLINK = re.compile(r"\s*NV#\s+= .*")
-_NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*(\S+)\s*")
+_LEGEND_SOC = re.compile(r"\s*SOC\s+= .*")
+"""Of drivers before NVLink, whose legend has no NV# either."""
+_NIC_NAME = re.compile(r"\s*(NIC[0-9]+)\s*:\s*([A-Za-z][\w.-]*)\W*")
 
 Pairs = dict[tuple[int, int], Cell]
 
@@ -74,7 +79,7 @@ def parse_topo(
         refuse_foreign(lines, error)
         raise
     refuse_foreign(line for line in lines if line.number <= table.line)
-    seen = _who(table, read_inventory(lines), findings)
+    seen = _who(table, *read_inventory(lines), findings)
     gpus = identify(node, seen, product, memory, table.line, findings)
     pairs = _pairs(table, findings)
     links = _links(gpus, pairs, table.line, findings)
@@ -83,7 +88,9 @@ def parse_topo(
     return imported(node, gpus, links, nics, findings, table.line)
 
 
-def _who(table: Table, listed: dict[int, Listed], findings: list[Finding]) -> dict[int, Listed]:
+def _who(
+    table: Table, listed: dict[int, Listed], named: Sequence[str], findings: list[Finding]
+) -> dict[int, Listed]:
     """What the text says of each GPU of the matrix, NUMA node included."""
     indices = [_index(name) for name in table.gpus]
     for index, gpu in listed.items():
@@ -93,6 +100,14 @@ def _who(table: Table, listed: dict[int, Listed], findings: list[Finding]) -> di
     if listed and (rest := set(indices) - set(listed)):
         text = f"{gpu_names(rest)}: in the matrix, but not in the list of GPUs"
         findings.append(Finding(table.line, text))
+    product = None
+    if named and not any(gpu.product for gpu in listed.values()):
+        if len(set(named)) == 1 and len(named) >= len(indices):
+            product = named[0]
+        else:
+            told = ", ".join(quoted(name) for name in sorted(set(named))[:3])
+            text = f"the text names {told}, but not which GPU is which (--product says)"
+            findings.append(Finding(table.line, text))
     seen = {}
     unclear: dict[str, list[int]] = defaultdict(list)
     for index, name in zip(indices, table.gpus, strict=True):
@@ -101,7 +116,7 @@ def _who(table: Table, listed: dict[int, Listed], findings: list[Finding]) -> di
         if node is None and table.has_numa:
             unclear[told].append(index)
         gpu = listed.get(index, Listed(table.line))
-        seen[index] = replace(gpu, numa_node=node)
+        seen[index] = replace(gpu, numa_node=node, product=gpu.product or product)
     for told, which in unclear.items():
         text = f"{gpu_names(which)}: NUMA affinity {told or '(empty)'} names no one node: unknown"
         findings.append(Finding(table.line, text))
@@ -148,6 +163,11 @@ def _links(gpus: Sequence[Gpu], pairs: Pairs, line: int, findings: list[Finding]
         """One number to every linked GPU, as behind a switch."""
         return len({count for pair, count in counts.items() if count and index in pair}) == 1
 
+    if switched:
+        attached = {
+            gpu.index: max(c for pair, c in counts.items() if gpu.index in pair) for gpu in gpus
+        }
+        note_lost_links(gpus, attached, line, findings)
     links = []
     for (a, b), count in counts.items():
         if not count:
@@ -181,7 +201,11 @@ def _note_hidden_nvlinks(
     if any(_nvlinks(cell) for cell in pairs.values()) or not pairs:
         return
     legend = any(_LEGEND_PIX.fullmatch(text) for _, text, _ in lines)
-    without = legend and not any(_LEGEND_NVLINK.fullmatch(text) for _, text, _ in lines)
+    others = (_LEGEND_NVLINK, _LEGEND_SOC)
+    without = legend and not any(
+        _LINK_VIEW.search(text) or any(other.fullmatch(text) for other in others)
+        for _, text, _ in lines
+    )
     if without or any(_PCIE_VIEW.search(text) for _, text, _ in lines):
         text = "a PCIe view (topo -mp): NVLinks, if there are any, are hidden; use topo -m"
         findings.append(Finding(table.line, text))
@@ -195,7 +219,11 @@ def _note_hidden_nvlinks(
 
 def _nics(table: Table, lines: Sequence[Line], findings: list[Finding]) -> list[Nic]:
     """The NICs by the names of the legend, with every distance that a row tells."""
-    legend = {m[1]: m[2] for _, text, _ in lines if (m := _NIC_NAME.fullmatch(text))}
+    legend: dict[str, str] = {}
+    for number, text, _ in lines:
+        if (m := _NIC_NAME.fullmatch(text)) and legend.setdefault(m[1], m[2]) != m[2]:
+            message = f"{quoted(m[2])} here, but {quoted(legend[m[1]])} before: one machine only"
+            raise SourceError(number, m[1], message)
     nics = []
     unknown: dict[str, list[str]] = defaultdict(list)
     for name in table.nics:

@@ -20,19 +20,21 @@ from topology.sources.columns import (
     NUMA,
     check_columns,
     columns_by_diagonal,
+    only_labels,
     read_header,
     without_gaps,
 )
 from topology.sources.imported import Finding, SourceError, quoted
 from topology.sources.lines import Line
-from topology.sources.rows import Cell, Row, read_row
+from topology.sources.rows import Cell, Row, is_affinity, read_row
 from topology.sources.words import CELL, GPU, NIC, P2P, SELF, is_row, split_row
 
 NOT_P2P = (
     "this is the matrix of `nvidia-smi topo -p2p`, which does not say how GPUs are linked: "
     "paste `nvidia-smi topo -m`"
 )
-_LIKE_A_HEADER = re.compile(r"\s*GPU[0-9]+\s+GPU[0-9]")
+_LIKE_A_HEADER = re.compile(r".{0,200}?\bGPU[0-9]+\s+GPU[0-9]")
+_LIKE_LABELS = re.compile(r"\s*(?:CPU|NUMA|GPU\s{1,9}NUMA)", re.IGNORECASE)
 _P2P_LEGEND = re.compile(r"\s*OK\s+=\s")
 
 
@@ -100,6 +102,11 @@ class _Block:
     p2p_legend: bool = False
     wrapped: int | None = None
 
+    def same(self, other: _Block) -> bool:
+        """Whether the other one says the same, of the same machine."""
+        mine, its = ([(r.host, r.text.split()) for r in b.rows] for b in (self, other))
+        return (self.columns, self.labels, mine) == (other.columns, other.labels, its)
+
     def is_p2p(self) -> bool:
         """Whether these rows say what GPUs may do, not how they are linked."""
         words = {word for _, text, _ in self.rows for word in text.split()[1:]}
@@ -109,7 +116,7 @@ class _Block:
 def read_table(lines: Sequence[Line], findings: list[Finding]) -> Table:
     """The one matrix among cleaned lines; what was odd about it goes to ``findings``."""
     last_line = max((line.number for line in lines if line.text.strip()), default=1)
-    block = _the_one(_blocks(lines, findings), lines, findings)
+    block = _the_one(_blocks(_joined(lines, findings), findings), lines, findings)
     found = block.rows
     if block.wrapped is not None:
         message = "a line of the table is broken in two here: paste it with its lines unbroken"
@@ -151,6 +158,33 @@ def read_table(lines: Sequence[Line], findings: list[Finding]) -> Table:
         text += f"for it: {quoted(unread[0].rest)}"
         findings.append(Finding(unread[0].line, text))
     return Table(block.line, last_line, columns, rows, has_numa)
+
+
+def first_row(lines: Sequence[Line]) -> int | None:
+    """The line on which a matrix of links has its first row; None where there is no matrix."""
+    found = (block for block in _blocks(lines, []) if block.rows and not block.is_p2p())
+    return next((block.rows[0].number for block in found), None)
+
+
+def _joined(lines: Sequence[Line], findings: list[Finding]) -> list[Line]:
+    """The lines, put together where a terminal broke each before its affinity columns."""
+    found: list[Line] = []
+    broken = False
+    for line in lines:
+        above = found[-1] if found else Line(0, "")
+        goes_on = broken and bool(line.text) and is_row(above.text, None) and is_affinity(line.text)
+        may_be = bool(above.text) and (broken or bool(_LIKE_LABELS.match(line.text)))
+        header = read_header(above.text, None) if may_be and line.text else None
+        if header and not header.labels and not header.unknown:
+            goes_on = broken = only_labels(line.text)
+            if broken:
+                text = "the lines are broken before the affinity columns: put together again"
+                findings.append(Finding(above.number, text))
+        if goes_on:
+            found[-1] = above._replace(text=f"{above.text}\t{line.text}")
+        else:
+            found.append(line)
+    return found
 
 
 def _blocks(lines: Sequence[Line], findings: list[Finding]) -> list[_Block]:
@@ -199,6 +233,10 @@ def _the_one(blocks: list[_Block], lines: Sequence[Line], findings: list[Finding
     """The block that is the matrix. Several are several machines, and refused."""
     told = [block for block in blocks if block.rows and not block.is_p2p()]
     p2p = [block for block in blocks if block.rows and block.is_p2p()]
+    for block in [block for block in told[1:] if block.same(told[0])]:
+        told.remove(block)
+        text = f"the table of line {told[0].line} once more: passed over"
+        findings.append(Finding(block.line, text))
     if len(told) > 1:
         message = f"a second table begins, the first is on line {told[0].line}: give one table"
         raise SourceError(told[1].line, None, message)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import shutil
 import ssl
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from tests.nodes import switched
 from tests.scheduler_extender.serving import running
 from tests.waiting import PATIENCE
 
+COMMAND = importlib.import_module("scheduler_extender.cli.certificates")
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 FILES = {"ca.crt", "ca.key", "extender.crt", "extender.key", "scheduler.crt", "scheduler.key"}
 
@@ -164,10 +167,12 @@ def test_wrong_words_are_one_line_and_leave_nothing(
     assert not (tmp_path / "tls").exists()
 
 
-@pytest.mark.parametrize("left", ["ca.crt", "ca.key"])
-def test_an_authority_is_never_written_over(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize(
+    ("left", "said"), [("ca.crt", "renew with --ca"), ("ca.key", "the key is not PEM")]
+)
+def test_an_authority_is_never_written_over(tmp_path: Path, left: str, said: str) -> None:
     (tmp_path / left).write_text("somebody's")
-    _refused(f"renew with --ca {tmp_path}", "--output", tmp_path)
+    _refused(said, "--output", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [left]
 
 
@@ -236,3 +241,45 @@ def test_the_second_schedulers_secret_may_be_asked_for_alone(tmp_path: Path) -> 
     done = made("--output", tmp_path, "--scheduler-secret")
     (only,) = yaml.safe_load_all(done.stdout)
     assert only["metadata"]["name"] == "gpu-topology-scheduler"
+
+
+class Killed(BaseException):
+    """What a test ends the command with, between two of its writes."""
+
+
+@pytest.mark.parametrize("writes", range(7))
+@pytest.mark.parametrize("renewing", [False, True])
+def test_who_is_killed_half_way_runs_the_command_again(
+    tmp_path: Path, writes: int, renewing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words: list[object] = [f"--output={tmp_path}"]
+    if renewing:
+        made(*words)
+        words.append(f"--ca={tmp_path}")
+    left = writes
+    write = COMMAND._write
+
+    def until_killed(path: Path, content: bytes, mode: int) -> None:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+        write(path, content, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(COMMAND, "_write", until_killed)
+        with suppress(Killed):
+            asked(main, "certificates", *words)
+    kept = (tmp_path / "ca.key").read_bytes() if (tmp_path / "ca.key").exists() else None
+    again = asked(main, "certificates", *words)
+    if again.returncode:  # it says itself what to type
+        assert f"renew with --ca {tmp_path}" in again.stderr
+        made(f"--output={tmp_path}", f"--ca={tmp_path}")
+    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert kept in (None, (tmp_path / "ca.key").read_bytes()), "no key is thrown away"
+    key, crt = (tmp_path / "ca.key").read_bytes(), (tmp_path / "ca.crt").read_bytes()
+    Authority.load(crt, key, datetime.now(UTC))
+    for which in ("extender", "scheduler"):
+        certificate(tmp_path / f"{which}.crt").verify_directly_issued_by(
+            certificate(tmp_path / "ca.crt")
+        )

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from scheduler_extender.cli.commands import main
+from scheduler_extender.cli.commands import COMMANDS, app, kubectl_plugin, main
 from tests.commands import Done, asked
 from tests.programs import started
 from tests.waiting import PATIENCE
@@ -417,16 +417,43 @@ def test_machines_lists_and_prints() -> None:
     assert "NV2" in run("machines", "dgx1-v100", "--output", "matrix").stdout
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_answers(command: str) -> None:
+    program = main if app in COMMANDS[command] else kubectl_plugin
+    done = asked(program, command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: " in done.stdout
+
+
 def test_the_extender_serves_a_file_and_stops_when_told() -> None:
     command = [sys.executable, "-m", "scheduler_extender", "extender", "--cluster", str(CLUSTER)]
     command += ["--port", "0", "--admin-port", "0"]
+    pod = yaml.safe_load(PAIR.read_text())
+    pod["metadata"] |= {"namespace": "team-a", "uid": "u"}
+    body = {"Pod": pod, "Nodes": None, "NodeNames": ["h100-00", "l40s-01"]}
+    target = {"PodName": pod["metadata"]["name"], "PodNamespace": "team-a", "PodUID": "u"}
     with started(command, stderr=subprocess.PIPE, cwd=ROOT) as child:
         assert child.stderr is not None
         told = json.loads(child.stderr.readline())
         assert told["event"] == "serving"
-        url = told["scheduler"].removesuffix("/scheduler")
-        assert httpx.get(f"{url}/readyz", timeout=PATIENCE, trust_env=False).status_code == 200
-        assert len(httpx.get(told["admin"], timeout=PATIENCE, trust_env=False).json()) == 8
+        url, admin = told["scheduler"], told["admin"].removesuffix("/v1/nodes")
+        with httpx.Client(timeout=PATIENCE, trust_env=False) as http:
+            assert http.get(url.replace("/scheduler", "/readyz")).status_code == 200
+            assert http.post(f"{url}/filter", json=body).json()["NodeNames"] == ["h100-00"]
+            scores = http.post(f"{url}/prioritize", json=body).json()
+            assert [row["Host"] for row in scores] == body["NodeNames"]
+            bound = http.post(f"{url}/bind", json={**target, "Node": "h100-00"})
+            assert bound.json() == {"Error": ""}
+            assert len(http.get(told["admin"]).json()) == 8
+            for path, text in (
+                ("/metrics", "gpu_topology_placements_total"),
+                ("/openapi.json", "/v1/nodes"),
+                ("/map", "h100-00"),
+                ("/v1/snapshot", "h100-00"),
+            ):
+                answer = http.get(f"{admin}{path}")
+                assert answer.status_code == 200, path
+                assert text in answer.text
         child.terminate()
         assert child.wait(PATIENCE) == 0
 

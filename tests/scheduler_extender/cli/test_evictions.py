@@ -3,18 +3,34 @@
 
 from __future__ import annotations
 
+import random
+import time
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.cli import evictions
+from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.evictions import (
     AGAIN,
     LONGEST_PAUSE,
     PATIENCE,
+    Waiting,
     may_have_been_made,
     pause_before_another_try,
     why_needless,
 )
+from scheduler_extender.cli.kubeconfig import api_server
+from scheduler_extender.http.unblock import unblocking_of
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import pod_record
+from scheduler_extender.wire import Pod
+from tests.fakes.apiserver import FakeApiServer
+from tests.nodes import pod
+from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import (
     ApiFailure,
@@ -23,7 +39,9 @@ from topology.kubeapi.apiserver import (
     ApiUnreachable,
     api_error,
 )
+from topology.machines import machine
 
+PODS = "/api/v1/namespaces/default/pods"
 SINCE, UNTIL = 1000.0, 1600.0
 """When the eviction was tried first, and when the place's time is up."""
 
@@ -75,7 +93,7 @@ def test_a_place_is_given_back_only_where_surely_nobody_was_evicted(
     assert may_have_been_made(error) is maybe
 
 
-KEPT = {"node": "train-01", "holds": True}
+KEPT = {"node": "train-01", "holds": True, "lost": False}
 ANSWER = {"uid": "waits", "node": None, "reserved": KEPT}
 
 
@@ -91,7 +109,12 @@ ANSWER = {"uid": "waits", "node": None, "reserved": KEPT}
             {**ANSWER, "reserved": {**KEPT, "node": "n"}}, "is kept no more", id="another plan"
         ),
         pytest.param(
-            {**ANSWER, "reserved": {**KEPT, "holds": False}}, "is not there", id="taken meanwhile"
+            {**ANSWER, "reserved": {**KEPT, "holds": False, "lost": True}},
+            "is not there",
+            id="taken meanwhile",
+        ),
+        pytest.param(
+            {**ANSWER, "reserved": {**KEPT, "holds": False}}, "it is uncertain", id="no report now"
         ),
     ],
 )
@@ -102,4 +125,90 @@ def test_nobody_else_is_evicted_once_the_place_is_of_no_use(
     assert (needless is None) is (words is None)
     assert words is None or words in str(needless)
     assert needless is None or needless.placed is bool(found and found["node"])
+    assert needless is None or needless.passing is ("it is uncertain" in str(needless))
     assert needless is None or not may_have_been_made(needless)
+
+
+NODE = machine("a100-pcie-4-bridged").topology("pairs")
+
+
+class Extender:
+    """The admin port of an extender that has seen all that the API server has."""
+
+    def __init__(self, fake: FakeApiServer) -> None:
+        self.fake = fake
+        self.cluster = self.started()
+
+    def started(self) -> Cluster:
+        """An extender that has just started, and lists the pods in any order."""
+        cluster = cluster_of({NODE: {"a": Held((0,)), "b": Held((2,), 5)}})
+        cluster.today = time.time
+        pods = self.fake.items(PODS)
+        for each in random.sample(pods, len(pods)):
+            self.see(cluster, each)
+        return cluster
+
+    def see(self, cluster: Cluster, found: Any) -> None:
+        record = pod_record(msgspec.convert(found, Pod), MANAGED)
+        assert record is not None
+        cluster.put_pod(record)
+
+    def get(self, place: str) -> dict[str, Any] | None:
+        """What it answers about a pod."""
+        for each in self.fake.items(PODS):
+            self.see(self.cluster, each)
+        return unblocking_of(self.cluster, "default", place)
+
+
+class Clock:
+    """One person's computer."""
+
+    def __init__(self, wrong_by: float) -> None:
+        self.time = lambda: time.time() + wrong_by
+        self.monotonic = time.monotonic
+        self.strftime, self.gmtime = time.strftime, time.gmtime
+
+
+@pytest.mark.parametrize("wrong_by", [-300.0, 0.0, 300.0], ids=["slow", "right", "fast"])
+@pytest.mark.parametrize("first", ["x", "y"])
+def test_of_two_who_evict_at_once_the_one_whom_the_api_server_took_first_does(
+    first: str, wrong_by: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever the clock of the second one says, and whoever is asked: an extender that has seen
+    it all, or one that has just started."""
+    second = {"x": "y", "y": "x"}[first]
+    with FakeApiServer() as fake:
+        for name in (first, second):
+            wanted = pod(2, {"link": "nvlink"}, name=name, uid=name)
+            wanted["spec"]["priority"] = 3
+            fake.put(PODS, wanted)
+        extender = Extender(fake)
+        plans = {name: extender.get(name)["plan"] for name in (first, second)}  # type: ignore[index]
+        api = api_server(fake.write_kubeconfig(tmp_path / "kubeconfig"), None)[0]
+        monkeypatch.setattr(evictions, "PATIENCE", 0.05)
+        monkeypatch.setattr(evictions, "AGAIN", 0.01)
+
+        def carrying(name: str) -> Any:
+            waits = Waiting("default", name, PodUid(name), name)
+            return evictions._Carrying(extender, waits, api)  # type: ignore[arg-type]
+
+        def kept() -> set[str]:
+            known = (extender.cluster, extender.started())
+            return {str(found.reserved.uid) for c in known if (found := c.facts("pairs")).reserved}  # type: ignore[arg-type]
+
+        evicted: list[str] = []
+        monkeypatch.setattr(
+            evictions, "_post_eviction", lambda _, step: evicted.append(step["pod"])
+        )
+        carrying(first).begin(plans[first], 600)
+        assert kept() == {first}
+        assert evicted == ["a"]
+        monkeypatch.setattr(evictions, "time", Clock(wrong_by))
+        seen: list[set[str]] = []
+        monkeypatch.setattr(evictions, "pause", lambda _: seen.append(kept()))
+        with pytest.raises(BadInputError, match="does not keep the place"):
+            carrying(second).begin(plans[second], 600)
+        assert seen
+        assert all(found == {first} for found in seen)
+        assert kept() == {first}
+        assert evicted == ["a"]

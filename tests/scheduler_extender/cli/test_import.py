@@ -116,9 +116,9 @@ def test_the_default_allocator_is_said_aloud() -> None:
     ("words", "said"),
     [
         (["--allocator", "exact"], "--allocator: allowed are best-effort, distributed, packed, "),
-        (["--memory=-5"], "--memory: allowed are 1 to 2^63 - 1 bytes, not -5"),
-        (["--memory", "0"], "--memory: allowed are 1 to 2^63 - 1 bytes, not 0"),
-        (["--memory", "8Ei"], "--memory: allowed are 1 to 2^63 - 1 bytes"),
+        (["--memory=-5"], "--memory: allowed are quantities of bytes from 64Mi, such as 40Gi"),
+        (["--memory", "24564"], "--memory: that is 24564 bytes; write 24564Mi"),
+        (["--memory", "8Ei"], "--memory: allowed are at most 2^63 - 1 bytes"),
         (["--node", "../x"], "--node: a node's name is of a-z, 0-9, - and ., at most 253"),
         (["--node", "a" * 254], "--node: a node's name is of a-z, 0-9, - and ., at most 253"),
         (["--product", "A100\x07"], "product 'A100\\x07': allowed are 253 printable characters"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -342,3 +343,81 @@ def test_what_is_remembered_is_bounded_in_number_and_time() -> None:
     assert [kept.get(i, 5.0) for i in range(5)] == [None, None, (2,), (3,), (4,)]
     assert kept.get(2, 11.9) == (2,)
     assert kept.get(2, 12.0) is None
+
+
+def raw(service: Running, sent: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", service.ports[1]), PATIENCE) as client:
+        client.sendall(sent)
+        found = b""
+        while data := client.recv(65536):
+            found += data
+        return found
+
+
+ODD = [
+    b"[",
+    b"http://[",
+    b"//[",
+    b"]",
+    b"\xff",
+    b"\x80abc",
+    b"=;;,",
+    b'"',
+    b"%",
+    b"-1",
+    b"a" * 9000,
+]
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin", "Cookie", "Authorization", "Sec-Fetch-Site"])
+@pytest.mark.parametrize("path", ["/map", "/map/login", "/map/what-if", "/v1/nodes", "/healthz"])
+def test_no_header_is_a_fault_of_ours(
+    service: Running, name: str, path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for value in ODD:
+        for method in ("GET", "POST"):
+            host = value if name == "Host" else b"x"
+            given = {"Host": host, "Origin": b"http://" + host} | {name: value}
+            lines = b"".join(b"%s: %s\r\n" % (k.encode(), v) for k, v in given.items())
+            head = f"{method} {path} HTTP/1.1\r\nContent-Length: 0\r\nConnection: close\r\n"
+            answer = raw(service, head.encode() + lines + b"\r\n")
+            assert b"HTTP/1.1 500" not in answer, (value, method)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_many_fields_of_a_query_are_no_fault(service: Running) -> None:
+    answer = service.admin.get("/map/login?" + "a&" * 2000)
+    assert answer.status_code == 200
+
+
+def test_trailers_are_no_headers(service: Running) -> None:
+    answer = raw(
+        service,
+        b"GET /v1/nodes HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+        b"Connection: close\r\nTrailer: Authorization\r\n\r\n"
+        b"1\r\nx\r\n0\r\nAuthorization: Bearer the-token-of-ada\r\n\r\n",
+    )
+    assert answer.startswith(b"HTTP/1.1 401 ")
+
+
+def test_a_request_has_one_host(service: Running) -> None:
+    answer = raw(service, b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"more than one Host header" in answer
+
+
+def test_a_fault_of_ours_is_told_once_in_a_while(
+    service: Running, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr("scheduler_extender.web.sessions._form", fails)
+    monkeypatch.setattr("scheduler_extender.wire.encode", fails)
+    for _ in range(20):
+        answer = service.admin.get("/map/login")
+        assert answer.status_code == 500
+        body: dict[str, object] = {"Pod": {}, "Nodes": None, "NodeNames": []}
+        assert service.http.post("/scheduler/filter", json=body).status_code == 500
+    out, err = capfd.readouterr()
+    assert (out + err).count("request failed") == 2

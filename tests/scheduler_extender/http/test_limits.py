@@ -7,7 +7,7 @@ import select
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -277,6 +277,57 @@ def test_whoever_waits_without_a_request_makes_room() -> None:
         assert everything(half[0]) == b""
         half[-1].sendall(b"\r\n")
         assert half[-1].recv(12) == b"HTTP/1.1 200"
+
+
+@PORTS
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"GET /healthz HTTP/1.1\r\nX: ", id="half a head"),
+        pytest.param(head(1000), id="a head and no body"),
+        pytest.param(head(1000, "/v1/reports"), id="a report without a body"),
+        pytest.param(head(1000, "/v1/nodes").replace(b"POST", b"GET"), id="get, no body"),
+        pytest.param(head(1000) + b"{" * 999, id="all but a byte"),
+        pytest.param(head(1000, more="Expect: 100-continue\r\n"), id="expects"),
+        pytest.param(
+            b"POST /scheduler/filter HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{",
+            id="chunks",
+        ),
+        pytest.param(b"GET /healthz HTTP/1.1\r\n\r\n" + head(1000), id="the second one"),
+    ],
+)
+def test_slow_clients_keep_nobody_out(port: int, sent: bytes) -> None:
+    limits = replace(UNHURRIED, connections=8)
+    with running(NODE, limits=limits) as service, ExitStack() as stack:
+        for number in range(45):  # more than are taken for probes where all are busy
+            # Both connect before one of them sends: where the first makes room, the second is in.
+            clients = [stack.enter_context(connected(service.ports[port])) for _ in range(2)]
+            for client in clients:
+                with suppress(ConnectionError):
+                    client.sendall(sent)
+            if number % 9:
+                continue
+            with connected(service.ports[port]) as probe:
+                probe.sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
+                assert everything(probe).startswith(b"HTTP/1.1 200")
+        if port == 0:
+            assert asks(service) == 200
+        eventually(lambda: service.service.bodies.held <= 8 * 1000)
+
+
+def test_a_crowd_that_comes_and_goes_leaves_no_connection(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Who is cut off in the moment in which the connection begins is forgotten, too."""
+    limits = replace(UNHURRIED, handshakes=1)
+    with running(NODE, limits=limits) as service:
+        for _ in range(20):
+            with ExitStack() as stack:
+                for _ in range(20):
+                    stack.enter_context(connected(service.ports[1]))
+        assert asks(service) == 200
+    assert "graceful shutdown exceeded" not in capfd.readouterr().err
 
 
 def test_where_all_are_busy_the_probes_are_answered() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -19,7 +21,7 @@ from cryptography.hazmat.primitives import serialization as form
 
 from scheduler_extender.http import certificates
 from scheduler_extender.http.addresses import Addresses, Tls
-from scheduler_extender.http.certificates import CertificatesError, contexts
+from scheduler_extender.http.certificates import Certificates, CertificatesError, contexts
 from tests.nodes import switched
 from tests.scheduler_extender.serving import UNHURRIED, Running, running
 from tests.scheduler_extender.tlsfiles import SCHEDULER, TlsFiles, trusting
@@ -309,7 +311,7 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked(files: TlsFiles) -> Non
 
 def test_a_key_that_is_an_endless_file_is_refused(files: TlsFiles) -> None:
     tls = Tls(files.tls.certificate, Path("/dev/zero"))
-    with pytest.raises(CertificatesError, match="larger than"):
+    with pytest.raises(CertificatesError, match="this is no regular file"):
         certificates.Certificates(tls)
 
 
@@ -410,7 +412,7 @@ def test_a_client_that_does_not_read_is_cut_off_under_tls(files: TlsFiles) -> No
 
 
 def test_a_client_that_does_not_say_goodbye_holds_up_no_stop(
-    files: TlsFiles, caplog: pytest.LogCaptureFixture
+    files: TlsFiles, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with ExitStack() as stack:
         with running(NODE, where=Addresses(tls=files.tls)) as service:
@@ -419,7 +421,7 @@ def test_a_client_that_does_not_say_goodbye_holds_up_no_stop(
             stack.enter_context(client)
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
-        assert "graceful shutdown exceeded" not in caplog.text
+        assert "graceful shutdown exceeded" not in capfd.readouterr().err
 
 
 @PORTS
@@ -435,3 +437,23 @@ def test_a_crowd_that_comes_and_goes_leaves_the_port_open(files: TlsFiles, port:
         with httpx.Client(verify=scheduler(), timeout=PATIENCE, trust_env=False) as client:
             url = f"https://127.0.0.1:{service.ports[port]}/healthz"
             assert [client.get(url).status_code for _ in range(5)] == [200] * 5
+
+
+@pytest.mark.parametrize("name", ["tls.crt", "tls.key", "ca.crt"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(files: TlsFiles, name: str) -> None:
+    """To open a pipe waits for a writer, and no signal ended a process that waited so."""
+    found = Certificates(files.tls)
+    before = found.contexts
+    (files.folder / name).unlink()
+    os.mkfifo(files.folder / name)
+    look = threading.Thread(target=found.look, daemon=True)
+    look.start()
+    look.join(PATIENCE)
+    assert not look.is_alive()
+    assert found.problem is not None
+    assert found.problem.endswith(f"{name}: this is no regular file")
+    assert found.contexts is before
+    (files.folder / name).unlink()
+    files.write(CA)
+    found.look()
+    assert found.problem is None

@@ -14,6 +14,8 @@ from scheduler_extender.http.metrics import LOG_BURST, Metrics
 from scheduler_extender.kube.events import BURST, MOST_WAITING, PAUSE, EventWriter
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.refusal import Refusal
+from scheduler_extender.state.refusing import NodeRefusal
 from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
 from tests.waiting import PATIENCE, eventually
 from topology.core.devices import NodeName, PodUid
@@ -65,6 +67,16 @@ def test_what_happens_to_one_pod_again_is_one_event_with_a_count() -> None:
     assert [event["count"] for event in api.written[2:]] == [PAUSE - 1, PAUSE - 1]
     first, last = (api.written[2][key] for key in ("firstTimestamp", "lastTimestamp"))
     assert (first, last) == ("2026-11-21T00:00:01Z", "2026-11-21T00:00:59Z")
+
+
+def test_an_event_names_no_pod_but_its_own() -> None:
+    api = Api()
+    writer, _ = make(api)
+    writer.note(replace(surprise("a"), foreign=("team-b/secret",)))
+    writer.round()
+    (event,) = api.written
+    assert "unreported until now" in event["message"]
+    assert "secret" not in json.dumps(event)
 
 
 def test_events_are_bounded_in_all_and_drops_are_counted() -> None:
@@ -145,3 +157,23 @@ def test_every_surprise_is_counted_and_few_are_logged() -> None:
     assert 1 < len(logs) <= LOG_BURST + 5
     assert sum(entry["pod"] == "default/same" for entry in logs) == 1
     assert sum(entry["untold"] for entry in logs) > 0
+
+
+def test_an_event_that_everybody_may_read_names_no_pod() -> None:
+    """The Node's stands in the namespace default; the pod's is for those who may read its own."""
+    api = Api()
+    writer, _ = make(api)
+    pod = PodRecord(PodUid("u"), "team-a", "secret-x", NodeName("node"), gpu_request(1))
+    refusal = Refusal("UnexpectedAdmissionError", "team-b/other-y holds GPU-77")
+    writer.note_refusal(NodeRefusal("node", pod, refusal, 2, 30.0, ()))
+    writer.round()
+    on_node, on_pod = api.written
+    assert on_node["involvedObject"]["kind"] == "Node"
+    assert on_node["metadata"]["namespace"] == "default"
+    assert on_node["message"] == (
+        "refused a pod that asks for GPUs (UnexpectedAdmissionError); 2 in a row, "
+        "no GPU pods for 30 s"
+    )
+    assert on_pod["involvedObject"]["uid"] == "u"
+    assert on_pod["metadata"]["namespace"] == "team-a"
+    assert on_pod["message"].endswith(": team-b/other-y holds GPU-77")

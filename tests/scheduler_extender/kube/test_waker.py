@@ -56,6 +56,7 @@ class Api:
         self.woken: list[str] = []
         self.values: list[str] = []
         self.fails: Exception | None = None
+        self.slow: set[str] = set()
         self.calls = 0
 
     def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
@@ -63,6 +64,8 @@ class Api:
         if self.fails:
             raise self.fails
         metadata = json.loads(body)["metadata"]
+        if metadata["uid"] in self.slow:
+            raise ApiUnreachable("timed out")
         self.woken.append(metadata["uid"])
         self.values.append(metadata["annotations"][WAKE])
         return b"{}"
@@ -158,7 +161,7 @@ def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
     api.fails = ApiUnreachable("timed out")
     for step in range(4):
         waker.round(0.25 * step)
-    assert api.calls == 4
+    assert api.calls == 4 + waker.MOST_UNANSWERED - 1
     api.fails = None
     for step in range(4):
         waker.round(100.0 + step)  # the change is forgotten by then
@@ -167,6 +170,20 @@ def test_an_api_server_that_does_not_answer_is_asked_once_a_round() -> None:
     for step in range(4):
         waker.round(200.0 + step)
     assert len(set(api.woken)) == 100
+
+
+def test_a_pod_about_which_the_api_server_is_slow_is_waited_for_ever_more_rarely() -> None:
+    cluster, api, waker = make()
+    for i in range(10):
+        cluster.put_pod(unschedulable(f"p{i}", PAIR))
+    api.slow = {"p0"}
+    change(cluster, 3)
+    waker.round(0.0)
+    assert len(api.woken) == 9
+    assert api.calls == 10
+    flaps(cluster, waker, 400, 1.0)
+    assert len(set(api.woken)) == 9
+    assert api.calls - len(api.woken) < 50
 
 
 def test_one_refused_patch_holds_up_nobody() -> None:

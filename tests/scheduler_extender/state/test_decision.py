@@ -10,6 +10,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.decision import UNDECIDED, Refusals, Settings, decide, undecided
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.state.transitions import with_pod, with_record, without_record
 from tests.nodes import bridged, pcie, switched
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
@@ -118,6 +119,15 @@ ROWS = {
     ),
     "another resource": (
         node(replace(switched(), resources=(GpuResource("nvidia.com/gpu.shared"),))),
+        NOT_SERVED.reason,
+        NOT_SERVED.reason,
+        NOT_SERVED.reason,
+    ),
+    "another resource by its record, and this one by its Node object": (
+        replace(
+            node(replace(switched(), resources=(GpuResource("nvidia.com/gpu.shared"),))),
+            allocatable=amounts_of({"nvidia.com/gpu": 4}),
+        ),
         "",
         "",
         NOT_SERVED.reason,

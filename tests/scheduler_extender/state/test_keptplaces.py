@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
-from math import inf
+from itertools import permutations
 from typing import Any
 
 import msgspec
@@ -12,16 +13,17 @@ import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
 from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.keptplaces import MOST
+from scheduler_extender.state.decision import Place, place_of
+from scheduler_extender.state.keptplaces import ASKING_SECONDS, MOST
 from scheduler_extender.state.pods import PodRecord, manifest_of, pod_record
 from scheduler_extender.state.reserved import MAX_SECONDS, Reserved, reserved_of, value_of
 from scheduler_extender.verbs import BindError, Binding, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, Pod
-from tests.nodes import pod
+from tests.nodes import container, pod
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
-from topology.core.devices import NodeName, PodUid
-from topology.core.report import Report
-from topology.core.requests import gpu_request
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.report import READY, Allocation, Condition, Health, Report
+from topology.core.requests import Constraints, gpu_request
 from topology.machines import machine
 
 NODE = NodeName("pairs")
@@ -66,7 +68,11 @@ def reserve(cluster: Cluster, until: float = NOON, victim: str = "a", **more: An
 
 def asked(cluster: Cluster, count: int = 1, uid: str = "other", link: bool = False) -> str:
     """Why a pod is refused on the node; empty where it passes."""
-    wanted = pod(count, {"link": "nvlink"} if link else None, uid=uid)
+    return asked_manifest(cluster, pod(count, {"link": "nvlink"} if link else None, uid=uid))
+
+
+def asked_manifest(cluster: Cluster, wanted: dict[str, Any]) -> str:
+    """The same for any pod."""
     found = filter_nodes(cluster, msgspec.convert(wanted, Pod), [NODE])
     return {**found.failed, **found.unresolvable}.get(NODE, "")
 
@@ -207,38 +213,184 @@ def test_a_place_that_is_not_there_holds_up_nobody(cluster: Cluster) -> None:
     assert asked(cluster) == ""
 
 
-@pytest.mark.parametrize("early_comes_first", [True, False])
-def test_of_two_on_one_node_the_one_that_was_asked_for_first_is_kept(
-    cluster: Cluster, early_comes_first: bool
+def scattered(gone: bool = False) -> Cluster:
+    """Bridged pairs 0-1 and 2-3: v holds 0 and 3, and a place is kept for a pair once v is gone."""
+    node = machine("a100-pcie-4-bridged").topology(NODE)
+    found = cluster_of({node: {"v": Held((0, 3), deleting=gone)}})
+    found.today = lambda: TODAY
+    reserve(found, victim="v")
+    return found
+
+
+PLAIN: dict[str, str] = {}
+PREFERRED = {"link": "nvlink", "policy": "preferred"}
+ONE_MODEL = {"gpu-model": "A100*"}
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["not-evicted-yet", "ending"])
+@pytest.mark.parametrize("says", [PLAIN, PREFERRED, ONE_MODEL], ids=str)
+def test_who_would_take_the_place_while_its_victim_is_still_there_is_refused(
+    says: dict[str, str], gone: bool
 ) -> None:
-    """Else a second person, with a shorter time, would take what the first has evicted for."""
-    early = Reserved(NODE, NOON + 60, frozenset({PodUid("a")}), TODAY - 10)
-    late = Reserved(NODE, NOON, frozenset({PodUid("a")}), TODAY - 9.75)
-    pods = [
-        replace(waiting(name, gpu_request(2, NVLINKED)), reserved=kept)
-        for name, kept in (("early", early), ("late", late))
-    ]
-    for each in pods if early_comes_first else reversed(pods):
-        cluster.put_pod(each)
-    found = cluster.facts(NODE).reserved
-    assert found is not None
-    assert found.uid == pods[0].uid
-    cluster.drop_pod(pods[0].uid)
-    found = cluster.facts(NODE).reserved
-    assert found is not None
-    assert found.uid == pods[1].uid
+    """Of the free GPUs 1 and 2 each is half of a pair; were v gone already the newcomer would be
+    given one pair and leave the other."""
+    cluster = scattered(gone)
+    newcomer = msgspec.convert(pod(2, says, uid="other"), Pod)
+    record = pod_record(newcomer, MANAGED)
+    assert record is not None
+    assert filter_nodes(cluster, newcomer, [NODE]).unresolvable == {NODE: REASON}
+    cluster.put_pod(record)
+    args = BindingArgs(record.name, record.namespace, record.uid, NODE)
+    with pytest.raises(BindError, match="reserved for another pod"):
+        bind(cluster, Written(), args, lambda: "")
+    cluster.drop_pod(record.uid)
+    evict(cluster, "v")
+    assert asked(cluster, 2) == ""
 
 
-def test_without_the_time_of_asking_the_one_that_ends_first_is_kept(cluster: Cluster) -> None:
-    """So had releases before it written the annotation."""
-    reserve(cluster, until=NOON + 60)
-    assert asked(cluster) == REASON.replace("12:05", "12:06")
-    kept = Reserved(NODE, NOON, frozenset({PodUid("a")}))
-    first = replace(waiting("first", gpu_request(2, NVLINKED)), reserved=kept)
-    cluster.put_pod(first)
-    assert asked(cluster) == REASON.replace("wants", "first")
-    cluster.drop_pod(first.uid)
-    assert asked(cluster) == REASON.replace("12:05", "12:06")
+def test_who_hides_devices_is_refused_where_these_could_be_of_the_place() -> None:
+    """No report shows what an init container leaves unused: once the pod is bound nobody could say
+    that the place is there."""
+    node = machine("dgx1-v100").topology(NODE)
+    cluster = cluster_of({node: {"old": Held((0, 4))}})
+    cluster.today = lambda: TODAY
+    same_numa = Constraints(same_numa=True)
+    kept = Reserved(NODE, NOON)
+    cluster.put_pod(replace(waiting("wants", gpu_request(3, same_numa)), reserved=kept))
+    linked = {"min-nvlinks": "2"}
+    assert asked_manifest(cluster, pod(2, linked, uid="other")) == ""
+    hides = pod(1, linked, uid="other", init=[container("init", 2)])
+    assert asked_manifest(cluster, hides) == REASON
+
+
+def not_ready(cluster: Cluster) -> None:
+    """The agent cannot vouch for its report."""
+    report = cluster.facts(NODE).report
+    assert report is not None
+    conditions = (Condition(READY, False, "KubeletRestarted"),)
+    later = replace(report, sequence=report.sequence + 1, conditions=conditions)
+    cluster.put_report(NODE, later)
+
+
+def stale(cluster: Cluster) -> None:
+    """The agent says nothing any more."""
+    cluster.settings = replace(cluster.settings, stale_after=60.0)
+    report = cluster.facts(NODE).report
+    assert report is not None
+    cluster.put_report(NODE, replace(report, sequence=report.sequence + 1))
+    cluster.clock.now += 70.0  # type: ignore[attr-defined]
+
+
+def not_reported(cluster: Cluster) -> None:
+    """Somebody has bound a pod by hand, which may take one GPU of the place."""
+    cluster.put_pod(replace(waiting("by hand", gpu_request(1)), node=NODE))
+
+
+@pytest.mark.parametrize("news", [not_ready, stale, not_reported])
+def test_while_it_is_not_certain_that_the_place_is_there_nobody_takes_it(
+    cluster: Cluster, news: Callable[[Cluster], None]
+) -> None:
+    reserve(cluster)
+    news(cluster)
+    assert asked(cluster) == REASON
+
+
+def test_a_place_that_a_pod_has_taken_by_hand_holds_up_nobody(cluster: Cluster) -> None:
+    """As soon as a report shows it."""
+    reserve(cluster)
+    not_reported(cluster)
+    report, topology = cluster.facts(NODE).report, cluster.facts(NODE).topology
+    assert report is not None
+    assert topology is not None
+    ids = (DeviceId(topology.gpus[1].uuid),)
+    taken = Allocation(PodUid("by hand"), "team", "by hand", "main", "nvidia.com/gpu", ids)
+    shown = replace(report, sequence=9, allocations=(*report.allocations, taken))
+    cluster.put_report(NODE, shown)
+    assert asked(cluster) == ""
+
+
+def test_a_place_on_a_sick_gpu_holds_up_nobody(cluster: Cluster) -> None:
+    reserve(cluster)
+    report, topology = cluster.facts(NODE).report, cluster.facts(NODE).topology
+    assert report is not None
+    assert topology is not None
+    sick = (Health(topology.gpus[1].uuid, False, "Xid79"),)
+    cluster.put_report(NODE, replace(report, sequence=9, health=sick))
+    assert asked(cluster) == ""
+
+
+def test_a_place_of_many_victims_is_worked_out_in_bounded_time() -> None:
+    """Sixteen victims, of which any part may be there still: who comes is refused, and whether the
+    place itself is there is known."""
+    node = machine("dgx2").topology(NODE)
+    cluster = cluster_of({node: {f"v{i}": Held((i,)) for i in range(15)}})
+    cluster.today = lambda: TODAY
+    kept = Reserved(NODE, NOON, frozenset(PodUid(f"v{i}") for i in range(15)))
+    cluster.put_pod(replace(waiting("wants", gpu_request(16, NVLINKED)), reserved=kept))
+    facts = cluster.facts(NODE)
+    assert facts.kept is not None
+    assert facts.reserved is not None
+    assert place_of(facts.kept, facts.reserved) is Place.THERE
+    assert asked(cluster) == REASON
+
+
+WRITES = sorted({*permutations(("A asks", "A tells", "B asks", "B tells"))})
+
+
+@pytest.mark.parametrize("names", [("A", "B"), ("B", "A")], ids=str)
+@pytest.mark.parametrize(
+    "writes",
+    [w for w in WRITES if all(w.index(f"{n} asks") < w.index(f"{n} tells") for n in "AB")],
+    ids=", ".join,
+)
+def test_of_two_on_one_node_the_one_that_the_api_server_took_first_is_kept(
+    writes: tuple[str, ...], names: tuple[str, str]
+) -> None:
+    """On every replica, whenever it started: two people write at once, each asks for a place and
+    tells the version of that write. Who is told once that nobody can come before him stays first:
+    he may have evicted."""
+    first = next(write[0] for write in writes if write.endswith("asks"))
+    objects: dict[str, PodRecord] = {}
+    versions: dict[str, int] = {}
+    replicas: list[Cluster] = []
+    told: set[str] = set()
+    for version, write in enumerate(writes, 100):
+        who = write[0]
+        known = versions.get(who)
+        versions.setdefault(who, version)
+        place = Reserved(NODE, NOON + 60 * (who == first), frozenset({PodUid("a")}), known)
+        uid = names[who == "B"]
+        objects[who] = replace(waiting(uid, gpu_request(2, NVLINKED)), reserved=place)
+        started = cluster_of({machine("a100-pcie-4-bridged").topology(NODE): {"a": Held((0,))}})
+        started.today = lambda: TODAY
+        for replica in replicas:
+            replica.put_pod(objects[who])
+        for each in objects.values() if version % 2 else reversed(objects.values()):
+            started.put_pod(each)
+        replicas.append(started)
+        for replica in replicas:
+            found = replica.facts(NODE).reserved
+            assert found is not None
+            if replica.places_settled():
+                told.add(next(name for name, pod in objects.items() if pod.uid == found.uid))
+    assert told == {first}
+    assert all(replica.places_settled() for replica in replicas)
+
+
+def test_who_asks_and_tells_no_version_holds_up_evictions_for_a_moment_only(
+    cluster: Cluster, clock: Clock
+) -> None:
+    """As where the command was killed between its writes."""
+    kept = Reserved(NODE, NOON, frozenset({PodUid("a")}), 7)
+    cluster.put_pod(replace(waiting("wants", gpu_request(2, NVLINKED)), reserved=kept))
+    assert cluster.places_settled()
+    cluster.put_pod(
+        replace(waiting("killed", gpu_request(1)), reserved=Reserved(NodeName("else"), NOON))
+    )
+    assert not cluster.places_settled()
+    assert cluster.reserved_for(PodUid("wants")) == NODE
+    clock.now += ASKING_SECONDS
+    assert cluster.places_settled()
 
 
 def with_many(order: list[int]) -> Cluster:
@@ -246,7 +398,7 @@ def with_many(order: list[int]) -> Cluster:
     found = cluster_of({machine("dgx1-v100").topology(f"n{i}"): {} for i in range(MOST + 1)})
     found.today = lambda: TODAY
     for i in order:
-        kept = Reserved(NodeName(f"n{i}"), NOON + i)
+        kept = Reserved(NodeName(f"n{i}"), NOON, version=i + 1)
         found.put_pod(replace(waiting(f"w{i}", gpu_request(1)), reserved=kept))
     return found
 
@@ -258,7 +410,7 @@ def kept_in(cluster: Cluster) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_of_too_many_every_replica_keeps_the_same(seed: int) -> None:
-    """Whichever it sees first: those that end first. The others take their turn."""
+    """Whichever it sees first: those that were asked for first. The others take their turn."""
     order = list(range(MOST + 1))
     random.Random(seed).shuffle(order)
     cluster = with_many(order)
@@ -274,7 +426,11 @@ def test_of_too_many_every_replica_keeps_the_same(seed: int) -> None:
 
 def test_the_next_one_takes_its_turn_when_a_place_ends() -> None:
     cluster, clock = with_many(list(range(MOST + 1))), Clock()
-    clock.now = NOON - TODAY
+    first = cluster.pod(PodUid("w0"))
+    assert first is not None
+    assert first.reserved is not None
+    cluster.put_pod(replace(first, reserved=replace(first.reserved, until=NOON - 60)))
+    clock.now = NOON - TODAY - 60
     cluster.clock = clock
     assert kept_in(cluster) == list(range(1, MOST + 1))
 
@@ -286,10 +442,10 @@ def annotated(value: str, uid: str = "wants") -> Pod:
     return msgspec.convert(manifest, Pod)
 
 
-@pytest.mark.parametrize("since", [inf, TODAY, TODAY + 0.25])
-def test_the_annotation_is_read_as_it_is_written(since: float) -> None:
-    value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")], since)
-    expected = Reserved(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}), since)
+@pytest.mark.parametrize("version", [None, 1, 1 << 62])
+def test_the_annotation_is_read_as_it_is_written(version: int | None) -> None:
+    value = value_of(PodUid("wants"), NODE, NOON, [PodUid("b"), PodUid("a")], version)
+    expected = Reserved(NODE, NOON, frozenset({PodUid("a"), PodUid("b")}), version)
     assert reserved_of(annotated(value)) == expected
     record = pod_record(annotated(value), MANAGED)
     assert record is not None
@@ -307,8 +463,8 @@ def test_the_annotation_is_read_as_it_is_written(since: float) -> None:
         pytest.param('{"uid": "wants", "node": "", "until": "2026-01-01T00:00:00Z"}', id="no-node"),
         pytest.param('{"uid": "wants", "node": "n", "until": "tomorrow"}', id="odd-time"),
         pytest.param(
-            '{"uid": "wants", "node": "n", "until": "2026-01-01T00:00:00Z", "since": "yesterday"}',
-            id="odd-since",
+            '{"uid": "wants", "node": "n", "until": "2026-01-01T00:00:00Z", "version": 0}',
+            id="odd-version",
         ),
         pytest.param("[" * 100_000, id="deep"),
         pytest.param(value_of(PodUid("wants"), NODE, NOON, map(PodUid, map(str, range(65)))),

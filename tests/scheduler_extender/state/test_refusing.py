@@ -51,6 +51,13 @@ def test_what_counts_as_a_refusal(
     assert (found and found.label) == label
 
 
+@pytest.mark.parametrize("reason", ["OutOf team-b/train-0", "OutOf" + "x" * 1000, "Out\nOf"])
+def test_only_one_word_of_a_kubelets_is_told_to_other_pods(reason: str) -> None:
+    found = refusal_of("Failed", reason, "Pod was rejected: x", has_containers=False)
+    assert found is not None
+    assert found.reason == "other"
+
+
 STATUSES: dict[str, tuple[dict[str, Any], bool]] = {
     "bound": ({}, False),
     "admitted, pulls its image": ({"startTime": "2026-11-22T07:00:00Z"}, True),
@@ -220,7 +227,7 @@ def test_the_pods_own_faults_are_told_and_shut_nothing() -> None:
 def test_other_resources_are_not_shut() -> None:
     world = World()
     world.refuse("a", "b")
-    assert not world.shut(gpu_request(1, resource="nvidia.com/gpu.shared"))
+    assert not world.refuses(gpu_request(1, resource="nvidia.com/gpu.shared"))
 
 
 def test_ignored_refusals_shut_nothing_and_are_told() -> None:

@@ -107,6 +107,40 @@ class Node:
 LITTLE = "too little GPU memory is left for"
 
 
+# --- What min-gpu-memory speaks of ----------------------------------------------------------------
+
+PART = "a share's part of the {} memory, one of 4, is under {}"
+
+
+@pytest.mark.parametrize("strategy", ["time-slicing", "mps"])
+@pytest.mark.parametrize(
+    ("count", "asked", "reason"),
+    [
+        (1, {"min-gpu-memory": "10Gi"}, ""),
+        (1, {"min-gpu-memory": "11Gi"}, PART.format("GPU", "11Gi")),
+        (4, {"min-gpu-memory": "11Gi"}, PART.format("GPU", "11Gi")),
+        (1, {"min-gpu-memory": "41Gi"}, "GPU memory is under 41Gi"),
+        (1, {"min-gpu-memory": "40Gi", "gpu-memory": "2Gi"}, ""),
+        (1, {"min-gpu-memory": "1Gi", "gpu-memory": "41Gi"}, "GPU memory is under 41Gi"),
+        (4, {"min-gpu-memory": "40Gi", "sharing": "exclusive"}, ""),
+    ],
+    ids=["a part", "more", "of several", "than all", "what it uses", "too much", "alone"],
+)
+def test_min_gpu_memory_is_a_shares_part_of_a_shared_gpu(
+    strategy: str, count: int, asked: dict[str, str], reason: str
+) -> None:
+    found = Node(node(strategy=strategy)).answer(count, asked)
+    assert (found.rejection.reason if found.rejection else "") == reason
+    assert found.verdict == ("never" if reason else "guaranteed")
+
+
+def test_min_gpu_memory_is_a_shares_part_of_a_shared_instance() -> None:
+    gpus = replace(machine("dgx-a100").topology("node"), allocator=AllocatorFacts("any"))
+    sliced = Node(cut(gpus, ["3g.20gb"] * 2, strategy="single", replicas=4))
+    assert sliced.reason(1, {"min-gpu-memory": "4Gi"}) == ""
+    assert sliced.reason(1, {"min-gpu-memory": "8Gi"}) == PART.format("MIG instance", "8Gi")
+
+
 # --- Who is bound by it ---------------------------------------------------------------------------
 
 
@@ -346,6 +380,59 @@ def test_a_pod_that_is_not_alone_is_called_out() -> None:
     promise = '{"verdict":"guaranteed","node":"node","uid":"alone"}'
     shared.holds("alone", ["0::0", "0::1"], {**ALONE, "placement": promise})
     assert [surprise.kind for surprise in found] == [BROKEN]
+
+
+PROMISED_ALONE = {**ALONE, "placement": '{"verdict":"guaranteed","node":"node","uid":"alone"}'}
+
+
+def test_a_share_that_is_not_handed_out_now_belongs_to_its_gpu() -> None:
+    """NVIDIA's plugin calls one share sick for an Xid, and forgets it when it starts anew."""
+    shared = Node(node())
+    shared.report(frozenset(DeviceId(f"GPU-0::{i}") for i in range(3)))
+    assert "the pod has to ask for all of each" in shared.reason(3, ALONE)
+    assert shared.reason(4, ALONE) == "not enough free GPU shares"
+    shared.report()
+    assert shared.reason(4, ALONE) == ""
+
+
+def test_a_record_that_counts_too_few_shares_is_no_record() -> None:
+    shared = Node(node(replicas=3))
+    shared.report(frozenset(DeviceId(f"GPU-0::{i}") for i in range(1, 4)))
+    assert shared.reason(3, ALONE) == "topology record unusable"
+    assert shared.reason(1) == ""
+
+
+@pytest.mark.parametrize("asked", [{}, uses(1), {"min-gpu-memory": "1Gi"}, ALONE])
+@pytest.mark.parametrize("hidden", [False, True], ids=["reported", "after a kubelet's restart"])
+def test_nobody_gets_shares_that_come_to_a_gpu_which_is_anothers_alone(
+    asked: dict[str, str], hidden: bool
+) -> None:
+    """The plugin has started with more shares: what was all of them is a part."""
+    shared = Node(node(replicas=2))
+    shared.holds("alone", ["0::0", "0::1"], PROMISED_ALONE)
+    if hidden:
+        shared.held.clear()
+    shared.topology = node(replicas=4)
+    shared.report()
+    count = 4 if asked == ALONE else 2
+    reason = "a GPU that was promised to another one alone"
+    assert reason in shared.reason(2, asked) or count == 4
+    assert shared.reason(count, asked) != ""
+    shared.cluster.drop_pod(PodUid("alone"))
+    shared.held.clear()
+    shared.report()
+    assert shared.reason(count, asked) == ""
+
+
+def test_other_gpus_are_open_beside_one_that_is_anothers_alone() -> None:
+    shared = Node(node(gpus=2, replicas=2))
+    shared.holds("alone", ["0::0", "0::1"], PROMISED_ALONE)
+    assert shared.reason(2) == ""
+    shared.topology = node(gpus=2, replicas=4)
+    shared.report()
+    assert shared.reason(1) == "", "distributed takes the GPU with more shares left"
+    assert "promised to another one alone" in shared.reason(4)
+    assert [(row.gpu, row.used // GIB) for row in rows(shared)] == [(0, 40), (1, 0)]
 
 
 # --- What people see ------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_a_pod_that_nobody_told_us_of_is_named() -> None:
     (outside, broken) = surprises(report(shows("pair", 0, 5), *taken), PAIR)
     assert (outside.kind, broken.kind) == (OUTSIDE, BROKEN)
     assert broken.foreign[0] == "default/foreign-1"
-    assert "unreported until now: default/foreign-1, " in broken.message
+    assert broken.message.endswith("others bound pods there, unreported until now")
     assert broken.message.startswith("node gave GPUs 0,5: GPUs that do not meet what the pod ")
 
 

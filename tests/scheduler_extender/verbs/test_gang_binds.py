@@ -192,7 +192,7 @@ class Meanwhile(Turns):
         super().__init__(cluster, FOREVER)
         self.happens = happens
 
-    def wait(self, pod: PodRecord, late: Callable[[], bool]) -> bool:
+    def wait(self, pod: PodRecord, late: Callable[[], bool], *, hazards: bool = True) -> bool:
         """It happens, and then it is the pod's turn as ever."""
         self.happens()
         return super().wait(pod, late)

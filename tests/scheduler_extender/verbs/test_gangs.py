@@ -17,10 +17,12 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.state.decision import SIBLINGS
+from scheduler_extender.state.gangdomains import QUIET
 from scheduler_extender.state.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
 from scheduler_extender.state.pods import pod_record
 from scheduler_extender.state.standing import amounts_of
-from scheduler_extender.wire import Pod
+from scheduler_extender.verbs import preempt
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack
 from topology.core.devices import DeviceId, NodeName, PodUid
@@ -289,8 +291,10 @@ def test_a_gang_that_is_bound_in_part_needs_no_place_for_who_comes_after() -> No
 
 def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
     """By the scheduler's count rack a is full after two members: it has heard of pods that we have
-    not. Who is asked next is not sent to another rack; when all are asked anew, all are."""
-    scheduler = Scheduler({"a": 1, "b": 2})
+    not. Who is asked next is not sent to another rack; in the next cycle, a moment later, all are.
+    """
+    scheduler, now = Scheduler({"a": 1, "b": 2}), [0.0]
+    scheduler.cluster.clock = lambda: now[0]
     pods = [member(f"g{i}", "", 4, 1, labels={LABEL: "g"}) for i in range(4)]
 
     def cycle() -> list[set[str]]:
@@ -300,8 +304,58 @@ def test_a_gang_goes_to_one_rack_whichever_nodes_the_scheduler_offers() -> None:
         return [{name[0] for name in each.node_names or ()} for each in found]
 
     assert cycle() == [{"a"}, {"a"}, set(), set()]
+    now[0] = QUIET
     assert cycle() == [{"b"}] * 4
     assert [scheduler.bind(each, "b-00") for each in pods] == [""] * 4
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before the cycle", "in the midst of it"])
+def test_no_call_of_somebody_else_sends_a_gang_to_two_racks(*, first: bool) -> None:
+    """A dry run, or a second scheduler, asks about members, offered racks of its own liking."""
+    scheduler, rng = Scheduler({"a": 2, "b": 2, "c": 3}), random.Random(first)
+    now = [0.0]
+    scheduler.cluster.clock = lambda: now[0]
+    pods = [member(f"g{i}", "", 8, 1, labels={LABEL: "g"}) for i in range(8)]
+
+    def strangers() -> None:
+        for asked in rng.choices(pods, k=3):
+            scheduler.filter(asked, rng.choice([rack("a", 2), rack("b", 2), rack("c", 3)]))
+            victims: dict[str, MetaVictims | None] = {"b-00": MetaVictims([MetaPod("x")], 0)}
+            preempt(
+                scheduler.cluster,
+                PreemptionArgs(msgspec.convert(asked, Pod), meta_victims=victims),
+            )
+
+    sent: set[str] = set()
+    for asked in pods:
+        if first is (asked is pods[0]) or not first:
+            strangers()
+        sent |= {name[0] for name in scheduler.passing(asked)}
+        now[0] += 0.2
+    assert len(sent) == 1
+    for i, asked in enumerate(pods):
+        assert scheduler.bind(asked, f"{min(sent)}-0{i % 2}") == ""
+
+
+def test_a_gang_that_may_go_anywhere_takes_no_kept_place() -> None:
+    """A tray has room for what another group waits for and for two more, another one is empty."""
+    for size, passing in ((2, ["a-01", "b-00"]), (3, ["b-00"]), (0, ["b-00"])):
+        scheduler = Scheduler({"a": 2, "b": 1})
+        assert scheduler.bind(member("b0", "other", 3, 1), "a-00") == ""
+        assert scheduler.bind(pod(3, name="plain", uid="plain"), "a-00") == ""
+        pods = [gang(f"g{i}", size, 1) for i in range(size or 3)]
+        assert [scheduler.passing(each) for each in pods] == [passing] * len(pods)
+        for each in pods:
+            assert scheduler.bind(each, passing[0]) == ""
+        for i in (1, 2):
+            assert scheduler.bind(member(f"b{i}", "other", 3, 1), "a-01") == ""
+
+
+def test_a_gang_that_only_prefers_is_kept_off_nothing() -> None:
+    scheduler = Scheduler({"a": 2})
+    assert scheduler.bind(member("b0", "other", 2, 4), "a-00") == ""
+    assert scheduler.passing(gang("g0", 2, 1, policy="preferred")) == ["a-01"]
+    assert scheduler.passing(gang("g0", 2, 1)) == []
 
 
 @pytest.mark.parametrize("given", [None, 4, 3])

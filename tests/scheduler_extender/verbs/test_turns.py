@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,96 +13,23 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import BIND_THREADS
-from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Refusals, Settings, refusing
 from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.refusal import Refusal
-from scheduler_extender.verbs import BindError, Binding, Turns
 from scheduler_extender.verbs.binding import NO_ANSWER
-from scheduler_extender.verbs.turns import AT_ONCE, MOST_WAITING
+from scheduler_extender.verbs.turns import AT_ONCE, KNOWN_AT_ONCE, MOST_WAITING
 from scheduler_extender.wire import BindingArgs
 from tests.nodes import bridged, switched
-from tests.scheduler_extender.serving import Clock
-from tests.waiting import FOREVER, PATIENCE, eventually
+from tests.scheduler_extender.verbs.crowd import ERROR, NODE, OTHER, SINGLE, Crowd
+from tests.waiting import PATIENCE, eventually
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.placement.rejections import BUSY, IN_PROGRESS
-from topology.core.report import Allocation, Report
-from topology.core.requests import Constraints, GpuRequest, gpu_request
+from topology.core.report import Report
+from topology.core.requests import Constraints, gpu_request
 
-NODE, OTHER = NodeName("switched"), NodeName("other")
-ERROR = "UnexpectedAdmissionError"
-SINGLE = gpu_request(1)
 PAIR = gpu_request(2, Constraints(link=LinkKind.NVLINK))
 FULL = (None, frozenset[DeviceId]())
-
-
-class Crowd:
-    """Pods that are bound to nodes all at once, and kubelets that answer when the test says so."""
-
-    def __init__(self, longest: float = FOREVER, settings: Settings = Settings()) -> None:
-        self.cluster = Cluster(Clock(), settings)
-        for name in (NODE, OTHER):
-            self.cluster.put_record(switched(16, name), Report("boot", 1))
-        self.turns = Turns(self.cluster, longest)
-        self.written: queue.Queue[PodRecord] = queue.Queue()
-        self.binds = 0
-        self.late: Callable[[], bool] = lambda: False
-        self._lock = threading.Lock()
-
-    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
-        return self.cluster.pod(uid)
-
-    def write(self, binding: Binding) -> None:
-        found = self.cluster.pod(binding.uid)
-        assert found is not None
-        bound = replace(found, node=binding.node)
-        with self._lock:
-            self.binds += 1
-        self.cluster.put_pod(bound)
-        self.written.put(bound)
-
-    def bind(self, uid: str, node: NodeName = NODE, request: GpuRequest = SINGLE) -> str:
-        """The error of a bind; empty where it was written."""
-        pod = PodRecord(PodUid(uid), "default", uid, None, request)
-        self.cluster.put_pod(pod)
-        args = BindingArgs(uid, "default", uid, node)
-        try:
-            verbs.bind(self.cluster, self, args, lambda: "now", self.late, self.turns)
-        except BindError as error:
-            return str(error)
-        return ""
-
-    @contextmanager
-    def bound(self, *wanted: tuple[int, NodeName]) -> Iterator[list[Future[str]]]:
-        """Binds at one time, so many to each node. A test that fails gives them up."""
-        names = [(f"{node}-{i}", node) for count, node in wanted for i in range(count)]
-        with ThreadPoolExecutor(len(names)) as threads:
-            try:
-                yield [threads.submit(self.bind, uid, node) for uid, node in names]
-            except BaseException:
-                self.late = lambda: True
-                raise
-
-    def answer(self, *, refused: bool) -> None:
-        """The kubelet answers the oldest bind that was written."""
-        bound = self.written.get(timeout=PATIENCE)
-        if refused:
-            bound = replace(bound, phase="Failed", refusal=Refusal(ERROR))
-        self.cluster.put_pod(replace(bound, admitted=not refused))
-
-    def show(self, pod: PodRecord, *got: int) -> None:
-        """A report shows which GPUs of the node a pod has got."""
-        topology = self.cluster.facts(NODE).topology
-        assert topology is not None
-        ids = tuple(DeviceId(topology.gpus[p].uuid) for p in got)
-        shown = Allocation(pod.uid, "default", pod.name, "main", "nvidia.com/gpu", ids)
-        self.cluster.put_report(NODE, Report("boot", 3, allocations=(shown,)))
-
-    def flying(self, node: NodeName = NODE) -> int:
-        """Binds that are reserved and not written."""
-        return len(self.cluster.facts(node).in_flight)
 
 
 def test_of_a_crowd_that_is_refused_two_are_lost() -> None:
@@ -131,8 +57,18 @@ def test_a_bind_that_has_waited_is_decided_by_what_is_known_then() -> None:
     assert crowd.flying() == 0
 
 
-def test_a_crowd_that_is_admitted_gets_in() -> None:
+def test_a_crowd_gets_in_more_at_a_time_once_one_of_its_kind_is_admitted() -> None:
     crowd = Crowd()
+    with crowd.bound((12, NODE)) as binds:
+        eventually(lambda: crowd.binds == AT_ONCE and crowd.flying() == 12 - AT_ONCE)
+        for done in range(1, 13):
+            crowd.answer(refused=False)
+            eventually(lambda done=done: crowd.binds == min(12, done + KNOWN_AT_ONCE))  # type: ignore[misc]
+        assert {bind.result(PATIENCE) for bind in binds} == {""}
+
+
+def test_a_crowd_gets_in_one_by_one_where_the_next_pod_may_differ() -> None:
+    crowd = Crowd(facts=AllocatorFacts(topology_manager_policy="best-effort"))
     with crowd.bound((8, NODE)) as binds:
         for done in range(8):
             eventually(lambda done=done: crowd.binds == min(8, done + AT_ONCE))  # type: ignore[misc]

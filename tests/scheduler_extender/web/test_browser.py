@@ -96,10 +96,10 @@ class Rests:
         self._first: dict[Hashable, str] = {}
         made = Pages._page
 
-        def shown(pages: Pages, key: Hashable, make: Callable[[int], str]) -> str:
-            text = made(pages, key, make)
+        def shown(pages: Pages, kind: str, key: Hashable, make: Callable[[int], str]) -> str:
+            text = made(pages, kind, key, make)
             self.looks += 1
-            return text if self.over.is_set() else self._first.setdefault(key, text)
+            return text if self.over.is_set() else self._first.setdefault((kind, key), text)
 
         monkeypatch.setattr(Pages, "_page", shown)
 

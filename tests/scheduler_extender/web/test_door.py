@@ -82,13 +82,11 @@ def test_on_loopback_nothing_is_asked(local: Running, path: str) -> None:
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8889", "10.0.0.1", "", "localhost.x"]
-)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8889", "[", "", "localhost.x"])
 def test_on_loopback_another_name_is_refused(local: Running, host: str) -> None:
     answer = local.admin.get("/map", headers={"Host": host})
     assert answer.status_code == 403
-    assert re.search("neither localhost nor|loopback names only", answer.json()["error"])
+    assert "is neither localhost nor an IP address" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import count
 
 import pytest
 
 from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.why.explanation import Explanation, explanation_of
+from scheduler_extender.why.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.why.helps import Help
 from scheduler_extender.why.nearest import HIDDEN, View
 from scheduler_extender.why.placed import Written, placed_on
@@ -185,7 +187,13 @@ def test_trying_ends_when_its_time_is_up() -> None:
     cluster = cluster_of({DGX: {"one": Held((0,)), "two": Held((5, 6))}})
     cluster.put_pod(QUAD)
     seen = cluster.cluster_facts()
-    found = explanation_of(cluster, seen, QUAD, TODAY, late=lambda: True)
+    for looks in count():
+        times = iter([False] * looks)
+        found = explanation_of(cluster, seen, QUAD, TODAY, late=partial(next, times, True))
+        if NOT_ALL_ASKED not in found.notes:
+            break
+        assert found.refusals == {Reason.UNDECIDED: 1} or looks > 1
+        assert (found.whole, list(found.helps)) == (False, [])
     assert (found.whole, list(found.helps)) == (False, [])
     assert found.refusals == {Reason.SCATTERED: 1}
 

@@ -170,10 +170,13 @@ def test_it_runs_serves_and_stops(tmp_path: Path) -> None:
                 eventually(lambda: written in http.get("/metrics").text, "a write is counted")
                 metrics = http.get("/metrics").text
                 health, lost = http.get("/healthz"), http.get("/else")
+                ready = http.get("/readyz")
             child.send_signal(signal.SIGTERM)
             assert child.wait(PATIENCE) == 0
     assert (health.status_code, health.text) == (200, "ok\n")
     assert lost.status_code == 404
+    assert (ready.status_code, ready.text) == (200, "ok\n")
+    assert "_created" not in metrics
     assert "gpu_topology_agent_gpus 8.0" in metrics
     assert "gpu_topology_agent_nvml_up 1.0" in metrics
     looks = re.search(r"^gpu_topology_agent_nvml_look_seconds_count (\S+)$", metrics, re.MULTILINE)

@@ -49,7 +49,35 @@ def test_a_pod_comes_and_goes(node: Node) -> None:
     node.pod("a", 2, phase="Succeeded")
     node.kubelet.hide("a")
     node.until(lambda: node.holders() == {})
-    assert service.alive()
+    assert service.unwell() is None
+
+
+def test_an_agent_is_ready_once_its_record_is_taken_and_then_for_good(node: Node) -> None:
+    node.api.refuse(403, times=None, path="gputopologies")
+    service = node.start()
+    assert "no record has been written yet" in str(service.unready())
+    node.api.allow()
+    node.until(lambda: service.unready() is None)
+    node.api.refuse(503, times=None)
+    node.kubelet.stop()
+    assert service.unready() is None
+
+
+def test_an_agent_that_cannot_vouch_is_ready_where_the_one_before_could_not(node: Node) -> None:
+    """An update that breaks on the node stops there; a node that was broken before stops none."""
+    node.kubelet.stop()
+    service = node.start()
+    node.until(lambda: service.unready() is None)
+    assert node.report().not_ready
+    node.kubelet.start()
+    node.until(node.ready)
+    node.stop()
+    node.kubelet.stop()
+    service = node.start()
+    node.until(lambda: node.report().not_ready)
+    node.until(lambda: "the record is not Ready" in str(service.unready()))
+    node.kubelet.start()
+    node.until(lambda: service.unready() is None)
 
 
 def test_a_pod_that_uses_none_of_its_gpus_is_told_of(
@@ -260,7 +288,7 @@ def test_a_gpu_over_which_a_call_hangs_is_missing_and_the_others_are_asked(
     node.until(lambda: missing() == [] and list(node.health()) == [5])
     node.nvml.xid(3, 79)
     node.until(lambda: 3 in node.health())
-    assert service.alive()
+    assert service.unwell() is None
 
 
 def test_an_agent_that_starts_beside_a_gpu_that_hangs_tells_of_the_others(node: Node) -> None:

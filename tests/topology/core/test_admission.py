@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.nodes import bridged, switched
+from tests.nodes import bridged, pcie, switched
 from tests.recorded import lines, mask, node, recorded
 from topology.core.admission import (
     AFFINITY,
@@ -291,3 +291,15 @@ def test_a_pod_that_is_not_followed_to_its_end_may_be_refused(allocator: str, po
     assert SPENT in found.hazards
     wanted = replace(pod, constraints=Constraints(link=LinkKind.NVLINK))
     assert not assess(node, Availability(node.shape.all_gpus), wanted).verdict.holds
+
+
+def test_a_question_that_is_given_up_keeps_its_refusals() -> None:
+    """The choices of the first container are too many to list; the second finds too few devices."""
+    shape = pcie(20).shape
+    kubelet = Kubelet(shape, AllocatorFacts("distributed", "v0.20.0"))
+    enough = admissions(kubelet, shape.all_gpus, ((Role.APP, 8), (Role.APP, 12)))
+    assert enough.ways is None
+    assert enough.hazards == ()
+    found = admissions(kubelet, shape.all_gpus, ((Role.APP, 8), (Role.APP, 13)))
+    assert found.ways is None
+    assert found.hazards == (TOO_FEW,)

@@ -6,6 +6,7 @@ monotone: one more free GPU can take an outcome away.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -20,7 +21,7 @@ from topology.core.belief import FreeState, _State, belief, free_states
 from topology.core.devices import Mask, positions
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
-from topology.core.placement import Verdict, assess, endangers, keeps
+from topology.core.placement import Verdict, assess, endangers, keeps, predicted
 from topology.core.pools import marked
 from topology.core.requests import Constraints, Role, gpu_request
 from topology.machines import machine
@@ -116,8 +117,23 @@ def test_a_departed_pod_was_there_for_others_and_is_no_more() -> None:
     assert masks(now) == (0b0100, 0b0111)
     # Of three in a row the pair could have come second, to 1 alone and 0: the departed pod held 3.
     gone = Availability(0b1110, unreported=(departed,))
-    assert not keeps(node(), gone, pair)
-    assert keeps(node(), Availability(0b1110), pair)
+    alone = predicted(node(), Availability(0b1110), pair)[0]
+    assert set(predicted(node(), gone, pair)[0] or ()) > set(alone or ())
+    assert keeps(node(), gone, pair).every, "who comes only now does not meet it"
+    assert keeps(node(), Availability(0b1110), pair).every
+
+
+def test_who_comes_once_others_are_gone_meets_what_others_left_beside_them() -> None:
+    """One that departs holds 3 and the pair that is to come takes 0 and 1, or, once it is gone, 2
+    and 3 where 0 or 1 is held."""
+    departing = Availability(0b0111, departing=(Holder(0b1000),))
+    assert masks(departing) == (0b1111,)
+    first = unreported(2)
+    assert masks(replace(departing, unreported=(first,))) == (0b1100, 0b1111)
+    held = replace(departing, free=0b0110, unreported=(first,))
+    assert masks(held) == (0b0010, 0b1000, 0b1110)
+    hiding = Availability(0b0011, departing=(Holder(0b1000, 1),))
+    assert masks(hiding) == (0b1011,)
 
 
 @pytest.mark.parametrize("marks", range(1 << 4))
@@ -193,7 +209,7 @@ def test_only_a_promise_that_survives_endings_minds_them() -> None:
 
 def test_a_belief_that_grows_too_large_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topology.core.belief.MAX_STATES", 2)
-    belief.cache_clear()
+    belief.clear()
     now = Availability(0b11110, unreported=(unreported(1), unreported(1), unreported(1)))
     node = Kubelet(bridged(6).shape, AllocatorFacts("pairs-first"))
     assert free_states(node, now) is None
@@ -204,7 +220,7 @@ def test_a_belief_that_grows_too_large_promises_nothing(monkeypatch: pytest.Monk
     assert (found.verdict, found.hazards) == (Verdict.POSSIBLE, ("too-much-at-once",))
     promise = Availability(0b111110, unreported=(unreported(2, NVLINK), unreported(1)))
     assert endangers(node, promise, gpu_request(1))
-    belief.cache_clear()
+    belief.clear()
 
 
 DGX = Kubelet(machine("dgx1-v100").topology("n").shape, AllocatorFacts("best-effort"))

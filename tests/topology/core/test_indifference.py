@@ -112,9 +112,9 @@ def test_what_is_promised_at_once_is_promised_step_by_step(kind: str, data: st.D
     if at_once.verdict is Verdict.GUARANTEED:
         assert slow.verdict is Verdict.GUARANTEED or _too_much(kubelet, now, request)
     pod = Unreported(request.counts, request.constraints, survives_endings=data.draw(st.booleans()))
-    if keeps(kubelet, now, pod):
+    if keeps(kubelet, now, pod).every:
         with patch.object(outstanding, "indifferent_to", lambda *_: None):
-            kept, _ = outstanding._keeps(kubelet, now, pod)
+            kept = keeps(kubelet, now, pod).every
         assert kept or _too_much(kubelet, now, request)
 
 

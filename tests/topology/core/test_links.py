@@ -13,6 +13,7 @@ from topology.core.links import (
     NvlinkPort,
     Via,
     canonical_product,
+    is_product,
     nvlink_port,
 )
 
@@ -103,3 +104,26 @@ def test_no_row_of_the_table_hides_a_later_one() -> None:
                 "h800", "h100-pcie", "h100", "b200"]  # fmt: skip
     found = [nvlink_port(name) for name in examples]
     assert found == [port for _, port in NVLINK_PORTS]
+
+
+@pytest.mark.parametrize(
+    ("model", "meant", "not_meant"),
+    [
+        ("h100", ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "H100"], ["NVIDIA GH100X", "H1000"]),
+        ("a100-sxm4", ["NVIDIA A100-SXM4-40GB"], ["NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM41"]),
+        ("A100 80GB", ["NVIDIA A100 80GB PCIe"], ["NVIDIA A100-SXM4-80GB"]),
+        ("rtx 3090", ["NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 3090 Ti"], ["RTX A3090"]),
+        ("*RTX-3090", ["NVIDIA GeForce RTX 3090"], ["NVIDIA GeForce RTX 3090 Ti"]),
+        ("Tesla V100", ["Tesla V100-SXM2-16GB", "NVIDIA V100"], ["Tesla V100S-PCIE-32GB"]),
+        ("80gb", ["NVIDIA A100-SXM4-80GB"], ["NVIDIA A100-SXM4-40GB"]),
+        ("H?00", ["NVIDIA H100", "H200"], ["NVIDIA H100 PCIe"]),
+        ("A100", [], ["NVIDIA A100-SXM4-40GB-MIG-1g.5gb"]),
+        ("mig-1g.5gb", ["NVIDIA A100-SXM4-40GB-MIG-1g.5gb"], ["A100-SXM4-40GB-MIG-1g.5gb+me"]),
+    ],
+)
+def test_a_model_is_a_run_of_whole_words_or_a_glob(
+    model: str, meant: list[str], not_meant: list[str]
+) -> None:
+    wanted = canonical_product(model)
+    assert all(is_product(canonical_product(name), wanted) for name in meant)
+    assert not any(is_product(canonical_product(name), wanted) for name in not_meant)

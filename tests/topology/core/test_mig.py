@@ -118,11 +118,10 @@ def test_compute_instances_share_the_memory_of_their_gpu_instance(
     wanted: Callable[[Bytes], Constraints],
 ) -> None:
     """The driver shows each of them all of it; promised to each, it would be given out thrice."""
-    node = sliced(["1c.3g.20gb", "2c.3g.20gb"], gpus=[0])
-    (gpu, *_) = node.gpus
-    whole = gpu.mig_instances[0].memory
     for slices in (1, 2):
-        resource, own = f"nvidia.com/mig-{slices}c.3g.20gb", Bytes(whole * slices // 3)
+        node = sliced([f"{slices}c.3g.20gb"], gpus=[0])
+        whole = node.gpus[0].mig_instances[0].memory
+        resource, own = "nvidia.com/mig-3g.20gb", Bytes(whole * slices // 3)
         fits = judged(node, resource, 1, wanted(own))
         assert fits.verdict is Verdict.GUARANTEED
         assert judged(node, resource, 1, wanted(Bytes(own + 1))).verdict is Verdict.NEVER
@@ -228,8 +227,9 @@ def test_instances_of_one_gpu_are_promised_where_one_gpu_alone_has_some() -> Non
         (9, Constraints(spread_gpus=True),
          "the hardware has no set of 9 MIG instances with spread-gpus"),
         (1, Constraints(min_gpu_memory=Bytes(10 * GIB)), "MIG instance memory is under 10Gi"),
-        (1, Constraints(models=("h100*",)), "GPU model is not h100*"),
-        (1, Constraints(models=("a100-sxm4-40gb",)), "GPU model is not a100-sxm4-40gb"),
+        (1, Constraints(models=("h100*",)), "GPU model is a100-sxm4-40gb-mig-1g.5gb, not h100*"),
+        (1, Constraints(models=("a100-sxm4-40gb",)),
+         "GPU model is a100-sxm4-40gb-mig-1g.5gb, not a100-sxm4-40gb"),
     ],
     ids=["links", "more than a GPU has", "more than there are GPUs", "memory", "model", "whole"],
 )  # fmt: skip

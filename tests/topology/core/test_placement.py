@@ -99,7 +99,7 @@ NVLINK = Constraints(link=LinkKind.NVLINK)
             2,
             Constraints(models=("a100*", "h100*")),
             Verdict.NEVER,
-            "GPU model is not a100*,h100*",
+            "GPU model is l40s, not a100*,h100*",
             id="model",
         ),
         pytest.param(

@@ -289,5 +289,5 @@ def test_four_unreported_containers_fail_nobody(held: int) -> None:
     )
     assess(DGX, now, gpu_request(1))
     assess(DGX, now, gpu_request(2, NVLINK))
-    assert keeps(DGX, now, Unreported(((APP, 1),))) is True
+    assert keeps(DGX, now, Unreported(((APP, 1),))).every
     assert not endangers(DGX, now, gpu_request(2))

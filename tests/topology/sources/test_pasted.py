@@ -183,6 +183,54 @@ class TestCollected:
         assert [by_name[f"NIC{i}"] for i in range(1, 5)] == [[]] * 4
 
 
+# Of pasted-more: pairs by word, NUMA nodes, NICs, product, and what is said, or why it is refused.
+SNIPPED = ("2*NODE 4*SYS", "0011", "mlx5_0 mlx5_1 mlx5_2 mlx5_3", "unknown", "")
+V100 = ("8*NV1 8*NV2 12*SYS", "00001111", "mlx5_2", "unknown")
+MORE: dict[str, tuple[str, str, str, str, str] | str] = {
+    "DERIVED-cat-A": (*V100, ""),
+    **{
+        f"DERIVED-{how}": SNIPPED
+        for how in (
+            *("docker-compose", "gha-job-log", "journald-iso", "klog", "py-logging", "ray-prefix"),
+            *("html-comment-first", "img-first", "diff-lt", "md-escaped-underscore"),
+        )
+    },
+    "DERIVED-wrap80-v100x8-1nic": (*V100, "line 2: the lines are broken before the affinity"),
+    "DERIVED-xml-then-prompt": (
+        "4*PIX 24*SYS",
+        "33117755",
+        "0000:0c:00.0 0000:16:00.0 0000:48:00.0 0000:4c:00.0 "
+        "0000:8a:00.0 0000:94:00.0 0000:c3:00.0 0000:d1:00.0",
+        "unknown",
+        "",
+    ),
+    "DERIVED-matrix-and-xml-of-two-machines": "line 34: XML begins here, and there is a matrix on "
+    "line 4: give one of them",
+    "polaris-md-affinity-first": ("6*NV4", "3210", "mlx5_0 mlx5_1", "unknown", ""),
+    "vllm-dict-a5000x2": ("1*PHB", "--", "", "NVIDIA RTX A5000", ""),
+}
+
+
+class TestCollectedLater:
+    def test_every_file_is_in_the_table(self) -> None:
+        assert {path.stem for path in shared("fixtures/pasted-more").glob("*.txt")} == MORE.keys()
+
+    @pytest.mark.parametrize("name", MORE)
+    def test_gives(self, name: str) -> None:
+        text = (shared("fixtures/pasted-more") / f"{name}.txt").read_text(encoding="utf-8")
+        expected = MORE[name]
+        if isinstance(expected, str):
+            assert refusal(text) == expected
+            return
+        found = read(text, NODE)
+        counts = Counter(word(one) for one in found.topology.links)
+        assert " ".join(f"{n}*{kind}" for kind, n in sorted(counts.items())) == expected[0]
+        assert numa(found.topology) == expected[1]
+        assert " ".join(nic.name for nic in found.topology.nics) == expected[2]
+        assert {gpu.product for gpu in found.topology.gpus} == {expected[3]}
+        assert any(line.startswith(expected[4]) for line in told(found))
+
+
 # A table of our own, and the ways in which it is pasted.
 FOUR = """\
 	GPU0	GPU1	GPU2	GPU3	NIC0	NIC1	CPU Affinity	NUMA Affinity	GPU NUMA ID
@@ -259,6 +307,18 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "an address": each("10.1.2.3: "),
     "mpirun": each("[1,0]<stdout>:"),
     "brackets": each("[node07] "),
+    "docker compose": each("trainer-1  | "),
+    "GitHub's job log": each("tests\tShow links\t2026-11-21T09:30:01.1234567Z "),
+    "journalctl -o short-iso": each("2026-11-21T09:30:01+0100 node07 probe.sh[812]: "),
+    "klog": numbered("I1121 09:30:{:02d}.123456     812 links.go:31] "),
+    "Python's logging": numbered("2026-11-21 09:30:{:02d},123 - probe - INFO - "),
+    "Ray": each("(Worker pid=812, ip=10.1.2.3) "),
+    "diff, left": each("< "),
+    "mail": each("> > "),
+    "cat -A": lambda text: text.replace("\t", "^I").replace("\n", "$\n"),
+    "Markdown's escapes": lambda text: text.replace("_", r"\_"),
+    "a picture before it": lambda text: '<img src="a.png">\n<!-- what I have -->\n' + text,
+    "the same table twice": lambda text: text + text,
     "kubectl logs --timestamps": each("2026-11-21T09:30:01.123456789Z "),
     "CRI log": each("2026-11-21T09:30:01.123456789Z stdout F "),
     "syslog": each("Nov  1 09:30:01 node07 probe[812]: "),
@@ -314,7 +374,7 @@ def test_p2p_of_one_gpu_is_passed_over() -> None:
 
 def test_two_machines_stay_refused() -> None:
     assert refusal(FOUR + FOUR.replace("NV4", "NV2")).startswith(f"line 19: {ONE_TABLE} 1")
-    assert refusal(FOUR + P2P + FOUR).startswith(f"line 28: {ONE_TABLE} 1")
+    assert refusal(FOUR + P2P + FOUR.replace("PXB", "PIX")).startswith(f"line 28: {ONE_TABLE} 1")
 
 
 def test_rows_of_two_machines_in_one_table() -> None:
@@ -322,6 +382,59 @@ def test_rows_of_two_machines_in_one_table() -> None:
     mixed = "\n".join(f"node{i % 2}: {line}" for i, line in enumerate(lines))
     expected = "rows of several machines, by what stands before them: 'node0:', 'node1:'; give one"
     assert refusal(mixed) == f"line 2: {expected}"
+
+
+def test_the_same_table_of_two_machines_is_refused() -> None:
+    both = each("node1: ")(FOUR) + each("node2: ")(FOUR)
+    assert "a second table begins" in refusal(both)
+
+
+def test_a_name_that_two_nics_have_is_refused() -> None:
+    text = FOUR + "\n" + FOUR.replace("NIC0: mlx5_0", "NIC0: mlx5_7")
+    assert refusal(text) == "line 36, NIC0: 'mlx5_7' here, but 'mlx5_0' before: one machine only"
+
+
+def test_the_same_table_twice_is_said() -> None:
+    assert "line 19: the table of line 1 once more: passed over" in told(read(FOUR + FOUR, NODE))
+
+
+class TestAffinityBeforeTheMatrix:
+    ROWS = "0-7 0 GPU0 X SYS|8-15 1 GPU1 SYS X"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "CPU Affinity NUMA Affinity GPU0 GPU1|" + ROWS,
+            "CPU Affinity\tNUMA Affinity\t\tGPU0\tGPU1|" + ROWS.replace(" ", "\t"),
+        ],
+    )
+    def test_is_read(self, text: str) -> None:
+        found = read(text.replace("|", "\n"), NODE)
+        assert numa(found.topology) == "01"
+        assert word(link(found.topology, 0, 1)) == "SYS"
+
+    def test_another_column_is_refused(self) -> None:
+        """Else its values would pass for a log's prefix, and the header for prose."""
+        text = "Bus CPU Affinity GPU0 GPU1|07 0-7 GPU0 X SYS|0f 0-7 GPU1 SYS X"
+        assert refusal(text.replace("|", "\n"))
+
+
+class TestLinesBrokenBeforeTheAffinity:
+    TEXT = (
+        "\tGPU0\tGPU1\nCPU Affinity\tNUMA Affinity\nGPU0\tX\tPIX\n0-7\t0\nGPU1\tPIX\tX\n8-15\t1\n"
+    )
+
+    def test_are_put_together(self) -> None:
+        found = read(self.TEXT, NODE)
+        assert numa(found.topology) == "01"
+        assert "line 1: the lines are broken before the affinity columns: put together again" in (
+            told(found)
+        )
+
+    def test_a_row_that_is_not_broken_is_none(self) -> None:
+        found = read(self.TEXT.replace("PIX\n0-7\t0", "PIX"), NODE)
+        assert numa(found.topology) == "-1"
+        assert "line 1: GPU0: NUMA affinity (empty) names no one node: unknown" in told(found)
 
 
 def test_p2p_alone_names_what_to_paste() -> None:
@@ -445,6 +558,142 @@ class TestUnknownProduct:
         found = read(text, NODE, product="NVIDIA A30")
         assert "is the product right?" in str(told(found))
         assert "the product is unknown" not in str(told(found))
+
+
+TWO = "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n"
+CARDS = """\
++-----------------------------------------+------------------------+----------------------+
+|   0  NVIDIA L40S                    On  |   00000000:07:00.0 Off |                    0 |
+| N/A   30C    P8             35W /  350W |       1MiB /  46068MiB |      0%      Default |
+|                                         |                        |                  N/A |
++-----------------------------------------+------------------------+----------------------+
+|   1  NVIDIA A30                     On  |   00000000:0F:00.0 Off |                    0 |
+| N/A   30C    P0             30W /  165W |       1MiB /  24576MiB |      0%      Default |
+|                                         |                        |              Enabled |
++-----------------------------------------+------------------------+----------------------+
+"""
+L40S = ["NVIDIA L40S"] * 2
+
+
+class TestProductsInReports:
+    @pytest.mark.parametrize(
+        ("text", "products"),
+        [
+            ("GPU models and configuration: \nGPU 0: NVIDIA L40S\nGPU 1: NVIDIA A30\n",
+             ["NVIDIA L40S", "NVIDIA A30"]),
+            ("GPU 0: Tesla T4\nGPU 1: Tesla T4\n", ["Tesla T4"] * 2),
+            ("GPU 0: A100-SXM4-40GB\nGPU 1: A100-SXM4-40GB\n", ["A100-SXM4-40GB"] * 2),
+            ("GPU 0,1: NVIDIA L40S\nGPU 0,1 Compute Capability: 8.9\n", L40S),
+            ("NVIDIA L40S, 46068, 0\nNVIDIA L40S, 46068, 3\n", L40S),
+            ("0, NVIDIA L40S, 46068 MiB\n1, NVIDIA L40S, 46068 MiB\n", L40S),
+            (CARDS, ["NVIDIA L40S", "NVIDIA A30"]),
+            ("GPU 0: 45 C\nGPU 1: idle\n", ["unknown"] * 2),
+        ],
+        ids=["vLLM", "older", "oldest", "sglang", "CSV", "numbered CSV", "nvidia-smi", "prose"],
+    )  # fmt: skip
+    def test_are_read(self, text: str, products: list[str]) -> None:
+        for paste in (text + TWO, TWO + text, each("worker-0 | ")(text + TWO)):
+            assert [gpu.product for gpu in read(paste, NODE).topology.gpus] == products
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "GPU 0: NVIDIA L40S\nGPU 1: NVIDIA A30\nGPU 0 Compute Capability: 8.9\n",
+            "GPU 0: NVIDIA L40S\nGPU 0 Compute Capability: 8.9\n",
+            "NVIDIA L40S, 46068\nNVIDIA A30, 24576\n",
+        ],
+        ids=["CUDA's order", "CUDA sees fewer", "CSV of two kinds"],
+    )
+    def test_are_not_guessed(self, text: str) -> None:
+        found = read(text + TWO, NODE)
+        assert [gpu.product for gpu in found.topology.gpus] == ["unknown"] * 2
+        assert any("but not which GPU is which (--product says)" in line for line in told(found))
+
+    def test_the_table_of_nvidia_smi_tells_more(self) -> None:
+        first, second = read(CARDS + TWO, NODE).topology.gpus
+        assert [g.memory // 2**20 for g in (first, second)] == [46068, 24576]
+        assert [g.pci_bus_id for g in (first, second)] == ["0000:07:00.0", "0000:0f:00.0"]
+        assert [g.mig_mode for g in (first, second)] == ["disabled", "enabled"]
+
+    def test_a_name_that_is_cut_is_none(self) -> None:
+        cut = CARDS.replace("NVIDIA L40S", "NVIDIA L4...")
+        assert read(cut + TWO, NODE).topology.gpus[0].product == "unknown"
+
+    def test_lists_that_differ_are_refused(self) -> None:
+        text = "GPU 0: NVIDIA A30\n" + CARDS + TWO
+        assert refusal(text).startswith("line 3, GPU 0: product 'NVIDIA L40S', but 'NVIDIA A30' on")
+
+
+class TestXmlAndMatrix:
+    XML = (
+        '<system version="1"><cpu numaid="0"><pci busid="0000:07:00.0" class="0x030200"/>'
+        "</cpu></system>\n"
+    )
+
+    def test_both_are_refused(self) -> None:
+        for text, at, row in ((TWO + self.XML, 4, 2), (self.XML + TWO, 1, 3)):
+            assert refusal(text) == (
+                f"line {at}: XML begins here, and there is a matrix on line {row}: give one of them"
+            )
+
+    def test_what_stands_around_it_is_passed_over(self) -> None:
+        plain = read(self.XML, NODE).topology
+        for text in (
+            self.XML + "root@node:~# exit\n",
+            "<!-- from the cloud -->\n" + self.XML,
+            "<?xml version='1.0'?>\n" + self.XML,
+            "<img src='a.png'>\n" + self.XML + P2P,
+        ):
+            assert read(text, NODE).topology == plain
+
+
+class TestPcieView:
+    LEGEND = "\n  X    = Self\n  PIX  = Connection traversing a bridge\n"
+
+    @pytest.mark.parametrize(
+        ("text", "view"),
+        [
+            (TWO + LEGEND, True),
+            ("$ nvidia-smi topo -mp\n" + TWO, True),
+            ("$ nvidia-smi topo -m\n" + TWO + LEGEND, False),
+            ("$ nvidia-smi topo --matrix\n" + TWO + LEGEND, False),
+            (TWO + LEGEND + "  SOC  = Connection traversing QPI\n", False),
+        ],
+        ids=["legend", "-mp", "-m", "--matrix", "before NVLink"],
+    )
+    def test_is_said_only_where_it_is_one(self, text: str, view: bool) -> None:
+        assert any("a PCIe view" in line for line in told(read(text, NODE))) is view
+
+
+class TestLostLinks:
+    def test_gpus_with_fewer_links_to_one_switch_are_said(self) -> None:
+        rows = [
+            ["X" if a == b else "NV13" if 2 in (a, b) else "NV18" for b in range(4)]
+            for a in range(4)
+        ]
+        text = "\n".join(
+            ["\tGPU0\tGPU1\tGPU2\tGPU3", *(f"GPU{a}\t" + "\t".join(r) for a, r in enumerate(rows))]
+        )
+        found = read(text, NODE, product="NVIDIA H100 80GB HBM3")
+        said = "line 1: GPU2: 13 NVLinks to the switch where others have 18: are links down?"
+        assert said in told(found)
+        assert "are links down?" not in str(told(read(text.replace("NV13", "NV18"), NODE)))
+
+    def test_in_xml_too(self) -> None:
+        pcis = "".join(
+            f'<pci busid="0000:0{i}:00.0" class="0x030200"><gpu dev="{i}">'
+            f'<nvlink target="0000:c0:00.0" count="{n}" tclass="0x068000"/></gpu></pci>'
+            for i, n in enumerate((18, 13, 18))
+        )
+        found = read(f'<system><cpu numaid="0">{pcis}</cpu></system>', NODE)
+        assert "GPU1: 13 NVLinks to the switch where others have 18" in str(told(found))
+
+
+def test_a_compute_instance_is_served_as_its_gpu_instance() -> None:
+    listed = "GPU 0: NVIDIA H200 (UUID: GPU-0)\n  MIG 1c.3g.71gb  Device  0: (UUID: MIG-0)\n"
+    found = read(listed + "\tGPU0\nGPU0\t X \n", NODE).topology
+    assert [part.profile for part in found.gpus[0].mig_instances] == ["1c.3g.71gb"]
+    assert [served.name for served in found.resources] == ["nvidia.com/mig-3g.71gb"]
 
 
 TOOLS = {

@@ -14,10 +14,13 @@ from pathlib import Path
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from topology import regularfile
 from topology.agent.decides.allocation import KubeletFacts, kubelet_facts
 from topology.yamltext import documents
 
 TIMEOUT = 5.0
+MAX_FILE = 1024 * 1024
+"""Bytes of a configuration file."""
 
 
 class ConfigurationUnseenError(Exception):
@@ -30,7 +33,7 @@ def from_file(path: Path) -> KubeletFacts:
     Raises :class:`ConfigurationUnseenError`.
     """
     try:
-        content = next(iter(documents(path.read_text())), None)
+        content = next(iter(documents(regularfile.content(path, MAX_FILE).decode())), None)
     except (OSError, ValueError) as error:
         cause = " ".join(str(error).split())
         raise ConfigurationUnseenError(f"{path}: {cause}"[:300]) from error

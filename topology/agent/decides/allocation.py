@@ -157,28 +157,49 @@ def resources_of(
     allocatable: Mapping[str, Collection[DeviceId]],
     labels: Mapping[str, str],
     refuses_several: bool | None = None,
+    counted: Mapping[str, int] | None = None,
 ) -> tuple[GpuResource, ...]:
     """The resources that serve GPUs, by what the kubelet hands out: replicas and MIG show in ids.
 
-    ``refuses_several`` says whether the plugin refuses a container more than one shared device.
+    ``refuses_several`` says whether the plugin refuses a container more than one shared device,
+    ``counted`` how many devices the plugin serves of each resource, sick ones included.
     A node whose plugin serves nothing right now has the usual resource, with nothing to hand out.
     """
     found = []
     for name, ids in sorted(allocatable.items()):
         if not ids:
             continue
-        shared = Counter(base_uuid(i) for i in ids if "::" in i)
+        replicas = _replicas(ids, (counted or {}).get(name, 0))
+        several = refuses_several if replicas is not None else None
         if any(i.startswith(MIG_IDS) for i in ids):
-            replicas, told = (max(shared.values()), refuses_several) if shared else (1, None)
-            found.append(GpuResource(name, MIG, replicas, told))
-            continue
-        if shared:
+            found.append(GpuResource(name, MIG, replicas or 1, several))
+        elif replicas is not None:
             strategy = "mps" if labels.get(SHARING_LABEL) == "mps" else "time-slicing"
-            replicas = max(shared.values())
-            found.append(GpuResource(name, strategy, replicas, refuses_several))
+            found.append(GpuResource(name, strategy, replicas, several))
         else:
             found.append(GpuResource(name))
     return tuple(found) or (DEFAULT_RESOURCE,)
+
+
+def _replicas(ids: Collection[DeviceId], counted: int) -> int | None:
+    """How many devices the plugin serves for each GPU, or MIG instance; None if it shares none.
+
+    The plugin calls one share of a GPU unhealthy for a fault of the whole GPU, and the kubelet does
+    not hand that share out: so the shares of any one GPU that are handed out may be too few. But
+    shares are numbered from 0, all GPUs have as many, and each has one at least that is in order.
+    """
+    shared = Counter(base_uuid(i) for i in ids if "::" in i)
+    if not shared:
+        return None
+    numbers = (i.rpartition("::")[2] for i in ids)
+    highest = max((int(n) for n in numbers if n.isdecimal() and len(n) < 10), default=0)
+    return max(*shared.values(), highest + 1, -(-counted // len(shared)))
+
+
+def lacks_shares(ids: Collection[DeviceId], served: GpuResource) -> bool:
+    """Whether the kubelet does not hand out all shares of some GPU, or MIG instance."""
+    found = Counter(base_uuid(i) for i in ids if "::" in i)
+    return any(shares < served.replicas for shares in found.values())
 
 
 def allocator_of(

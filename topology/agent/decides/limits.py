@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from topology.agent.decides.holdings import GPU_DRIVER
 from topology.agent.decides.observed import Unseen
@@ -87,7 +86,6 @@ class PublishedHoldings:
     room: int = 0
 
 
-@lru_cache(maxsize=65536)
 def publishable(device_id: str) -> bool:
     """Whether a record may hold a device id."""
     return len(device_id) <= LONGEST_NAME and _DEVICE_ID.fullmatch(device_id) is not None

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from topology.agent.decides import exclusive, limits
-from topology.agent.decides.allocation import allocator_of, resources_of
+from topology.agent.decides.allocation import allocator_of, lacks_shares, resources_of
 from topology.agent.decides.exclusive import Allocatable
 from topology.agent.decides.hardwarebook import Hardware
 from topology.agent.decides.holders import Holders
@@ -56,6 +56,9 @@ class Picture:
     """Device ids that the report does not show."""
     unfit: Problem | None = None
     """Why part of what is known cannot be published."""
+    rests_on_count: bool = False
+    """Whether it matters how many devices the Node says there are: a GPU does not answer, or the
+    kubelet does not hand out all shares of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +139,14 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
     hints, strange = limits.hinted(facts.topology_nodes)
     facts = replace(facts, topology_nodes=hints)
     hardware, holders = facts.hardware, facts.holders
-    allocatable = facts.allocatable or {}
+    allocatable, counted = facts.allocatable or {}, facts.surroundings.counted
     resources, too_many, unfit = limits.resources(
-        resources_of(allocatable, facts.surroundings.labels, facts.refuses_several)
+        resources_of(
+            allocatable,
+            facts.surroundings.labels,
+            facts.refuses_several,
+            counted.devices if counted is not None else None,
+        )
     )
     allocator, untold = _allocator(facts, resources)
     topology = None
@@ -183,6 +191,8 @@ def compose(facts: Facts, conditions: ConditionBook, now: str) -> Picture:
         len(unknown),
         shown.left_out,
         unfit,
+        any(not gpu.counted for gpu in facts.missing)
+        or any(lacks_shares(allocatable.get(served.name, ()), served) for served in resources),
     )
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from topology.core.allocators import ANY, Allocator, allocator
-from topology.core.allocators.best_effort import BEST_EFFORT, MAX_GPUS, refuses_nobody
+from topology.core.allocators import ANY, DISTRIBUTED, PACKED, Allocator, allocator
+from topology.core.allocators.best_effort import (
+    BEST_EFFORT,
+    MAX_GPUS,
+    Unforeseen,
+    refuses_nobody,
+)
 from topology.core.allocators.outage import Outage, outage
 from topology.core.devices import GpuResource, Mask, positions
 from topology.core.graph import AllocatorFacts, NodeTopology, names_strange_nodes, plugin_version
@@ -86,7 +91,7 @@ class Kubelet:
     def may_refuse(self) -> bool:
         """Whether a container may be refused, by whomever, though there are devices enough."""
         strict = self.aligns and self.facts.topology_manager_policy != "best-effort"
-        fails = self.allocator is BEST_EFFORT or self.outage is not None
+        fails = self.allocator not in (ANY, DISTRIBUTED, PACKED)
         return strict or fails or self.refuses_several is not False
 
     @property
@@ -98,13 +103,20 @@ class Kubelet:
     def allocator(self) -> Allocator:
         """The model of its device plugin.
 
-        Where devices may be aligned in any way, so may come any.
+        Where devices may be aligned in any way, or it is not known how NVIDIA's plugin ranks them,
+        any may come, and every refusal of that plugin may, too.
         """
-        if self.facts.topology_manager_policy != "none" and not self.facts.sees_topology:
-            return ANY if self.outage is None else replace(self.outage, certain=False)
+        facts = self.facts
+        policy = allocator(facts.policy)
+        aligned_anyhow = facts.topology_manager_policy != "none" and not facts.sees_topology
         if self.outage is not None:
-            return self.outage
-        return allocator(self.facts.policy)
+            return replace(self.outage, certain=False) if aligned_anyhow else self.outage
+        whole = self.replicas == 1 and not self.shape.of_mig
+        if whole and policy is ANY and facts.plugin_version is not None:  # only NVIDIA's is known
+            return Unforeseen(ranked=False)
+        if aligned_anyhow:
+            return Unforeseen(ranked=True) if whole and policy is BEST_EFFORT else ANY
+        return policy
 
 
 @remembered

@@ -17,6 +17,7 @@ from topology.core.admission.others import SILENT, Others
 from topology.core.admission.topologymanager import TOO_MANY_NODES, too_many_nodes
 from topology.core.admission.walk import TOO_FEW, Asked, Stage, Walk, asked_by
 from topology.core.allocators import Call
+from topology.core.allocators.best_effort import Unforeseen
 from topology.core.allocators.outcomes import every_set
 from topology.core.budget import ASKED_STEPS, MAX_SETS_OF_MIG, SPENT, most_sets
 from topology.core.graph import plugin_version
@@ -101,7 +102,12 @@ def _admissions(
 ) -> Admissions:
     """The same, whatever the plugin says to a container's count and the managers to the pod."""
     if kubelet.monotone:
-        return _any_devices(kubelet, free + sum(releasing), counts)
+        widest = free + sum(releasing)
+        anything, plugin = _any_devices(kubelet, widest, counts), kubelet.allocator
+        if not isinstance(plugin, Unforeseen):
+            return anything
+        refusals = {h for _, n in counts for h in plugin.refusals(kubelet.shape, widest, n)}
+        return replace(anything, hazards=tuple(sorted({*anything.hazards, *refusals})))
     if kubelet.aligns and too_many_nodes(kubelet.shape):
         return Admissions(None, exact=False, hazards=(TOO_MANY_NODES,))
     if len(counts) == 1 and counts[0][0] is not Role.INIT and not kubelet.aligns:
@@ -154,11 +160,14 @@ def _walked(
     """Container by container, once for each hint that the whole pod may have."""
     stages: set[Stage] = set()
     containers = _without_repeats(containers)
-    for hint in walk.pod_hints(free, tuple((c.role, c.devices) for c in containers)):
+    counts = tuple((c.role, c.devices) for c in containers)
+    for hint in walk.pod_hints(free, counts):
         found = walk.through({Stage(free)}, containers, hint)
         if found is None:
             if kubelet.may_refuse and (len(containers) > 1 or kubelet.aligns):
                 walk.note(SPENT)  # what was not followed may be refused
+            if device_count(counts) > total(free, kubelet.width):
+                walk.note(TOO_FEW)
             return Admissions(None, exact=False, hazards=walk.hazards, steps=walk.steps)
         stages |= found
     ways = {

@@ -5,7 +5,9 @@ set that the plugin may choose, or a superset of them that says so: a superset i
 a bug. The kubelet's own stages stand before it (:mod:`topology.core.admission`).
 
 ========================  =====================================================================
-``any``                   assumes nothing; also the answer to a policy that we do not model
+``any``                   assumes nothing; also the answer to a policy that we do not model. Where
+                          the plugin is known to be NVIDIA's its refusals stay possible
+                          (:class:`.best_effort.Unforeseen`)
 ``best-effort``           NVIDIA's plugin over whole GPUs (:mod:`.best_effort`)
 ``distributed, packed``   NVIDIA's plugin over replicas (:mod:`.greedy`)
 ========================  =====================================================================
@@ -20,7 +22,16 @@ from topology.core.allocators.greedy import DISTRIBUTED, PACKED
 from topology.core.allocators.outcomes import Allocator, Call, Outcomes
 from topology.core.allocators.unmodelled import ANY
 
-__all__ = ["ALLOCATORS", "ANY", "Allocator", "Call", "Outcomes", "allocator"]
+__all__ = [
+    "ALLOCATORS",
+    "ANY",
+    "DISTRIBUTED",
+    "PACKED",
+    "Allocator",
+    "Call",
+    "Outcomes",
+    "allocator",
+]
 
 ALLOCATORS: dict[str, Allocator] = {a.name: a for a in (ANY, BEST_EFFORT, DISTRIBUTED, PACKED)}
 

@@ -92,18 +92,40 @@ BEST_EFFORT = BestEffort()
 
 def _hazards_of_large(call: Call) -> tuple[str, ...]:
     """The refusals that may come on a node for which there are no tables."""
-    shape, available, size = call.shape, call.available, call.size
-    if size == 1:
+    counts = frozenset((call.available.bit_count(),))
+    return _bounded(call.shape, call.available, call.size, counts, required=call.required != 0)
+
+
+@remembered
+def _bounded(
+    shape: Shape,
+    available: Mask,
+    size: int,
+    counts: frozenset[int],
+    *,
+    required: bool = False,
+    ranked: bool = True,
+) -> tuple[str, ...]:
+    """The refusals that may come when the plugin chooses among so many (``counts``) of these GPUs,
+    by bounds of what their pairs score.
+
+    A set with blanks never wins where its pairs can score less than those of any full set. What is
+    left when so many are split into sets of the size stands beside the blanks. Of GPUs that the
+    plugin has to choose (``required``) the full set may be lost. Where it is not known what the
+    pairs score (``ranked`` is false) two GPUs beside the blanks may score more than any others.
+    """
+    found = {(n % size, -(-n // size)) for n in counts if n >= size}
+    if size == 1 or not found:
         return ()
     if _has_unequal_links(shape, available):
         return (UNEQUAL,)
-    count = available.bit_count()
-    blank = count % size
+    uneven = _has_pair(_uneven_rows(shape), available)
     least, most = score_bounds(shape)
-    unsure = call.required and _overwritten(-(-count // size))
-    unsure = unsure or _has_pair(_uneven_rows(shape), available)
-    if blank and (unsure or comb(blank, 2) * most >= comb(size, 2) * least):
-        return (PADDED,)
+    for beside, splits in found:
+        outscored = comb(beside, 2) * most < comb(size, 2) * least if ranked else beside == 1
+        unsure = uneven or (required and _overwritten(splits))
+        if beside and (unsure or not outscored):
+            return (PADDED,)
     return ()
 
 
@@ -112,22 +134,34 @@ def refuses_nobody(shape: Shape, size: int, pools: frozenset[int] | None = None)
     """Whether a container that asks for ``size`` GPUs, and must get none in particular, gets so
     many whichever are available, as long as they are enough.
 
-    ``pools`` are how many may be available; None stands for any number. A set with blanks never
-    wins where its pairs can score less than those of any full set. What is left when so many are
-    split into sets of the size stands beside the blanks.
+    ``pools`` are how many may be available; None stands for any number.
     """
-    if size == 1:
-        return True
     if size > shape.size:
         return False
-    every = shape.all_gpus
-    if _has_unequal_links(shape, every) or _has_pair(_uneven_rows(shape), every):
-        return False
-    least, most = score_bounds(shape)
-    beside = size - 1
-    if pools is not None:
-        beside = max((count % size for count in pools if count >= size), default=0)
-    return comb(beside, 2) * most < comb(size, 2) * least
+    counts = frozenset(range(shape.size + 1)) if pools is None else pools
+    return not _bounded(shape, shape.all_gpus, size, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Unforeseen:
+    """NVIDIA's plugin over whole GPUs where nobody knows which of them it is asked about, or how it
+    ranks them (``ranked`` is false): any may come, and it may fail as it may over any part of them.
+    """
+
+    ranked: bool
+
+    name = "any"
+    monotone = True
+
+    def outcomes(self, call: Call) -> Outcomes:
+        """Every choice, with every refusal that may come."""
+        hazards = self.refusals(call.shape, call.available, call.size)
+        return every_choice(call, exact=True, hazards=hazards)
+
+    def refusals(self, shape: Shape, available: Mask, size: int) -> tuple[str, ...]:
+        """The refusals that may come of asking for so many of any part of these GPUs."""
+        counts = frozenset(range(available.bit_count() + 1))
+        return _bounded(shape, available, size, counts, required=True, ranked=self.ranked)
 
 
 @remembered

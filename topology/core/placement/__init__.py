@@ -8,7 +8,7 @@ report has shown yet.
 """
 
 from topology.core.placement.constraints import always_met, satisfies
-from topology.core.placement.memory import GpuMemory, short_of_memory, used_memory
+from topology.core.placement.memory import GpuMemory, has_room, short_of_memory, used_memory
 from topology.core.placement.outstanding import endangers, keeps, predicted
 from topology.core.placement.reasons import Reason
 from topology.core.placement.rejections import (
@@ -53,6 +53,7 @@ __all__ = [
     "busy",
     "device_unit",
     "endangers",
+    "has_room",
     "keeps",
     "predicted",
     "satisfies",

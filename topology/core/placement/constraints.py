@@ -8,12 +8,12 @@ costs a few operations on integers; many sets are tried at once as arrays.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topology.core.devices import Mask, positions
+from topology.core.links import is_product
 from topology.core.patterns import (
     Flags,
     Masks,
@@ -179,7 +179,7 @@ def _compiled(
     # Of a GPU in MIG mode nobody knows what part the pod would get.
     allowed = shape.all_gpus & ~sick & ~shape.in_mig_mode
     for p in positions(allowed):
-        if not _gpu_meets(shape, p, constraints):
+        if not _gpu_meets(shape, p, constraints, replicas):
             allowed &= ~(1 << p)
     numa = None
     if constraints.same_numa:
@@ -231,10 +231,10 @@ def always_met(shape: Shape, constraints: Constraints, replicas: int = 1) -> boo
     )
 
 
-def _gpu_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
+def _gpu_meets(shape: Shape, p: int, constraints: Constraints, replicas: int) -> bool:
     return (
         model_meets(shape, p, constraints)
-        and shape.memory[p] >= constraints.least_memory
+        and shape.memory[p] >= constraints.least_memory(replicas)
         and (constraints.nic is None or shape.nic[p] >= constraints.nic)
     )
 
@@ -245,8 +245,8 @@ def model_meets(shape: Shape, p: int, constraints: Constraints) -> bool:
 
 
 @remembered
-def _products_meant(shape: Shape, globs: tuple[str, ...]) -> frozenset[str]:
-    """The products of a node that some glob means; each product is tried once."""
+def _products_meant(shape: Shape, models: tuple[str, ...]) -> frozenset[str]:
+    """The products of a node that are meant; each product is tried once."""
     return frozenset(
-        name for name in set(shape.products) if any(fnmatchcase(name, glob) for glob in globs)
+        name for name in set(shape.products) if any(is_product(name, wanted) for wanted in models)
     )

@@ -28,14 +28,15 @@ def indifferent_to(
 def pool_sizes(kubelet: Kubelet, now: Availability) -> frozenset[int]:
     """How many devices may be free when one more pod comes: every number, or more than that.
 
-    Each pod that holds devices may have ended by then, and each that is to come may have come.
-    Where pods hide devices, or one is in the middle of its admission, it is any number.
+    Each pod that holds devices may have ended by then, whoever departs has, and each that is to
+    come may have come. Where pods hide devices, or one is in the middle of its admission, it is any
+    number.
     """
     most = kubelet.devices_on(kubelet.shape.all_gpus)
     unsure = now.gone or now.hidden or now.withheld
     if unsure or any(pod.started or pod.shown or pod.opaque for pod in now.unreported):
         return frozenset(range(most + 1))
-    reached = 1 << total(now.free, now.width)  # a bit for each number
+    reached = 1 << total(now.once_departed.free, now.width)  # a bit for each number
     for holder in (*now.running, *now.releasing):
         reached |= reached << total(holder.shown, now.width)
     for pod in now.unreported:

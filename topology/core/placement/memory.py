@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from topology.core.admission import Kubelet
 from topology.core.allocators.greedy import DISTRIBUTED
-from topology.core.availability import Availability, Holder, Unreported
+from topology.core.availability import ALL_MEMORY, Availability, Holder, Unreported, coming
 from topology.core.devices import Bytes, Mask
 from topology.core.placement.reasons import Reason
 from topology.core.placement.rejections import IN_PROGRESS, Rejection
@@ -38,6 +38,11 @@ from topology.core.pools import Pool, count, gpus
 from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest, memory_text
 
+NOT_ALONE = Rejection(
+    "the pod may get a share of a GPU that was promised to another one alone (sharing: exclusive)",
+    True,
+    Reason.MEMORY_IN_USE,
+)
 Amount = int
 """Bytes times replicas."""
 
@@ -71,20 +76,42 @@ def short_of_memory(kubelet: Kubelet, now: Availability, request: GpuRequest) ->
     declared = request.constraints.gpu_memory
     if kubelet.replicas == 1 or not (declared or now.declares):
         return None  # all parts together are no more than the whole
-    newcomer = Unreported(request.counts, memory=declared or 0)
+    newcomer, now = coming(request, kubelet.replicas), _once_departed(now)
     if not _blamed(kubelet, now, newcomer):
         return None
     started = tuple(pod for pod in now.unreported if pod.started)
     reported = replace(now, unreported=started)
     if len(started) < len(now.unreported) and not _blamed(kubelet, reported, newcomer):
         return IN_PROGRESS
+    if not _blamed(kubelet, _without_those_alone(now), newcomer):
+        return NOT_ALONE
     some = memory_text(declared) if declared else "the pod's shares"
     words = f"too little GPU memory is left for {some} on a GPU that may come"
     return Rejection(words, True, Reason.MEMORY_IN_USE)
 
 
+def _without_those_alone(now: Availability) -> Availability:
+    """The same without pods that were promised their GPUs for themselves."""
+    running, releasing = (
+        tuple(holder for holder in holders if holder.memory != ALL_MEMORY)
+        for holders in (now.running, now.releasing)
+    )
+    return replace(now, running=running, releasing=releasing)
+
+
+def _once_departed(now: Availability) -> Availability:
+    """The same once whoever departs is gone. Who comes before that may be anywhere: the GPUs that
+    had most shares left were others."""
+    if now.once_departed is now and not any(pod.departed for pod in now.unreported):
+        return now
+    unreported = tuple(replace(pod, opaque=True) for pod in now.once_departed.unreported)
+    return replace(now.once_departed, unreported=unreported)
+
+
 def has_room(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
-    """Whether some GPU with a free share has memory for the pod, as the last report shows it."""
+    """Whether some GPU with a free share has memory for the pod, as the last report shows it, and
+    once whoever departs is gone."""
+    now = now.once_departed
     declared = request.constraints.gpu_memory
     replicas, memory = kubelet.replicas, kubelet.shape.memory
     return any(
@@ -219,15 +246,21 @@ def _tenants(kubelet: Kubelet, now: Availability) -> list[list[_Tenant]]:
     kept = [0] * len(memory)
     for holder in holders:
         for p, devices in _fields(holder.shown, width):
-            amount = holder.memory * replicas if holder.memory else devices * memory[p]
+            used = _used(holder, memory[p])
+            amount = used * replicas if used else devices * memory[p]
             found[p].append(_Tenant(devices, amount))
         for p, devices in _fields(holder.kept, width):
             kept[p] += devices
             if not count(holder.shown, p, width):
-                found[p].append(_Tenant(0, holder.memory * replicas))
+                found[p].append(_Tenant(0, _used(holder, memory[p]) * replicas))
     for p, devices in _fields(now.withheld, width):
         found[p] += [_Tenant(1, memory[p])] * (devices - kept[p])
     return found
+
+
+def _used(holder: Holder, memory: Bytes) -> Bytes:
+    """What a pod says that it uses on each of its GPUs, on one that has so much."""
+    return memory if holder.memory == ALL_MEMORY else Bytes(holder.memory)
 
 
 def _fields(pool: Pool, width: int) -> Iterator[tuple[int, int]]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topology.core.admission import Kubelet, opaque, widened
-from topology.core.availability import Availability, Unreported, unreported_order
+from topology.core.availability import Availability, Unreported, coming, unreported_order
 from topology.core.budget import CHECK_STEPS
 from topology.core.placement.constraints import compiled
 from topology.core.placement.indifference import indifferent_to
-from topology.core.placement.outlook import judged, outlook
+from topology.core.placement.outlook import Judgement, judged, outlook
 from topology.core.pools import Pool
 from topology.core.remembering import remembered
 from topology.core.requests import NO_CONSTRAINTS, GpuRequest
@@ -33,9 +33,8 @@ def endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
 
 @remembered
 def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool:
-    newcomer = Unreported(
-        request.counts, only_gpu_plugin=request.only_gpu_plugin, exclusive=request.exclusive
-    )
+    newcomer = coming(request, kubelet.replicas)
+    now = _with_departed_alive(now)
     steps = 0
     for i, pod in enumerate(now.unreported):
         if pod.promised == NO_CONSTRAINTS or pod.started:
@@ -43,35 +42,36 @@ def _endangers(kubelet: Kubelet, now: Availability, request: GpuRequest) -> bool
         if i and pod == now.unreported[i - 1]:
             continue  # what holds for the one holds for the other
         others = unreported_order((*now.unreported[:i], *now.unreported[i + 1 :], newcomer))
-        kept, cost = _keeps(kubelet, replace(now, unreported=others), pod)
+        kept, cost = _judged(kubelet, replace(now, unreported=others), pod)
         steps += cost + len(others)
-        if not kept or steps > CHECK_STEPS:
+        if not kept.every or steps > CHECK_STEPS:
             return True
     return False
 
 
-def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> bool:
-    """Whether a promise holds in every free state; ``now`` is without the pod itself.
+def keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> Judgement:
+    """How far a pod gets what it was promised, over every free state; ``now`` is without it.
 
-    What is too much to work out does not hold.
+    It comes once whoever has departed, or is departing, is gone. What is too much to work out does
+    not hold.
     """
-    return _keeps(kubelet, now, pod)[0]
+    return _judged(kubelet, now, pod)[0]
 
 
-def _keeps(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[bool, int]:
+def _judged(kubelet: Kubelet, now: Availability, pod: Unreported) -> tuple[Judgement, int]:
     """:func:`keeps`, and the steps that it took."""
     endings = pod.survives_endings
     wide = None
     if not pod.exclusive:
         wide = widened(kubelet) or indifferent_to(kubelet, now, pod.counts, pod.promised)
     if wide is not None:
-        kept, steps = _keeps(wide, now, pod)
-        if kept:
-            return True, steps
-    key = _with_departed_alive(now).outcome_key(endings=endings, exclusive=pod.exclusive)
+        kept, steps = _judged(wide, now, pod)
+        if kept.every:
+            return kept, steps
+    key = now.outcome_key(endings=endings, exclusive=pod.exclusive)
     found = outlook(kubelet, key, pod.counts, pod.only_gpu_plugin, pod.exclusive, endings=endings)
     constraints = compiled(kubelet.shape, pod.promised, now.sick, kubelet.replicas)
-    return judged(kubelet, found, constraints).every, found.steps
+    return judged(kubelet, found, constraints), found.steps
 
 
 def predicted(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import comb
 
 from topology.core.admission import Kubelet
@@ -16,13 +15,14 @@ from topology.core.placement.instances import passing_share
 from topology.core.placement.reasons import Reason
 from topology.core.pools import pack
 from topology.core.remembering import remembered
-from topology.core.requests import Constraints, GpuRequest, memory_text
+from topology.core.requests import Constraints, GpuRequest, first_few, memory_text
 from topology.core.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a node is refused. The text depends on the request alone and never varies with time.
+    """Why a node is refused. The text depends on the request and on what the node is, and never
+    varies with time.
 
     ``resolvable`` says whether evicting pods could help. ``kind`` is the reason without its
     details; two rejections with the same words have the same.
@@ -52,13 +52,13 @@ DRA_ONLY = Rejection("GPUs are advertised through DRA only", False, Reason.DRA_O
 UNUSABLE = Rejection("topology record unusable", False, Reason.UNUSABLE)
 
 
-@lru_cache(maxsize=16)
+@remembered
 def busy(unit: str) -> Rejection:
     """:data:`BUSY`, in the word for what the pod would get here."""
     return BUSY if unit == "GPU" else Rejection(f"not enough free {unit}s", True, Reason.BUSY)
 
 
-@lru_cache(maxsize=16)
+@remembered
 def too_few(unit: str) -> Rejection:
     """:data:`TOO_FEW`, in the word for what the pod would get here."""
     if unit == "GPU":
@@ -88,7 +88,7 @@ def hardware_rejection(kubelet: Kubelet, request: GpuRequest) -> Rejection | Non
         count //= kubelet.replicas
     elif kubelet.replicas > 1 and not wanted.over_pairs:
         count = 1
-    return _ruled_out(kubelet.shape, wanted, count)
+    return _ruled_out(kubelet.shape, wanted, count, kubelet.replicas)
 
 
 def set_of(count: int, which: str = "", unit: str = "GPU") -> str:
@@ -125,11 +125,10 @@ def _instances_ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> R
         return kubelet.devices_on(sum(1 << p for p in there))
 
     if devices(lambda p: model_meets(shape, p, wanted)) < count:
-        return Rejection(f"GPU model is not {wanted.models_text}", False, Reason.MODEL)
-    least, near = wanted.least_memory, wanted.nic
+        return _other_model(shape, range(shape.size), wanted)
+    least, near = wanted.least_memory(kubelet.replicas), wanted.nic
     if devices(lambda p: shape.memory[p] >= least) < count:
-        words = f"{unit} memory is under {memory_text(least)}"
-        return Rejection(words, False, Reason.MEMORY)
+        return _too_little(shape, range(shape.size), wanted, kubelet.replicas)
     if near is not None and devices(lambda p: shape.nic[p] >= near) < count:
         words = f"too few {unit}s have an RDMA NIC as near as {near.name.lower()}"
         return Rejection(words, False, Reason.NIC)
@@ -141,18 +140,39 @@ def _instances_ruled_out(kubelet: Kubelet, wanted: Constraints, count: int) -> R
     return Rejection(words, False, _of_sets(wanted))
 
 
+def _other_model(shape: Shape, there: Collection[int], wanted: Constraints) -> Rejection:
+    """That too few of the GPUs there are of a wanted model; where none is, what they are."""
+    words = f"too few GPUs are {wanted.models_text}"
+    if not any(model_meets(shape, p, wanted) for p in there):
+        others = first_few(sorted({shape.products[p] for p in there}))
+        words = f"GPU model is {others}, not {wanted.models_text}"
+    return Rejection(words, False, Reason.MODEL)
+
+
+def _too_little(
+    shape: Shape, there: Collection[int], wanted: Constraints, replicas: int
+) -> Rejection:
+    """That a GPU has too little memory, or enough only for who has it alone."""
+    least, unit = wanted.least_memory(1), unit_of(shape)
+    few = memory_text(least)
+    words = f"{unit} memory is under {few}"
+    if replicas > 1 and any(shape.memory[p] >= least for p in there):
+        words = f"a share's part of the {unit} memory, one of {replicas}, is under {few}"
+    return Rejection(words, False, Reason.MEMORY)
+
+
 @remembered
-def _ruled_out(shape: Shape, wanted: Constraints, count: int) -> Rejection | None:
+def _ruled_out(shape: Shape, wanted: Constraints, count: int, replicas: int) -> Rejection | None:
     everything = positions(shape.all_gpus & ~shape.in_mig_mode)
     if len(everything) < count:
         if not shape.in_mig_mode:  # of shared GPUs there are fewer than of their shares
             return TOO_FEW
         return TOO_FEW_WHOLE if everything else SPLIT
     if sum(model_meets(shape, p, wanted) for p in everything) < count:
-        return Rejection(f"GPU model is not {wanted.models_text}", False, Reason.MODEL)
-    least = wanted.least_memory
+        return _other_model(shape, everything, wanted)
+    least = wanted.least_memory(replicas)
     if sum(shape.memory[p] >= least for p in everything) < count:
-        return Rejection(f"GPU memory is under {memory_text(least)}", False, Reason.MEMORY)
+        return _too_little(shape, everything, wanted, replicas)
     if wanted.nic is not None and sum(k >= wanted.nic for k in shape.nic) < count:
         words = f"too few GPUs have an RDMA NIC as near as {wanted.nic.name.lower()}"
         return Rejection(words, False, Reason.NIC)

@@ -11,6 +11,7 @@ from topology.agent.decides.allocation import (
     Plugin,
     allocator_of,
     kubelet_facts,
+    lacks_shares,
     plugin_of,
     resources_of,
 )
@@ -65,6 +66,23 @@ def test_resources_show_in_device_ids(
     expected: tuple[GpuResource, ...],
 ) -> None:
     assert resources_of(allocatable, labels) == expected
+
+
+@pytest.mark.parametrize("sick", [0, 3])
+@pytest.mark.parametrize("strategy", ["time-slicing", "mig"])
+def test_a_share_that_is_not_handed_out_is_a_share(sick: int, strategy: str) -> None:
+    """NVIDIA's plugin calls one share of a GPU unhealthy for an Xid: of four, three are left."""
+    device = "MIG-1" if strategy == "mig" else "GPU-1"
+    left = ids(*(f"{device}::{i}" for i in range(4) if i != sick))
+    (served,) = resources_of({"nvidia.com/gpu": left}, {}, counted={"nvidia.com/gpu": 4})
+    assert served == GpuResource(strategy=strategy, replicas=4)
+    assert lacks_shares(left, served)
+    assert not lacks_shares(left | ids(f"{device}::{sick}"), served)
+
+
+def test_the_number_of_a_share_tells_that_there_are_more() -> None:
+    left = ids("GPU-1::1", "GPU-1::3")
+    assert resources_of({"nvidia.com/gpu": left}, {})[0].replicas == 4
 
 
 @pytest.mark.parametrize(

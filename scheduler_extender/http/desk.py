@@ -1,0 +1,91 @@
+"""Work for people, apart from the verbs: a few threads, and a bounded queue.
+
+Threads that compute take the interpreter from each other and from the event loop: forty threads for
+forty readers would keep kube-scheduler waiting. So a desk has few threads, and refuses a question
+where too many wait. People who wait for the same answer share it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+
+AGAIN = "1"
+"""Seconds after which a refused client may ask again, for ``Retry-After``."""
+PIECES = 8
+"""Pieces of a stream that are made in one turn."""
+
+_Result = TypeVar("_Result")
+
+
+class FullError(Exception):
+    """Too many wait already."""
+
+    def __init__(self) -> None:
+        super().__init__("too many people ask at one time, try again")
+
+
+class Desk:
+    """``threads`` that work, and at most ``waiting`` different questions that wait for one; as many
+    streams at one time, too. Event loop only."""
+
+    def __init__(self, threads: int, waiting: int) -> None:
+        self._threads = anyio.CapacityLimiter(threads)
+        self._most = waiting
+        self._places = threads + waiting
+        self._streams = 0
+        self._turns: dict[Hashable, asyncio.Future[Any]] = {}
+
+    async def run(self, work: Callable[[], _Result]) -> _Result:
+        """Have it done in a thread. Raises :class:`FullError`."""
+        self._take_place()
+        return await self._turn(None, work)
+
+    async def shared(self, key: Hashable, work: Callable[[], _Result]) -> _Result:
+        """The same. Callers with an equal key that come before the work has begun share the answer,
+        so no answer is older than its question. Raises :class:`FullError`."""
+        turn = self._turns.get(key)
+        if turn is None:
+            self._take_place()
+            turn = self._turns[key] = asyncio.ensure_future(self._turn(key, work))
+        return await asyncio.shield(turn)
+
+    def _take_place(self) -> None:
+        if not self._places:
+            raise FullError
+        self._places -= 1
+
+    async def _turn(self, key: Hashable, work: Callable[[], _Result]) -> _Result:
+        try:
+            async with self._threads:
+                self._turns.pop(key, None)
+                return await anyio.to_thread.run_sync(work)
+        finally:
+            self._places += 1
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """A stream's place, for as long as it is sent. Raises :class:`FullError`."""
+        if self._streams >= self._most:
+            raise FullError
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    async def pieces(self, found: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """What an iterator gives, a few pieces in each turn: a client that reads slowly keeps
+        nobody else waiting."""
+        while True:
+            async with self._threads:
+                made = await anyio.to_thread.run_sync(lambda: list(islice(found, PIECES)))
+            if not made:
+                return
+            yield b"".join(made)

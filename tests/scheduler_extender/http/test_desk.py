@@ -1,0 +1,179 @@
+"""How much of people's work runs at one time, however many ask."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+
+import pytest
+
+from scheduler_extender.http.desk import PIECES, Desk, FullError
+from scheduler_extender.limits import PEOPLE_WAITING
+from tests.nodes import pod, switched
+from tests.scheduler_extender.serving import Running, running
+from tests.waiting import PATIENCE, eventually
+
+
+class Work:
+    """Counts what runs at one time, and lets nothing go on before it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.begun = self.at_once = self.most = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, *_: object, **__: object) -> None:
+        with self._lock:
+            self.begun += 1
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        self.go_on.wait(PATIENCE)
+        with self._lock:
+            self.at_once -= 1
+
+    def before(self, then: Callable[..., object]) -> Callable[..., object]:
+        def both(*given: object, **named: object) -> object:
+            self()
+            return then(*given, **named)
+
+        return both
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    found = Work()
+    yield found
+    found.go_on.set()
+
+
+@contextmanager
+def held(work: Work, monkeypatch: pytest.MonkeyPatch, *names: str) -> Iterator[Running]:
+    """A service whose cluster answers such questions of people only when told to."""
+    with running(switched(8, "a"), switched(8, "b")) as service:
+        for name in names:
+            monkeypatch.setattr(service.cluster, name, work.before(getattr(service.cluster, name)))
+        try:
+            yield service
+        finally:
+            work.go_on.set()
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    again: str | None
+    body: bytes
+
+
+def get(service: Running, path: str) -> Answer:
+    client = HTTPConnection("127.0.0.1", service.ports[1], timeout=PATIENCE)
+    with closing(client):
+        client.request("GET", path)
+        found = client.getresponse()
+        return Answer(found.status, found.headers["retry-after"], found.read())
+
+
+async def until(happens: Callable[[], bool]) -> None:
+    await asyncio.to_thread(eventually, happens)
+
+
+@pytest.mark.parametrize(
+    ("path", "asks", "threads"),
+    [
+        pytest.param("/v1/nodes", "all_facts", 1, id="nodes"),
+        pytest.param("/v1/nodes/{}", "facts", 1, id="a node"),
+        pytest.param("/v1/explain/a/{}", "pod_named", 1, id="explain"),
+        pytest.param("/v1/unblock/a/{}", "pod_named", 1, id="unblock"),
+        pytest.param("/v1/snapshot", "unbound_pods", 1, id="snapshot"),
+        pytest.param("/map", "all_facts", 2, id="map"),
+        pytest.param("/map/nodes/{}", "facts", 2, id="the map's node"),
+    ],
+)
+def test_readers_are_bounded_and_nobody_else_waits(
+    path: str, asks: str, threads: int, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = PEOPLE_WAITING + 10
+    with held(work, monkeypatch, asks) as service, ThreadPoolExecutor(readers) as pool:
+        asked = [pool.submit(get, service, path.format(n)) for n in range(readers)]
+        eventually(lambda: work.begun)
+        if path not in ("/v1/nodes",):  # all of them wait for one answer
+            eventually(lambda: any(each.done() for each in asked))
+        assert get(service, "/healthz").status == 200
+        assert get(service, "/metrics").status == 200
+        work.go_on.set()
+        answers = [each.result() for each in asked]
+    assert work.most <= threads
+    turned_away = [answer for answer in answers if answer.status == 503]
+    assert all(answer.again == "1" for answer in turned_away)
+    assert {answer.status for answer in answers} <= {200, 404, 503}
+    assert len(turned_away) < readers
+    if path == "/v1/nodes":
+        assert not turned_away
+        assert len({answer.body for answer in answers}) == 1
+
+
+def test_the_verbs_go_on_while_people_read(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    with held(work, monkeypatch, "all_facts") as service, ThreadPoolExecutor(60) as pool:
+        asked = [pool.submit(get, service, path) for path in ("/v1/nodes", "/map") * 20]
+        eventually(lambda: work.at_once >= 2)
+        passed = service.filter(pod(2, {"link": "nvlink"}), "a", "b")
+        assert passed["NodeNames"] == ["a", "b"]
+        work.go_on.set()
+        for each in asked:
+            each.result()
+
+
+def test_who_asks_before_an_answer_has_begun_shares_it(work: Work) -> None:
+    async def play() -> list[int]:
+        desk = Desk(1, 3)
+
+        def made() -> int:
+            work()
+            return work.begun
+
+        first = asyncio.create_task(desk.shared("key", made))
+        await until(lambda: work.begun == 1)
+        others = [asyncio.create_task(desk.shared("key", made)) for _ in range(40)]
+        await asyncio.sleep(0)
+        work.go_on.set()
+        return [await first, *[await other for other in others]]
+
+    assert asyncio.run(play()) == [1, *[2] * 40]
+
+
+def test_who_finds_too_many_waiting_is_turned_away(work: Work) -> None:
+    async def play() -> tuple[int, int]:
+        desk = Desk(2, 3)
+        asked = [asyncio.create_task(desk.run(work)) for _ in range(20)]
+        await until(lambda: work.begun == 2 and sum(task.done() for task in asked) == 15)
+        work.go_on.set()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        again = await desk.run(lambda: 7)  # there is room again
+        return sum(isinstance(each, FullError) for each in found), again
+
+    assert asyncio.run(play()) == (15, 7)
+    assert work.most == 2
+
+
+def test_a_stream_is_made_a_few_pieces_at_a_time() -> None:
+    async def play() -> list[bytes]:
+        desk = Desk(1, 2)
+        taken: list[int] = []
+
+        def pieces(name: int) -> Iterator[bytes]:
+            for _ in range(3 * PIECES):
+                taken.append(name)
+                yield b"x"
+
+        first, second = desk.pieces(pieces(1)), desk.pieces(pieces(2))
+        found = [await anext(first), await anext(second)]  # the first one waits, and holds nothing
+        assert taken == [1] * PIECES + [2] * PIECES
+        found += [piece async for piece in second] + [piece async for piece in first]
+        return found
+
+    assert asyncio.run(play()) == [b"x" * PIECES] * 6

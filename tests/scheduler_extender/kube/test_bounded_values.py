@@ -1,0 +1,161 @@
+"""What strangers write is remembered within bounds, and what no sane pod says is not read."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.kube.sinks import NodeSink, PodSink
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.node import NodeFacts
+from tests.nodes import pod, switched
+from tests.scheduler_extender.serving import Clock, running
+from topology.core import remembering
+from topology.core.devices import NodeName
+
+Object = dict[str, Any]
+MANY = 2_000
+TIMES = 3
+KIB = 1024
+
+
+def with_terms(n: int, k: int) -> Object:
+    term = {"matchExpressions": [{"key": "l", "operator": "In", "values": [f"v{n}-{k}"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term] * k}}
+    return {"spec": {"affinity": {"nodeAffinity": required}}}
+
+
+def with_resources(n: int, k: int) -> Object:
+    limits = {"nvidia.com/gpu": "1", **{f"a.b/r{n}-{j}": "1" for j in range(k)}}
+    return {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+
+
+PODS: dict[str, Callable[[int, int], Object]] = {
+    "metadata.annotations": lambda n, k: {
+        "metadata": {"annotations": {f"a{n}-{j}": "v" for j in range(k)}}
+    },
+    "metadata.labels": lambda n, k: {"metadata": {"labels": {f"l{n}-{j}": "v" for j in range(k)}}},
+    "spec.nodeSelector": lambda n, k: {
+        "spec": {"nodeSelector": {f"l{n}-{j}": "v" for j in range(k)}}
+    },
+    "spec.tolerations": lambda n, k: {
+        "spec": {"tolerations": [{"key": f"k{n}-{j}", "operator": "Exists"} for j in range(k)]}
+    },
+    "spec.affinity.nodeAffinity": with_terms,
+    "resources": with_resources,
+}
+NODES: dict[str, Callable[[int, int], Object]] = {
+    "labels": lambda n, k: {"metadata": {"labels": {f"l{n}-{j}": f"v{n}" for j in range(k)}}},
+    "taints": lambda n, k: {
+        "spec": {"taints": [{"key": f"t{n}-{j}", "effect": "NoSchedule"} for j in range(k)]}
+    },
+    "allocatable": lambda n, k: {
+        "status": {
+            "allocatable": {"nvidia.com/gpu": "4", **{f"a.b/r{n}-{j}": "1" for j in range(k)}}
+        }
+    },
+}
+
+
+def merged(base: Object, more: Object) -> Object:
+    return {
+        key: merged(base.get(key, {}), value) if isinstance(value, dict) else value
+        for key, value in {**base, **more}.items()
+    }
+
+
+def greedy(field: str, n: int = 0, k: int = MANY) -> Object:
+    return merged(pod(1, {"link": "nvlink"}), PODS[field](n, k))
+
+
+def raw(manifest: Object) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(manifest).encode())
+
+
+@contextmanager
+def kept() -> Iterator[Callable[[], int]]:
+    """How many bytes are kept more than at the start."""
+    remembering.forget()
+    gc.collect()
+    gc.freeze()  # what was there before is not looked through again and again
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+
+    def now() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    try:
+        yield now
+    finally:
+        tracemalloc.stop()
+        gc.unfreeze()
+        remembering.forget()
+
+
+@pytest.mark.parametrize("field", PODS)
+def test_a_pod_that_says_too_much_is_refused_and_the_next_one_is_not(field: str) -> None:
+    with running(switched(4, "node")) as service:
+        answer = service.filter(greedy(field), "node")
+        reason = answer["FailedAndUnresolvableNodes"]["node"]
+        assert reason.startswith(f"{field}: ")
+        assert " entries; at most " in reason
+        assert len(reason) < 120
+        assert reason in service.bind(greedy(field), "node")
+        assert service.filter(pod(1, {"link": "nvlink"}), "node")["NodeNames"] == ["node"]
+        assert service.filter(greedy(field, k=20), "node")["NodeNames"] == ["node"]
+
+
+@pytest.mark.parametrize("field", PODS)
+def test_pods_that_say_too_much_leave_nothing_behind(field: str) -> None:
+    sink = PodSink(Cluster(Clock()))
+    sink.apply(raw(greedy(field, TIMES)))
+    sink.delete(raw(greedy(field, TIMES)))
+    with kept() as bytes_kept:
+        for n in range(TIMES):
+            sink.apply(raw(greedy(field, n)))
+            assert bytes_kept() < 200 * KIB
+        sink.delete(raw(greedy(field)))
+        assert bytes_kept() < 100 * KIB
+
+
+@pytest.mark.parametrize("field", NODES)
+def test_a_node_that_is_rewritten_again_and_again_is_kept_once(field: str) -> None:
+    cluster = Cluster(Clock())
+    sink = NodeSink(cluster)
+    base = {"metadata": {"name": "node"}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
+    with kept() as bytes_kept:
+        for n in range(TIMES):
+            sink.apply(raw(merged(base, NODES[field](n, MANY))))
+        assert bytes_kept() < 200 * KIB
+    assert_cautious(field, cluster.facts(NodeName("node")))
+
+
+def assert_cautious(field: str, facts: NodeFacts) -> None:
+    """What is not read of a node never makes anything possible there."""
+    if field == "labels":
+        assert facts.labels == {}
+    if field == "taints":
+        assert facts.cordoned
+    if field == "allocatable":
+        assert facts.allocatable == (("nvidia.com/gpu", 4000),)
+
+
+@pytest.mark.parametrize("field", NODES)
+def test_sane_nodes_that_change_all_the_time_stay_within_the_bound(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembering, "BYTES", 200 * KIB)
+    sink = NodeSink(Cluster(Clock()))
+    base = {"metadata": {"name": "node"}, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}
+    with kept() as bytes_kept:
+        for n in range(12):
+            sink.apply(raw(merged(base, NODES[field](n, 200))))
+        assert bytes_kept() < 400 * KIB

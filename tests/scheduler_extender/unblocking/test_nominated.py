@@ -1,0 +1,78 @@
+"""Nodes that kube-scheduler keeps in mind for another pod: who is nominated counts as placed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender.http.unblock import unblocking_of
+from scheduler_extender.state.standing import Standing
+from tests.scheduler_extender.unblocking.scenes import (
+    NVLINKED,
+    Held,
+    cluster_of,
+    singles,
+    waiting,
+)
+from topology.core.devices import NodeName
+from topology.core.requests import gpu_request
+from topology.machines import machine
+
+LINKED = machine("hgx-a100-4").topology("linked")
+BRIDGED = machine("a100-pcie-4-bridged").topology("bridged")
+PAIR = gpu_request(2, NVLINKED)
+
+
+@pytest.mark.parametrize("priority", [0, 5, 10])
+@pytest.mark.parametrize("deleting", [True, False])
+def test_a_place_that_is_taken_by_a_nominated_pod_is_none(priority: int, *, deleting: bool) -> None:
+    """Two of four GPUs are free. They are nominated for a pod: it comes first unless its priority
+    is lower, or it is on its way out."""
+    cluster = cluster_of({LINKED: {"runs": Held((0, 1))}})
+    cluster.put_pod(waiting("wants", PAIR, Standing(5)))
+    coming = waiting("coming", PAIR, Standing(priority, nominated=NodeName("linked")))
+    cluster.put_pod(replace(coming, deleting=deleting))
+    found = unblocking_of(cluster, "team", "wants")
+    assert found is not None
+    if deleting or priority < 5:
+        assert found["takes"] == "linked"
+    else:
+        assert [step["pod"] for step in found["plan"]["steps"]] == ["runs"]
+
+
+def test_a_plan_leaves_the_links_that_a_nominated_pod_requires() -> None:
+    """A bridged pair is free for who is nominated, and one GPU of the other one. To evict h2 would
+    leave three GPUs: the waiting pod could be handed one of the pair."""
+    held = {name: pod for name, pod in singles(0, 0, 0, 0).items() if name in ("h2", "h3")}
+    cluster = cluster_of({BRIDGED: held})
+    cluster.put_pod(waiting("wants", gpu_request(1), Standing(5)))
+    found = unblocking_of(cluster, "team", "wants")
+    assert found is not None
+    assert found["takes"] == "bridged"
+    cluster.put_pod(waiting("coming", PAIR, Standing(7, nominated=NodeName("bridged"))))
+    found = unblocking_of(cluster, "team", "wants")
+    assert found is not None
+    assert found["takes"] is None
+    assert {step["pod"] for step in (found["plan"] or {"steps": ()})["steps"]} in (
+        {"h2", "h3"},
+        set(),
+    )
+
+
+@pytest.mark.parametrize("priority", [0, 7])
+def test_nobody_is_sent_to_a_node_that_is_kept_in_mind_for_another_pod(priority: int) -> None:
+    """The only other node has two free GPUs, nominated for a pod of any priority."""
+    other = machine("hgx-a100-4").topology("other")
+    cluster = cluster_of(
+        {LINKED: {"a": Held((0, 1)), "b": Held((2, 3))}, other: {"c": Held((0, 1), 100)}}
+    )
+    cluster.put_pod(waiting("wants", gpu_request(4, NVLINKED), Standing(5)))
+    homes = []
+    for nominated in (None, NodeName("other")):
+        coming = waiting("coming", PAIR, Standing(priority, nominated=nominated))
+        cluster.put_pod(coming)
+        found = unblocking_of(cluster, "team", "wants")
+        assert found is not None
+        homes.append(sorted(step["home"] or "" for step in found["plan"]["steps"]))
+    assert homes == [["", "other"], ["", ""]]

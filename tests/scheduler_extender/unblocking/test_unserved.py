@@ -1,0 +1,97 @@
+"""A node that does not serve the resource asked for: it takes nobody, and nothing fails over it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from scheduler_extender.http.unblock import unblocking_of
+from scheduler_extender.kube.waker import Waker
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.standing import Standing, amounts_of
+from scheduler_extender.verbs import filter_nodes, preempt
+from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
+from tests.nodes import pod
+from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting
+from topology.core.devices import NodeName
+from topology.core.placement import NOT_SERVED
+from topology.core.requests import Policy, gpu_request
+from topology.machines import machine
+from topology.machines.mig import cut
+
+MIG = cut(machine("hgx-a100-4").topology("a-mig"), ["3g.40gb", "3g.40gb"])
+WHOLE = machine("hgx-a100-4").topology("whole")
+ASKS = {
+    "plain": (gpu_request(2), {}),
+    "preferred": (
+        replace(gpu_request(2, NVLINKED), policy=Policy.PREFERRED),
+        {"link": "nvlink", "policy": "preferred"},
+    ),
+    "required": (gpu_request(2, NVLINKED), {"link": "nvlink"}),
+}
+ADVERTISES = {
+    "only MIG by its Node object": {"nvidia.com/mig-3g.40gb": 2},
+    "whole GPUs by its Node object": {"nvidia.com/gpu": 4},
+    "nobody knows what": None,
+}
+
+
+class NoApi:
+    """An API server that nobody should ask."""
+
+    def patch(self, path: str, body: bytes, *, timeout: float) -> bytes:
+        raise AssertionError(path)
+
+
+@pytest.fixture(params=ADVERTISES)
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    found = cluster_of({MIG: {}, WHOLE: {"runs": Held((0, 1, 2))}})
+    given = ADVERTISES[request.param]
+    allocatable = None if given is None else amounts_of({**given, "pods": 110})
+    found.put_node(MIG.name, advertises=True, allocatable=allocatable)
+    return found
+
+
+@pytest.mark.parametrize("kind", ASKS)
+def test_unblock_and_preempt_answer(cluster: Cluster, kind: str) -> None:
+    """They name the node that serves the resource, and never the other one."""
+    asks, annotations = ASKS[kind]
+    cluster.put_pod(waiting("wants", asks, Standing(1)))
+    found = unblocking_of(cluster, "team", "wants")
+    assert found is not None
+    assert found["plan"]["node"] == WHOLE.name
+    manifest = pod(2, annotations, name="wants", uid="wants")
+    manifest["spec"]["priority"] = 1
+    asked = msgspec.convert(manifest, Pod)
+    offered: dict[str, MetaVictims | None] = {
+        MIG.name: MetaVictims([MetaPod("unknown")], 0),
+        WHOLE.name: MetaVictims([MetaPod("runs")], 0),
+    }
+    kept = preempt(cluster, PreemptionArgs(asked, meta_victims=offered)).meta_victims
+    assert WHOLE.name in kept
+    assert cluster.faults.count == 0
+
+
+@pytest.mark.parametrize("kind", ASKS)
+def test_filter_refuses_it_and_nobody_is_woken_for_it(kind: str) -> None:
+    found = cluster_of({MIG: {}})
+    asks, annotations = ASKS[kind]
+    found.put_pod(waiting("wants", asks))
+    asked = msgspec.convert(pod(2, annotations, name="wants", uid="wants"), Pod)
+    answer = filter_nodes(found, asked, [MIG.name])
+    assert answer.unresolvable == {MIG.name: NOT_SERVED.reason}
+    waker = Waker(found, NoApi(), breathe=lambda: None)
+    found.tell_of_all_nodes()
+    waker.round(1.0)
+    assert (waker.looks > 0, waker.woken) == (True, 0)
+
+
+def test_a_node_object_that_begins_to_advertise_the_resource_is_heard() -> None:
+    """The agent's record says so later: until then the node is like one that nobody knows."""
+    found = cluster_of({MIG: {}})
+    asked = msgspec.convert(pod(2, name="wants", uid="wants"), Pod)
+    for given, passing in (({}, []), ({"nvidia.com/gpu": 4}, [MIG.name]), ({}, [])):
+        found.put_node(NodeName(MIG.name), advertises=True, allocatable=amounts_of(given))
+        assert filter_nodes(found, asked, [MIG.name]).node_names == passing

@@ -1,0 +1,134 @@
+"""A place is kept for a pod that kube-scheduler has nominated, from pods of no higher priority.
+
+kube-scheduler evicts others for a pod, nominates it, and tries it again when they are gone. Until
+then it counts as many GPUs for it against others, and not which: of three free ones that are left
+for two pods it lets a single have one of the bridged pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.wire import BindingArgs, Pod
+from tests.nodes import pod
+from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
+from topology.core.devices import NodeName, PodUid
+from topology.core.report import Report
+from topology.machines import machine
+
+NODE = NodeName("pairs")
+REASON = "GPUs are reserved for another pod until kube-scheduler has placed it"
+PRIORITY = 10
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Two bridged pairs. One GPU is held by a pod that is there to stay, one by the victim."""
+    node = machine("a100-pcie-4-bridged").topology(NODE)
+    return cluster_of({node: {"stays": Held((0,)), "victim": Held((2,))}})
+
+
+def manifest(
+    uid: str, count: int, priority: int, *, link: bool = False, nominated: str | None = None
+) -> Pod:
+    found = pod(count, {"link": "nvlink"} if link else None, name=uid, uid=uid)
+    found["spec"]["priority"] = priority
+    if nominated is not None:
+        found["status"]["nominatedNodeName"] = nominated
+    return msgspec.convert(found, Pod)
+
+
+def see(cluster: Cluster, found: Pod) -> PodRecord:
+    record = pod_record(found, MANAGED)
+    assert record is not None
+    cluster.put_pod(record)
+    return record
+
+
+def nominate(cluster: Cluster, uid: str = "wants", priority: int = PRIORITY) -> Pod:
+    found = manifest(uid, 2, priority, link=True, nominated=NODE)
+    see(cluster, found)
+    return found
+
+
+def gone(cluster: Cluster, uid: str) -> None:
+    """A pod is gone, and a report shows that its GPU is free."""
+    cluster.drop_pod(PodUid(uid))
+    report = cluster.facts(NODE).report
+    assert report is not None
+    left = tuple(a for a in report.allocations if a.pod_uid != uid)
+    cluster.put_report(NODE, Report("boot", report.sequence + 1, allocations=left))
+
+
+def refusal(cluster: Cluster, asked: Pod) -> str:
+    """Why filter refuses the pod; empty where it passes."""
+    found = verbs.filter_nodes(cluster, asked, [NODE])
+    return {**found.failed, **found.unresolvable}.get(NODE, "")
+
+
+def refused_bind(cluster: Cluster, asked: Pod) -> str:
+    see(cluster, asked)
+    uid, meta = asked.metadata.uid, asked.metadata
+    args = BindingArgs(meta.name, meta.namespace, uid, NODE)
+    try:
+        verbs.bind(cluster, FileBinder(cluster), args, lambda: "2026-01-01T00:00:00Z")
+    except verbs.BindError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("priority", "reason"),
+    [
+        pytest.param(0, REASON, id="lower"),
+        pytest.param(PRIORITY, REASON, id="equal"),
+        pytest.param(PRIORITY + 1, "", id="higher"),
+    ],
+)
+@pytest.mark.parametrize("ask", [refusal, refused_bind])
+def test_the_place_of_a_nominated_pod_yields_to_higher_priority_alone(
+    cluster: Cluster, ask: Callable[[Cluster, Pod], str], priority: int, reason: str
+) -> None:
+    nominate(cluster)
+    gone(cluster, "victim")
+    assert ask(cluster, manifest("single", 1, priority)) == reason
+
+
+def test_the_pod_itself_gets_its_place(cluster: Cluster) -> None:
+    wants = nominate(cluster)
+    gone(cluster, "victim")
+    assert refusal(cluster, wants) == ""
+    rows = verbs.prioritize(cluster, wants, [NODE, "unknown"])
+    assert {row.host: row.score for row in rows}[NODE] == 10
+    assert refused_bind(cluster, wants) == ""
+    # Now it is a promise like any other, and the third GPU is nobody's.
+    assert cluster.reserved_for(PodUid("wants")) is None
+
+
+@pytest.mark.parametrize("change", ["nominated elsewhere", "given up", "deleted"])
+def test_no_place_is_kept_for_a_pod_that_does_not_come(cluster: Cluster, change: str) -> None:
+    nominate(cluster)
+    gone(cluster, "victim")
+    single = manifest("single", 1, 0)
+    assert refusal(cluster, single) == REASON
+    if change == "deleted":
+        cluster.drop_pod(PodUid("wants"))
+    else:
+        elsewhere = "other" if change == "nominated elsewhere" else None
+        see(cluster, manifest("wants", 2, PRIORITY, link=True, nominated=elsewhere))
+    assert refusal(cluster, single) == ""
+
+
+def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_place(cluster: Cluster) -> None:
+    first, second = nominate(cluster, "first", 5), nominate(cluster, "second", 7)
+    gone(cluster, "victim")
+    assert refusal(cluster, first) == REASON
+    assert refusal(cluster, second) == ""

@@ -1,0 +1,160 @@
+"""The agent's port: ``/metrics``, ``/healthz`` and ``/readyz``, for the kubelet, Prometheus, and
+whoever else reaches it.
+
+One thread serves all clients. Each asks once, with a short head, and is answered in milliseconds.
+Where one client more comes than there are places, the client that came first is cut off: it has had
+its time. So slow clients, however many, keep no probe out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+PLACES = 256
+"""Clients at one time."""
+MAX_HEAD = 8 * 1024
+"""Bytes of a request's head. A body is not read: nobody has to send one."""
+CLIENT_SECONDS = 10.0
+"""For how long a client is served, from its first byte to the last one of its answer."""
+BACKLOG = 64
+"""Clients that are taken in before others are served: fewer than places."""
+FRESH = 1.0
+"""Seconds for which one text of metrics answers everybody who asks."""
+
+Health = Callable[[], str | None]
+"""Why the agent is not well; None where it is."""
+
+
+class PortError(Exception):
+    """The port cannot be listened on."""
+
+
+class _Client(asyncio.Protocol):
+    """One client: a head, an answer, the end. ``clients`` has them in the order in which they came;
+    ``answer`` gives the answer to a head."""
+
+    def __init__(self, clients: dict[_Client, None], answer: Callable[[bytes], bytes]) -> None:
+        self._clients = clients
+        self._answer = answer
+        self._head = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 (for the type)
+        self._transport = transport
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(CLIENT_SECONDS, transport.abort)
+        if len(self._clients) >= PLACES:
+            next(iter(self._clients)).cut_off()
+        self._clients[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        if b"\r\n\r\n" in self._head:
+            self._transport.write(self._answer(self._head))
+            self._transport.close()
+        elif len(self._head) > MAX_HEAD:
+            self.cut_off()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._clients.pop(self, None)
+
+    def cut_off(self) -> None:
+        """End it, whatever it waits for."""
+        self._clients.pop(self, None)
+        self._transport.abort()
+
+
+class MetricsServer:
+    """Serves from :meth:`start` to :meth:`stop`, in a thread of its own.
+
+    ``/healthz`` is 503 where ``unwell`` gives a reason, ``/readyz`` where ``unready`` does.
+    ``clock`` gives seconds. Raises :class:`PortError`.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        unwell: Health,
+        unready: Health,
+        host: str,
+        port: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._registry = registry
+        self._health = {b"/healthz": unwell, b"/readyz": unready}
+        self._clock = clock
+        self._made: tuple[float, bytes] | None = None
+        self._clients: dict[_Client, None] = {}
+        self._stopping = asyncio.Event()
+        self._running = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server(
+                (host, port), family=family, dualstack_ipv6=family == socket.AF_INET6
+            )
+        except OSError as error:
+            raise PortError(f"{host}:{port}: {error.strerror}") from error
+        self.port: int = self._socket.getsockname()[1]
+
+    def start(self) -> None:
+        """Start answering."""
+        self._thread.start()
+        self._running.wait()
+
+    def stop(self) -> None:
+        """Stop answering."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has stopped
+                self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join()
+        self._socket.close()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._running.set()
+        server = await self._loop.create_server(
+            lambda: _Client(self._clients, self._answer), sock=self._socket, backlog=BACKLOG
+        )
+        await self._stopping.wait()
+        server.close()
+        for client in list(self._clients):
+            client.cut_off()
+        await asyncio.sleep(0)
+
+    def _answer(self, head: bytes) -> bytes:
+        words = head.partition(b"\r\n")[0].split(b" ")
+        status, kind, body = "400 Bad Request", "text/plain; charset=utf-8", b"no request of HTTP\n"
+        if len(words) == 3 and words[2].startswith(b"HTTP/1."):
+            path = words[1].partition(b"?")[0]
+            if words[0] != b"GET":
+                status, body = "405 Method Not Allowed", b"GET is allowed\n"
+            elif path == b"/metrics":
+                status, kind, body = "200 OK", CONTENT_TYPE_LATEST, self._metrics()
+            elif path in self._health:
+                unwell = self._health[path]()
+                status = "503 Service Unavailable" if unwell else "200 OK"
+                body = f"{unwell or 'ok'}\n".encode()
+            else:
+                status = "404 Not Found"
+                body = b"there are /metrics and " + b", ".join(self._health) + b"\n"
+        headers = f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close"
+        return f"HTTP/1.1 {status}\r\n{headers}\r\n\r\n".encode() + body
+
+    def _metrics(self) -> bytes:
+        now = self._clock()
+        if self._made is None or now - self._made[0] >= FRESH:
+            self._made = now, generate_latest(self._registry)
+        return self._made[1]

@@ -1,0 +1,148 @@
+"""Which GPUs a text lists beside its matrix.
+
+``nvidia-smi -L``, ``nvidia-smi --query-gpu=… --format=csv`` and the table of ``nvidia-smi`` number
+the GPUs as the matrix does. Reports of PyTorch and vLLM repeat ``-L`` without the UUIDs. CUDA
+numbers GPUs in an order of its own (sglang's report), and CSV without a header has no numbers:
+these say no more than which products there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from topology.core.devices import MIB, Bytes, MigInstance, bus_id
+from topology.machines.mig import nominal_memory
+from topology.sources.identity import Listed
+from topology.sources.imported import SourceError, quoted
+from topology.sources.lines import Line
+
+_LISTED = re.compile(r"\s*GPU ([0-9]{1,4}): (.{1,200}?) \(UUID: (GPU-\S{1,200}?)\)\s*")
+_MIG_DEVICE = re.compile(r"\s+MIG (\S{1,32})\s+Device\s+[0-9]+: \(UUID: (MIG-\S{1,200}?)\)\s*")
+MOST_MIG_DEVICES = 16
+"""Of one GPU, as in a record."""
+_COLUMNS = {
+    "name": "product",
+    "gpu_name": "product",
+    "uuid": "uuid",
+    "gpu_uuid": "uuid",
+    "memory.total": "memory",
+    "pci.bus_id": "pci_bus_id",
+    "gpu_bus_id": "pci_bus_id",
+    "mig.mode.current": "mig_mode",
+}
+"""Columns of ``nvidia-smi --query-gpu`` that are read, besides ``index``."""
+_WORDS = r"[\w .()+/-]{1,60}?"
+_NAMED = re.compile(
+    r"\s*(?:GPU models and configuration:\s*)?GPU ([0-9]{1,4})((?:,[0-9]{1,4}){0,64}): "
+    rf"((?:(?:NVIDIA|Tesla|GeForce|Quadro|TITAN) |[ABHLPTV][0-9]){_WORDS})\s*"
+)
+_BY_CUDA = re.compile(r"\s*GPU [0-9,]+ Compute Capability:")
+_WITHOUT_HEADER = re.compile(rf"\s*(?:[0-9]{{1,4}}, ?)?(NVIDIA {_WORDS}), ?[0-9].*")
+_CARD = re.compile(
+    r"\s*([0-9]{1,4})\s+(\S.{0,60}?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM) *\t *"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9])\s.*"
+)
+"""The first line of a GPU in the table of ``nvidia-smi``; two more belong to it."""
+_CARD_MEMORY = re.compile(r".{0,200}?[0-9]MiB */ *([0-9]{1,7})MiB\s.*")
+_CARD_IN_MIG_MODE = re.compile(r"(?:.{0,200}\t)?\s*Enabled\*?\s*")
+
+
+def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]:
+    """GPUs by index, and the products of GPUs whose index is not told.
+
+    Two that disagree about a GPU are refused.
+    """
+    found: dict[int, Listed] = {}
+    unnumbered: list[str] = []
+    by_cuda = any(_BY_CUDA.match(text) for _, text, _ in lines)
+    columns: list[str] = []
+    latest: int | None = None
+    card, card_line = -1, -3
+    for number, text, _ in lines:
+        if not text:
+            columns = []
+            continue
+        values = [value.strip() for value in text.split(",")]
+        if match := _LISTED.fullmatch(text):
+            latest = int(match[1])
+            _add(found, latest, Listed(number, match[2], match[3]))
+        elif match := _NAMED.fullmatch(text):
+            if by_cuda or match[2]:
+                unnumbered += [match[3]] * (1 + match[2].count(","))
+            else:
+                _add(found, int(match[1]), Listed(number, match[3]))
+        elif match := _CARD.fullmatch(text):
+            card, card_line = int(match[1]), number
+            product = None if match[2].endswith("...") else match[2]
+            _add(found, card, Listed(number, product, pci_bus_id=bus_id(match[3])))
+        elif number - card_line < 3 and (match := _CARD_MEMORY.fullmatch(text)):
+            _add(found, card, Listed(number, memory=Bytes(int(match[1]) * MIB)))
+        elif number - card_line < 3 and _CARD_IN_MIG_MODE.fullmatch(text):
+            _add(found, card, Listed(number, mig_mode="enabled"))
+        elif latest is not None and (match := _MIG_DEVICE.fullmatch(text)):
+            _add(found, latest, Listed(number, mig_mode="enabled"))
+            _add_instance(found, latest, number, match[1], match[2])
+        elif "index" in values and len(values) > 1:
+            columns = [value.partition(" [")[0] for value in values]
+        elif columns and len(values) == len(columns):
+            row = dict(zip(columns, values, strict=True))
+            if re.fullmatch(r"[0-9]{1,4}", row["index"]):
+                _add(found, int(row["index"]), _from_csv(number, row))
+        else:
+            columns = []
+            if match := _WITHOUT_HEADER.fullmatch(text):
+                unnumbered.append(match[1])
+    return found, unnumbered
+
+
+def _add(found: dict[int, Listed], index: int, more: Listed) -> None:
+    old = found.get(index)
+    if old is None:
+        found[index] = more
+        return
+    news = {}
+    for field in fields(Listed)[1:]:
+        before, now = getattr(old, field.name), getattr(more, field.name)
+        if before is not None and now is not None and before != now:
+            raise SourceError(
+                more.line,
+                f"GPU {index}",
+                f"{field.name} {quoted(str(now))}, but {quoted(str(before))} on line {old.line}",
+            )
+        news[field.name] = before if now is None else now
+    found[index] = replace(old, **news)
+
+
+def _add_instance(found: dict[int, Listed], index: int, line: int, profile: str, uuid: str) -> None:
+    """Add an instance to a GPU; the same line twice is one.
+
+    One whose profile cannot be read says no more than that the GPU is cut.
+    """
+    memory = nominal_memory(profile)
+    had = found[index].mig_instances or ()
+    part = MigInstance(uuid, profile, memory or Bytes(0))
+    if memory is None or part in had:
+        return
+    if len(had) == MOST_MIG_DEVICES:
+        raise SourceError(
+            line, f"GPU {index}", f"more than {MOST_MIG_DEVICES} MIG instances of one GPU"
+        )
+    found[index] = replace(found[index], mig_instances=(*had, part))
+
+
+def _from_csv(line: int, row: dict[str, str]) -> Listed:
+    told: dict[str, str] = {}
+    for column, value in row.items():
+        if column in _COLUMNS and value and not re.fullmatch(r"\[.*\]|N/A", value):
+            told[_COLUMNS[column]] = value
+    memory = re.fullmatch(r"([0-9]{1,12})(?: MiB)?", told.get("memory", ""))
+    return Listed(
+        line,
+        told.get("product"),
+        told.get("uuid"),
+        Bytes(int(memory[1]) * MIB) if memory else None,
+        bus_id(told["pci_bus_id"]) if "pci_bus_id" in told else None,
+        "enabled" if told.get("mig_mode") == "Enabled" else None,
+    )
