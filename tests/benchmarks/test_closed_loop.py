@@ -347,7 +347,8 @@ def test_the_judge_finds_slices_that_were_promised_because_good_ones_were_free(
     monkeypatch.setattr(outlook, "passing_share", some_is_every)
     tally = play(replace(sliced("sliced", 1, rate=1.2), pods=200))
     assert tally.broken["guaranteed"] > 0
-    assert tally.surprises["promise-broken"] == tally.broken.total()
+    # The judge counts a pod once. A kubelet may show an ending pod's devices once more.
+    assert tally.surprises["promise-broken"] >= tally.broken.total()
 
 
 def test_the_judge_finds_memory_that_nobody_has_added_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,17 @@ def test_what_an_agent_adds_goes_there_and_back() -> None:
     assert replace(report, conditions=()).not_ready == ""
 
 
+def test_numa_nodes_that_only_some_devices_name_are_not_known() -> None:
+    """They are dropped, so that the record, written again, is the same."""
+    wire = yaml.safe_load(EXAMPLE)
+    wire["spec"]["allocator"]["topologyManagerPolicy"] = "best-effort"
+    wire["spec"]["devices"][0]["topologyNodes"] = [1]
+    topology = decode(wire).topology
+    assert not topology.allocator.sees_topology
+    assert [gpu.topology_nodes for gpu in topology.gpus] == [(0,), (0,)]
+    assert decode(encode(topology, None)).topology == topology
+
+
 def test_an_older_agents_record_says_nothing_of_idleness() -> None:
     wire = yaml.safe_load(EXAMPLE)
     report = decode(wire).report

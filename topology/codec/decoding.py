@@ -6,7 +6,7 @@ A record comes from outside, so it is checked here, once. What is wrong with it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from reprlib import Repr
 
@@ -72,7 +72,7 @@ def decode(data: Mapping[str, object], *, strict: bool = False) -> Record:
     try:
         topology = NodeTopology(
             name=NodeName(given.metadata.name),
-            gpus=tuple(_gpu(d) for d in spec.devices),
+            gpus=_gpus(spec),
             links=tuple(_link(k) for k in spec.links),
             nics=tuple(_nic(n) for n in spec.nics),
             resources=tuple(_resource(r) for r in spec.resources),
@@ -141,7 +141,6 @@ def _resource(r: wire.Resource) -> GpuResource:
 
 def _allocator(spec: wire.Spec) -> AllocatorFacts:
     a = spec.allocator
-    aligned = a.topology_manager_policy != "none"
     return AllocatorFacts(
         a.policy,
         a.plugin_version,
@@ -151,19 +150,30 @@ def _allocator(spec: wire.Spec) -> AllocatorFacts:
         a.memory_manager_policy,
         a.prefer_closest_numa_nodes,
         distances_of(spec.numa_nodes or ()),
-        # An agent that does not say which NUMA nodes the plugin names cannot know of any.
-        sees_topology=not aligned or all(d.topology_nodes is not None for d in spec.devices),
+        sees_topology=_sees_topology(spec),
         full_cores_only=a.full_pcpus_only,
         numa=numa_facts(spec),
         numa_lacks=numa_lacks(spec),
     )
 
 
+def _sees_topology(spec: wire.Spec) -> bool:
+    """An agent that does not say of every device which NUMA nodes the plugin names knows of none,
+    which matters where somebody aligns."""
+    aligned = spec.allocator.topology_manager_policy != "none"
+    return not aligned or all(d.topology_nodes is not None for d in spec.devices)
+
+
 def _fabric(f: wire.Fabric) -> Fabric:
     return Fabric(f.cluster_uuid, f.clique_id)
 
 
-def _gpu(d: wire.Device) -> Gpu:
+def _gpus(spec: wire.Spec) -> tuple[Gpu, ...]:
+    seen = _sees_topology(spec)
+    return tuple(_gpu(d, d.topology_nodes if seen else None) for d in spec.devices)
+
+
+def _gpu(d: wire.Device, named: Sequence[int] | None) -> Gpu:
     return Gpu(
         index=d.index,
         uuid=GpuUuid(d.uuid),
@@ -176,7 +186,7 @@ def _gpu(d: wire.Device) -> Gpu:
         mig_instances=tuple(
             MigInstance(m.uuid, m.profile, Bytes(m.memory_bytes)) for m in d.mig_instances or ()
         ),
-        topology_nodes=None if d.topology_nodes is None else tuple(sorted(set(d.topology_nodes))),
+        topology_nodes=None if named is None else tuple(sorted(set(named))),
     )
 
 
