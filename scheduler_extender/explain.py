@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.membership import Membership
+from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers import State
 from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.capacity import ANY_GPU
@@ -110,6 +110,7 @@ def answers(
     request: GpuRequest,
     *,
     asking: PodUid | None = None,
+    priority: int = 0,
     membership: Membership | None = None,
     destinations: Destinations = ANYWHERE,
     late: Callable[[], bool] = lambda: False,
@@ -118,11 +119,15 @@ def answers(
 
     The pod that is ``asking`` may be on a node already, bound or in flight, and is not counted
     against itself: this node answers as it did before the pod came, and has no score, since scores
-    compare nodes as they are. ``membership`` is the pod's; its group is asked as it is now.
-    ``destinations`` are the pod's, too: other nodes are closed to it, and have no score. Once it is
-    ``late`` nodes are not asked any more: those that are left over are undecided, and none of them
-    is called closed.
+    compare nodes as they are. A place that is kept from others is not kept from a pod of higher
+    ``priority``, or of the same gang (:meth:`.NodeFacts.yields_to`). ``membership`` is the pod's;
+    its group is asked as it is now. ``destinations`` are the pod's, too: other nodes are closed to
+    it, and have no score. Once it is ``late`` nodes are not asked any more: those that are left
+    over are undecided, and none of them is
+    called closed.
     """
+    nodes = tuple(facts.yielding_to(priority, _gang(membership)) for facts in seen.nodes)
+    seen = replace(seen, nodes=nodes)
     rows = _answers(cluster, seen, request, asking, membership, late)
     return [
         replace(row, closed=True, score=None)
@@ -142,17 +147,23 @@ def answers_to(
         seen,
         pod.request,
         asking=pod.uid,
+        priority=pod.standing.priority,
         membership=pod.membership,
         destinations=pod.standing.destinations,
         late=late,
     )
 
 
+def _gang(membership: Membership | None) -> Group | None:
+    return membership.group if membership is not None and membership.gang else None
+
+
 def alike(pod: PodRecord) -> Hashable:
     """Equal for waiting pods to which all nodes answer alike."""
     waits = pod.reserved is not None or pod.standing.nominated is not None
     itself = pod.uid if waits else None
-    return pod.request, pod.membership, pod.standing.destinations, itself
+    standing = pod.standing
+    return pod.request, pod.membership, standing.destinations, standing.priority, itself
 
 
 def _answers(

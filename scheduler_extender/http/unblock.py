@@ -111,8 +111,11 @@ def _kept(
 ) -> dict[str, Any] | None:
     """The place that is kept for a pod, and whether it is there once its victims have let go: for
     a ``member`` one where its group lets it go. Raises :class:`.OutOfTimeError`."""
-    node, kept = cluster.reserved_for(pod.uid), pod.reserved
-    if node is None or kept is None or not isinstance(pod.request, GpuRequest):
+    kept = pod.reserved
+    if kept is None or not isinstance(pod.request, GpuRequest):
+        return None
+    node = kept.node
+    if node not in cluster.places_of(pod.uid):
         return None
     facts = cluster.facts(node)
     without = facts.without(kept.victims | facts.ending | {pod.uid})

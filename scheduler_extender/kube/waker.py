@@ -181,17 +181,24 @@ class Waker:
     def _wake_for_their_places(self, unschedulable: dict[PodUid, PodRecord], now: float) -> None:
         """Wake pods whose own place has come free: to all others that node answers no."""
         for uid in [pod.uid for pod in self._cluster.pods_with_places()]:
-            name, pod = self._cluster.reserved_for(uid), unschedulable.get(uid)
-            if name is None or pod is None or isinstance(pod.request, Malformed):
+            names, pod = self._cluster.places_of(uid), unschedulable.get(uid)
+            if pod is None or isinstance(pod.request, Malformed) or now < self._due(uid):
                 continue
-            number, _ = self._changed.get(name, (-1, 0.0))
-            if number <= self._tried_place.get(uid, -1) or now < self._due(uid):
-                continue
-            without = self._cluster.facts(name).without(frozenset({uid}))
-            fits = answer_of(self._cluster, without, pod.request).rejection is None
-            self._tried_place[uid] = number
+            numbers = {name: self._changed.get(name, (-1, 0.0))[0] for name in names}
+            newest = max(numbers.values(), default=-1)
+            tried = self._tried_place.get(uid, -1)
+            fits = any(
+                number > tried and self._fits(name, pod, pod.request)
+                for name, number in numbers.items()
+            )
+            self._tried_place[uid] = max(tried, newest)
             if fits and not self._wake_in_turn([pod], now):
                 return
+
+    def _fits(self, name: NodeName, pod: PodRecord, request: GpuRequest) -> bool:
+        """Whether a node on which the pod has a place would take it by itself."""
+        without = self._cluster.facts(name).without(frozenset({pod.uid}))
+        return answer_of(self._cluster, without, request).rejection is None
 
     def _take_changes(self, now: float) -> None:
         self._rounds += 1

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from scheduler_extender.limits import AT_ONCE_STATES
+from scheduler_extender.membership import Group
 from scheduler_extender.state import freshness
 from scheduler_extender.state.answers import State
 from scheduler_extender.state.budgets import Budgets
@@ -294,26 +295,31 @@ class Board:
 
     # Places that are kept for waiting pods.
 
-    def reserved_for(self, uid: PodUid) -> NodeName | None:
-        """The node on which a place is kept for this pod; None where none is."""
+    def places_of(self, uid: PodUid) -> frozenset[NodeName]:
+        """The nodes on which a place is kept for this pod: one by its annotation, one where
+        kube-scheduler has nominated it."""
         if not self._kept_places and uid not in self._nominated:
-            return None
+            return frozenset()
         with self._lock:
             self._expire()
             nominee = self._nominated.get(uid)
-            nominated = nominee.standing.nominated if nominee is not None else None
-            if nominated is not None and self._facts(nominated).keeps_place_for(uid):
-                return nominated
-            return self._kept_places.of(uid)
+            names = self._kept_places.of(uid), nominee and nominee.standing.nominated
+            return frozenset(n for n in names if n and self._facts(n).keeps_place_for(uid))
 
-    def asked_apart(self, uid: PodUid, priority: int) -> frozenset[NodeName]:
+    def asked_apart(
+        self, uid: PodUid, priority: int, gang: Group | None = None
+    ) -> frozenset[NodeName]:
         """The nodes that answer this pod otherwise than others that ask the same: a place is kept
-        there for the pod itself, or one that yields to its ``priority``."""
-        own = self.reserved_for(uid)
+        there for the pod itself, or one that yields to it (:meth:`.NodeFacts.yields_to`)."""
+        own = self.places_of(uid)
         with self._lock:
-            nominated = (pod.standing.nominated for pod in self._nominated.values())
-            found = {name for name in nominated if name and self._facts(name).yields_to(priority)}
-        return frozenset(found if own is None else {*found, own})
+            nominated = {pod.standing.nominated for pod in self._nominated.values()}
+            if gang is not None:
+                nominated |= {
+                    pod.reserved.node for pod in self._kept_places.waiting() if pod.reserved
+                }
+            found = {n for n in nominated if n and self._facts(n).yields_to(priority, gang)}
+        return own | found
 
     def places_settled(self) -> bool:
         """Whether the order of the places that are kept is settled (:mod:`.keptplaces`)."""
@@ -324,7 +330,8 @@ class Board:
         """The waiting pods for which a place is kept somewhere."""
         with self._lock:
             self._expire()
-            return [*self._kept_places.waiting(), *self._nominated.values()]
+            kept = {pod.uid: pod for pod in self._kept_places.waiting()}
+            return list((kept | self._nominated).values())
 
     def _take_kept_place(self, pod: PodRecord) -> None:
         """Take in what a pod's annotation says of a place that is kept for it."""

@@ -175,8 +175,7 @@ def _with_own_places(cluster: Cluster, member: Member) -> dict[NodeName, NodeFac
     found = {}
     for pod in cluster.pods_with_places():
         ours = pod.membership is not None and pod.membership.group == member.membership.group
-        node = cluster.reserved_for(pod.uid) if ours else None
-        if node is not None:
+        for node in cluster.places_of(pod.uid) if ours else ():
             found[node] = cluster.facts(node).without(frozenset({pod.uid}))
     return found
 

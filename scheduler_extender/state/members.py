@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.membership import NVLINK_DOMAIN, Membership, membership_of
+from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership, membership_of
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
@@ -30,6 +30,11 @@ class Member:
     uid: PodUid
     membership: Membership
     request: GpuRequest
+
+    @property
+    def gang(self) -> Group | None:
+        """Its group, if that is a gang."""
+        return self.membership.group if self.membership.gang else None
 
     @property
     def minds_groups(self) -> bool:

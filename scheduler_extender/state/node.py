@@ -15,6 +15,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
+from scheduler_extender.membership import Group
 from scheduler_extender.state.contradictions import ContradictionError
 from scheduler_extender.state.departures import Departed, Leaving
 from scheduler_extender.state.ledger import Ledger, ledger
@@ -230,17 +231,22 @@ class NodeFacts:
             self.name, self.labels, self.taints, cordoned=self.cordoned
         )
 
-    def yielding_to(self, priority: int) -> NodeFacts:
-        """The facts for a pod with this priority: a place that is kept for a nominated pod of lower
-        priority is not kept from it."""
-        return replace(self, reserved=None) if self.yields_to(priority) else self
+    def yielding_to(self, priority: int, gang: Group | None = None) -> NodeFacts:
+        """The facts for a pod from which the place that is kept here is not kept."""
+        return replace(self, reserved=None) if self.yields_to(priority, gang) else self
 
-    def yields_to(self, priority: int) -> bool:
-        """Whether a place is kept here that is not kept from pods of this priority."""
+    def yields_to(self, priority: int, gang: Group | None = None) -> bool:
+        """Whether a place is kept here that is not kept from a pod of this priority in this gang.
+
+        That of a nominated pod is not kept from those of higher priority. That of a member of the
+        gang counts among its siblings that may come first, and is not counted a second time.
+        """
         waiting = self.reserved
-        if waiting is None or waiting.reserved is None or not waiting.reserved.by_nomination:
+        if waiting is None or waiting.reserved is None:
             return False
-        return waiting.standing.priority < priority
+        if gang is not None and waiting.gang == gang:
+            return True
+        return waiting.reserved.by_nomination and waiting.standing.priority < priority
 
     def keeps_place_for(self, uid: PodUid) -> bool:
         """Whether a place is kept here for this pod."""

@@ -19,7 +19,7 @@ from scheduler_extender.annotations import (
     parse,
     render,
 )
-from scheduler_extender.membership import Membership, membership_of, render_membership
+from scheduler_extender.membership import Group, Membership, membership_of, render_membership
 from scheduler_extender.state.refusal import Refusal, refusal_of
 from scheduler_extender.state.reserved import Reserved, reserved_of, value_of
 from scheduler_extender.state.standing import BARE, Standing, asks_of, standing_of
@@ -79,7 +79,13 @@ class PodRecord:
     @property
     def in_gang(self) -> bool:
         """Whether it is a member of a gang."""
-        return self.membership is not None and self.membership.gang
+        return self.gang is not None
+
+    @property
+    def gang(self) -> Group | None:
+        """The gang that it is a member of."""
+        membership = self.membership
+        return membership.group if membership is not None and membership.gang else None
 
     def counts_on_others(self, resource: str) -> bool:
         """Whether what others do on GPUs that it may share matters to it: it says what memory it

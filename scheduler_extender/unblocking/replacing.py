@@ -38,7 +38,8 @@ class Preemptor:
 
     ``asks`` is what it asks for besides devices, ``particular`` that it minds other pods of the
     node (anti-affinity, host ports, spread): then all of kube-scheduler's victims have to go.
-    ``group`` is its group, whose members are no victims: the group would lack them.
+    ``group`` is its group, whose members are no victims: the group would lack them. ``gang`` is the
+    same where it is a gang.
     """
 
     uid: PodUid
@@ -47,6 +48,7 @@ class Preemptor:
     asks: Amounts = ()
     particular: bool = False
     group: Group | None = None
+    gang: Group | None = None
 
     def may_evict(self, pod: PodRecord) -> bool:
         """Whether a pod may be evicted for it."""

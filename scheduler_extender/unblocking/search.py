@@ -96,7 +96,7 @@ def search(
     settings = replace(settings, require=Verdict.GUARANTEED)
     ordered = sorted(nodes, key=lambda facts: facts.name)
     places = Places(ordered, settings, Spare(others))
-    ordered = [facts.yielding_to(pod.standing.priority) for facts in ordered]
+    ordered = [facts.yielding_to(pod.standing.priority, pod.gang) for facts in ordered]
     found = _Search(places, ordered, pod, request or pod.request, budgets, settings, late, group)
     whole = True
     try:

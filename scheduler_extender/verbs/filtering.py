@@ -100,7 +100,8 @@ def filtered(
         raise NotAtOnceError
     until = cluster.clock() + seconds
     uid, priority = PodUid(pod.metadata.uid), pod.spec.priority or 0
-    apart = cluster.asked_apart(uid, priority)
+    gang = member.gang if member is not None else None
+    apart = cluster.asked_apart(uid, priority, gang)
     if at_once and not apart.isdisjoint(names):
         raise NotAtOnceError
     if at_once:
@@ -109,7 +110,7 @@ def filtered(
         others = [name for name in names if name not in apart] if apart else names
         found = _result(request, enquire(cluster, request, others, seconds=seconds))
         for name in sorted(apart.intersection(names)):
-            facts = cluster.facts(name).without(frozenset({uid})).yielding_to(priority)
+            facts = cluster.facts(name).without(frozenset({uid})).yielding_to(priority, gang)
             found = _with_answer(cluster, facts, request, found)
         if blind:
             found = _without_promised(cluster, request, found)

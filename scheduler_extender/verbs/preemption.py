@@ -13,12 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import Malformed, parse
-from scheduler_extender.membership import Group
 from scheduler_extender.state.budgets import violations
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import undecided
 from scheduler_extender.state.enquiry import OutOfTimeError, answer_of, in_time
-from scheduler_extender.state.members import member_of
+from scheduler_extender.state.members import Member, member_of
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.state.standing import asks_of
@@ -58,8 +57,7 @@ def preempt(
         offered = {node: found for node, found in offered.items() if node == flying.node}
     if request.required and cluster.blind():
         return PreemptionResult()
-    group = member.membership.group if member is not None else None
-    asking = _Asking(cluster, preemptor(args.pod, request, cluster.settings.managed, group), late)
+    asking = _Asking(cluster, preemptor(args.pod, request, cluster.settings.managed, member), late)
     uid = PodUid(args.pod.metadata.uid)
     pod = cluster.pod(uid)
     afterwards = Afterwards(
@@ -75,14 +73,14 @@ def preempt(
                 continue
             gone = frozenset(PodUid(pod.uid) for pod in found.pods or ())
             facts = cluster.facts(NodeName(name))
-            without = facts.without(gone | facts.ending | {uid}).yielding_to(asking.pod.priority)
+            without = asking.yielding(facts.without(gone | facts.ending | {uid}))
             if afterwards.on(without, gone).rejection is None:
                 kept[name] = found
     return PreemptionResult(kept)
 
 
 def preemptor(
-    pod: Pod, request: GpuRequest, managed: Iterable[str], group: Group | None = None
+    pod: Pod, request: GpuRequest, managed: Iterable[str], member: Member | None = None
 ) -> Preemptor:
     """The pod as one that asks for evictions."""
     spec = pod.spec
@@ -95,7 +93,8 @@ def preemptor(
         spec.priority or 0,
         asks_of(pod, managed),
         particular,
-        group,
+        None if member is None else member.membership.group,
+        None if member is None else member.gang,
     )
 
 
@@ -140,6 +139,10 @@ class _Asking:
         violated = violations(found, budgets) + (by_others if rest else 0)
         return MetaVictims([MetaPod(uid) for uid in pods], violated)
 
+    def yielding(self, facts: NodeFacts) -> NodeFacts:
+        """The facts without a place that is not kept from the pod."""
+        return facts.yielding_to(self.pod.priority, self.pod.gang)
+
     def _others(self, facts: NodeFacts, chosen: list[PodRecord]) -> tuple[PodRecord, ...] | None:
         """Other victims that will do. None are looked for where budgets are not known, nor where
         kube-scheduler has promised the node to a pod that comes first."""
@@ -167,7 +170,7 @@ class _Asking:
 
     def _passes(self, facts: NodeFacts, victims: Iterable[PodRecord]) -> bool:
         """Whether the node passes once these, and whoever is ending, have let go."""
-        without = after(facts, victims, self.pod.uid).yielding_to(self.pod.priority)
+        without = self.yielding(after(facts, victims, self.pod.uid))
         key = without.key(self.pod.request.resource)
         if key not in self.known:
             rejection = answer_of(self.cluster, without, self.pod.request).rejection

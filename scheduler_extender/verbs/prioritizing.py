@@ -48,9 +48,10 @@ def prioritize(
             cluster, member, names, late=lambda: cluster.clock() >= until, at_once=at_once
         )
         found = _by_domain(found, group)
-    place = cluster.reserved_for(PodUid(pod.metadata.uid))
-    if place is not None:
-        found = [10 if n == place else min(9, score) for n, score in zip(names, found, strict=True)]
+    places = cluster.places_of(PodUid(pod.metadata.uid))
+    if places:
+        pairs = zip(names, found, strict=True)
+        found = [10 if name in places else min(9, score) for name, score in pairs]
     return list(map(HostPriority, names, found))
 
 

@@ -67,7 +67,7 @@ def reserve(
                 raise BindError(f"a bind of the pod to {before.node} is still in flight")
             asking = before is not None or facts.keeps_place_for(pod.uid)
             without = facts.without(frozenset({pod.uid})) if asking else facts
-            without = without.yielding_to(pod.standing.priority)
+            without = without.yielding_to(pod.standing.priority, pod.gang)
             member = _member(cluster, pod, request)
             request = request if member is None else member.request
             request, decision = _answer(cluster, member, without, request)
@@ -122,7 +122,7 @@ def looked_at_again(cluster: Cluster, reserved: Reserved) -> Reserved:
     if member is not None and member.request.company <= request.company:
         request = member.request
     without = facts.without(frozenset({reserved.ours.uid}))
-    without = without.yielding_to(reserved.ours.standing.priority)
+    without = without.yielding_to(reserved.ours.standing.priority, reserved.ours.gang)
     same = without.key(request.resource) == reserved.facts.key(request.resource)
     if same and not cluster.blind():
         return reserved

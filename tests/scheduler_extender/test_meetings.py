@@ -52,7 +52,7 @@ def reserve(
     written = value_of(uid, NodeName(node), UNTIL, map(PodUid, victims))
     manifest["metadata"].setdefault("annotations", {})[KEPT_PLACE] = written
     cluster.put_pod(record(manifest))
-    assert cluster.reserved_for(uid) == node
+    assert cluster.places_of(uid) == {node}
     return manifest
 
 
@@ -310,7 +310,7 @@ def test_a_time_beyond_the_years_keeps_no_place() -> None:
     written = '{"uid": "wants", "node": "node", "until": "9999-12-31T23:59:59-14:00"}'
     manifest["metadata"]["annotations"][KEPT_PLACE] = written
     there.cluster.put_pod(record(manifest))
-    assert there.cluster.reserved_for(PodUid("wants")) is None
+    assert not there.cluster.places_of(PodUid("wants"))
     assert b"wants" in b"".join(cluster_file(there.cluster))
     assert unblocking_of(there.cluster, "default", "wants") is not None
 

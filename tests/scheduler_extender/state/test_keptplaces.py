@@ -152,7 +152,7 @@ def test_bind_keeps_the_place_and_gives_it_to_its_pod(cluster: Cluster) -> None:
     bind(cluster, written, BindingArgs("wants", "team", "wants", NODE), lambda: "")
     assert [found.name for found in written.binds] == ["wants"]
     cluster.put_pod(replace(wants, node=NODE, reserved=None))
-    assert cluster.reserved_for(wants.uid) is None
+    assert not cluster.places_of(wants.uid)
     assert "reserved" not in asked(cluster)
 
 
@@ -175,7 +175,7 @@ def test_it_ends(cluster: Cluster, end: Any) -> None:
     cluster.on_change(changed.append)
     end(cluster, wants)
     assert asked(cluster) == ""
-    assert cluster.reserved_for(wants.uid) is None
+    assert not cluster.places_of(wants.uid)
     assert NODE in changed, "whoever waits may be woken"
 
 
@@ -201,7 +201,7 @@ def test_what_else_happens_to_the_pod_does_not_keep_its_place_longer(
     assert asked(cluster) == ""
     cluster.put_pod(replace(wants, called_unschedulable=False))
     assert asked(cluster) == ""
-    assert cluster.reserved_for(wants.uid) is None
+    assert not cluster.places_of(wants.uid)
     cluster.put_pod(replace(wants, reserved=None))
     reserve(cluster, until=TODAY + 100 * MAX_SECONDS)
     assert asked(cluster), "taken away and written again it is another place"
@@ -388,7 +388,7 @@ def test_who_asks_and_tells_no_version_holds_up_evictions_for_a_moment_only(
         replace(waiting("killed", gpu_request(1)), reserved=Reserved(NodeName("else"), NOON))
     )
     assert not cluster.places_settled()
-    assert cluster.reserved_for(PodUid("wants")) == NODE
+    assert cluster.places_of(PodUid("wants")) == {NODE}
     clock.now += ASKING_SECONDS
     assert cluster.places_settled()
 
@@ -405,7 +405,7 @@ def with_many(order: list[int]) -> Cluster:
 
 def kept_in(cluster: Cluster) -> list[int]:
     """The places that are kept."""
-    return [i for i in range(MOST + 1) if cluster.reserved_for(PodUid(f"w{i}")) is not None]
+    return [i for i in range(MOST + 1) if cluster.places_of(PodUid(f"w{i}"))]
 
 
 @pytest.mark.parametrize("seed", range(5))

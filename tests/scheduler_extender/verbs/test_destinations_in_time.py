@@ -76,12 +76,12 @@ def see(cluster: Cluster, manifest: dict[str, Any]) -> None:
     cluster.put_pod(record)
 
 
-def choosy(name: str, **more: Any) -> dict[str, Any]:
+def choosy(name: str, gpus: int = 4, **more: Any) -> dict[str, Any]:
     """A waiting pod with as many terms as are allowed, none of which any node meets."""
     line = {"key": "l", "operator": "In", "values": [f"not-{name}"]}
     terms = [{"matchExpressions": [line]} for _ in range(TERMS)]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    found = pod(4, {"link": "nvlink"}, name=name, uid=name, **more)
+    found = pod(gpus, {"link": "nvlink"} if gpus > 1 else {}, name=name, uid=name, **more)
     found["spec"]["affinity"] = {"nodeAffinity": required}
     found["status"] = {
         "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
@@ -92,7 +92,7 @@ def choosy(name: str, **more: Any) -> dict[str, Any]:
 def test_preemption_for_a_member_of_a_gang_stops_when_the_time_is_up() -> None:
     meter = Meter(0.0)
     cluster = cluster_of(meter)
-    member = choosy("member")
+    member = choosy("member", gpus=1)  # a node would hold the gang if it were empty
     member["metadata"]["annotations"] |= {
         "gpu-topology.io/group-size": "4",
         "gpu-topology.io/group-domain": "node",

@@ -20,6 +20,7 @@ from scheduler_extender.state.decision import SIBLINGS
 from scheduler_extender.state.gangdomains import QUIET
 from scheduler_extender.state.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
 from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.reserved import Reserved
 from scheduler_extender.state.standing import amounts_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
@@ -185,6 +186,21 @@ def test_what_a_sibling_asks_counts_until_it_is_bound_or_gone() -> None:
     assert scheduler.passing(worker) == scheduler.names
     scheduler.cluster.release(seen.uid)
     assert scheduler.reasons(worker) == {SIBLINGS.reason}, "its bind has failed, it comes again"
+
+
+def test_the_place_of_a_member_counts_once_against_its_siblings() -> None:
+    """It is for one of those that may come first: four GPUs are enough for two pairs."""
+    scheduler = on("hgx-h100-8", free=range(4))
+    pods = [gang(f"p{i}", 2) for i in range(2)]
+    (name,) = scheduler.names
+    until = scheduler.cluster.today() + 600.0
+    waits = pod_record(msgspec.convert(pods[1], Pod), MANAGED)
+    assert waits is not None
+    scheduler.cluster.put_pod(replace(waits, reserved=Reserved(NodeName(name), until)))
+    assert [scheduler.passing(each) for each in pods] == [[name]] * 2
+    stranger = pod(4, {"link": "nvlink"}, name="stranger", uid="stranger")
+    assert scheduler.passing(stranger) == []
+    assert [scheduler.bind(each, name) for each in pods] == ["", ""]
 
 
 def test_a_gang_whose_size_nobody_says_counts_all_that_there_is_room_for() -> None:

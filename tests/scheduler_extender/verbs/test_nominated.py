@@ -8,15 +8,19 @@ for two pods it lets a single have one of the bridged pair.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
+from scheduler_extender.explain import answers_to
 from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.reserved import Reserved
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of
@@ -110,7 +114,7 @@ def test_the_pod_itself_gets_its_place(cluster: Cluster) -> None:
     assert {row.host: row.score for row in rows}[NODE] == 10
     assert refused_bind(cluster, wants) == ""
     # Now it is a promise like any other, and the third GPU is nobody's.
-    assert cluster.reserved_for(PodUid("wants")) is None
+    assert not cluster.places_of(PodUid("wants"))
 
 
 @pytest.mark.parametrize("change", ["nominated elsewhere", "given up", "deleted"])
@@ -132,3 +136,31 @@ def test_of_two_nominated_pods_the_one_of_higher_priority_has_the_place(cluster:
     gone(cluster, "victim")
     assert refusal(cluster, first) == REASON
     assert refusal(cluster, second) == ""
+
+
+def test_a_pod_with_a_kept_place_and_a_nomination_elsewhere_has_both(cluster: Cluster) -> None:
+    """Somebody evicted for it on one node, and kube-scheduler then on another one."""
+    other = machine("a100-pcie-4-bridged").topology("other")
+    cluster.put_record(other, Report("boot", 1))
+    gone(cluster, "victim")
+    kept = Reserved(NODE, cluster.today() + 600.0, frozenset({PodUid("victim")}))
+    asked = manifest("wants", 2, PRIORITY, link=True, nominated="other")
+    cluster.put_pod(replace(see(cluster, asked), reserved=kept))
+    both = [NODE, "other"]
+    assert cluster.places_of(PodUid("wants")) == set(both)
+    assert set(verbs.filter_nodes(cluster, asked, both).node_names or ()) == set(both)
+    assert {row.score for row in verbs.prioritize(cluster, asked, both)} == {10}
+    assert "are reserved for another pod" in refusal(cluster, manifest("single", 1, 0))
+    assert len(cluster.pods_with_places()) == 1
+    told = unblocking_of(cluster, asked.metadata.namespace, "wants")
+    assert told is not None
+    assert told["reserved"]["node"] == NODE
+
+
+def test_people_are_told_what_filter_says_of_a_place_that_yields(cluster: Cluster) -> None:
+    nominate(cluster)
+    gone(cluster, "victim")
+    for priority, takes in ((PRIORITY, False), (PRIORITY + 1, True)):
+        single = see(cluster, manifest("single", 1, priority))
+        (told,) = answers_to(cluster, cluster.cluster_facts(), single)
+        assert told.passes is takes
