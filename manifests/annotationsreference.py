@@ -23,8 +23,8 @@ from scheduler_extender.explain import Answer, answers
 from scheduler_extender.files import clusterfile
 from scheduler_extender.membership import membership_of
 from scheduler_extender.quantities import BadValueError
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from topology.core.placement import Verdict
 from topology.core.requests import Constraints, Policy
 

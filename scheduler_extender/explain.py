@@ -10,17 +10,17 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.answers import State
-from scheduler_extender.state.board import ClusterFacts
-from scheduler_extender.state.capacity import ANY_GPU
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import UNDECIDED, Decision, unconstrained
-from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time, scores
-from scheduler_extender.state.groupenquiry import gather
-from scheduler_extender.state.members import as_member, rack_rooms
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.selecting import ANYWHERE, Destinations
+from scheduler_extender.state.answers.capacity import ANY_GPU
+from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
+from scheduler_extender.state.answers.remembered import State
+from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time, scores
+from scheduler_extender.state.asking.groupenquiry import gather
+from scheduler_extender.state.asking.members import as_member, rack_rooms
+from scheduler_extender.state.cluster.board import ClusterFacts
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations
 from topology.core.availability import Availability
 from topology.core.devices import GpuResource, NodeName, PodUid
 from topology.core.graph import NodeTopology, names_strange_nodes

@@ -30,8 +30,8 @@ from scheduler_extender.http.servers import Servers, listen, loopback
 from scheduler_extender.http.service import Service
 from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import DEFAULT, Limits
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import Turns, WouldRefuse
 from scheduler_extender.web.routes import add_map, guard_map
 from scheduler_extender.web.sessions import OPEN

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.ledger import Ledger
 from topology.core.devices import MIB, GpuResource, PodUid
 from topology.core.mig import served_devices
 from topology.core.placement import used_memory

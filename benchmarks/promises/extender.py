@@ -20,13 +20,13 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Refusals, Settings
-from scheduler_extender.state.freshness import Watch
-from scheduler_extender.state.ledger import ledger
-from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.state.standing import amounts_of
-from scheduler_extender.state.verification import Surprise
+from scheduler_extender.state.answers.decision import Refusals, Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.freshness import Watch
+from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.node.verification import Surprise
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.verbs import BindError
 from scheduler_extender.wire import BindingArgs, Pod
 from topology.core.availability import Availability

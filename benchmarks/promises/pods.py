@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from benchmarks.promises.extender import read_pod
 from benchmarks.promises.policy import PublishedReport
 from scheduler_extender.annotations import PREFIX
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core.requests import GpuRequest
 

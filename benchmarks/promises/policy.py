@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology

@@ -9,7 +9,7 @@ from benchmarks.promises.extender import Extender
 from benchmarks.promises.pods import PodEntry
 from benchmarks.promises.policy import Pick, PublishedReport
 from benchmarks.promises.scene import Scene
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core import scoring
 from topology.core.admission import Kubelet, admissions, kubelet_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.protocol import openb
 from scheduler_extender.files.allocatable import Allocatable
 from scheduler_extender.files.clusterfile import ClusterFileError, load
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import MIB, Bytes, Gpu, GpuUuid, NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import Link, LinkKind

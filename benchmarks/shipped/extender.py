@@ -18,9 +18,9 @@ from benchmarks.shipped.policy import Base, Choice, Move, Wait
 from benchmarks.shipped.scheduler import DEFAULT
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.unblocking import search
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import BindingArgs

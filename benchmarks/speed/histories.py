@@ -10,9 +10,9 @@ import msgspec
 from benchmarks.promises.pods import GpuContainer, manifest
 from benchmarks.promises.workloads import EVERYTHING
 from scheduler_extender.annotations import parse
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.report import Report

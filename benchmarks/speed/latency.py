@@ -253,8 +253,8 @@ def _serve(kind: str, size: int, seed: int) -> None:
     from scheduler_extender.http.app import create_app
     from scheduler_extender.http.servers import Servers, listen
     from scheduler_extender.serving import in_memory
-    from scheduler_extender.state.cluster import Cluster
-    from scheduler_extender.state.decision import Settings
+    from scheduler_extender.state.answers.decision import Settings
+    from scheduler_extender.state.cluster.cluster import Cluster
 
     cluster = Cluster(time.monotonic, Settings(stale_after=None, all_pods_known=False))
     if kind == "extender":

@@ -91,7 +91,7 @@ def main(port: int, kubeconfig: str | None) -> None:
     """Serve until the process is ended."""
     from scheduler_extender.http.servers import Servers, listen
     from scheduler_extender.kube.binder import KubeBinder
-    from scheduler_extender.state.cluster import Cluster
+    from scheduler_extender.state.cluster.cluster import Cluster
     from topology.kubeapi.apiserver import ApiServer
 
     metrics, write = Metrics(), None

@@ -23,9 +23,9 @@ from benchmarks.speed import rounds
 from benchmarks.speed.histories import cluster_of
 from scheduler_extender import verbs
 from scheduler_extender.annotations import parse
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.mix import REFRESH
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.mix import REFRESH
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core import admission as kubelet
 from topology.core import scoring

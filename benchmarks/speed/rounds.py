@@ -12,8 +12,8 @@ from benchmarks.figures.speed import PreemptCost, Profile, WakerCost
 from benchmarks.promises.pods import app, manifest
 from benchmarks.speed.histories import cluster_of
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import preemption
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from topology.core.devices import PodUid

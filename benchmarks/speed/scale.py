@@ -33,7 +33,7 @@ from benchmarks.shipped.clusters import ENDLESS, Node
 from benchmarks.shipped.policies import policy
 from benchmarks.shipped.simulation import Simulation
 from benchmarks.shipped.sources import SIZES, Workload
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.report import Allocation, Report

@@ -10,9 +10,9 @@ from itertools import combinations
 from typing import Literal
 
 from benchmarks.speed.worst_pods import RESOURCE
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import Bytes, DeviceId, Gpu, GpuResource, GpuUuid, NodeName, PodUid
 from topology.core.graph import AllocatorFacts, NodeTopology
 from topology.core.links import GBps, Link, LinkKind

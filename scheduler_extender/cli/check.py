@@ -17,8 +17,8 @@ from scheduler_extender.cli.inputs import cluster_file, one_of, pods_file, stand
 from scheduler_extender.cli.kubeconfig import KubeconfigOption, looked_at
 from scheduler_extender.explain import summary
 from scheduler_extender.files.clusterfile import feed
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.why.nearest import View
 from scheduler_extender.why.rows import rows_of
 from scheduler_extender.why.together import Together, Wanted, judge

@@ -29,7 +29,7 @@ from scheduler_extender.cli.adminport import AdminPort
 from scheduler_extender.cli.commandline import BadInputError, pause
 from scheduler_extender.cli.inputs import tell
 from scheduler_extender.cli.kubeconfig import api_server
-from scheduler_extender.state.reserved import value_of
+from scheduler_extender.state.pods.keptplace import value_of
 from topology.core.devices import NodeName, PodUid
 from topology.times import instant
 

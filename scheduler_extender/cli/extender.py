@@ -13,7 +13,7 @@ import typer
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import cluster_file, log_json, one_of, two_ports
 from scheduler_extender.http.addresses import Addresses, Tls
-from scheduler_extender.state.decision import Refusals, Settings
+from scheduler_extender.state.answers.decision import Refusals, Settings
 from topology.core.placement import Verdict
 
 if TYPE_CHECKING:  # the service's modules take a while to load, which other commands need not wait

@@ -10,8 +10,8 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.looking import Look
 from scheduler_extender.explain import serves_nothing
 from scheduler_extender.sharing import GONE
-from scheduler_extender.state.capacity import Capacities, Capacity
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.answers.capacity import Capacities, Capacity
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.web.nodes import (
     NO_RECORD,
     Flag,

@@ -14,8 +14,8 @@ import typer
 
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.inputs import log_json
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.why.nearest import View
 from topology.core.placement import Verdict
 

@@ -23,8 +23,8 @@ from scheduler_extender.cli.inputs import cluster_file
 from scheduler_extender.cli.kubeconfig import asking, path_of
 from scheduler_extender.cli.tokens import token_of
 from scheduler_extender.files import clusterfile
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.why.nearest import View
 from topology.core.placement import Verdict
 

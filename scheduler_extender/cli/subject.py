@@ -12,7 +12,7 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.files.podfile import notes_on, pods_made_by
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.why.placed import Written, written_on
 
 if TYPE_CHECKING:

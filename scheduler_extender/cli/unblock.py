@@ -24,7 +24,7 @@ from scheduler_extender.cli.commandline import BadInputError
 from scheduler_extender.cli.evictions import Waiting, carry_out
 from scheduler_extender.cli.inputs import one_of
 from scheduler_extender.cli.tokens import token_of
-from scheduler_extender.state.reserved import MAX_SECONDS
+from scheduler_extender.state.pods.keptplace import MAX_SECONDS
 from scheduler_extender.terminal import harmless
 from topology.core.devices import PodUid
 

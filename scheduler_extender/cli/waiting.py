@@ -35,7 +35,7 @@ from scheduler_extender.cli.looking import (
 )
 from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
 from scheduler_extender.explain import alike, answers_to
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.terminal import ROOMY, fits, show
 from scheduler_extender.why.counts import Counts, counts_of
 from scheduler_extender.why.explanation import asked_text

@@ -30,9 +30,9 @@ from scheduler_extender.cli.subject import subject
 from scheduler_extender.cli.tokens import token_of
 from scheduler_extender.files.clusterfile import feed
 from scheduler_extender.limits import EXPLAIN_SECONDS
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.why.explanation import explanation_of
 from scheduler_extender.why.nearest import View
 from scheduler_extender.why.placed import Written

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import chain, groupby
 from xml.sax.saxutils import escape
 
-from scheduler_extender.state.capacity import stranded
+from scheduler_extender.state.answers.capacity import stranded
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
 from topology.core.links import Via

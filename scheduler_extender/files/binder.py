@@ -6,8 +6,8 @@ import threading
 from collections import OrderedDict
 from dataclasses import replace
 
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid

@@ -16,7 +16,7 @@ from scheduler_extender.exclusive import containers_with_roles
 from scheduler_extender.files.clusterfile import read_pod
 from scheduler_extender.membership import JOB_LABEL, Membership, membership_of
 from scheduler_extender.quantities import cut, quantity
-from scheduler_extender.state.selecting import ANYWHERE, Destinations, destinations_of
+from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations, destinations_of
 from scheduler_extender.wire import Pod, Resources
 from topology.codec import shortened
 from topology.core.requests import GpuRequest

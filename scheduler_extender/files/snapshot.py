@@ -16,11 +16,11 @@ import msgspec
 
 from scheduler_extender.files.clusterfile import SNAPSHOT, SNAPSHOT_VERSION
 from scheduler_extender.membership import CLIQUE_LABEL, NODE, NVLINK_DOMAIN
-from scheduler_extender.state import budgetobjects
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord, manifest_of
-from scheduler_extender.state.standing import quantities_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods import budgetobjects
+from scheduler_extender.state.pods.record import PodRecord, manifest_of
+from scheduler_extender.state.pods.standing import quantities_of
 from topology import codec
 from topology.core.requests import GpuRequest
 

@@ -48,10 +48,10 @@ from scheduler_extender.limits import (
 )
 from scheduler_extender.membership import Membership
 from scheduler_extender.sharing import shared_gpus
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Refusals
-from scheduler_extender.state.groups import by_domain
-from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.state.answers.decision import Refusals
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.groups.groups import by_domain
+from scheduler_extender.state.node.facts import NodeFacts, Unusable
 from scheduler_extender.why.explanation import explanation_of
 from scheduler_extender.why.nearest import View
 from topology import codec

@@ -30,7 +30,7 @@ from scheduler_extender.limits import (
     MAX_BIND_BODY,
     VERB_SECONDS,
 )
-from scheduler_extender.state.lookup import NotAtOnceError
+from scheduler_extender.state.answers.lookup import NotAtOnceError
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from scheduler_extender.state.capacity import Capacities, Capacity, stranded
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.node import NodeFacts, Unusable
+from scheduler_extender.state.answers.capacity import Capacities, Capacity, stranded
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts, Unusable
 from scheduler_extender.why.waiting import WaitingReasons
 from topology.core.admission import Kubelet
 from topology.core.availability import Availability

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import AT_ONCE_BODY, MAX_BODY, Bodies, Held, OverBudgetError
-from scheduler_extender.state.lookup import NotAtOnceError
+from scheduler_extender.state.answers.lookup import NotAtOnceError
 from scheduler_extender.wire import Body, TooDenseError
 
 PIECE = 256 * 1024

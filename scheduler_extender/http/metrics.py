@@ -20,10 +20,10 @@ from scheduler_extender.http.certificates import Certificates
 from scheduler_extender.http.clusterfigures import ClusterFigures
 from scheduler_extender.http.strangers import Strangers
 from scheduler_extender.ratelimit import RateLimit
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.refusal import LABELS
-from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.answers.refusing import NodeRefusal
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.pods.refusal import LABELS
 from scheduler_extender.verbs import Turns, WouldRefuse
 from scheduler_extender.verbs.turns import REPORT, TURN, WRITE
 from topology.core.devices import NodeName

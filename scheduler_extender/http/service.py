@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import Bodies
-from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import Binder, Turns, WouldRefuse
 from scheduler_extender.wire import Pod
 

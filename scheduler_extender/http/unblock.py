@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from scheduler_extender.limits import UNBLOCK_SECONDS
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Place, place_of
-from scheduler_extender.state.enquiry import OutOfTimeError
-from scheduler_extender.state.members import Member, as_member
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Place, place_of
+from scheduler_extender.state.asking.enquiry import OutOfTimeError
+from scheduler_extender.state.asking.members import Member, as_member
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.unblocking import search
 from scheduler_extender.unblocking.homes import Places
 from scheduler_extender.unblocking.victims import after, importance

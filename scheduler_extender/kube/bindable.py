@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scheduler_extender.annotations import TERM
 from scheduler_extender.excess import excess
-from scheduler_extender.state.pods import ENDED
+from scheduler_extender.state.pods.record import ENDED
 from scheduler_extender.wire import Pod
 from topology.core.devices import PodUid
 

@@ -12,8 +12,8 @@ import msgspec
 
 from scheduler_extender.annotations import PLACEMENT, WAKE, Malformed, asks_for_any
 from scheduler_extender.kube.sinks import metadata_decoder, version_of
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import pod_decoder
 from topology.core.devices import NodeName, PodUid

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import msgspec
 import structlog
 
-from scheduler_extender.state.budgetobjects import BudgetObject, budget_of
-from scheduler_extender.state.budgets import Budget
-from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.budgetobjects import BudgetObject, budget_of
+from scheduler_extender.state.pods.budgets import Budget
 
 log = structlog.get_logger(__name__)
 

@@ -18,9 +18,9 @@ import msgspec
 import structlog
 
 from scheduler_extender.ratelimit import RateLimit
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.verification import Surprise
+from scheduler_extender.state.answers.refusing import NodeRefusal
+from scheduler_extender.state.node.verification import Surprise
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binding, WouldRefuse
 from scheduler_extender.why.placed import bound_text
 from topology.core.requests import GpuRequest

@@ -13,8 +13,8 @@ from typing import Protocol
 import msgspec
 
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from topology.kubeapi.apiserver import ApiError, NotFoundError, Query
 from topology.kubeapi.paths import path
 

@@ -11,8 +11,8 @@ import msgspec
 import structlog
 
 from scheduler_extender.kube.binder import PODS_PATH
-from scheduler_extender.state.pods import ENDED, pod_record
-from scheduler_extender.state.standing import Amounts, asks_of
+from scheduler_extender.state.pods.record import ENDED, pod_record
+from scheduler_extender.state.pods.standing import Amounts, asks_of
 from scheduler_extender.wire import Pod
 from topology.core.devices import NodeName
 from topology.kubeapi.apiserver import ApiFailure, ApiServer

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import structlog
 
 from scheduler_extender.kube.binder import SETTLED_AFTER, KubeBinder
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import BindError, BindUnknownError
 from topology.core.devices import PodUid
 

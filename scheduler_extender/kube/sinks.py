@@ -15,10 +15,10 @@ import structlog
 from scheduler_extender.annotations import RESUME, TERM, asks_for_any, managed_among
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.departures import UNKNOWN_VERSION
-from scheduler_extender.state.pods import pod_record
-from scheduler_extender.state.standing import amounts_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.departures import UNKNOWN_VERSION
+from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.wire import Node, ObjectMeta, Pod, node_decoder, pod_decoder
 from topology.codec import KnownHardware, Record, RecordError, decode, decode_report
 from topology.core.devices import NodeName, PodUid

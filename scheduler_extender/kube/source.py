@@ -23,11 +23,11 @@ from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.kube.waiting import WaitingPods
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state import freshness
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.freshness import Watch
-from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.verification import Surprise
+from scheduler_extender.state.answers.refusing import NodeRefusal
+from scheduler_extender.state.cluster import freshness
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.freshness import Watch
+from scheduler_extender.state.node.verification import Surprise
 from scheduler_extender.verbs import WouldRefuse
 from topology.kubeapi.apiserver import ApiServer
 from topology.kubeapi.reflector import Reflector, Timing

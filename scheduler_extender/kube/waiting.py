@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.why.phrases import TOLD, sentence
 from scheduler_extender.why.waiting import refusals_of
 from topology.core.devices import PodUid

@@ -24,10 +24,10 @@ import msgspec
 import structlog
 
 from scheduler_extender.annotations import WAKE, Malformed
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import decide
-from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import decide
+from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 from topology.kubeapi.apiserver import ApiFailure, ApiUnreachable

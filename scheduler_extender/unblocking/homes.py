@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler_extender.state.decision import Settings, decide
-from scheduler_extender.state.domains import domain_of
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.selecting import Destinations
-from scheduler_extender.state.transitions import with_bind_in_flight
+from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.groups.domains import domain_of
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.transitions import with_bind_in_flight
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.selecting import Destinations
 from scheduler_extender.unblocking.spare import Spare
 from scheduler_extender.unblocking.victims import TIED, guarantees
 from topology.core.devices import NodeName, PodUid

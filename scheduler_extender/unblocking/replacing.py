@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import chain, combinations, islice
 
 from scheduler_extender.membership import Group
-from scheduler_extender.state.budgets import Budgets, Violations
-from scheduler_extender.state.enquiry import OutOfTimeError
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.standing import Amounts
+from scheduler_extender.state.asking.enquiry import OutOfTimeError
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.budgets import Budgets, Violations
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.standing import Amounts
 from scheduler_extender.unblocking.victims import (
     Late,
     Reckoning,

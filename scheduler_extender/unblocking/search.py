@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.budgets import Budgets, refused
-from scheduler_extender.state.decision import Settings, decide
-from scheduler_extender.state.domains import domain_of
-from scheduler_extender.state.enquiry import OutOfTimeError, in_time
-from scheduler_extender.state.groups import KEPT
-from scheduler_extender.state.node import NodeFacts, Unusable
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.standing import Others, nobody_knows
+from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.asking.enquiry import OutOfTimeError, in_time
+from scheduler_extender.state.groups.domains import domain_of
+from scheduler_extender.state.groups.groups import KEPT
+from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.pods.budgets import Budgets, refused
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.standing import Others, nobody_knows
 from scheduler_extender.unblocking.homes import (
     Home,
     Places,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler_extender.state.enquiry import OutOfTimeError
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord, resource_of
-from scheduler_extender.state.standing import Amounts, Others, nobody_knows
+from scheduler_extender.state.asking.enquiry import OutOfTimeError
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord, resource_of
+from scheduler_extender.state.pods.standing import Amounts, Others, nobody_knows
 from topology.core.devices import NodeName
 
 MAX_NODES = 200

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import inf
 
-from scheduler_extender.state.decision import Decision
-from scheduler_extender.state.node import NodeFacts, Unusable
-from scheduler_extender.state.pods import PodRecord, resource_of
-from scheduler_extender.state.standing import Amounts
+from scheduler_extender.state.answers.decision import Decision
+from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.pods.record import PodRecord, resource_of
+from scheduler_extender.state.pods.standing import Amounts
 from topology.core.devices import PodUid
 from topology.core.placement import Verdict
 from topology.core.placement.constraints import compiled

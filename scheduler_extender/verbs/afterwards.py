@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from scheduler_extender.limits import VERB_SECONDS
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import places
-from scheduler_extender.state.enquiry import OutOfTimeError, enquire, in_time
-from scheduler_extender.state.groupenquiry import Gathering, gather
-from scheduler_extender.state.members import Member
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.answers.decision import places
+from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire, in_time
+from scheduler_extender.state.asking.groupenquiry import Gathering, gather
+from scheduler_extender.state.asking.members import Member
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.unblocking import Joining
 from topology.core.devices import NodeName, PodUid
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.membership import Membership
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 

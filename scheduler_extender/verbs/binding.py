@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TypeVar
 
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord, time_text
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord, time_text
 from scheduler_extender.verbs.binder import (
     Binder,
     BindError,

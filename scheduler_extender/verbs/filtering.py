@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import Malformed, parse
-from scheduler_extender.state.answers import State
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import OUT_OF_DATE, out_of_date
-from scheduler_extender.state.enquiry import Answered, answer_of, enquire, enquire_at_once
-from scheduler_extender.state.groupenquiry import gather
-from scheduler_extender.state.lookup import NotAtOnceError
-from scheduler_extender.state.members import Member, member_of
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import OUT_OF_DATE, out_of_date
+from scheduler_extender.state.answers.lookup import NotAtOnceError
+from scheduler_extender.state.answers.remembered import State
+from scheduler_extender.state.asking.enquiry import Answered, answer_of, enquire, enquire_at_once
+from scheduler_extender.state.asking.groupenquiry import gather
+from scheduler_extender.state.asking.members import Member, member_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import FilterResult, Pod
 from topology.core.devices import NodeName, PodUid
 from topology.core.placement import NO_REPORT, Reason, Rejection

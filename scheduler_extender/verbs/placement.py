@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.reserving import Reserved
 from topology.core.mig import served_devices
 from topology.core.requests import GpuRequest

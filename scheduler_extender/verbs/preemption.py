@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from scheduler_extender.annotations import Malformed, parse
-from scheduler_extender.state.budgets import violations
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import undecided
-from scheduler_extender.state.enquiry import OutOfTimeError, answer_of, in_time
-from scheduler_extender.state.members import Member, member_of
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.standing import asks_of
+from scheduler_extender.state.answers.decision import undecided
+from scheduler_extender.state.asking.enquiry import OutOfTimeError, answer_of, in_time
+from scheduler_extender.state.asking.members import Member, member_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.budgets import violations
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.standing import asks_of
 from scheduler_extender.unblocking.replacing import Preemptor, replaced
 from scheduler_extender.unblocking.victims import after, importance
 from scheduler_extender.verbs.afterwards import Afterwards

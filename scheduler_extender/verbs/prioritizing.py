@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from scheduler_extender.annotations import Malformed, parse
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import enquire, enquire_at_once, scores
-from scheduler_extender.state.groupenquiry import Gathering, gather
-from scheduler_extender.state.members import member_of, rack_rooms
+from scheduler_extender.state.asking.enquiry import enquire, enquire_at_once, scores
+from scheduler_extender.state.asking.groupenquiry import Gathering, gather
+from scheduler_extender.state.asking.members import member_of, rack_rooms
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.wire import HostPriority, Pod
 from topology.core.devices import PodUid
 

@@ -13,14 +13,14 @@ from functools import partial
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.limits import VERB_SECONDS
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import SIBLINGS, Decision, sets_of
-from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.groupenquiry import gather, kept_elsewhere
-from scheduler_extender.state.groups import KEPT
-from scheduler_extender.state.members import Member, as_member
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord, resource_of
+from scheduler_extender.state.answers.decision import SIBLINGS, Decision, sets_of
+from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.asking.groupenquiry import gather, kept_elsewhere
+from scheduler_extender.state.asking.members import Member, as_member
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.groups.groups import KEPT
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from scheduler_extender.verbs.binder import BindError, InProgressError
 from topology.core.devices import Mask, NodeName, PodUid
 from topology.core.placement import IN_PROGRESS, Reason, Rejection, Verdict

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
 from scheduler_extender.verbs.binding import TOO_LATE, unbound
 from scheduler_extender.verbs.filtering import filtered

@@ -6,7 +6,7 @@ kubelet at one time that it has neither admitted nor refused; whoever comes late
 waits with the write. An answer takes a tenth of a second as a rule. A pod without one holds up
 others for :data:`LONGEST` at most: what we do not know keeps nobody away for long. Where the
 kubelet has admitted a pod of the same kind since its node last changed
-(:mod:`scheduler_extender.state.proven`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
+(:mod:`scheduler_extender.state.node.proven`), a bind waits only behind :data:`KNOWN_AT_ONCE` pods.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Refusals
-from scheduler_extender.state.pods import PodRecord, resource_of
+from scheduler_extender.state.answers.decision import Refusals
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord, resource_of
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import GpuRequest
 

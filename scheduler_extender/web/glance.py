@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_extender.state.capacity import Capacity
+from scheduler_extender.state.answers.capacity import Capacity
 from scheduler_extender.web.nodes import Flag, NodeState, Use
 
 ALONE = 48

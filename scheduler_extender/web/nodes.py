@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scheduler_extender.state.capacity import stranded
-from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.capacity import stranded
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import GpuResource, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.mig import ServedDevices, served_devices

@@ -17,11 +17,11 @@ from typing import Any
 
 from scheduler_extender.explain import answers
 from scheduler_extender.files import podfile
-from scheduler_extender.state.capacity import Capacities, Capacity
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import OutOfTimeError, in_time
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.capacity import Capacities, Capacity
+from scheduler_extender.state.asking.enquiry import OutOfTimeError, in_time
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.web.drawing import whole
 from scheduler_extender.web.glance import Filters, glance
 from scheduler_extender.web.html import page

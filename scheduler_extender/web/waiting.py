@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain import Answer, alike, answers_to
-from scheduler_extender.state.board import ClusterFacts
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.cluster.board import ClusterFacts
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.why.counts import counts_of
 from scheduler_extender.why.explanation import asked_text, passed_over
 from scheduler_extender.why.nearest import Miss as Told

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from scheduler_extender.state.decision import Settings, decide
-from scheduler_extender.state.enquiry import OutOfTimeError
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.asking.enquiry import OutOfTimeError
+from scheduler_extender.state.node.facts import NodeFacts
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest
 

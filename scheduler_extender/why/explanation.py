@@ -11,9 +11,9 @@ from typing import Any
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain import answers_to
-from scheduler_extender.state.board import ClusterFacts
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.cluster.board import ClusterFacts
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.why.counts import Counts, counts_of
 from scheduler_extender.why.helps import Help, helps_of
 from scheduler_extender.why.nearest import View, nearest

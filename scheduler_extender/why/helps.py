@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from scheduler_extender.explain import counts_on, serves_nothing
-from scheduler_extender.state.board import ClusterFacts
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
-from scheduler_extender.state.groupenquiry import gather
-from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.members import as_member
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodName, PodRecord, resource_of
+from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time
+from scheduler_extender.state.asking.groupenquiry import gather
+from scheduler_extender.state.asking.members import as_member
+from scheduler_extender.state.cluster.board import ClusterFacts
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.pods.record import PodName, PodRecord, resource_of
 from scheduler_extender.why.ends import Ends
 from scheduler_extender.why.nearest import View, pods_on
 from scheduler_extender.why.phrases import listed

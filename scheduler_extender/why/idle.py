@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduler_extender.state.board import ClusterFacts
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time
+from scheduler_extender.state.cluster.board import ClusterFacts
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.why.ends import Ends
 from scheduler_extender.why.helps import check_time
 from topology.core.devices import DeviceId, NodeName, PodUid, base_uuid

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from scheduler_extender.annotations import PLACEMENT
-from scheduler_extender.state.ledger import Ledger
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.ledger import Ledger
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.why.phrases import gpus_text
 from scheduler_extender.wire import Pod
 from scheduler_extender.wording import sets_text

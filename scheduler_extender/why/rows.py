@@ -8,7 +8,7 @@ from typing import Any
 
 from scheduler_extender.explain import Answer
 from scheduler_extender.sharing import SharedGpu, shared_gpus
-from scheduler_extender.state.node import Unusable
+from scheduler_extender.state.node.facts import Unusable
 from scheduler_extender.why.nearest import Miss, View, miss_of
 from topology.core.admission import container_sets, kubelet_of, others_on
 from topology.core.devices import Mask

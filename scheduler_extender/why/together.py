@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.explain import Answer, answers
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.arrivals import with_arrivals
-from scheduler_extender.state.board import ClusterFacts
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, arrival, decide
-from scheduler_extender.state.groups import lives
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.selecting import ANYWHERE, Destinations
-from scheduler_extender.state.standing import Standing
+from scheduler_extender.state.answers.decision import Decision, arrival, decide
+from scheduler_extender.state.cluster.board import ClusterFacts
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.groups.groups import lives
+from scheduler_extender.state.node.arrivals import with_arrivals
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.selecting import ANYWHERE, Destinations
+from scheduler_extender.state.pods.standing import Standing
 from topology.core.devices import PodUid
 from topology.core.placement import Reason, Rejection, Verdict
 from topology.core.requests import GpuRequest, Policy

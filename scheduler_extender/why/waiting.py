@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from scheduler_extender.annotations import Malformed
 from scheduler_extender.explain import serves_nothing
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import enquire
-from scheduler_extender.state.members import as_member
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.asking.members import as_member
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from topology.core.placement import NO_REPORT, Reason
 
 SECONDS = 0.2

@@ -1,6 +1,6 @@
 """A history played in both worlds at once: the real managers, and what the extender says of them.
 
-The extender's side is its own state (:class:`scheduler_extender.state.cluster.Cluster`), fed with
+The extender's side is its own state (``Cluster`` of ``scheduler_extender.state``), fed with
 records as our agent would write them, and its own decisions. At each admission the real answer is
 held against what was foreseen a moment before.
 """
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_extender.annotations import parse
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Refusals, Settings, decide
-from scheduler_extender.state.node import NodeFacts, Unusable
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Refusals, Settings, decide
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.histories import History, manifest
 from tests.differential.managers import Json, Managers
 from tests.differential.nodes import RESOURCE, family, has_static_managers, record

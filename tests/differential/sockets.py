@@ -19,10 +19,10 @@ from random import Random
 
 from scheduler_extender.annotations import parse
 from scheduler_extender.files.clusterfile import read_pod
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.enquiry import enquire
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from tests.differential.arguments import parser
 from tests.differential.histories import manifest
 from tests.differential.managers import Json, Managers, programs

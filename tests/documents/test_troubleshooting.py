@@ -10,7 +10,8 @@ from functools import cache
 import pytest
 
 from scheduler_extender.kube import events
-from scheduler_extender.state import decision, groups
+from scheduler_extender.state.answers import decision
+from scheduler_extender.state.groups import groups
 from scheduler_extender.verbs import filtering
 from tests.documents.blocks import ROOT
 from topology.agent.decides import record

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.decision import SIBLINGS
+from scheduler_extender.state.answers.decision import SIBLINGS
 from tests.e2e.cluster import PODS, ROOT, RealCluster
 from tests.e2e.emulated import Kubelets
 from tests.e2e.gangcluster import gang_cluster

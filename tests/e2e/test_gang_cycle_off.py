@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_extender.state.decision import SIBLINGS
+from scheduler_extender.state.answers.decision import SIBLINGS
 from tests.e2e.cluster import PODS, RealCluster
 from tests.e2e.emulated import Kubelets
 from tests.e2e.gangcluster import gang_cluster

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.decision import SIBLINGS
-from scheduler_extender.state.groups import NEVER
+from scheduler_extender.state.answers.decision import SIBLINGS
+from scheduler_extender.state.groups.groups import NEVER
 from tests.e2e.cluster import PODS, RECORDS, RealCluster
 from tests.e2e.emulated import Kubelets
 from topology.core.devices import DeviceId, PodUid

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.decision import SIBLINGS
-from scheduler_extender.state.groups import (
+from scheduler_extender.state.answers.decision import SIBLINGS
+from scheduler_extender.state.groups.groups import (
     DISAGREE,
     ELSEWHERE,
     NEVER,

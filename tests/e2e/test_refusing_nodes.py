@@ -20,7 +20,7 @@ import pynvml
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import Pod
 from tests.e2e import replicasets
 from tests.e2e.building import NEWEST

@@ -21,9 +21,9 @@ from scheduler_extender.files.clusterfile import ClusterFileError
 from scheduler_extender.files.podfile import PodFileError
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import pod_record
 from tests.crd import ROOT
 from tests.fuzz.mutation import changed_json, changed_text, json_text, nudged_json
 from tests.nodes import bridged, container, pod, switched

@@ -15,8 +15,8 @@ import yaml
 
 from scheduler_extender.cli.certificates import SERVICES
 from scheduler_extender.serving import in_memory
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from tests.manifests.building import AGENT_NAME, NAMESPACE, objects, pod_spec, the
 from tests.test_docs import anchors
 

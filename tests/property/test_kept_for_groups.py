@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.keeping import Keeping
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.groups.keeping import Keeping
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import Pod
 from tests.scheduler_extender.verbs.racks import Scheduler, member

@@ -17,13 +17,13 @@ import pytest
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED
 from scheduler_extender.files import clusterfile
 from scheduler_extender.files.snapshot import cluster_file
-from scheduler_extender.state.answers import PlaceCount
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, Settings, decide, places
-from scheduler_extender.state.enquiry import enquire
-from scheduler_extender.state.node import Unusable
-from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.state.reserved import value_of
+from scheduler_extender.state.answers.decision import Decision, Settings, decide, places
+from scheduler_extender.state.answers.remembered import PlaceCount
+from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import Unusable
+from scheduler_extender.state.pods.keptplace import value_of
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid

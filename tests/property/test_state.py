@@ -21,9 +21,9 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.node import Unusable
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import Unusable
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched

@@ -12,8 +12,8 @@ import pytest
 
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, switched
 from tests.scheduler_extender.serving import Clock, Running, running

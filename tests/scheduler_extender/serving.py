@@ -16,8 +16,8 @@ from scheduler_extender.http.service import Service
 from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.limits import Bodies, Limits
 from scheduler_extender.serving import in_thread
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import Binder, WouldRefuse
 from tests.waiting import FOREVER, PATIENCE
 from topology.core.graph import NodeTopology

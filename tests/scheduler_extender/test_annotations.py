@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_extender import wire
 from scheduler_extender.annotations import KEYS, MAX_CONTAINERS, MAX_MODELS, Malformed, parse
-from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import Pod
 from tests.nodes import container, pod

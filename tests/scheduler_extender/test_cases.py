@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import bridged, container, pcie, pod, switched
 from tests.recorded import files, shared
 from tests.scheduler_extender.conftest import Kube

@@ -14,12 +14,12 @@ from scheduler_extender.explain import answers
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.unblock import unblocking_of
 from scheduler_extender.limits import AT_ONCE_KEPT
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.lookup import NotAtOnceError
-from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.state.reserved import Reserved, value_of
-from scheduler_extender.state.standing import Standing
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.answers.lookup import NotAtOnceError
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.keptplace import Reserved, value_of
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod

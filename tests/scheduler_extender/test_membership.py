@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED, Malformed, parse
 from scheduler_extender.membership import Group, Membership, membership_of
-from scheduler_extender.state.pods import manifest_of, pod_record
+from scheduler_extender.state.pods.record import manifest_of, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 

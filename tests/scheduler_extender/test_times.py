@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import KEPT_PLACE, MANAGED, PLACEMENT
-from scheduler_extender.state.pods import pod_record
-from scheduler_extender.state.reserved import reserved_of
+from scheduler_extender.state.pods.keptplace import reserved_of
+from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 from topology.times import seconds_of

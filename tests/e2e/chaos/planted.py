@@ -12,8 +12,8 @@ from collections.abc import Callable
 from scheduler_extender.cli.commands import main
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.leader.fence import Fence
-from scheduler_extender.state.ledger import _Entries, _Held
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.node.ledger import _Entries, _Held
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import Binding
 from topology.core.devices import PodUid
 from topology.core.requests import GpuRequest

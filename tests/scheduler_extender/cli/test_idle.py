@@ -17,8 +17,8 @@ from scheduler_extender.cli import main
 from scheduler_extender.cli.commands import kubectl_plugin
 from scheduler_extender.files.clusterfile import feed, load
 from scheduler_extender.kube.onelook import NODES_PATH, RECORDS_PATH
-from scheduler_extender.state.cluster import Cluster as ExtendersCluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster as ExtendersCluster
 from tests.commands import ROOT, Done, asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import bridged, pod

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scheduler_extender.state.reserved import value_of
+from scheduler_extender.state.pods.keptplace import value_of
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod
 from tests.scheduler_extender.cli.kubecluster import Cluster

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from scheduler_extender.cli import main
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.reserved import Reserved
-from scheduler_extender.state.standing import Standing
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.standing import Standing
 from tests.commands import asked
 from tests.fakes.apiserver import FakeApiServer
 from tests.scheduler_extender.serving import Running, running

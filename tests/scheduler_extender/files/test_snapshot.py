@@ -16,13 +16,13 @@ from scheduler_extender.files.allocatable import Allocatable
 from scheduler_extender.files.clusterfile import ClusterFileError, feed, load, parse
 from scheduler_extender.files.snapshot import cluster_file
 from scheduler_extender.http.unblock import unblocking_of
-from scheduler_extender.state.budgets import Budget
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.state.selecting import Requirement
-from scheduler_extender.state.standing import amounts_of
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.budgets import Budget
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.selecting import Requirement
+from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.wire import Pod, Taint
 from tests.nodes import pod
 from tests.scheduler_extender.serving import running

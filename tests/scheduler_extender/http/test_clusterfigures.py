@@ -13,8 +13,8 @@ from scheduler_extender import verbs
 from scheduler_extender.http.clusterfigures import gpu_states, node_state
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.serving import in_memory
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.serving import Clock

@@ -17,12 +17,12 @@ import httpx
 import pytest
 
 from scheduler_extender.limits import AT_ONCE_BODY, AT_ONCE_CONTAINERS, AT_ONCE_STATES
-from scheduler_extender.state import enquiry
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, Settings, decide
-from scheduler_extender.state.enquiry import enquire
-from scheduler_extender.state.lookup import Look, NotAtOnceError, Size
-from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.answers.decision import Decision, Settings, decide
+from scheduler_extender.state.answers.lookup import Look, NotAtOnceError, Size
+from scheduler_extender.state.asking import enquiry
+from scheduler_extender.state.asking.enquiry import enquire
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import pod_decoder
 from tests.nodes import container, pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running
@@ -204,8 +204,8 @@ def test_a_held_lock_is_not_waited_for() -> None:
 LOADED = """
 import encodings.idna, http.client, json, sys
 from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.answers.decision import Settings
 from tests.nodes import pod, switched
 from topology.core.report import Report
 

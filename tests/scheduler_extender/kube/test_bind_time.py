@@ -17,7 +17,7 @@ from scheduler_extender.kube.binder import (
     KubeBinder,
 )
 from scheduler_extender.limits import BIND_STARTS_WITHIN
-from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import BindError, Binding
 from tests.nodes import pod
 from tests.scheduler_extender.serving import Clock

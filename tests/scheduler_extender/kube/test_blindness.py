@@ -14,11 +14,16 @@ from prometheus_client import generate_latest
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube import source as kube
 from scheduler_extender.kube.source import KubeSource
-from scheduler_extender.state import freshness
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import OUT_OF_DATE, Settings
-from scheduler_extender.state.freshness import FAILING_AFTER, SILENT_AFTER, UNREADY_AFTER, Watch
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import OUT_OF_DATE, Settings
+from scheduler_extender.state.cluster import freshness
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.freshness import (
+    FAILING_AFTER,
+    SILENT_AFTER,
+    UNREADY_AFTER,
+    Watch,
+)
+from scheduler_extender.state.pods.record import PodRecord
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, Running, running

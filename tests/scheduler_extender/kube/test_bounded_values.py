@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from scheduler_extender.kube.sinks import NodeSink, PodSink
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Clock, running
 from topology.core import remembering

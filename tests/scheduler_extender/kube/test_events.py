@@ -12,11 +12,11 @@ from structlog.testing import capture_logs
 
 from scheduler_extender.http.metrics import LOG_BURST, Metrics
 from scheduler_extender.kube.events import BURST, MOST_WAITING, PAUSE, EventWriter
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.refusal import Refusal
-from scheduler_extender.state.refusing import NodeRefusal
-from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.answers.refusing import NodeRefusal
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.refusal import Refusal
 from tests.waiting import PATIENCE, eventually
 from topology.core.devices import NodeName, PodUid
 from topology.core.requests import gpu_request

@@ -13,11 +13,11 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.kube.sinks import PodSink
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.contradictions import ContradictionError
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.ledger import ledger
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.contradictions import ContradictionError
+from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, BindUnknownError
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, switched

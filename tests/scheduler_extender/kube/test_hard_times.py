@@ -18,8 +18,8 @@ import pytest
 from scheduler_extender.kube import source as kube
 from scheduler_extender.kube.sinks import PodSink, RecordSink
 from scheduler_extender.kube.source import NODES_PATH, RECORDS_PATH, KubeSource
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pod, switched
 from tests.waiting import FOREVER, eventually

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler_extender.kube.sinks import NodeSink, PodSink, RecordSink
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
-from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.cluster.cluster import Cluster
 from tests.crd import schema
 from tests.manifests.test_crd import fill
 from tests.nodes import pod, switched

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from scheduler_extender.kube.livelook import live_look
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import switched
 from tests.scheduler_extender.cli.kubecluster import Cluster

@@ -12,7 +12,7 @@ from scheduler_extender.kube.events import PLACED, WAITS
 from scheduler_extender.kube.source import RECORDS_PATH, KubeSource
 from scheduler_extender.kube.waiting import AGAIN, AT_ONCE, EVERY, RARELY, WaitingPods
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import BindError, Binding
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import pcie, pod, switched

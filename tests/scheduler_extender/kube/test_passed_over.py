@@ -10,8 +10,8 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED, TERM, asks_for_any
 from scheduler_extender.kube.sinks import PodSink
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import pod_decoder
 
 CPU = {"limits": {"cpu": "1"}}

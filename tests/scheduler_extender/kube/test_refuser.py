@@ -19,7 +19,7 @@ from scheduler_extender.annotations import RESUME, WAKE
 from scheduler_extender.kube.events import REFUSED, EventWriter
 from scheduler_extender.kube.sinks import NodeSink, PodSink
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.decision import refusing
+from scheduler_extender.state.answers.decision import refusing
 from tests.nodes import pod, switched
 from tests.scheduler_extender.conftest import Kube, raw
 from tests.scheduler_extender.serving import running

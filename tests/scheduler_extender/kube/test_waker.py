@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 
 from scheduler_extender.annotations import WAKE
 from scheduler_extender.kube.waker import Waker
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, Settings
-from scheduler_extender.state.freshness import Watch
-from scheduler_extender.state.lookup import Look
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.reserved import Reserved
+from scheduler_extender.state.answers.decision import Decision, Settings
+from scheduler_extender.state.answers.lookup import Look
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.freshness import Watch
+from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.record import PodRecord
 from tests.nodes import switched
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of, waiting
 from topology.core.devices import NodeName, PodUid

@@ -16,8 +16,8 @@ from scheduler_extender.kube.bindable import OwnPod
 from scheduler_extender.leader.address import Address
 from scheduler_extender.leader.leader import Leader, Replication, boot_clock
 from scheduler_extender.serving import in_thread, replica_service
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import switched
 from tests.scheduler_extender.serving import UNHURRIED

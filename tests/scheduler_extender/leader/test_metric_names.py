@@ -9,7 +9,7 @@ from scheduler_extender.kube.bindable import OwnPod
 from scheduler_extender.leader.address import Address
 from scheduler_extender.leader.leader import Replication
 from scheduler_extender.serving import replica_service
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
 from tests.fakes.apiserver import FakeApiServer
 from topology.kubeapi.apiserver import ApiServer
 

@@ -13,7 +13,7 @@ from scheduler_extender.kube.bindable import Bindable, OwnPod
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.leader.fence import Fence
-from scheduler_extender.state.freshness import Watch
+from scheduler_extender.state.cluster.freshness import Watch
 from tests.fakes.apiserver import Request
 from tests.nodes import pod
 from tests.scheduler_extender.leader.replicas import (

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.contradictions import ContradictionError
-from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.ledger import Ledger, ledger
-from scheduler_extender.state.lookup import MOST_RESOURCES
-from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.state.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.answers.lookup import MOST_RESOURCES
+from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.contradictions import ContradictionError
+from scheduler_extender.state.node.ledger import Ledger, ledger
+from scheduler_extender.state.node.verification import BROKEN, OUTSIDE, Surprise
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import filter_nodes, prioritize
 from scheduler_extender.wire import Pod
 from tests.nodes import pod

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
-from scheduler_extender.state.budgets import Budgets, refused
-from scheduler_extender.state.decision import Settings, decide
-from scheduler_extender.state.node import NodeFacts
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.budgets import Budgets, refused
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.unblocking.homes import placed
 from scheduler_extender.unblocking.plan import Cost
 from topology.core.placement import Verdict

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.selecting import Requirement
-from scheduler_extender.state.standing import Amounts, Standing
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.selecting import Requirement
+from scheduler_extender.state.pods.standing import Amounts, Standing
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology
 from topology.core.links import LinkKind

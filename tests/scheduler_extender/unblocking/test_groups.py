@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from scheduler_extender.membership import NODE, Group, Membership
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.standing import Standing
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.unblocking import Advice, search
 from tests.scheduler_extender.unblocking.scenes import (
     NVLINKED,

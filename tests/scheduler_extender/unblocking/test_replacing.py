@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from scheduler_extender.membership import SOURCES, Group, Membership
-from scheduler_extender.state.budgets import Budget
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.selecting import Requirement
-from scheduler_extender.state.standing import Standing
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.budgets import Budget
+from scheduler_extender.state.pods.selecting import Requirement
+from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaVictims, PreemptionArgs
 from tests.nodes import pod

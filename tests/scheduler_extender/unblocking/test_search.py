@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.budgets import Budget
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.selecting import Requirement
-from scheduler_extender.state.standing import Amounts, Standing, amounts_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.budgets import Budget
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.selecting import Requirement
+from scheduler_extender.state.pods.standing import Amounts, Standing, amounts_of
 from scheduler_extender.unblocking import Advice, Cost, search
 from tests.scheduler_extender.unblocking.bruteforce import cheapest
 from tests.scheduler_extender.unblocking.scenes import (
@@ -68,7 +68,7 @@ def test_a_node_about_which_deciding_fails_is_left_out(monkeypatch: pytest.Monke
             raise OverflowError("a fault of ours")
         return placement.assess(kubelet, *rest)
 
-    monkeypatch.setattr("scheduler_extender.state.decision.assess", assess)
+    monkeypatch.setattr("scheduler_extender.state.answers.decision.assess", assess)
     held = {PAIRS: {"a": Held((0,)), "b": Held((2,))}, DGX: {"c": Held((0, 1, 2, 3, 4, 5, 6))}}
     assert set(steps(plan_for(cluster_of(held), pair())).values()) == {"pairs"}
 

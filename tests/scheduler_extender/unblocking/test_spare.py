@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.standing import Amounts, Others, Standing, amounts_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.standing import Amounts, Others, Standing, amounts_of
 from scheduler_extender.unblocking import Advice, search
 from scheduler_extender.unblocking.spare import MAX_NODES
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting

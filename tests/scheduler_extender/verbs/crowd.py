@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from scheduler_extender import verbs
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.refusal import Refusal
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.refusal import Refusal
 from scheduler_extender.verbs import BindError, Binding, Turns
 from scheduler_extender.wire import BindingArgs
 from tests.nodes import switched

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.verbs import BindError, bind, filter_nodes, prioritize
 from scheduler_extender.wire import BindingArgs, FilterResult, Pod
 from tests.nodes import pod

@@ -15,8 +15,8 @@ from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
-from scheduler_extender.state import enquiry
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.asking import enquiry
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import (
     IN_FLIGHT,
     TOO_LATE,

@@ -12,9 +12,9 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.excess import MOST_LINES
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.web.pages import WAITING_SECONDS, Pages
 from scheduler_extender.why.explanation import NOT_ALL_ASKED, explanation_of

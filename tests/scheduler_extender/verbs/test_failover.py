@@ -13,9 +13,9 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED, PLACEMENT
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.state.keeping import Keeping, keep
-from scheduler_extender.state.placecounter import PlaceCounter
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.asking.placecounter import PlaceCounter
+from scheduler_extender.state.groups.keeping import Keeping, keep
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import BindError, Binding, bind
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.scheduler_extender.verbs.racks import RACK, Scheduler, member, rack

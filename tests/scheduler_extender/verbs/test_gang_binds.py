@@ -15,9 +15,9 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import SIBLINGS, Settings
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import SIBLINGS, Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import BindError, Binding, Turns
 from scheduler_extender.wire import BindingArgs
 from tests.waiting import FOREVER, PATIENCE, eventually

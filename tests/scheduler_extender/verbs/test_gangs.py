@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.decision import SIBLINGS
-from scheduler_extender.state.gangdomains import QUIET
-from scheduler_extender.state.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
-from scheduler_extender.state.pods import pod_record
-from scheduler_extender.state.reserved import Reserved
-from scheduler_extender.state.standing import amounts_of
+from scheduler_extender.state.answers.decision import SIBLINGS
+from scheduler_extender.state.groups.gangdomains import QUIET
+from scheduler_extender.state.groups.groups import ANOTHER_CHOSEN, KEPT, NEVER, TOO_SMALL
+from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.verbs import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs
 from tests.nodes import pod

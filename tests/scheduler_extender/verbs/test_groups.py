@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import MANAGED, PLACEMENT
-from scheduler_extender.state.groups import (
+from scheduler_extender.state.groups.groups import (
     DISAGREE,
     ELSEWHERE,
     KEPT,
@@ -22,7 +22,7 @@ from scheduler_extender.state.groups import (
     SPLIT,
     TOO_SMALL,
 )
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import STILL_WORKING, filter_nodes, preempt
 from scheduler_extender.verbs.reserving import STILL_COUNTING
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs

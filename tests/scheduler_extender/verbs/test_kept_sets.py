@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.pods.record import PodRecord
 from tests.scheduler_extender.test_meetings import record
 from tests.scheduler_extender.verbs.racks import Scheduler, member
 from topology.core.devices import NodeName, PodUid

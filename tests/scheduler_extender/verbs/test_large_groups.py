@@ -10,8 +10,8 @@ import pytest
 
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.clusterfile import feed, parse
-from scheduler_extender.state.groups import KEPT, NEVER, NO_LONGER, TOO_SMALL
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.groups.groups import KEPT, NEVER, NO_LONGER, TOO_SMALL
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
 from tests.nodes import pod
 from tests.scheduler_extender.verbs.racks import Scheduler, member

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from scheduler_extender.limits import VERB_SECONDS
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.groupenquiry import gather
-from scheduler_extender.state.groups import ELSEWHERE
-from scheduler_extender.state.members import member_of
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.asking.groupenquiry import gather
+from scheduler_extender.state.asking.members import member_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.groups.groups import ELSEWHERE
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.wire import FilterResult, Pod
 from tests.scheduler_extender.test_meetings import record

@@ -18,9 +18,9 @@ from scheduler_extender.annotations import MANAGED
 from scheduler_extender.explain import answers_to
 from scheduler_extender.files.binder import FileBinder
 from scheduler_extender.http.unblock import unblocking_of
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord, pod_record
-from scheduler_extender.state.reserved import Reserved
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.keptplace import Reserved
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod
 from tests.scheduler_extender.unblocking.scenes import Held, cluster_of

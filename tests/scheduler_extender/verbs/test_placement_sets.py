@@ -10,8 +10,8 @@ import msgspec
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs import Binding
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pod, switched

@@ -11,11 +11,12 @@ import pytest
 
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state import decision, enquiry
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Decision, Settings
-from scheduler_extender.state.enquiry import answer_of
-from scheduler_extender.state.pods import PodRecord, pod_record
+from scheduler_extender.state.answers import decision
+from scheduler_extender.state.answers.decision import Decision, Settings
+from scheduler_extender.state.asking import enquiry
+from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.verbs.preemption import preempt
 from scheduler_extender.wire import MetaPod, MetaVictims, Pod, PreemptionArgs, encode
 from tests.nodes import bridged, pcie, pod, switched

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from scheduler_extender.state.decision import Settings
-from scheduler_extender.state.pods import PodRecord
-from scheduler_extender.state.proven import MOST_PROVEN
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.node.proven import MOST_PROVEN
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE
 from tests.scheduler_extender.verbs.crowd import NODE, SINGLE, WHOLE, Crowd

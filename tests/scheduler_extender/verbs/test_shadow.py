@@ -13,7 +13,7 @@ from scheduler_extender.files.clusterfile import ClusterFile
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.kube.events import PAUSE, EventWriter
 from scheduler_extender.serving import file_service, in_thread
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
 from scheduler_extender.verbs import WouldRefuse
 from tests.nodes import bridged, pcie, pod, switched
 from tests.scheduler_extender.conftest import Kube

@@ -13,8 +13,8 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.http.metrics import Metrics
 from scheduler_extender.limits import BIND_THREADS
-from scheduler_extender.state.decision import Refusals, Settings, refusing
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import Refusals, Settings, refusing
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs.binding import NO_ANSWER
 from scheduler_extender.verbs.turns import AT_ONCE, KNOWN_AT_ONCE, MOST_WAITING
 from scheduler_extender.wire import BindingArgs

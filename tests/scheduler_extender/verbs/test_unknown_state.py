@@ -17,10 +17,10 @@ import pytest
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import PROMISED, Settings
-from scheduler_extender.state.freshness import SILENT_AFTER, Watch
-from scheduler_extender.state.pods import pod_record
+from scheduler_extender.state.answers.decision import PROMISED, Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.cluster.freshness import SILENT_AFTER, Watch
+from scheduler_extender.state.pods.record import pod_record
 from scheduler_extender.wire import BindingArgs, Pod
 from tests.nodes import pcie, pod, switched
 from tests.scheduler_extender.serving import Clock

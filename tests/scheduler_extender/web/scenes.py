@@ -12,7 +12,7 @@ from typing import Any
 from scheduler_extender.http.addresses import Addresses
 from scheduler_extender.kube.reviews import Reviews
 from scheduler_extender.serving import in_memory, in_thread
-from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.cluster.cluster import Cluster
 from tests.benchmarks.report.pages import page_of, played, tiny
 from tests.fakes.apiserver import FakeApiServer
 from tests.nodes import switched

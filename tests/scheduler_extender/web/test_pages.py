@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from scheduler_extender.state.capacity import Capacities, Capacity
+from scheduler_extender.state.answers.capacity import Capacities, Capacity
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.glance import ALONE, Filters, glance
 from scheduler_extender.web.nodes import Flag, NodeState, Use, node_state

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings, decide
-from scheduler_extender.state.enquiry import OutOfTimeError
-from scheduler_extender.state.node import NodeFacts
+from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.asking.enquiry import OutOfTimeError
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.why.ends import Ends
 from scheduler_extender.why.idle import idle_pods, what_ends_would_do
 from tests.scheduler_extender.unblocking.scenes import NVLINKED, Held, cluster_of, waiting

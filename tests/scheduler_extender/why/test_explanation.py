@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 
 from scheduler_extender.membership import Group, Membership
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.why.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.why.helps import Help
 from scheduler_extender.why.nearest import HIDDEN, View

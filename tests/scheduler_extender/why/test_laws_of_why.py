@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from scheduler_extender.annotations import PREFIX, containers_of, render
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import decide
-from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.answers.decision import decide
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.verbs import filter_nodes
 from scheduler_extender.why.explanation import Explanation, explanation_of
 from scheduler_extender.why.nearest import View

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler_extender.annotations import Malformed
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.decision import Settings
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.why.waiting import (
     LABELS,
     LASTING,

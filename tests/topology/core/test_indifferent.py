@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from scheduler_extender.state.decision import places
+from scheduler_extender.state.answers.decision import places
 from tests.scheduler_extender.verbs.test_gangs import gang, on
 from topology.core.admission import indifferent, kubelet_of
 from topology.core.allocators import Call

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_extender.state.mix import REFRESH, RequestMix
+from scheduler_extender.state.answers.mix import REFRESH, RequestMix
 from topology.core.admission import Kubelet, admissions
 from topology.core.availability import Availability
 from topology.core.devices import Bytes, Mask

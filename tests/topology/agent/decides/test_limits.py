@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scheduler_extender.annotations import MANAGED
-from scheduler_extender.state.cluster import Cluster
-from scheduler_extender.state.enquiry import answer_of
+from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.cluster.cluster import Cluster
 from tests.crd import faults, nodes_of, schema
 from tests.fakes.kubelet import GPU
 from topology import codec

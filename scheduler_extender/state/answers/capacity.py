@@ -1,0 +1,117 @@
+"""How many pairs, quads and whole nodes can still be promised, and which free GPUs are stranded.
+
+The map, the metrics and the demo's picture all take these figures from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.ledger import Ledger
+from topology.core.devices import Bytes, Mask
+from topology.core.links import LinkKind
+from topology.core.mig import MIG
+from topology.core.pools import only
+from topology.core.remembering import Memory
+from topology.core.requests import Constraints, gpu_request
+from topology.core.shape import Shape
+from topology.core.worth import RequestClass, promises
+
+NVLINKED = Constraints(link=LinkKind.NVLINK)
+ANY_GPU = Constraints(min_gpu_memory=Bytes(1))
+"""Required, it refuses exactly the nodes of which nothing is known."""
+PAIR, QUAD = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What can still be promised, one placement after the other: NVLinked pairs alone, or NVLinked
+    quads alone, or whole nodes alone; the three do not add up."""
+
+    pairs: int = 0
+    quads: int = 0
+    nodes: int = 0
+
+    def __add__(self, other: Capacity) -> Capacity:
+        return Capacity(
+            self.pairs + other.pairs, self.quads + other.quads, self.nodes + other.nodes
+        )
+
+
+class Capacities:
+    """The capacity of nodes, remembered by what it depends on. Any thread; at worst two threads
+    work out the same."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._known = Memory[Hashable, Capacity]()
+
+    def of(self, facts: NodeFacts) -> Capacity:
+        """What a node can still promise of its GPUs, by the code that decides about pods.
+
+        GPUs that are split by MIG are not counted, and a node whose GPUs pods share is never a
+        whole one. Raises whatever a fault of ours raises.
+        """
+        if facts.topology is None or facts.cordoned:
+            return Capacity()
+        names = [found.name for found in facts.topology.resources if found.strategy != MIG]
+        return sum((self._of(facts, name) for name in names), Capacity())
+
+    def _of(self, facts: NodeFacts, resource: str) -> Capacity:
+        key = (resource, facts.key(resource))
+        found = self._known.get(key)
+        if found is None:
+            found = self._work_out(facts, resource)
+            self._known.put(key, found)
+        return found
+
+    def _work_out(self, facts: NodeFacts, resource: str) -> Capacity:
+        ledger = facts.ledger(resource)
+        if facts.topology is None or not isinstance(ledger, Ledger):
+            return Capacity()
+        size = len(facts.topology.gpus)
+        whole = ledger.availability.width == 1 and self._takes(facts, resource, size, ANY_GPU)
+        return Capacity(
+            self._many(facts, resource, ledger, PAIR),
+            self._many(facts, resource, ledger, QUAD),
+            int(whole),
+        )
+
+    def _many(self, facts: NodeFacts, resource: str, ledger: Ledger, count: int) -> int:
+        """How many placements of so many GPUs; 0 where the first one is not promised.
+
+        The ones after it are worked out as the scores' *worth* is (:mod:`topology.core.worth`):
+        what is expected over all that the node may hand out, rounded down. Pods that are on their
+        way take theirs first.
+        """
+        if not self._takes(facts, resource, count, NVLINKED):
+            return 0
+        now, kubelet = ledger.availability, facts.kubelet(resource)
+        healthy: Mask = kubelet.shape.all_gpus & ~now.sick
+        free = only(now.free, healthy, now.width)
+        many = int(promises(kubelet, free, RequestClass(count, NVLINKED)))
+        return max(1, min(many, now.devices_left // count))
+
+    def _takes(self, facts: NodeFacts, resource: str, count: int, constraints: Constraints) -> bool:
+        """Whether the node would promise this to the next pod."""
+        decision = decide(facts, gpu_request(count, constraints, resource=resource), self._settings)
+        assessed = decision.assessment
+        return decision.rejection is None and assessed is not None and assessed.verdict.holds
+
+
+def stranded(shape: Shape, free: Mask) -> Mask:
+    """The free GPUs without an NVLink to another free one; none where the node has no NVLinks.
+
+    Nobody can have a linked pair with them now.
+
+    >>> from topology.machines import machine
+    >>> bin(stranded(machine("a100-pcie-4-bridged").topology("n").shape, 0b1110))
+    '0b10'
+    """
+    linked = shape.rows(frozenset(link for link in shape.distinct_links() if link.nvlinks))
+    if not any(linked):
+        return 0
+    return sum(1 << p for p in range(shape.size) if free >> p & 1 and not linked[p] & free)

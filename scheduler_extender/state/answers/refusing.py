@@ -1,0 +1,202 @@
+"""What follows for a node when its kubelet refuses a pod that was bound to it, or admits one.
+
+The transitions of :mod:`.node` for streaks of refusals (:mod:`.streak`), and what is told of each
+refusal. ``first_seen`` says that we did not see the pod before it was refused or admitted, as at
+our start: then the kubelet's own times tell the order, and the refusal is no news. Whoever feeds
+such pods does so by these times: in another order a node may be closed for longer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.answers.decision import Refusals, Settings, decide
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.streak import (
+    Refused,
+    Streak,
+    Streaks,
+    kind_of,
+    since,
+    with_admission,
+    with_refusal,
+)
+from scheduler_extender.state.pods.record import PodRecord, resource_of
+from scheduler_extender.state.pods.refusal import Refusal
+from topology.core.requests import GpuRequest
+
+MOST_ADMITTED = 32
+"""Kinds of pods that are remembered as admitted, for each node and resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefusal:
+    """A kubelet has refused a pod that was bound to its node.
+
+    ``in_a_row`` is how many it has refused since the last success: of pods that ask the same, or,
+    once that closes the node to all, of all; 0 where the reason is the pod's own. ``pause`` is how
+    many seconds the pause has that it begins, 0 where it begins none. ``foreseen`` are the hazards
+    that were known of the pod on the node before.
+    """
+
+    node: str
+    pod: PodRecord
+    refusal: Refusal
+    in_a_row: int
+    pause: float
+    foreseen: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        known = ", ".join(self.foreseen)
+        foreseen = f"foreseen as a hazard ({known})" if known else "not foreseen"
+        return (
+            f"{self.node} refused {self.pod.namespace}/{self.pod.name} "
+            f"({self.refusal.reason}), {foreseen}{self.follows}"
+        )
+
+    @property
+    def follows(self) -> str:
+        """What it adds up to, and what follows for the node; names no pod."""
+        row = f"; {self.in_a_row} in a row" if self.in_a_row > 1 else ""
+        pause = f", no GPU pods for {self.pause:.0f} s" if self.pause else ""
+        return f"{row}{pause}"
+
+
+def refusal_by(
+    before: NodeFacts, after: NodeFacts, pod: PodRecord, refusal: Refusal, settings: Settings
+) -> NodeRefusal:
+    """What is told of a refusal. ``before`` are the node's facts until it was seen."""
+    in_a_row, pause = 0, 0.0
+    if refusal.of_the_node:
+        counting = _counting(after, pod)
+        in_a_row = next((len(streak.refusals) for streak in counting if streak is not None), 0)
+        if settings.refusals is not Refusals.IGNORE:
+            pause = _begun(_counting(before, pod), counting)
+    foreseen = _foreseen(before, pod, settings)
+    return NodeRefusal(before.name, pod, refusal, in_a_row, pause, foreseen)
+
+
+def _counting(facts: NodeFacts, pod: PodRecord) -> tuple[Streak | None, ...]:
+    """The streaks that a refusal of the pod may make longer: the node's, once that closes it to
+    all, its kind's, and that of new kinds."""
+    streaks = facts.streaks.get(resource_of(pod))
+    if streaks is None or not isinstance(pod.request, GpuRequest):
+        return (None, None, None)
+    return (streaks.closing, streaks.of_kind.get(kind_of(pod.request)), streaks.closing_to_new)
+
+
+def _begun(before: tuple[Streak | None, ...], after: tuple[Streak | None, ...]) -> float:
+    """How many seconds the longest pause has that a refusal has begun; 0 where it begins none."""
+    return max(
+        (
+            streak.until - streak.refusals[-1].at
+            for former, streak in zip(before, after, strict=True)
+            if streak is not None
+            and streak.paused
+            and (former is None or former.until != streak.until)
+        ),
+        default=0.0,
+    )
+
+
+def _foreseen(before: NodeFacts, pod: PodRecord, settings: Settings) -> tuple[str, ...]:
+    """The hazards of the pod on the node, as it would have been decided about just before."""
+    if isinstance(pod.request, Malformed):
+        return ()
+    found = decide(before.without(frozenset({pod.uid})), pod.request, settings).assessment
+    return tuple(sorted(found.hazards)) if found is not None else ()
+
+
+def with_pod_refused(
+    facts: NodeFacts, pod: PodRecord, at: float, now: float, *, first_seen: bool
+) -> NodeFacts:
+    """The kubelet has refused a pod; ``at`` and ``now`` are on the cluster's clock."""
+    request = pod.request
+    if pod.refusal is None or not pod.refusal.of_the_node or not isinstance(request, GpuRequest):
+        return facts
+    resource, kind, alone = request.resource, kind_of(request), False
+    admitted = facts.admitted.get(resource, {})
+    if first_seen and pod.started is not None:
+        if pod.started <= max(facts.resumed, admitted.get(kind, -inf)):
+            return facts
+        alone = pod.started <= max(admitted.values(), default=-inf)
+    refused = Refused(at, pod.started, pod.refusal.reason, kind, alone)
+    before = facts.streaks.get(resource)
+    after = with_refusal(before, refused, facts.here, now, is_new=kind not in admitted)
+    forgotten = (before.of_kind.keys() if before is not None else set()) - after.of_kind.keys()
+    if forgotten & admitted.keys():  # they are new again
+        admitted = {one: at for one, at in admitted.items() if one not in forgotten}
+    return replace(
+        facts.unproven(),
+        streaks={**facts.streaks, resource: after},
+        admitted={**facts.admitted, resource: admitted},
+    )
+
+
+def with_pod_admitted(
+    facts: NodeFacts, pod: PodRecord, now: float, *, first_seen: bool = False
+) -> NodeFacts:
+    """The kubelet has admitted a pod: that ends the streaks of refusals that came before."""
+    request = pod.request
+    if not isinstance(request, GpuRequest):
+        return facts
+    resource, kind = request.resource, kind_of(request)
+    streaks, is_new = facts.streaks.get(resource), kind not in facts.admitted.get(resource, {})
+    left = streaks
+    if streaks is not None and not first_seen:
+        if pod.uid not in streaks.beside:
+            left = with_admission(streaks, kind, now, is_new=is_new)
+    elif streaks is not None and pod.started is not None:
+        left = with_admission(streaks, kind, now, is_new=is_new, started=pod.started)
+    if not first_seen:
+        proven = facts.proven.by(pod.uid, kind)
+        facts = facts if proven is facts.proven else facts.changed(proven=proven)
+    return _with_admitted(_with_streaks(facts, resource, left), resource, kind, pod.started)
+
+
+def _with_admitted(
+    facts: NodeFacts, resource: str, kind: GpuRequest, started: float | None
+) -> NodeFacts:
+    """Remember that a kind was admitted, and of the kinds those that were admitted last."""
+    known = facts.admitted.get(resource, {})
+    at = max(known.get(kind, -inf), -inf if started is None else started)
+    if known.get(kind) == at:
+        return facts
+    kinds = {**known, kind: at}
+    if len(kinds) > MOST_ADMITTED:
+        del kinds[min(kinds, key=kinds.__getitem__)]
+    return facts.changed(admitted={**facts.admitted, resource: kinds})
+
+
+def with_resumed(facts: NodeFacts, resumed: float, now: float) -> NodeFacts:
+    """An operator has forgiven all refusals up to ``resumed``, in seconds since 1970.
+
+    If we have seen the node before, that was just now: then whatever the clocks say, all are. So
+    another time counts, be it earlier: the operator's clock may have been ahead the last time.
+    """
+    if not resumed or resumed == facts.resumed:
+        return facts
+    for resource, streaks in facts.streaks.items():
+        left = None if facts.exists else since(streaks, resumed, now)
+        facts = _with_streaks(facts, resource, left)
+    return replace(facts, resumed=resumed)
+
+
+def with_pauses_ended(facts: NodeFacts, now: float) -> NodeFacts:
+    """The facts at a later time: pauses may have ended."""
+    streaks = {resource: found.ends(now) for resource, found in facts.streaks.items()}
+    same = all(streaks[resource] is facts.streaks[resource] for resource in streaks)
+    return facts if same else replace(facts, streaks=streaks)
+
+
+def _with_streaks(facts: NodeFacts, resource: str, streaks: Streaks | None) -> NodeFacts:
+    if streaks == facts.streaks.get(resource):
+        return facts
+    kept = {name: found for name, found in facts.streaks.items() if name != resource}
+    if streaks is not None:
+        kept[resource] = streaks
+    return replace(facts, streaks=kept)

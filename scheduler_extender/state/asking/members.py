@@ -1,0 +1,96 @@
+"""A pod as a member of its group: what it asks for, with the siblings that may come before it.
+
+What siblings ask for is known of those that we have seen waiting. The others count as if they asked
+what the member asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scheduler_extender.membership import NVLINK_DOMAIN, Group, Membership, membership_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.wire import Pod
+from topology.core.devices import PodUid
+from topology.core.requests import GpuRequest, Policy
+
+COUNTED_SIBLINGS = 8
+"""Siblings that are counted one by one. More, or an unknown number, count as all that a node has
+room for: then the answers do not change with every member that is bound."""
+OTHER_KINDS = 4
+"""Things that siblings ask for besides what the member asks, that are told apart."""
+ALL_SIBLINGS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod that belongs to a group, and what it asks; its siblings are among it."""
+
+    uid: PodUid
+    membership: Membership
+    request: GpuRequest
+
+    @property
+    def gang(self) -> Group | None:
+        """Its group, if that is a gang."""
+        return self.membership.group if self.membership.gang else None
+
+    @property
+    def minds_groups(self) -> bool:
+        """Whether it may go nowhere but to its group's domain, or keeps off what other groups wait
+        for. What only prefers a domain, or is in no gang and names none, goes anywhere."""
+        shares = self.membership.domain is not None or self.membership.gang
+        return shares and self.request.policy is Policy.REQUIRED
+
+
+def member_of(cluster: Cluster, pod: Pod, request: GpuRequest) -> Member | None:
+    """The pod as a member of its group; None where it is in none. O(1) for a pod without one."""
+    membership = membership_of(pod)
+    if membership is None:
+        return None
+    return as_member(cluster, PodUid(pod.metadata.uid), membership, request)
+
+
+def rack_rooms(
+    cluster: Cluster, request: GpuRequest, membership: Membership | None, names: Sequence[str]
+) -> list[int] | None:
+    """What is left of each node's rack, for a pod that needs none (:mod:`.racks`); None where that
+    makes no difference."""
+    if membership is not None and membership.domain == NVLINK_DOMAIN:
+        return None
+    return cluster.rack_rooms(request.resource, names)
+
+
+def as_member(cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest) -> Member:
+    """A pod of a group with the siblings that may come before it now."""
+    if membership.gang:
+        others = _other_siblings(cluster, uid, membership, request)
+        known = sum(count for _, count in others)
+        request = replace(
+            request,
+            siblings=_siblings(cluster, uid, membership, known),
+            others=tuple((each, _counted(count)) for each, count in others),
+        )
+    return Member(uid, membership, request)
+
+
+def _siblings(cluster: Cluster, uid: PodUid, membership: Membership, others: int) -> int:
+    """The siblings that ask the same, as far as nobody knows better."""
+    if membership.size is None or not membership.siblings_counted:
+        return ALL_SIBLINGS
+    come = cluster.standing(membership, uid).have_come(membership.size)
+    left = membership.size - come - 1 - others
+    return _counted(max(0, left))
+
+
+def _counted(siblings: int) -> int:
+    return siblings if siblings <= COUNTED_SIBLINGS else ALL_SIBLINGS
+
+
+def _other_siblings(
+    cluster: Cluster, uid: PodUid, membership: Membership, request: GpuRequest
+) -> list[tuple[GpuRequest, int]]:
+    """The siblings that we know to wait and to ask for something else, by what they ask: those that
+    ask for most, where that is too many kinds."""
+    return cluster.expected(membership, uid, request.alone, OTHER_KINDS)

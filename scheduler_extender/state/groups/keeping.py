@@ -1,0 +1,307 @@
+"""Places that are kept for the groups that wait for members, for all of them together.
+
+Group by group, the first to start first, each gets places on the nodes of its domain that have most
+of them, beside those that the groups before it got. So every group sees the same places kept for
+the others. Nodes that are *alike* (in the same domains, in the same states, with the same places
+kept) are counted once and given away together: hundreds of groups over thousands of nodes cost a
+few milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+
+from scheduler_extender.membership import Group
+from scheduler_extender.state.answers.remembered import PlaceCount, State
+from scheduler_extender.state.groups.groups import GroupStanding
+from scheduler_extender.state.node.arrivals import Arrivals
+from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from topology.core.devices import NodeName
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+Where = tuple[str, str]
+"""A domain: its kind, and its name."""
+
+MOST_IN_VAIN = 4
+"""Kinds of nodes that are counted for one group in a row though they turn out to have no place for
+it. Those behind them count as having none, so that hundreds of groups that each ask for something
+else do not cost minutes."""
+REMEMBERED_SHARES = 64
+"""Questions about domains to which one :class:`Keeping` remembers the answers."""
+
+
+@dataclass(slots=True)
+class Alike:
+    """Nodes that are alike, sorted by name: the waiting groups' domains that they are in, their
+    states by resource, the facts of one of them, and the places that are kept on each, by group."""
+
+    nodes: list[NodeName]
+    domains: tuple[Where, ...]
+    states: Mapping[str, State | None]
+    facts: NodeFacts
+    room: Mapping[str, int]
+    kept: tuple[tuple[Group, Arrivals], ...] = ()
+
+
+Count = Callable[[Alike, GpuRequest], int]
+"""How many pods of a request each of some nodes takes, beside those that are kept there."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLook:
+    """The groups that wait, the first to start first, each with its domain, and the nodes of these
+    domains that take pods: all of one moment, which ``version`` names."""
+
+    version: Hashable
+    waiting: tuple[tuple[GroupStanding, Where], ...] = ()
+    alike: tuple[Alike, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What kept places take from a domain: how many places fewer there are, and the nodes of it on
+    which none is left."""
+
+    fewer: int
+    nothing_left: frozenset[NodeName]
+
+
+@dataclass(slots=True)
+class Keeping:
+    """The places that are kept at one moment, node by node and group by group.
+
+    ``shares`` remembers what they take from domains, by the question, the kind of domain, the group
+    that asks, if places are kept for it, and how many of its members come at once; ``inside`` has
+    the nodes with kept places by domain.
+    """
+
+    version: Hashable
+    kept: Mapping[NodeName, tuple[tuple[Group, Arrivals], ...]] = field(default_factory=dict)
+    groups: frozenset[Group] = frozenset()
+    shares: OrderedDict[tuple[PlaceCount, str, Group | None, int], dict[str, Share]] = field(
+        default_factory=OrderedDict
+    )
+    inside: dict[str, dict[str, list[NodeName]]] = field(default_factory=dict)
+
+    def beside(self, name: NodeName, group: Group) -> tuple[Arrivals, ...]:
+        """The places that are kept on a node for other groups than this one."""
+        return merged(entry for entry in self.kept.get(name, ()) if entry[0] != group)
+
+    def by_beside(
+        self, names: Iterable[NodeName], group: Group
+    ) -> dict[tuple[Arrivals, ...], list[NodeName]]:
+        """Nodes by the places that are kept on them for other groups; without those that have
+        none."""
+        alike: dict[tuple[tuple[Group, Arrivals], ...], list[NodeName]] = {}
+        for name in names:
+            alike.setdefault(self.kept[name], []).append(name)
+        found: dict[tuple[Arrivals, ...], list[NodeName]] = {}
+        for some in alike.values():
+            found.setdefault(self.beside(some[0], group), []).extend(some)
+        found.pop((), None)
+        return found
+
+    def by_domain(self, kind: str, domains: Mapping[NodeName, str]) -> dict[str, list[NodeName]]:
+        """The nodes on which places are kept, by domain of a kind, as ``domains`` has them."""
+        found = self.inside.get(kind)
+        if found is None:
+            found = {}
+            for name in self.kept:
+                if name in domains:
+                    found.setdefault(domains[name], []).append(name)
+            self.inside[kind] = found
+        return found
+
+    def shares_of(
+        self, question: PlaceCount, kind: str, group: Group, scattered: int = 0
+    ) -> dict[str, Share]:
+        """What is remembered of the domains of a kind, to be added to."""
+        key = (question, kind, group if group in self.groups else None, scattered)
+        found = self.shares.setdefault(key, {})
+        if len(self.shares) > REMEMBERED_SHARES:
+            self.shares.popitem(last=False)
+        return found
+
+
+def kept_for(keeping: Keeping) -> Counter[Group]:
+    """How many places each group has."""
+    found = Counter[Group]()
+    for places in keeping.kept.values():
+        for group, arrivals in places:
+            found[group] += arrivals.count
+    return found
+
+
+def without_node(look: WaitingLook, name: NodeName) -> WaitingLook:
+    """The same look where nothing can be kept on a node."""
+    alike = tuple(
+        replace(each, nodes=[node for node in each.nodes if node != name]) for each in look.alike
+    )
+    return replace(look, alike=tuple(each for each in alike if each.nodes))
+
+
+def most_places(room: Mapping[str, int], request: GpuRequest) -> int:
+    """No node with so many devices left by resource has more places than this."""
+    return max(0, room.get(request.resource, 0)) // max(1, request.count)
+
+
+def devices_left(facts: NodeFacts, resource: str) -> int:
+    """The devices that are left on a node; none where that is not known."""
+    if facts.topology is None or facts.report is None or facts.problem is not None:
+        return 0
+    if facts.topology.resource(resource) is None:
+        return 0
+    available = facts.availability(resource)
+    return 0 if isinstance(available, Unusable) else available.devices_left
+
+
+def merged(kept: Iterable[tuple[Group, Arrivals]]) -> tuple[Arrivals, ...]:
+    """The kept places whoever they are for: pods that ask the same are counted together."""
+    found: dict[GpuRequest, int] = {}
+    for _, arrivals in kept:
+        found[arrivals.request] = found.get(arrivals.request, 0) + arrivals.count
+    return tuple(_arrivals(request, count) for request, count in found.items())
+
+
+def _arrivals(request: GpuRequest, count: int) -> Arrivals:
+    promised = request.constraints if request.required else NO_CONSTRAINTS
+    return Arrivals(request, count, promised)
+
+
+def keep(look: WaitingLook, count: Count) -> Keeping:
+    """The places kept for all groups of a look. Whatever ``count`` raises is passed on.
+
+    O(groups + nodes + kept places), and one ``count`` for each request and kind of node that is
+    given away or could have been.
+    """
+    shelves = _Shelves(look.alike, count)
+    for standing, where in look.waiting:
+        shelves.keep(standing, where)
+    kept = {name: alike.kept for alike in shelves.given for name in alike.nodes}
+    groups = frozenset(standing.group for standing, _ in look.waiting)
+    return Keeping(look.version, kept, groups)
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """Nodes that are alike, with the places of one request on each: at most so many, and exactly
+    once they are ``counted``."""
+
+    alike: Alike
+    places: int
+    counted: bool = False
+
+    def __lt__(self, other: _Kind) -> bool:
+        """Nothing depends on it: the names before it differ."""
+        return False
+
+
+@dataclass(slots=True)
+class _Open:
+    """The nodes of one domain that may take pods of one request; ``seen`` are all that there were
+    when it was last looked."""
+
+    kinds: list[_Kind] = field(default_factory=list)
+    seen: int = 0
+
+
+class _Shelves:
+    """One call of :func:`keep`: the nodes by domain, and who has places kept on them."""
+
+    def __init__(self, alike: Iterable[Alike], count: Count) -> None:
+        self._count = count
+        self._in: dict[Where, list[Alike]] = {}
+        self._open: dict[tuple[Where, GpuRequest], _Open] = {}
+        self.given: list[Alike] = []
+        for each in alike:
+            self._put(each)
+
+    def keep(self, standing: GroupStanding, where: Where) -> None:
+        """Keep places for the members of a group that are to come."""
+        request, wanted = standing.request, standing.to_come
+        assert request is not None  # noqa: S101 (else it would not be waiting)
+        kinds = self._open_kinds(where, request)
+        queue = [(-min(kind.places, wanted), kind.alike.nodes[0], kind) for kind in kinds]
+        heapify(queue)
+        left, in_vain = wanted, 0
+        while queue and left:
+            promised, name, kind = heappop(queue)
+            if not kind.counted:
+                if in_vain == MOST_IN_VAIN:
+                    continue
+                kind.places, kind.counted = self._count(kind.alike, request), True
+                in_vain = 0 if kind.places else in_vain + 1
+                if min(kind.places, wanted) < -promised:
+                    if kind.places:
+                        heappush(queue, (-min(kind.places, wanted), name, kind))
+                    continue
+            left = self._keep_on(kind, standing.group, request, left)
+
+    def _keep_on(self, kind: _Kind, group: Group, request: GpuRequest, left: int) -> int:
+        """Keep up to ``left`` places on nodes that are alike; how many are left over."""
+        each = min(kind.places, left)
+        whole = min(len(kind.alike.nodes), left // each)
+        self._give(kind.alike, whole, group, _arrivals(request, each))
+        left -= whole * each
+        if left and kind.alike.nodes:  # the next node has places for more
+            self._give(kind.alike, 1, group, _arrivals(request, left))
+            left = 0
+        return left
+
+    def _open_kinds(self, where: Where, request: GpuRequest) -> list[_Kind]:
+        """The kinds of nodes in a domain that may have places. Kept places only grow, so those that
+        have none are out."""
+        known, inside = self._open.setdefault((where, request), _Open()), self._in.get(where, [])
+        for alike in inside[known.seen :]:
+            known.kinds.append(_Kind(alike, most_places(alike.room, request)))
+        known.seen = len(inside)
+        known.kinds = [kind for kind in known.kinds if kind.places and kind.alike.nodes]
+        return known.kinds
+
+    def _give(self, alike: Alike, nodes: int, group: Group, arrivals: Arrivals) -> None:
+        """Keep so many places on each of the first nodes of those that are alike."""
+        if not nodes:
+            return
+        taken, alike.nodes = alike.nodes[:nodes], alike.nodes[nodes:]
+        kept = (*alike.kept, (group, arrivals))
+        resource, devices = arrivals.request.resource, arrivals.count * arrivals.request.count
+        room = {**alike.room, resource: alike.room.get(resource, 0) - devices}
+        self._put(Alike(taken, alike.domains, alike.states, alike.facts, room, kept))
+
+    def _put(self, alike: Alike) -> None:
+        if alike.kept:
+            self.given.append(alike)
+        for where in alike.domains:
+            self._in.setdefault(where, []).append(alike)
+
+
+def alike_nodes(
+    domains: Mapping[Where, Iterable[NodeName]],
+    nodes: Mapping[NodeName, NodeFacts],
+    states: Mapping[str, Mapping[str, State]],
+) -> tuple[Alike, ...]:
+    """The nodes of some domains that are not cordoned, those together that are alike."""
+    wheres = tuple(domains)
+    inside: dict[NodeName, int] = {}  # the domains of a node as bits: there may be hundreds
+    for i, where in enumerate(wheres):
+        for name in domains[where]:
+            inside[name] = inside.get(name, 0) | 1 << i
+    found: dict[tuple[int, tuple[State | None, ...]], list[NodeName]] = {}
+    tables = tuple(states.values())
+    for name, bits in inside.items():
+        if name in nodes and not nodes[name].cordoned:
+            key = (bits, tuple(table.get(name) for table in tables))
+            found.setdefault(key, []).append(name)
+    return tuple(
+        Alike(
+            sorted(names),
+            tuple(where for i, where in enumerate(wheres) if bits >> i & 1),
+            dict(zip(states, each, strict=True)),
+            nodes[names[0]],
+            {resource: devices_left(nodes[names[0]], resource) for resource in states},
+        )
+        for (bits, each), names in found.items()
+    )

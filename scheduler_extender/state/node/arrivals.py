@@ -1,0 +1,119 @@
+"""What a node would be with pods on it that are not there yet: places, counted one by one.
+
+An *arrival* is a pod that may come to a node: a sibling of a gang, or a member that a group still
+waits for. It is counted like a bind in flight, so everything that holds for those holds for it: it
+may be admitted before another pod or after it, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from operator import mul
+
+from scheduler_extender.state.node.facts import NodeFacts, Unusable
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import PodUid
+from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
+
+MOST_WAYS = 16
+"""Ways in which siblings that ask for different things may come first, that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """So many pods that ask the same, and what each is promised."""
+
+    request: GpuRequest
+    count: int
+    promised: Constraints = NO_CONSTRAINTS
+    survives_endings: bool = False
+
+    @property
+    def shared_bytes(self) -> int:
+        """About how many bytes it takes; memories share it."""
+        return 200 + self.request.shared_bytes
+
+
+def with_arrivals(facts: NodeFacts, arrivals: Iterable[Arrivals]) -> NodeFacts:
+    """The facts as if these pods were bound here, and not reported yet."""
+    in_flight = dict(facts.in_flight)
+    for found in arrivals:
+        for _ in range(found.count):
+            uid = PodUid(f"arrival {len(in_flight)}")
+            in_flight[uid] = PodRecord(
+                uid=uid,
+                namespace="",
+                name=uid,
+                node=facts.name,
+                request=found.request,
+                promised=found.promised,
+                survives_endings=found.survives_endings,
+            )
+    return replace(facts, in_flight=in_flight)
+
+
+def with_siblings(facts: NodeFacts, request: GpuRequest) -> list[NodeFacts]:
+    """The facts as if those siblings had come first that may, in each way that nothing can be added
+    to; none where there is no room for any.
+
+    They are as many as leave the pod its count, by the scheduler's count: that takes the devices of
+    a pod that is ending for free, maybe long before a report shows them so, and others of which the
+    node's status has not told it yet (:meth:`.NodeFacts.overcounted`). Where ours leaves room
+    for fewer the pod does not fit, for the scheduler would send all of them. A promise over these
+    facts holds with fewer of them, too: the kubelet may admit any part of the unreported pods
+    before it. Siblings that ask for devices of another resource leave it its count in any case, and
+    are not among them. Of :data:`MOST_WAYS` ways and more only so many are returned.
+    """
+    kinds = [(request.alone, request.siblings), *request.others]
+    kinds = [
+        (each, most)
+        for each, most in kinds
+        if most and each.effective_count and each.resource == request.resource
+    ]
+    room = _room(facts, request) if kinds else 0
+    sizes = [each.effective_count for each, _ in kinds]
+    ways = islice(_ways(sizes, [most for _, most in kinds], room), MOST_WAYS)
+    return [
+        with_arrivals(
+            facts, [Arrivals(each, n) for (each, _), n in zip(kinds, way, strict=True) if n]
+        )
+        for way in ways
+        if any(way)
+    ]
+
+
+def _ways(sizes: Sequence[int], most: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
+    """How many of each size fit into a room together, so that no other one does.
+
+    >>> list(_ways([2, 1], [4, 1], 5))
+    [(2, 1)]
+    >>> list(_ways([3, 2], [9, 9], 6))
+    [(2, 0), (1, 1), (0, 3)]
+    """
+    if not sizes:
+        yield ()
+        return
+    top = min(most[0], room // sizes[0])
+    others = sum(min(size * n, room) for size, n in zip(sizes[1:], most[1:], strict=True))
+    least = (room - others) // sizes[0]  # with fewer there is room left
+    for n in range(top, min(top, max(0, least)) - 1, -1):
+        for rest in _ways(sizes[1:], most[1:], room - n * sizes[0]):
+            left = room - n * sizes[0] - sum(map(mul, sizes[1:], rest))
+            if n == most[0] or left < sizes[0]:
+                yield (n, *rest)
+
+
+def _room(facts: NodeFacts, request: GpuRequest) -> int:
+    """The devices that the scheduler may give to siblings and still send this pod, the last one."""
+    each = request.effective_count
+    if facts.topology is None or facts.report is None or facts.problem is not None or not each:
+        return 0
+    if facts.topology.resource(request.resource) is None:
+        return 0
+    available = facts.availability(request.resource)
+    if isinstance(available, Unusable):
+        return 0
+    left = available.devices_left + available.devices_ending
+    return max(0, left + facts.overcounted(request.resource) - each)

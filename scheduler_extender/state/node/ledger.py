@@ -1,0 +1,360 @@
+"""The ledger: reservations and reports together say what is available on a node.
+
+There is no running balance that could drift. A node's availability is computed from what is known
+about it now: its record, its pods, and the binds in flight. The rules:
+
+1. A device is used if the report says so, or if a pod is bound here, or being bound by us (its bind
+   is *in flight*), whose devices the report does not show yet. Such a pod is *unreported*, and its
+   entry is a *reservation*: we know how many devices, not which. Pods that others bound are
+   reservations from the moment their nodeName is seen.
+2. A reservation retires when every app and sidecar container of its pod has its devices in the
+   report, or when the pod has ended or is gone; pod by pod, never by time.
+3. Devices in the report of a pod that is ending, has ended or is unknown may be released at any
+   moment: they are not counted as left, and no promise relies on their staying away.
+4. A pod that runs, or was reported before, and is missing from the report holds devices that we do
+   not know: just after its restart a kubelet shows nothing.
+5. A pod that was deleted may still be with its kubelet, which hears of it later than we do: it is
+   *leaving*, and counts as ending until a report shows it no more whose agent knew of the deletion
+   when it looked.
+6. A pod that ended before any report showed it (it has *departed*) may have held devices while a
+   pod was admitted that is unreported still: it is part of the belief until that one is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from scheduler_extender.annotations import Malformed
+from scheduler_extender.state.node.contradictions import check_devices, raise_twice_held
+from scheduler_extender.state.node.departures import Departed
+from scheduler_extender.state.node.devicepools import device_pools
+from scheduler_extender.state.node.occupancy import room
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.availability import (
+    ALL_MEMORY,
+    NOBODY,
+    Availability,
+    Holder,
+    Unreported,
+    coming,
+    memory_of,
+    unreported_order,
+)
+from topology.core.devices import GpuResource, Mask, PodUid, base_uuid
+from topology.core.graph import NodeTopology
+from topology.core.mig import MIG, served_devices
+from topology.core.pools import Pool
+from topology.core.report import Allocation, Report
+from topology.core.requests import Counts, GpuRequest, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What is available on a node of one resource, and the entries that add up to it.
+
+    ``unreported`` has what each pod still needs devices for, ``shown`` what the report shows of
+    each.
+    """
+
+    availability: Availability
+    unreported: Mapping[PodUid, Unreported]
+    shown: Mapping[PodUid, Pool]
+
+
+def ledger(
+    topology: NodeTopology,
+    report: Report | None,
+    pods: Iterable[PodRecord],
+    resource: str,
+    *,
+    all_pods_known: bool = True,
+    reported: Container[PodUid] = (),
+    departed: Iterable[Departed] = (),
+    departing: Container[PodUid] = (),
+) -> Ledger:
+    """The ledger of a node over ``resource``, given its report and the pods bound to it.
+
+    ``pods`` are those with this node, binds in flight included. With ``all_pods_known`` a holder
+    that is not among them has ended, or we see it late: it may release its devices any moment.
+    Otherwise (a hand-written file names few pods) it is taken to be running. ``reported`` are pods
+    whose devices some earlier report of this boot has shown. ``departing`` are gone before the pod
+    comes that is asked about (:class:`~topology.core.availability.Availability`). Raises
+    :class:`.ContradictionError` where the report gives one device to two pods.
+    """
+    report = report or Report()
+    served = topology.resource(resource) or GpuResource(resource)
+    check_devices(topology, report, served)
+    entries = _Entries(topology, report, served, resource, reported, departing)
+    pods = tuple(pods)
+    held = entries.by_pod(pods)
+    shown = {uid: found.shown for uid, found in held.items()}
+    for pod in pods:
+        entries.enter(pod, held.pop(pod.uid, None))
+    for gone in departed:
+        entries.enter_departed(gone)
+    unknown = entries.releasing if all_pods_known else entries.running
+    for uid, other in held.items():
+        (entries.departing if uid in departing else unknown).append(Holder(other.returning))
+    return Ledger(entries.availability(), entries.unreported, shown)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the report shows of one pod.
+
+    ``shown`` are its devices as a pool, ``returning`` those that come free when it lets go.
+    """
+
+    devices: list[str]
+    by_container: dict[tuple[str, str], int]
+    shown: Pool = 0
+    returning: Pool = 0
+
+    def take(self, allocation: Allocation) -> None:
+        """Add what the report shows of one more container."""
+        at, ids = (allocation.resource, allocation.container), allocation.device_ids
+        self.devices += ids
+        self.by_container[at] = self.by_container.get(at, 0) + len(ids)
+
+    def count(self, resource: str) -> int:
+        found = 0
+        for (served, _), n in self.by_container.items():
+            if served == resource:
+                found += n
+        return found
+
+    def whole(self, request: GpuRequest) -> bool:
+        resource, shown = request.resource, self.by_container
+        for c in request.containers:
+            if c.role is not Role.INIT and shown.get((resource, c.name), 0) < c.count:
+                return False
+        return True
+
+
+class _Entries:
+    """The entries of one node's ledger while they are being added up."""
+
+    def __init__(
+        self,
+        topology: NodeTopology,
+        report: Report,
+        served: GpuResource,
+        resource: str,
+        reported: Container[PodUid],
+        departs: Container[PodUid],
+    ) -> None:
+        self._topology = topology
+        self._report = report
+        self._served = served
+        self._resource = resource
+        self._reported = reported
+        self._departs = departs
+        self.devices = device_pools(topology, report, served)
+        self.running: list[Holder] = []
+        self.releasing: list[Holder] = []
+        self.departing: list[Holder] = []
+        self.unreported: dict[PodUid, Unreported] = {}
+        self._taken: set[str] = set()
+        self.shown: Collection[PodUid] = ()
+        self._pods: tuple[PodRecord, ...] = ()
+
+    def by_pod(self, pods: tuple[PodRecord, ...]) -> dict[PodUid, _Held]:
+        """The report's allocations, pod by pod.
+
+        The agent may not have known a pod's UID yet. Then it is one of ``pods`` that has the name
+        and is not shown by its UID, if one alone is; else it is told apart by its name.
+        """
+        self._pods = pods
+        found: dict[PodUid, _Held] = {}
+        named: Mapping[tuple[str, str], PodUid] | None = None
+        for allocation in self._report.allocations:
+            uid = allocation.pod_uid
+            if not uid:
+                named = self._without_uid(pods) if named is None else named
+                name = (allocation.namespace, allocation.pod)
+                uid = named.get(name) or PodUid("/".join(name))
+            held = found.get(uid)
+            if held is None:
+                held = found[uid] = _Held([], {})
+            held.take(allocation)
+        devices = 0
+        for held in found.values():
+            held.shown, held.returning = self.devices.shown_and_returning(held.devices)
+            self._taken.update(held.devices)
+            devices += len(held.devices)
+        if len(self._taken) < devices:
+            raise_twice_held(self._report.allocations)
+        self.shown = found.keys()
+        return dict(found)
+
+    def _without_uid(self, pods: tuple[PodRecord, ...]) -> Mapping[tuple[str, str], PodUid]:
+        """By name, the pods that are not shown by their UID; none where two have one name."""
+        with_uid = {a.pod_uid for a in self._report.allocations if a.pod_uid}
+        named: dict[tuple[str, str], PodUid] = {}
+        for pod in pods:
+            if pod.uid not in with_uid:
+                name = (pod.namespace, pod.name)
+                named[name] = PodUid("") if name in named else pod.uid
+        return named
+
+    def enter(self, pod: PodRecord, shown: _Held | None) -> None:
+        """Enter a pod of this node, with what the report shows of it."""
+        request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+        if request is None or pod.ended:
+            if shown is not None:
+                hidden = 0 if request is None else self._hidden(request, shown)
+                self._hold(pod, self._holder(self._memory(request), shown, hidden), going=True)
+        elif shown is None:
+            self._enter_not_shown(pod, request)
+        elif shown.whole(request):
+            hidden = self._hidden(request, shown)
+            self._hold(pod, self._holder(self._memory(request, pod), shown, hidden))
+        else:
+            self.unreported[pod.uid] = self._started(pod, request, shown)
+
+    def _hold(self, pod: PodRecord, holder: Holder, *, going: bool = False) -> None:
+        if pod.uid in self._departs:
+            self.departing.append(holder)
+        else:
+            (self.releasing if going or pod.deleting else self.running).append(holder)
+
+    def _enter_not_shown(self, pod: PodRecord, request: GpuRequest) -> None:
+        """Enter a living pod of which the report shows nothing."""
+        if request.resource != self._resource:
+            return
+        if pod.phase == "Running" or pod.uid in self._reported:
+            # Admitted for sure, with devices that we are not told: a kubelet shows nothing for a
+            # moment after its restart.
+            held = request.effective_count
+            self._hold(pod, self._holder(self._memory(request, pod), None, held))
+            return
+        self.unreported[pod.uid] = self._coming(pod, request)
+
+    def _coming(self, pod: PodRecord, request: GpuRequest) -> Unreported:
+        """A pod that is not wholly reported, with what it was promised."""
+        return replace(
+            coming(request, self._served.replicas),
+            promised=pod.promised,
+            survives_endings=pod.survives_endings,
+            ending=pod.deleting,
+            departed=pod.uid in self._departs,
+        )
+
+    def enter_departed(self, gone: Departed) -> None:
+        """Enter a departed pod, while one that was unreported beside it still is."""
+        request = gone.pod.request
+        if (
+            isinstance(request, GpuRequest)
+            and request.resource == self._resource
+            and gone.pod.uid not in self.shown
+            and any(self._is_unreported(uid) for uid in gone.beside)
+        ):
+            newcomer = coming(request, self._served.replicas)
+            self.unreported[gone.pod.uid] = replace(newcomer, departed=True)
+
+    def _is_unreported(self, uid: PodUid) -> bool:
+        found = self.unreported.get(uid)
+        return found is not None and (not found.departed or uid in self._departs)
+
+    def _hidden(self, request: GpuRequest, shown: _Held) -> int:
+        """How many devices it holds that no report shows: its init containers' unused ones."""
+        return max(0, request.effective_count - shown.count(request.resource))
+
+    def _memory(self, request: GpuRequest | None, running: PodRecord | None = None) -> int:
+        """What a pod says that it uses on each of its GPUs (:func:`.memory_of`). A ``running`` one
+        that was promised them for itself has all of it."""
+        shared = self._served.replicas > 1
+        if shared and running is not None and running.promised.exclusive_gpus:
+            return ALL_MEMORY
+        return 0 if request is None else memory_of(request, self._served.replicas)
+
+    def _holder(self, memory: int, shown: _Held | None, hidden: int) -> Holder:
+        """A pod that holds devices, with its memory if it says what it uses."""
+        there, returning = (shown.shown, shown.returning) if shown is not None else (0, 0)
+        if not memory or not (there or hidden):
+            return Holder(returning, hidden)
+        return Holder(returning, hidden, memory, there - returning)
+
+    def _started(self, pod: PodRecord, request: GpuRequest, shown: _Held) -> Unreported:
+        """A pod in the middle of its admission: containers get their devices one by one.
+
+        1. Where the report shows whole containers and nothing else is in doubt, the pod still needs
+           what its other containers ask for, in their order.
+        2. Else nobody can foresee which devices they get (the pod is *opaque*): it has init
+           containers, whose devices no report shows and later containers may use again; or part of
+           a container is shown; or one NUMA hint for the whole pod was merged from what was free
+           when its admission began. Then only sums are known: how many devices its app containers
+           still lack, and how many more it may hold than the report shows. They are entered as
+           one init container that holds all of these and one app container that takes, out of
+           them, what is lacking.
+        """
+        devices = shown.count(request.resource)
+        got = {
+            c.name: shown.by_container.get((request.resource, c.name), 0)
+            for c in request.containers
+        }
+        facts = self._topology.allocator
+        one_hint = facts.topology_manager_scope == "pod" and facts.topology_manager_policy != "none"
+        opaque = one_hint or any(
+            c.role is Role.INIT or 0 < got[c.name] < c.count for c in request.containers
+        )
+        if opaque:
+            lacking = max(0, request.count - devices)
+            held = max(lacking, request.effective_count - devices)
+            counts: Counts = ((Role.INIT, held), (Role.APP, lacking))
+        else:
+            counts = tuple((c.role, c.count) for c in request.containers if got[c.name] < c.count)
+        found = self._coming(pod, request)
+        return replace(found, counts=counts, started=True, shown=shown.returning, opaque=opaque)
+
+    def availability(self) -> Availability:
+        """What is free, and what may change it."""
+        devices, taken = self.devices, self._taken
+        hiding = _hidden([*self.releasing, *self.running, *self.departing])
+        return Availability(
+            free=devices.free(taken),
+            releasing=_in_order(self.releasing),
+            running=_in_order(self.running),
+            unreported=unreported_order(self.unreported.values()),
+            sick=self._sick(),
+            width=devices.width,
+            gone=devices.gone(taken) if hiding else 0,
+            withheld=devices.withheld(taken),
+            room=room(self._topology, self._report, self._pods, self.unreported),
+            beside=self._beside(),
+            departing=_in_order(self.departing),
+        )
+
+    def _sick(self) -> Mask:
+        """The sick GPUs; a fault of a GPU is one of all its MIG instances."""
+        found = 0
+        for gpu in self._report.health:
+            if not gpu.healthy:
+                found |= self._topology.bit_of_uuid.get(gpu.uuid, 0)
+        if found and self._served.strategy == MIG:
+            return served_devices(self._topology, self._served).on(found)
+        return found
+
+    def _beside(self) -> Mask:
+        """The positions whose GPU has MIG instances of another profile in use."""
+        if self._served.strategy != MIG:
+            return 0
+        ours = served_devices(self._topology, self._served)
+        held = {base_uuid(device) for device in self._taken} - ours.position_of.keys()
+        if not held:
+            return 0
+        used = sum(
+            1 << p
+            for p, gpu in enumerate(self._topology.gpus)
+            if any(part.uuid in held for part in gpu.mig_instances)
+        )
+        return ours.on(used)
+
+
+def _hidden(holders: list[Holder]) -> int:
+    return sum([holder.hidden for holder in holders])
+
+
+def _in_order(holders: list[Holder]) -> tuple[Holder, ...]:
+    return tuple(sorted([h for h in holders if h != NOBODY])) if holders else ()

@@ -1,0 +1,182 @@
+"""Was what a report shows foreseen? A difference is a bug to fix, or a pod that nobody told us of.
+
+When a report names the devices of a pod that was bound and unreported until then, they are held
+against what could come of the report before: every outcome in every free state of the belief,
+running pods that end included. Whatever lies outside, and whatever breaks a promise, is a
+*surprise*.
+
+Where GPUs turned sick or healed while the pod was unreported, nobody knows from which of them its
+kubelet chose; then only its promise is held. A GPU that turns sick and heals again between two
+reports is seen in none: a pod that was admitted meanwhile may be called a surprise wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduler_extender.state.node.contradictions import ContradictionError
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.ledger import Ledger, ledger
+from scheduler_extender.state.node.transitions import offers_the_same
+from scheduler_extender.state.pods.record import PodRecord, manifest_of
+from topology import codec
+from topology.core.admission import Kubelet, kubelet_of, opaque
+from topology.core.devices import GpuResource, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.mig import served_devices
+from topology.core.placement import predicted, satisfies
+from topology.core.pools import Pool, gpus, total
+from topology.core.report import Report
+from topology.core.requests import NO_CONSTRAINTS, GpuRequest
+
+OUTSIDE = "outside-outcomes"
+"""The pod has GPUs that it could not have been given."""
+BROKEN = "promise-broken"
+"""The pod has GPUs that do not meet what it was promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """One pod whose GPUs were not foreseen.
+
+    ``kind`` is :data:`OUTSIDE` or :data:`BROKEN`, ``got`` the driver indices it has. ``foreign``
+    are pods that others bound, that the report shows for the first time and that nobody had told us
+    of: they may have come first. ``cluster_file`` replays the moment before.
+    """
+
+    kind: str
+    pod: PodRecord
+    node: str
+    got: tuple[int, ...]
+    foreign: tuple[str, ...]
+    cluster_file: str
+
+    @property
+    def message(self) -> str:
+        """One line for people. It becomes an Event on the pod, so it names no other."""
+        words = {
+            OUTSIDE: "GPUs that the node's allocator was not expected to hand out",
+            BROKEN: "GPUs that do not meet what the pod requires",
+        }
+        why = "; others bound pods there, unreported until now" if self.foreign else ""
+        return f"{self.node} gave GPUs {','.join(map(str, self.got))}: {words[self.kind]}{why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a report comes to: its surprises, and how many promises it shows to be kept.
+
+    A promise is kept where a report first names all devices of a pod and they meet what the pod was
+    promised. One that is not is among the surprises, as :data:`BROKEN`.
+    """
+
+    surprises: tuple[Surprise, ...] = ()
+    kept: int = 0
+
+    def __add__(self, other: Verified) -> Verified:
+        return Verified(self.surprises + other.surprises, self.kept + other.kept)
+
+
+def verify(before: NodeFacts, after: Report) -> Verified:
+    """Hold a node's next report against what was foreseen; ``before`` is what was known until then.
+
+    Pods whose devices have changed (a kubelet that lost its checkpoint admits everything anew) are
+    held against their promise, and after a reboot all are.
+    """
+    topology, former = before.topology, before.report
+    if topology is None or former is None:
+        return Verified()
+    if former.boot_id == after.boot_id and set(after.allocations) <= set(former.allocations):
+        return Verified()  # nobody has anything that was not there before
+    found = (_verify(before, topology, served, former, after) for served in topology.resources)
+    return sum(found, Verified())
+
+
+def _verify(
+    facts: NodeFacts, topology: NodeTopology, served: GpuResource, before: Report, after: Report
+) -> Verified:
+    kubelet, devices = kubelet_of(topology, served), served_devices(topology, served)
+    if before.missing or after.missing:
+        kubelet = opaque(kubelet)  # a GPU that does not answer may have, at some time in between
+    same_boot, calm = before.boot_id == after.boot_id, offers_the_same(after, before)
+    known = set(before.allocations) if same_boot else set()
+    new = {a.pod_uid or f"{a.namespace}/{a.pod}" for a in set(after.allocations) - known}
+    pods = facts.all_pods
+    changed = [pod for pod in pods if pod.uid in new]
+    try:
+        then = ledger(
+            topology,
+            before,
+            pods,
+            served.name,
+            reported=facts.reported,
+            departed=facts.departed.values(),
+        )
+        now = ledger(topology, after, changed, served.name)
+    except ContradictionError:
+        return Verified()
+    found, kept = list[Surprise](), 0
+    for pod in changed:
+        got = now.shown.get(pod.uid)
+        if got is None or not isinstance(pod.request, GpuRequest):
+            continue
+        if pod.request.resource != served.name:
+            continue
+        if pod.uid in now.unreported or total(got, kubelet.width) < pod.request.count:
+            continue  # part of it is shown; whether it has ended meanwhile or not
+        if same_boot and then.shown.get(pod.uid) == got:
+            continue
+        if same_boot and pod.ended and pod.uid in facts.reported:
+            continue  # a kubelet may show once more what it has shown before, and gives it no GPUs
+        kinds = []
+        pod_then = then.unreported.get(pod.uid) if same_boot else None
+        settled = calm and pod.uid not in facts.unsettled
+        if pod_then is not None and settled and not _foreseen(kubelet, then, pod.uid, got):
+            kinds.append(OUTSIDE)
+        mask = gpus(got, kubelet.width)
+        held = total(got, kubelet.width)
+        replicas = kubelet.replicas
+        if not satisfies(kubelet.shape, pod.promised, mask, count=held, replicas=replicas):
+            kinds.append(BROKEN)
+        elif pod.promised != NO_CONSTRAINTS:
+            kept += 1
+        found += [
+            Surprise(
+                kind,
+                pod,
+                topology.name,
+                devices.indices(mask),
+                _foreign(before, after, pods),
+                replayable(topology, before, pods),
+            )
+            for kind in kinds
+        ]
+    return Verified(tuple(found), kept)
+
+
+def _foreseen(kubelet: Kubelet, then: Ledger, uid: PodUid, got: Pool) -> bool:
+    """Whether a pod that was unreported then could get these devices."""
+    pod = then.unreported[uid]
+    others = list(then.availability.unreported)
+    others.remove(pod)
+    now = replace(then.availability, unreported=tuple(others))
+    sets, _ = predicted(kubelet, now, pod)
+    # What it had already, and the kubelet would not hand out again, is no outcome to foresee.
+    kept = then.shown.get(uid, 0) - pod.shown
+    return sets is None or got - kept in sets
+
+
+def _foreign(before: Report, after: Report, pods: Iterable[PodRecord]) -> tuple[str, ...]:
+    known = {pod.uid for pod in pods} | {a.pod_uid for a in before.allocations}
+    new = {f"{a.namespace}/{a.pod}" for a in after.allocations if a.pod_uid not in known}
+    return tuple(sorted(new))
+
+
+def replayable(topology: NodeTopology, report: Report, pods: Iterable[PodRecord]) -> str:
+    """A cluster file of one node as JSON documents: `gpu-topology check --cluster` replays it."""
+    documents: list[dict[str, Any]] = [codec.encode(topology, report)]
+    documents += [manifest_of(pod) for pod in pods]
+    return json.dumps({"kind": "List", "items": documents}, separators=(",", ":"))

@@ -1,0 +1,99 @@
+"""PodDisruptionBudgets: how many of some pods may be evicted now.
+
+Two count by them, each in its own way. kube-scheduler may violate a budget and counts how often
+(``filterPodsWithPDBViolation`` of its preemption); the Eviction API refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.selecting import Selector
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One PodDisruptionBudget. ``selector`` is None where it selects nobody; empty, it selects all
+    pods of the namespace.
+
+    ``allowed`` is how many more of its pods may be evicted now, by its controller's word;
+    ``disrupted`` are pods whose eviction it counts already, by name.
+    """
+
+    namespace: str
+    name: str
+    selector: Selector | None
+    allowed: int = 0
+    disrupted: frozenset[str] = frozenset()
+
+    def selects(self, pod: PodRecord) -> bool:
+        """Whether the pod is one of its pods."""
+        if self.selector is None or pod.namespace != self.namespace:
+            return False
+        labels = dict(pod.standing.labels)
+        return all(wanted.matches(labels) for wanted in self.selector)
+
+
+Budgets = tuple[Budget, ...]
+
+
+class Violations:
+    """Counts how many of some evictions violate a budget, as kube-scheduler does.
+
+    To it a budget with an empty selector selects nobody, nor is a pod without labels in any. Who is
+    in which budget is looked up once, for all ``pods``.
+    """
+
+    def __init__(self, pods: Iterable[PodRecord], budgets: Budgets) -> None:
+        self._allowed = [budget.allowed for budget in budgets]
+        self._counts_in = {
+            pod.uid: [
+                i
+                for i, budget in enumerate(budgets)
+                if budget.selector
+                and pod.standing.labels
+                and pod.name not in budget.disrupted
+                and budget.selects(pod)
+            ]
+            for pod in pods
+        }
+
+    def count(self, victims: Sequence[PodRecord]) -> int:
+        """How many of the evictions violate a budget. The order of the victims is kube-scheduler's:
+        the most important first."""
+        taken: dict[int, int] = {}
+        found = 0
+        for pod in victims:
+            violated = False
+            for i in self._counts_in[pod.uid]:
+                taken[i] = taken.get(i, 0) + 1
+                violated = violated or taken[i] > self._allowed[i]
+            found += violated
+        return found
+
+
+def violations(victims: Sequence[PodRecord], budgets: Budgets) -> int:
+    """How many of the evictions violate a budget; see :class:`Violations`."""
+    return Violations(victims, budgets).count(victims)
+
+
+def refused(victims: Iterable[PodRecord], budgets: Budgets) -> PodRecord | None:
+    """A victim that the Eviction API would refuse to evict beside the others; None where none is.
+
+    It refuses a pod that is in two budgets, too. A pod that has not been started is in none.
+    """
+    left = [budget.allowed for budget in budgets]
+    for pod in victims:
+        if pod.phase != "Running":
+            continue
+        over = [i for i, budget in enumerate(budgets) if budget.selects(pod)]
+        if len(over) > 1:
+            return pod
+        for i in over:
+            if pod.name not in budgets[i].disrupted:
+                left[i] -= 1
+            if left[i] < 0:
+                return pod
+    return None

@@ -1,0 +1,328 @@
+"""Pods as the extender keeps them: what each asks for, where it is, and what it was promised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+
+from scheduler_extender.annotations import (
+    KEPT_PLACE,
+    MALFORMED,
+    PLACEMENT,
+    Malformed,
+    containers_of,
+    parse,
+    render,
+)
+from scheduler_extender.membership import Group, Membership, membership_of, render_membership
+from scheduler_extender.state.pods.keptplace import Reserved, reserved_of, value_of
+from scheduler_extender.state.pods.refusal import Refusal, refusal_of
+from scheduler_extender.state.pods.standing import BARE, Standing, asks_of, standing_of
+from scheduler_extender.wire import Pod, PodSpec, PodStatus
+from topology.core.devices import NodeName, PodUid
+from topology.core.placement import Verdict
+from topology.core.requests import NO_CONSTRAINTS, Constraints, GpuRequest
+from topology.times import seconds_of
+
+ENDED = ("Succeeded", "Failed")
+
+T = TypeVar("T")
+
+PodName = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    """A pod that asks for GPUs.
+
+    ``promised`` is what was promised to it when we bound it; nothing for a plain pod, and nothing
+    for one that somebody else bound. ``survives_endings`` is a promise that was called
+    guaranteed, and not just expected. ``refusal`` is why its kubelet has turned it away, None where
+    it has not. ``admitted`` says that the kubelet has taken it, as far as its status tells, and
+    ``started`` when either happened, in seconds since 1970 by the kubelet's clock. ``membership``
+    is what it says of its group, None where it is in none or that cannot be read. ``standing`` is
+    what evictions go by, and ``reserved`` the place that is kept for it while it waits. ``placed``
+    is when we decided to bind it, in seconds since 1970, as the bind has written it; None where
+    nobody told us. ``gated`` says that it has scheduling gates: kube-scheduler does not look at it.
+    """
+
+    uid: PodUid
+    namespace: str
+    name: str
+    node: NodeName | None
+    request: GpuRequest | Malformed
+    phase: str = "Pending"
+    deleting: bool = False
+    called_unschedulable: bool = False
+    promised: Constraints = NO_CONSTRAINTS
+    survives_endings: bool = False
+    refusal: Refusal | None = None
+    admitted: bool = False
+    started: float | None = None
+    membership: Membership | None = None
+    standing: Standing = BARE
+    reserved: Reserved | None = None
+    placed: float | None = None
+    gated: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether its containers have ended for good."""
+        return self.phase in ENDED
+
+    @property
+    def in_gang(self) -> bool:
+        """Whether it is a member of a gang."""
+        return self.gang is not None
+
+    @property
+    def gang(self) -> Group | None:
+        """The gang that it is a member of."""
+        membership = self.membership
+        return membership.group if membership is not None and membership.gang else None
+
+    def counts_on_others(self, resource: str) -> bool:
+        """Whether what others do on GPUs that it may share matters to it: it says what memory it
+        uses there, or was promised that nobody else is on them."""
+        if self.ended or resource_of(self) not in (resource, ""):
+            return False
+        tells = isinstance(self.request, GpuRequest) and self.request.constraints.gpu_memory
+        return bool(tells or self.promised.gpu_memory or self.promised.exclusive_gpus)
+
+    @property
+    def unschedulable(self) -> bool:
+        """Whether kube-scheduler has said that it fits nowhere."""
+        return (
+            self.node is None and self.called_unschedulable and not self.deleting and not self.ended
+        )
+
+
+def without(found: Mapping[PodUid, T], gone: Collection[PodUid]) -> Mapping[PodUid, T]:
+    """What is found of all pods but those that are gone."""
+    return {uid: value for uid, value in found.items() if uid not in gone}
+
+
+def resource_of(pod: PodRecord) -> str:
+    """The resource that a pod asks for; empty where what it asks cannot be read."""
+    return pod.request.resource if isinstance(pod.request, GpuRequest) else ""
+
+
+def pod_record(pod: Pod, managed: tuple[str, ...], *, trusted: bool = False) -> PodRecord | None:
+    """The record of a pod, or None where it asks for none of the ``managed`` resources.
+
+    ``trusted`` says that nobody but us, or the author of a cluster file, can have written the
+    placement annotation: then it need not prove whose it is.
+    """
+    request = _as_snapshot_says(pod, managed) if trusted else parse(pod, managed)
+    if request is None:
+        return None
+    placement = _placement_of(pod, trusted=trusted)
+    promise = None if placement is None else _PROMISES.get(placement.verdict)
+    refusal, admitted, started = _taken(pod.status)
+    promised = NO_CONSTRAINTS
+    if promise is not None and isinstance(request, GpuRequest) and request.required:
+        promised = request.constraints
+    return PodRecord(
+        uid=PodUid(pod.metadata.uid),
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        node=NodeName(pod.spec.node_name) if pod.spec.node_name else None,
+        request=request,
+        phase=pod.status.phase,
+        deleting=pod.metadata.deletion_timestamp is not None,
+        called_unschedulable=any(
+            c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
+            for c in pod.status.conditions or []
+        ),
+        promised=promised,
+        survives_endings=promised != NO_CONSTRAINTS and promise is Verdict.GUARANTEED,
+        refusal=refusal,
+        admitted=admitted,
+        started=started,
+        membership=None if isinstance(request, Malformed) else membership_of(pod),
+        standing=standing_of(pod, managed),
+        reserved=reserved_of(pod),
+        placed=None if placement is None else seconds_of(placement.time),
+        gated=bool(pod.spec.scheduling_gates),
+    )
+
+
+def _as_snapshot_says(pod: Pod, managed: tuple[str, ...]) -> GpuRequest | Malformed | None:
+    """The request of a pod in a cluster file: where a snapshot has written that it could not be
+    read, it cannot be read now, for the same reason."""
+    annotations = dict(pod.metadata.annotations or {})
+    reason = annotations.pop(MALFORMED, None)
+    if reason is None:
+        return parse(pod, managed)
+    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
+    holds = parse(msgspec.structs.replace(pod, metadata=metadata), managed)
+    return Malformed(reason, holds if isinstance(holds, GpuRequest) else None)
+
+
+def _taken(status: PodStatus) -> tuple[Refusal | None, bool, float | None]:
+    """Why the kubelet refused the pod; whether it admitted it; when either was.
+
+    A kubelet writes the start time only with its answer. A pod that failed and shows no containers
+    may have been refused for a reason that we do not know: it does not count as admitted.
+    """
+    containers = bool(status.container_statuses or status.init_container_statuses)
+    refusal = refusal_of(
+        status.phase, status.reason or "", status.message or "", has_containers=containers
+    )
+    started = seconds_of(status.start_time or "")
+    answered = started is not None or status.phase in ("Running", "Succeeded")
+    failed_unseen = status.phase == "Failed" and not containers
+    return refusal, answered and refusal is None and not failed_unseen, started
+
+
+def time_text(seconds: float) -> str:
+    """A time in seconds since 1970 as a text, to the microsecond.
+
+    >>> time_text(0.0), time_text(0.25), seconds_of(time_text(0.25))
+    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:00.250000Z', 0.25)
+    """
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+class _Placement(msgspec.Struct):
+    """What we read of the placement annotation."""
+
+    verdict: str
+    node: str = ""
+    uid: str = ""
+    time: str = ""
+
+
+_read_placement = msgspec.json.Decoder(_Placement).decode
+_PROMISES = {verdict.value: verdict for verdict in Verdict if verdict.holds}
+
+
+def _placement_of(pod: Pod, *, trusted: bool) -> _Placement | None:
+    """What we wrote about the pod when we bound it; None where we did not.
+
+    Anybody may write the annotation, in a template for one. Only one that names this very pod, by
+    UID, and the node that the pod is on can be ours: both are written by one Binding, and nobody
+    knows a pod's UID before it exists.
+    """
+    written = (pod.metadata.annotations or {}).get(PLACEMENT)
+    if written is None or not pod.spec.node_name:
+        return None
+    try:
+        placement = _read_placement(written)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    ours = placement.uid == pod.metadata.uid and placement.node == pod.spec.node_name
+    return placement if ours or trusted else None
+
+
+def with_promise_of(pod: PodRecord, *known: PodRecord | None) -> PodRecord:
+    """A bound pod with the promise that we know of, not the one that its annotation tells now.
+
+    A promise is given by the bind and stays: whoever writes to the pod later changes nothing.
+    """
+    for earlier in known:
+        if earlier is not None and earlier.node == pod.node:
+            return replace(
+                pod,
+                promised=earlier.promised,
+                survives_endings=earlier.survives_endings,
+                placed=pod.placed if earlier.placed is None else earlier.placed,
+            )
+    return pod
+
+
+def manifest_of(pod: PodRecord) -> dict[str, Any]:
+    """A Pod manifest that :func:`pod_record` reads as this record, as far as we keep pods."""
+    request = pod.request.holds if isinstance(pod.request, Malformed) else pod.request
+    annotations: dict[str, str] = {}
+    if isinstance(pod.request, Malformed):
+        annotations[MALFORMED] = pod.request.reason
+    spec: dict[str, Any] = {"containers": []}
+    if request is not None:
+        annotations |= render(request)
+        spec = containers_of(request)
+        if not request.only_gpu_plugin:
+            first = (spec["containers"] or spec["initContainers"])[0]
+            first["resources"]["limits"]["example.com/another-device"] = "1"
+    if pod.promised != NO_CONSTRAINTS or pod.placed is not None:
+        annotations[PLACEMENT] = json.dumps(_written_placement(pod))
+    if pod.node is not None:
+        spec["nodeName"] = pod.node
+    if pod.gated:
+        spec["schedulingGates"] = [{"name": "gpu-topology.io/held-back"}]
+    if pod.reserved is not None:
+        kept = pod.reserved
+        written = value_of(pod.uid, kept.node, kept.until, kept.victims, kept.version)
+        annotations[KEPT_PLACE] = written
+    metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    metadata |= _write_standing(pod, request, spec)
+    if pod.membership is not None:
+        more, labels, grouped = render_membership(pod.membership)
+        metadata["labels"] = metadata.get("labels", {}) | labels
+        annotations |= more
+        spec |= grouped
+    if annotations:
+        metadata["annotations"] = annotations
+    status: dict[str, Any] = {"phase": pod.phase}
+    if pod.called_unschedulable:
+        unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        status["conditions"] = [unscheduled]
+    if pod.started is not None:
+        status["startTime"] = time_text(pod.started)
+    if pod.refusal is not None:
+        status |= {"reason": pod.refusal.reason, "message": pod.refusal.message}
+    elif pod.admitted and pod.phase == "Failed":
+        status["containerStatuses"] = [{}]
+    if pod.standing.nominated is not None:
+        status["nominatedNodeName"] = pod.standing.nominated
+    if pod.deleting:
+        metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec,
+        "status": status,
+    }
+
+
+def _written_placement(pod: PodRecord) -> dict[str, Any]:
+    """The placement annotation, as far as we read it."""
+    promised = Verdict.GUARANTEED if pod.survives_endings else Verdict.EXPECTED
+    verdict = promised if pod.promised != NO_CONSTRAINTS else Verdict.POSSIBLE
+    when = {} if pod.placed is None else {"time": time_text(pod.placed)}
+    return {"verdict": verdict.value, "node": pod.node, "uid": pod.uid, **when}
+
+
+def _write_standing(
+    pod: PodRecord, request: GpuRequest | None, spec: dict[str, Any]
+) -> dict[str, Any]:
+    """Write into a pod's ``spec`` what :func:`.standing.standing_of` reads of it; what it reads of
+    the metadata is returned.
+
+    What the containers do not ask for already is written as overhead, which counts alike.
+    """
+    standing = pod.standing
+    if standing.priority:
+        spec["priority"] = standing.priority
+    there = dict(asks_of(Pod(spec=msgspec.convert(spec, PodSpec)), _resource(request)))
+    more = {name: n - there.get(name, 0) for name, n in standing.asks if n > there.get(name, 0)}
+    if more:
+        spec["overhead"] = {name: f"{amount}m" for name, amount in more.items()}
+    spec |= standing.destinations.written()
+    metadata: dict[str, Any] = {}
+    if standing.labels:
+        metadata["labels"] = dict(standing.labels)
+    if standing.controller:
+        metadata["ownerReferences"] = [{"kind": standing.controller, "controller": True}]
+    return metadata
+
+
+def _resource(request: GpuRequest | None) -> tuple[str, ...]:
+    return () if request is None else (request.resource,)

@@ -1,0 +1,169 @@
+"""What evictions go by: how important a pod is, who would make it anew, and what it leaves free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from scheduler_extender.excess import excess
+from scheduler_extender.quantities import cut, quantity
+from scheduler_extender.state.pods.selecting import ANYWHERE, NOWHERE, Destinations, destinations_of
+from scheduler_extender.wire import Container, OwnerReference, Pod, PodSpec, Resources
+from topology.core.devices import NodeName
+from topology.core.remembering import remembered
+
+Labels = tuple[tuple[str, str], ...]
+"""A pod's labels, ascending."""
+Amounts = tuple[tuple[str, int], ...]
+"""Resources and how much of each, in thousandths, ascending by name."""
+
+Others = Callable[[NodeName], Amounts | None]
+"""What the pods that ask for no devices ask for on a node, all together, and how many they are, as
+``pods``; None where nobody knows."""
+
+_MOST = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A pod as evictions see it.
+
+    ``controller`` is the kind of the object that makes the pod anew when it is gone, as "Job";
+    empty for a bare pod. ``asks`` is what kube-scheduler counts for it, GPUs aside. ``nominated``
+    is the node on which kube-scheduler has evicted others for it. ``destinations`` are the nodes
+    that it may be sent to.
+    """
+
+    priority: int = 0
+    labels: Labels = ()
+    controller: str = ""
+    asks: Amounts = ()
+    nominated: NodeName | None = None
+    destinations: Destinations = ANYWHERE
+
+
+BARE = Standing()
+
+
+def nobody_knows(name: NodeName) -> Amounts | None:
+    """:data:`Others` of whom nothing is known."""
+    return None
+
+
+def standing_of(pod: Pod, managed: Iterable[str]) -> Standing:
+    """The standing of a pod; ``managed`` are the resources that are not among ``asks``.
+
+    Of a pod that says too much (:mod:`..excess`) little is kept, and it may go nowhere.
+    """
+    nominated = pod.status.nominated_node_name
+    sane = excess(pod) is None
+    return Standing(
+        pod.spec.priority or 0,
+        tuple(sorted((pod.metadata.labels or {}).items())) if sane else (),
+        cut(controller_of(pod.metadata.owner_references or ())),
+        asks_of(pod, managed) if sane else (),
+        NodeName(nominated) if nominated else None,
+        destinations_of(pod.spec) if sane else NOWHERE,
+    )
+
+
+def controller_of(owners: Iterable[OwnerReference]) -> str:
+    """The kind of the owner that makes a pod anew; empty where none does.
+
+    A static pod's owner is its Node, which brings it back in the same place.
+    """
+    return next((owner.kind for owner in owners if owner.controller), "")
+
+
+def asks_of(pod: Pod, managed: Iterable[str]) -> Amounts:
+    """What kube-scheduler counts for a pod, without the ``managed`` resources.
+
+    App containers and sidecars run together; an init container runs beside the sidecars that were
+    started before it. What is asked for the pod as a whole takes the place of that.
+    """
+    spec = pod.spec
+    if len(spec.containers or ()) == 1 and not (
+        spec.init_containers or spec.resources or spec.overhead
+    ):
+        found = _requests((spec.containers or [])[0])  # most pods, in half the time
+    else:
+        found = _whole(spec)
+    return tuple(sorted([item for item in found.items() if item[0] not in managed]))
+
+
+def amounts_of(given: Mapping[str, str | int]) -> Amounts:
+    """What a node gives out; nodes of one kind share one value.
+
+    >>> amounts_of({"pods": 110, "cpu": "1500m"})
+    (('cpu', 1500), ('pods', 110000))
+    """
+    return _shared(tuple(sorted((name, str(text)) for name, text in given.items())))
+
+
+def quantities_of(amounts: Amounts) -> dict[str, str]:
+    """Quantities that :func:`amounts_of` reads as these.
+
+    >>> quantities_of((("cpu", 1500), ("pods", 110000)))
+    {'cpu': '1500m', 'pods': '110'}
+    """
+    return {
+        name: f"{amount}m" if amount % 1000 else str(amount // 1000) for name, amount in amounts
+    }
+
+
+def pieces(amounts: Amounts, resource: str) -> int | None:
+    """How much there is of a resource that comes in whole pieces; None where nobody said so."""
+    thousandths = dict(amounts).get(resource)
+    return None if thousandths is None else thousandths // 1000
+
+
+@remembered
+def _shared(given: tuple[tuple[str, str], ...]) -> Amounts:
+    return tuple(_amounts(dict(given)).items())
+
+
+def _whole(spec: PodSpec) -> dict[str, int]:
+    """What kube-scheduler counts for any pod."""
+    running: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in spec.init_containers or ():
+        asked = _requests(container)
+        if container.restart_policy == "Always":
+            _add(running, asked)
+        else:
+            for name, amount in asked.items():
+                peak[name] = max(peak.get(name, 0), amount + running.get(name, 0))
+    for container in spec.containers or ():
+        _add(running, _requests(container))
+    found = {name: max(running.get(name, 0), peak.get(name, 0)) for name in {*running, *peak}}
+    found |= _read(spec.resources or Resources())
+    _add(found, _amounts(spec.overhead or {}))
+    return found
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _requests(container: Container) -> dict[str, int]:
+    return _read(container.resources or Resources())
+
+
+def _read(resources: Resources) -> dict[str, int]:
+    return _amounts({**(resources.limits or {}), **(resources.requests or {})})
+
+
+def _amounts(given: Mapping[str, str | int | float]) -> dict[str, int]:
+    """Amounts in thousandths, rounded up; one that cannot be read counts as nothing."""
+    return {name: amount for name, text in given.items() if (amount := _amount(str(text)))}
+
+
+@remembered
+def _amount(text: str) -> int:
+    try:
+        amount = ceil(quantity(text) * 1000)
+    except ValueError:
+        return 0
+    return amount if 0 < amount < _MOST else 0

@@ -1,0 +1,253 @@
+"""The filter table of the design, row by row: a pure function of facts and request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.answers.decision import (
+    UNDECIDED,
+    Refusals,
+    Settings,
+    decide,
+    undecided,
+)
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.transitions import with_pod, with_record, without_record
+from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.standing import amounts_of
+from tests.nodes import bridged, pcie, switched
+from topology.core.devices import Bytes, DeviceId, GpuResource, NodeName, PodUid
+from topology.core.graph import AllocatorFacts, NodeTopology
+from topology.core.links import LinkKind
+from topology.core.placement import (
+    BUSY,
+    DRA_ONLY,
+    IN_PROGRESS,
+    NO_REPORT,
+    NOT_READY,
+    NOT_SERVED,
+    SPLIT,
+    STALE,
+    TOO_FEW,
+    UNUSABLE,
+    Verdict,
+)
+from topology.core.report import Allocation, Condition, Health, MissingGpu, Report
+from topology.core.requests import Constraints, Policy, gpu_request
+from topology.machines import machine
+from topology.machines.mig import cut
+
+NVLINK = Constraints(link=LinkKind.NVLINK)
+REQUESTS = {
+    "plain": gpu_request(2),
+    "preferred": gpu_request(2, NVLINK, Policy.PREFERRED),
+    "required": gpu_request(2, NVLINK),
+}
+NOT_SURE = "not guaranteed: the node may hand out GPUs without link=nvlink"
+NO_LINKS = "the hardware has no set of 2 GPUs with link=nvlink"
+
+
+def node(topology: NodeTopology, held: int = 0, **how: object) -> NodeFacts:
+    ids = tuple(DeviceId(gpu.uuid) for gpu in topology.gpus[:held])
+    found = Allocation(PodUid("other"), "d", "other", "main", "nvidia.com/gpu", ids)
+    report = replace(Report("boot", 1, allocations=(found,) if held else ()), **how)  # type: ignore[arg-type]
+    other = PodRecord(PodUid("other"), "d", "other", topology.name, gpu_request(max(held, 1)))
+    empty = NodeFacts(topology.name)
+    known = with_pod(empty, replace(other, phase="Running")) if held else empty
+    return with_record(known, topology, report, "")
+
+
+def promised(topology: NodeTopology) -> NodeFacts:
+    """A pair was promised its links here, and no report has shown it."""
+    pair = PodRecord(PodUid("pair"), "d", "pair", topology.name, REQUESTS["required"])
+    return with_pod(node(topology), replace(pair, promised=NVLINK))
+
+
+def losing(strategy: str = "none") -> NodeFacts:
+    """One of the GPUs does not answer, and the kubelet hands out the others."""
+    topology = switched()
+    uuids = [gpu.uuid for gpu in topology.gpus]
+    resource = GpuResource("nvidia.com/gpu", strategy, refuses_several=False)
+    allocator = AllocatorFacts("best-effort" if strategy == "none" else "distributed", "v0.19.3")
+    return node(
+        replace(topology, resources=(resource,), allocator=allocator),
+        allocatable=frozenset(map(DeviceId, uuids[:3])),
+        health=(Health(uuids[3], False, "Lost"),),
+        missing=(MissingGpu(uuids[3], counted=True),),
+    )
+
+
+def not_ready(facts: NodeFacts) -> NodeFacts:
+    """The same, while the agent cannot vouch for its report."""
+    assert facts.topology is not None
+    assert facts.report is not None
+    hangs = Condition("Ready", False, "NvmlUnavailable", "NVML: a call hangs")
+    return with_record(facts, facts.topology, replace(facts.report, conditions=(hangs,)), "")
+
+
+OUTAGE = (
+    "NVIDIA's device plugin 0.19.3 refuses every pod for whole GPUs while GPU-3 does not answer"
+)
+GOOD = node(switched())
+ROWS = {
+    # Facts; then why it refuses plain, preferred and required; "" where it passes.
+    "guaranteed": (GOOD, "", "", ""),
+    "could break a promise": (promised(bridged(6)), "", "", NOT_SURE),
+    "possible": (node(bridged()), "", "", NOT_SURE),
+    "busy": (node(switched(), 3), BUSY.reason, BUSY.reason, BUSY.reason),
+    "too small": (node(switched(1)), TOO_FEW.reason, TOO_FEW.reason, TOO_FEW.reason),
+    "never": (node(pcie()), "", "", NO_LINKS),
+    "nothing known": (NodeFacts(NodeName("n")), "", "", NO_REPORT.reason),
+    "no report": (without_record(GOOD), "", "", NO_REPORT.reason),
+    "stale": (replace(GOOD, stale=True), "", "", STALE.reason),
+    "DRA only": (replace(GOOD, dra_only=True), "", "", DRA_ONLY.reason),
+    "no resources": (
+        node(replace(switched(), resources=())),
+        "",
+        "",
+        DRA_ONLY.reason,
+    ),
+    "not ready": (
+        node(switched(), conditions=(Condition("Ready", False, "Starting", "x"),)),
+        "",
+        "",
+        NOT_READY.reason,
+    ),
+    "unusable": (without_record(GOOD, "spec.links: bad"), "", "", UNUSABLE.reason),
+    "contradicts itself": (
+        node(switched(), allocatable=frozenset({DeviceId("GPU-99")})),
+        "",
+        "",
+        UNUSABLE.reason,
+    ),
+    "another resource": (
+        node(replace(switched(), resources=(GpuResource("nvidia.com/gpu.shared"),))),
+        NOT_SERVED.reason,
+        NOT_SERVED.reason,
+        NOT_SERVED.reason,
+    ),
+    "another resource by its record, and this one by its Node object": (
+        replace(
+            node(replace(switched(), resources=(GpuResource("nvidia.com/gpu.shared"),))),
+            allocatable=amounts_of({"nvidia.com/gpu": 4}),
+        ),
+        "",
+        "",
+        NOT_SERVED.reason,
+    ),
+    "its plugin refuses everything": (losing(), OUTAGE, OUTAGE, OUTAGE),
+    "its plugin refuses everything, and the agent sees nothing more": (
+        not_ready(losing()),
+        OUTAGE,
+        OUTAGE,
+        NOT_READY.reason,
+    ),
+    "it was so when the record was written long ago": (
+        replace(not_ready(losing()), stale=True),
+        "",
+        "",
+        STALE.reason,
+    ),
+    "its plugin shares GPUs, and the agent sees nothing more": (
+        not_ready(losing("time-slicing")),
+        "",
+        "",
+        NOT_READY.reason,
+    ),
+    "its plugin shares GPUs and gets over a lost one": (losing("time-slicing"), "", "", ""),
+    "MIG instances that its record does not name": (
+        node(replace(switched(), resources=(GpuResource("nvidia.com/gpu", "mig"),))),
+        "",
+        "",
+        UNUSABLE.reason,
+    ),
+    "MIG instances": (
+        node(cut(switched(), ["1g.5gb"] * 7, strategy="single")),
+        "",
+        "",
+        "MIG instances have no links to each other: link=nvlink",
+    ),
+    "all of its GPUs in MIG mode, handed out as if they were whole": (
+        node(
+            replace(cut(switched(), ["1g.5gb"] * 7, strategy="single"), resources=(GpuResource(),))
+        ),
+        "",
+        "",
+        SPLIT.reason,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_of_the_table(row: str, kind: str) -> None:
+    facts, *reasons = ROWS[row]
+    found = decide(facts, REQUESTS[kind], Settings())
+    expected = reasons[list(REQUESTS).index(kind)]
+    assert (found.rejection.reason if found.rejection else "") == expected
+
+
+def test_a_node_whose_plugin_refuses_everything_is_open_again_when_the_gpu_answers() -> None:
+    facts = losing()
+    refused = decide(facts, REQUESTS["plain"], Settings()).rejection
+    assert refused is not None
+    assert not refused.resolvable
+    ignored = Settings(refusals=Refusals.IGNORE)
+    assert decide(facts, REQUESTS["plain"], ignored).rejection is None
+    assert decide(not_ready(facts), REQUESTS["plain"], ignored).rejection is None
+    assert facts.report is not None
+    assert facts.topology is not None
+    healed = with_record(facts, facts.topology, replace(facts.report, missing=()), "")
+    assert healed.key("nvidia.com/gpu") != facts.key("nvidia.com/gpu")
+    for kind, request in REQUESTS.items():
+        assert decide(healed, request, Settings()).rejection is None, kind
+
+
+@pytest.mark.parametrize("policy", [None, Policy.PREFERRED, Policy.REQUIRED])
+def test_every_pod_that_could_break_a_promise_waits_for_the_next_report(
+    policy: Policy | None,
+) -> None:
+    """Of three GPUs two are bridged: a single that comes first may take one of them."""
+    topology = replace(bridged(3), allocator=AllocatorFacts("best-effort"))
+    memory = Constraints(min_gpu_memory=Bytes(1))
+    single = gpu_request(1) if policy is None else gpu_request(1, memory, policy)
+    assert decide(node(topology), single, Settings()).rejection is None
+    assert decide(promised(topology), single, Settings()).rejection is IN_PROGRESS
+
+
+def test_what_an_operator_requires() -> None:
+    """Of a bridged pair beside a running single the promise holds unless the single ends."""
+    topology = bridged(3)
+    facts = node(topology, 0)
+    one = PodRecord(PodUid("one"), "d", "one", topology.name, gpu_request(1), phase="Running")
+    held = Allocation(PodUid("one"), "d", "one", "main", MANAGED[0], (DeviceId("GPU-2"),))
+    facts = with_record(with_pod(facts, one), topology, Report("boot", 2, None, (held,)), "")
+    pair = REQUESTS["required"]
+    assert decide(facts, pair, Settings()).verdict == "expected"
+    assert decide(facts, pair, Settings()).rejection is None
+    strict = decide(facts, pair, Settings(Verdict.GUARANTEED)).rejection
+    assert strict is not None
+    assert strict.reason == "not guaranteed if a running GPU pod ends: link=nvlink"
+
+
+def test_the_undecided() -> None:
+    assert undecided(GOOD, REQUESTS["required"]).rejection is UNDECIDED
+    assert undecided(GOOD, REQUESTS["plain"]).rejection is None
+    assert undecided(promised(switched()), REQUESTS["plain"]).rejection is IN_PROGRESS
+
+
+def test_four_pairs_that_come_at_one_time_are_all_promised() -> None:
+    """Two run that no report shows yet, one is on its way: an ordinary moment of a busy node."""
+    topology = machine("hgx-h100-8").topology("hgx")
+    pair = REQUESTS["required"]
+    facts = node(topology)
+    for number in range(3):
+        came = PodRecord(PodUid(f"p{number}"), "d", f"p{number}", topology.name, pair)
+        came = replace(came, promised=NVLINK, survives_endings=True)
+        if number < 2:
+            came = replace(came, phase="Running", admitted=True)
+        facts = with_pod(facts, came)
+    assert decide(facts, pair, Settings()).rejection is None

@@ -1,0 +1,345 @@
+"""What counts as a refusal, when a node pauses, and what lifts a pause: no network, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.files.clusterfile import feed, parse
+from scheduler_extender.files.snapshot import cluster_file
+from scheduler_extender.state.answers.decision import Refusals, Settings
+from scheduler_extender.state.asking.enquiry import answer_of
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.streak import LONGEST_PAUSE, MOST_REFUSALS
+from scheduler_extender.state.pods.record import PodRecord, manifest_of, pod_record
+from scheduler_extender.state.pods.refusal import refusal_of
+from scheduler_extender.wire import Pod
+from tests.nodes import pod
+from tests.scheduler_extender.state.answers.refusals import ASKING, ERROR, GPU, NODE, World
+from topology.core.devices import PodUid
+from topology.core.requests import gpu_request
+
+CASES: dict[str, tuple[str, str, str, bool, str | None]] = {
+    "a device plugin that refuses": ("Failed", ERROR, "Pod was rejected: x", False, ERROR),
+    "the same after a run": ("Failed", ERROR, "", True, ERROR),
+    "NUMA": ("Failed", "TopologyAffinityError", "", False, "TopologyAffinityError"),
+    "devices": ("Failed", "OutOfnvidia.com/gpu", "", False, "OutOfDevices"),
+    "CPU": ("Failed", "OutOfcpu", "", False, "OutOfcpu"),
+    "the pod's own fault": ("Failed", "SysctlForbidden", "", False, "SysctlForbidden"),
+    "a new reason": ("Failed", "Unheard", "Pod was rejected: of", False, "other"),
+    "a new reason after a run": ("Failed", "Unheard", "Pod was rejected: of", True, None),
+    "evicted": ("Failed", "Evicted", "The node was low on resource: memory", True, None),
+    "evicted, no containers kept": ("Failed", "Evicted", "The node was low on", False, None),
+    "too long": ("Failed", "DeadlineExceeded", "Pod was active on the node", False, None),
+    "a container that failed": ("Failed", "", "", True, None),
+    "still pending": ("Pending", ERROR, "", False, None),
+    "running": ("Running", "", "", True, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "message", "has_containers", "label"), CASES.values(), ids=CASES
+)
+def test_what_counts_as_a_refusal(
+    phase: str, reason: str, message: str, has_containers: bool, label: str | None
+) -> None:
+    found = refusal_of(phase, reason, message, has_containers=has_containers)
+    assert (found and found.label) == label
+
+
+@pytest.mark.parametrize("reason", ["OutOf team-b/train-0", "OutOf" + "x" * 1000, "Out\nOf"])
+def test_only_one_word_of_a_kubelets_is_told_to_other_pods(reason: str) -> None:
+    found = refusal_of("Failed", reason, "Pod was rejected: x", has_containers=False)
+    assert found is not None
+    assert found.reason == "other"
+
+
+STATUSES: dict[str, tuple[dict[str, Any], bool]] = {
+    "bound": ({}, False),
+    "admitted, pulls its image": ({"startTime": "2026-11-22T07:00:00Z"}, True),
+    "running": ({"phase": "Running"}, True),
+    "refused": (
+        {"phase": "Failed", "reason": ERROR, "startTime": "2026-11-22T07:00:00Z"},
+        False,
+    ),
+    "ran and failed": (
+        {
+            "phase": "Failed",
+            "startTime": "2026-11-22T07:00:00Z",
+            "containerStatuses": [{"name": "main"}],
+        },
+        True,
+    ),
+    "failed, nobody knows why": (
+        {"phase": "Failed", "reason": "Unheard", "startTime": "2026-11-22T07:00:00Z"},
+        False,
+    ),
+    "a start time that is none": ({"startTime": "soon"}, False),
+}
+
+
+@pytest.mark.parametrize(("status", "admitted"), STATUSES.values(), ids=STATUSES)
+def test_whether_the_kubelet_has_taken_a_pod(status: dict[str, Any], admitted: bool) -> None:
+    found = read(pod(1, node=NODE, **status))
+    assert found.admitted == admitted
+    assert read(manifest_of(found)) == found
+
+
+def read(manifest: dict[str, Any]) -> PodRecord:
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    return found
+
+
+def test_the_second_refusal_in_a_row_shuts_the_node() -> None:
+    world = World()
+    world.refuse("a")
+    assert not world.shut()
+    world.refuse("b")
+    assert world.shut()
+    assert [(r.in_a_row, r.pause) for r in world.told] == [(1, 0), (2, 30)]
+
+
+def test_pauses_double_up_to_half_an_hour() -> None:
+    world = World()
+    world.refuse("a", "b")
+    pauses = [world.pause()]
+    for i in range(40):
+        world.refuse(f"trial-{i}")
+        pauses.append(world.pause())
+    assert pauses[:8] == [30, 60, 120, 240, 480, 960, 1800, 1800]
+    assert set(pauses[8:]) == {LONGEST_PAUSE}
+    assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == MOST_REFUSALS
+
+
+def test_a_crowd_that_was_bound_before_makes_one_pause() -> None:
+    world = World()
+    world.refuse(*(f"p{i}" for i in range(20)))
+    assert [r.pause for r in world.told] == [0, 30] + 18 * [0]
+    assert world.pause() == 30
+
+
+def test_after_a_pause_one_pod_may_try() -> None:
+    world = World()
+    world.refuse("a", "b")
+    world.pause()
+    assert not world.shut()
+    flying = world.cluster.reserve(NODE, PodRecord(PodUid("c"), "default", "c", None, ASKING))
+    assert flying is not None
+    assert world.shut()
+    trial = world.bind("c")
+    assert world.shut()
+    facts = world.cluster.facts(NODE)
+    assert not facts.without(frozenset({trial.uid})).refusing(ASKING)  # it is not in its own way
+    world.answer(trial)
+    assert not world.shut()
+    assert not world.cluster.facts(NODE).streaks
+
+
+def test_after_one_refusal_pods_are_let_in_one_at_a_time() -> None:
+    """Until one succeeds: a crowd would be lost if the kubelet refuses them all."""
+    world = World()
+    world.refuse("a")
+    assert not world.shut()
+    trial = world.bind("b")
+    assert world.shut()
+    world.answer(trial)
+    assert not world.shut()
+    world.bind("c")
+    assert not world.shut()
+
+
+def test_who_has_ended_is_no_proof_when_a_report_shows_it_late() -> None:
+    world = World()
+    early = world.bind("early")
+    world.cluster.put_pod(replace(early, phase="Failed"))
+    world.refuse("a", "b")
+    world.report("early")
+    assert world.shut()
+    ran = replace(early, phase="Failed", admitted=True)
+    world.cluster.put_pod(ran)
+    assert world.shut()
+
+
+def test_refused_pods_are_not_gone_through_again_for_each_that_comes() -> None:
+    world = World()
+    waits = world.bind("waits")
+    world.refuse(*(f"p{i}" for i in range(50)))
+    facts = world.cluster.facts(NODE)
+    assert facts.streaks[GPU].beside == {waits.uid}
+    world.refuse("another")
+    after = world.cluster.facts(NODE)
+    shared = [a is b for a, b in zip(facts.pods.ended, after.pods.ended, strict=True)]
+    assert shared.count(False) == 1
+
+
+def test_a_trial_that_is_deleted_makes_room_for_another() -> None:
+    world = World()
+    world.refuse("a", "b")
+    world.pause()
+    trial = world.bind("c")
+    assert world.shut()
+    world.cluster.drop_pod(trial.uid)
+    assert not world.shut()
+
+
+def test_a_report_that_shows_the_trial_lifts_the_pause() -> None:
+    world = World()
+    world.refuse("a", "b")
+    world.pause()
+    world.bind("c")
+    world.report("c")
+    assert not world.cluster.facts(NODE).streaks
+
+
+@pytest.mark.parametrize("by", ["status", "report"])
+def test_who_was_bound_before_the_last_refusal_lifts_nothing(by: str) -> None:
+    world = World()
+    early = world.bind("early")
+    world.refuse("a", "b")
+    if by == "status":
+        world.answer(early)
+    else:
+        world.report("early")
+    assert world.shut()
+
+
+def test_a_success_between_starts_the_count_again() -> None:
+    world = World()
+    for i in range(6):
+        world.refuse(f"bad-{i}")
+        world.answer(world.bind(f"good-{i}"))
+    assert not world.shut()
+    assert {r.in_a_row for r in world.told} == {1}
+
+
+def test_the_pods_own_faults_are_told_and_shut_nothing() -> None:
+    world = World()
+    world.refuse("a", "b", "c", reason="SysctlForbidden")
+    assert not world.shut()
+    assert [r.in_a_row for r in world.told] == [0, 0, 0]
+
+
+def test_other_resources_are_not_shut() -> None:
+    world = World()
+    world.refuse("a", "b")
+    assert not world.refuses(gpu_request(1, resource="nvidia.com/gpu.shared"))
+
+
+def test_ignored_refusals_shut_nothing_and_are_told() -> None:
+    world = World(Settings(refusals=Refusals.IGNORE))
+    world.refuse("a", "b")
+    assert not world.shut()
+    assert [r.pause for r in world.told] == [0, 0]
+
+
+def test_a_node_without_a_record_is_shut_too() -> None:
+    world = World()
+    world.cluster.drop_record(NODE)
+    world.refuse("a", "b")
+    assert world.shut()
+    world.pause()
+    world.bind("c")
+    assert not world.cluster.facts(NODE).without(frozenset({PodUid("c")})).refusing(ASKING)
+
+
+ORDERS = {"as they came": 1, "the latest first": -1}
+
+
+@pytest.mark.parametrize("step", ORDERS.values(), ids=ORDERS)
+def test_after_a_restart_the_pods_tell_how_long_the_pause_is(step: int) -> None:
+    """Refused 100, 99 and 68 s ago: the second pause, of 60 s, is over."""
+    for latest, left in ((68.0, 0), (20.0, 40)):
+        world = World()
+        world.clock.now = 5.0
+        ages = {"a": 100.0, "b": 99.0, "c": latest}
+        for uid, age in [*ages.items()][::step]:
+            world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
+        assert world.pause() == left
+        assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 3
+        assert not world.told
+
+
+@pytest.mark.parametrize("step", ORDERS.values(), ids=ORDERS)
+def test_after_a_restart_a_success_in_between_counts(step: int) -> None:
+    world = World()
+    answers = [("a", ERROR, 40.0), ("b", ERROR, 30.0), ("good", "", 20.0), ("c", ERROR, 10.0)]
+    for uid, reason, age in answers[::step]:
+        world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), reason, age)
+    assert [r.at for r in world.cluster.facts(NODE).streaks[GPU].refusals] == [-10.0]
+    assert not world.shut()
+
+
+def test_an_operator_lifts_the_pause() -> None:
+    world = World()
+    world.cluster.put_node(NODE, advertises=True)
+    world.refuse("a", "b")
+    world.cluster.put_node(NODE, advertises=True, resumed=1.0)  # whatever the operator's clock
+    assert not world.shut()
+    world.refuse("c", "d")
+    world.cluster.put_node(NODE, advertises=True, resumed=1.0)  # nothing new
+    world.cluster.put_node(NODE, advertises=True)  # nor is it to take the annotation away
+    assert world.shut()
+
+
+def test_an_operator_whose_clock_was_ahead_lifts_the_next_pause_too() -> None:
+    world = World()
+    world.cluster.put_node(NODE, advertises=True)
+    for resumed in (5_000.0, 1_010.0):
+        world.refuse(f"a-{resumed}", f"b-{resumed}")
+        assert world.shut()
+        world.cluster.put_node(NODE, advertises=True, resumed=resumed)
+        assert not world.shut()
+
+
+@pytest.mark.parametrize("pods_first", [True, False])
+def test_after_a_restart_what_was_forgiven_stays_so(pods_first: bool) -> None:
+    world = World()
+    if not pods_first:
+        world.cluster.put_node(NODE, advertises=True, resumed=975.0)
+    for uid, age in (("a", 40.0), ("b", 30.0), ("c", 20.0)):
+        world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
+    if pods_first:
+        world.cluster.put_node(NODE, advertises=True, resumed=975.0)
+    assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 1
+    assert not world.shut()
+
+
+def test_a_pause_that_is_left_after_a_restart_ends() -> None:
+    """The Node comes after its pods, forgiven from between their refusals."""
+    world = World()
+    for uid, age in (("a", 25.0), ("b", 24.0), ("c", 5.0), ("d", 4.0)):
+        world.answer(PodRecord(PodUid(uid), "default", uid, NODE, ASKING), ERROR, age)
+    world.cluster.put_node(NODE, advertises=True, resumed=1000.0 + world.clock.now - 24.5)
+    assert len(world.cluster.facts(NODE).streaks[GPU].refusals) == 3
+    assert world.shut()
+    world.clock.now += 200
+    assert not world.shut()
+
+
+def test_a_snapshot_replays_whether_the_node_takes_pods() -> None:
+    world = World(Settings(stale_after=None))
+    for step in range(2):
+        if step:
+            world.answer(world.bind("good"))
+        else:
+            world.refuse("a", "b")
+        text = b"".join(cluster_file(world.cluster)).decode()
+        replayed = Cluster(world.clock, world.cluster.settings)
+        feed(replayed, parse(text))
+        shut = answer_of(replayed, replayed.facts(NODE), ASKING).rejection is not None
+        assert shut == world.shut() == (step == 0)
+
+
+def test_who_is_told_learns_whether_it_was_foreseen() -> None:
+    world = World()
+    world.refuse("a", "b")
+    assert [r.foreseen for r in world.told] == [(), ()]
+    assert world.told[1].words == (
+        "switched refused default/b (UnexpectedAdmissionError), not foreseen; 2 in a row, "
+        "no GPU pods for 30 s"
+    )

@@ -1,0 +1,279 @@
+"""A node about which deciding fails costs only itself; states that nobody is in are forgotten."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import generate_latest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.http.metrics import Metrics
+from scheduler_extender.kube import sinks as kube
+from scheduler_extender.state.answers import decision as decisions
+from scheduler_extender.state.answers import remembered
+from scheduler_extender.state.answers.decision import UNDECIDED
+from scheduler_extender.state.answers.lookup import NotAtOnceError, Size
+from scheduler_extender.state.cluster import cluster as clusters
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.wire import BindingArgs, Pod
+from tests.nodes import pod, switched
+from tests.scheduler_extender.conftest import raw
+from tests.scheduler_extender.serving import Clock
+from tests.waiting import PATIENCE
+from topology import codec
+from topology.core import placement, scoring
+from topology.core.devices import DeviceId, GpuUuid, NodeName, PodUid
+from topology.core.graph import NodeTopology
+from topology.core.placement import IN_PROGRESS
+from topology.core.report import Allocation, Health, Report
+
+NVLINK = {"link": "nvlink"}
+NAMES = ["a", "b", "c"]
+
+
+def record(manifest: dict[str, Any]) -> PodRecord:
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    return found
+
+
+def ask(cluster: Cluster, count: int, annotations: dict[str, str]) -> Any:
+    return verbs.filter_nodes(
+        cluster, msgspec.convert(pod(count, annotations, uid="next"), Pod), NAMES
+    )
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    found = Cluster(Clock())
+    for i, name in enumerate(NAMES):
+        found.put_record(switched(4 + i, name), Report("boot", 1))
+    return found
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Deciding about the node with five GPUs fails, as a fault in the core would make it."""
+    real, asked = placement.assess, []
+
+    def assess(kubelet: Any, *rest: Any) -> Any:
+        if kubelet.shape.size == 5:
+            asked.append("b")
+            raise OverflowError("a fault of ours")
+        return real(kubelet, *rest)
+
+    monkeypatch.setattr(decisions, "assess", assess)
+    return asked
+
+
+def test_one_node_does_not_fail_the_answer_for_the_others(
+    cluster: Cluster, broken: list[str]
+) -> None:
+    told: list[tuple[str, str]] = []
+    cluster.faults.on_fault(lambda name, error: told.append((name, str(error))))
+    required = ask(cluster, 2, NVLINK)
+    assert required.node_names == ["a", "c"]
+    assert required.failed == {"b": UNDECIDED.reason}
+    assert ask(cluster, 2, {}).node_names == NAMES
+    assert ask(cluster, 2, {**NVLINK, "policy": "preferred"}).node_names == NAMES
+    assert told == [("b", "a fault of ours")], "each fault is told once"
+    assert cluster.faults.count == 3
+    assert ask(cluster, 2, NVLINK) == required, "the same question has the same answer"
+
+
+def test_the_event_loop_leaves_a_fault_to_a_thread_which_counts_it(
+    cluster: Cluster, broken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_at_once() -> None:
+        asked = msgspec.convert(pod(2, NVLINK, uid="next"), Pod)
+        with cluster.locked(), pytest.raises(NotAtOnceError):
+            verbs.filter_nodes(cluster, asked, NAMES, at_once=True)
+
+    ask_at_once()
+    assert broken, "it was tried"
+    assert cluster.faults.count == 0
+    ask(cluster, 2, NVLINK)
+    assert cluster.faults.count == 1
+
+    monkeypatch.setattr(NodeFacts, "key", lambda *_: 1 // 0)
+    cluster.put_report(NodeName("c"), Report("boot", 2, allocatable=frozenset()))
+    ask_at_once()
+    assert cluster.faults.count == 1
+    ask(cluster, 2, NVLINK)
+    assert cluster.faults.count > 1
+
+
+def test_a_fault_is_counted_and_logged(cluster: Cluster, broken: list[str]) -> None:
+    metrics = Metrics()
+    metrics.watch(cluster)
+    ask(cluster, 2, NVLINK)
+    metrics.look(0.0)
+    assert b"gpu_topology_node_faults_total 1.0" in generate_latest(metrics.registry)
+
+
+def test_a_plain_pod_does_not_pass_where_it_could_break_a_promise(
+    cluster: Cluster, broken: list[str]
+) -> None:
+    promised = record(pod(2, NVLINK, node="b"))
+    cluster.put_pod(replace(promised, promised=promised.request.constraints))  # type: ignore[union-attr]
+    found = ask(cluster, 1, {})
+    assert found.node_names == ["a", "c"]
+    assert found.failed == {"b": IN_PROGRESS.reason}
+
+
+def test_a_fault_is_not_remembered(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(decisions, "assess", lambda *_: 1 // 0)
+        assert ask(cluster, 2, NVLINK).node_names == []
+    assert ask(cluster, 2, NVLINK).node_names == NAMES
+
+
+def test_a_bind_to_such_a_node_is_refused_and_loses_no_reservation(
+    cluster: Cluster, broken: list[str]
+) -> None:
+    train = record(pod(2, NVLINK))
+    cluster.put_pod(train)
+    cluster.reserve(NodeName("b"), train)
+    args = BindingArgs("train", "default", "uid-1", "b")
+    with pytest.raises(verbs.BindError, match="could not be evaluated"):
+        verbs.bind(cluster, None, args, lambda: "now")  # type: ignore[arg-type]
+    assert [p.uid for p in cluster.in_flight()] == ["uid-1"]
+
+
+def test_a_score_that_cannot_be_worked_out_is_neutral(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = scoring.prospect
+
+    def prospect(kubelet: Any, *rest: Any) -> Any:
+        if kubelet.shape.size == 5:
+            raise RecursionError
+        return real(kubelet, *rest)
+
+    monkeypatch.setattr(scoring, "prospect", prospect)
+    asked = msgspec.convert(pod(2, {}, uid="next"), Pod)
+    scores = {row.host: row.score for row in verbs.prioritize(cluster, asked, NAMES)}
+    assert scores["b"] == 5
+    assert max(scores.values()) == 10
+
+
+def test_a_report_that_cannot_be_verified_is_taken_in(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    cluster.faults.on_fault(lambda name, error: told.append(name))
+    monkeypatch.setattr(clusters, "verify", lambda *_: 1 // 0)
+    cluster.put_report(NodeName("a"), Report("boot", 2))
+    assert told == ["a"]
+    known = cluster.facts(NodeName("a")).report
+    assert known is not None
+    assert known.sequence == 2
+
+
+def test_what_fails_for_one_object_of_a_list_costs_only_that_one(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = codec.decode
+
+    def decode(data: Any) -> Any:
+        if data["metadata"]["name"] == "b":
+            raise OverflowError("a fault of ours")
+        return real(data)
+
+    monkeypatch.setattr(kube, "decode", decode)
+    records = [codec.encode(switched(6, name), Report("boot", 2)) for name in NAMES]
+    kube.RecordSink(cluster).replace([raw(record) for record in records], "9")
+    assert cluster.names() == NAMES
+    found = {name: cluster.facts(NodeName(name)) for name in NAMES}
+    assert found["b"].problem == "internal error: OverflowError"
+    assert found["c"].topology is not None
+    assert len(found["c"].topology.gpus) == 6
+
+
+def test_a_pod_that_cannot_be_taken_in_stays_as_it_was(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = kube.PodSink(cluster)
+    held, other = pod(2, node="a"), pod(1, name="other", uid="uid-2", node="a")
+    sink.replace([raw(held)], "1")
+    monkeypatch.setattr(
+        kube, "pod_record", lambda p, _: 1 // 0 if p.metadata.uid == "uid-1" else record(other)
+    )
+    sink.replace([raw(held), raw(other)], "2")
+    assert {p.uid for p in cluster.facts(NodeName("a")).all_pods} == {"uid-1", "uid-2"}
+
+
+def test_verification_holds_no_lock(cluster: Cluster) -> None:
+    """Whoever listens to surprises may take as long as it likes."""
+    free: list[bool] = []
+
+    def listener(_: object) -> None:
+        def try_lock() -> None:
+            with cluster.locked():
+                free.append(True)
+
+        thread = threading.Thread(target=try_lock)
+        thread.start()
+        thread.join(PATIENCE)
+
+    cluster.on_surprise(listener)
+    train = record(pod(2, NVLINK, node="a"))
+    bad = replace(train, promised=replace(train.request.constraints, min_nvlinks=18))  # type: ignore[union-attr]
+    cluster.put_pod(bad)
+    ids = (DeviceId("GPU-0"), DeviceId("GPU-1"))
+    held = Allocation(PodUid("uid-1"), "default", "train", "main", "nvidia.com/gpu", ids)
+    cluster.put_report(NodeName("a"), Report("boot", 2, allocations=(held,)))
+    assert free == [True]
+
+
+# What is remembered.
+
+
+def sick(node: NodeTopology, sequence: int) -> Report:
+    """A report of a state that no other one shares."""
+    bits = f"{sequence % 2 ** len(node.gpus):0{len(node.gpus)}b}"
+    health = tuple(
+        Health(GpuUuid(g.uuid), False, "x")
+        for g, b in zip(node.gpus, bits, strict=True)
+        if b == "1"
+    )
+    return Report("boot", sequence, health=health)
+
+
+def test_a_state_that_no_node_is_in_is_forgotten() -> None:
+    node = switched(8, "a")
+    cluster = Cluster(Clock())
+    cluster.put_record(switched(8, "b"), Report("boot", 1))
+    cluster.put_record(switched(8, "c"), Report("boot", 1))
+    for sequence in range(1, 256):
+        cluster.put_record(node, sick(node, sequence))
+        ask(cluster, 2, NVLINK)
+        verbs.prioritize(cluster, msgspec.convert(pod(2, NVLINK), Pod), NAMES)
+    assert cluster.remembered() == Size(states=2, requests=1, answers=2)
+    for name in NAMES:
+        cluster.drop_record(NodeName(name))
+    assert cluster.remembered() == Size(states=0, requests=1, answers=0)
+
+
+def test_the_answers_remembered_are_bounded_in_number(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "REMEMBERED_ANSWERS", 7)
+    for count in (1, 2, 3, 4):
+        ask(cluster, count, {})
+    assert cluster.remembered() == Size(states=3, requests=2, answers=6)
+
+
+def test_requests_that_no_known_node_was_offered_for_are_forgotten_too(cluster: Cluster) -> None:
+    """Anyone may name nodes that do not exist, with constraints that nobody had before."""
+    for speed in range(1, 2 * remembered.REMEMBERED_REQUESTS):
+        asked = msgspec.convert(pod(2, {"min-bandwidth": str(speed)}, uid="next"), Pod)
+        verbs.filter_nodes(cluster, asked, ["nowhere"], 1.0)
+    assert cluster.remembered().requests == remembered.REMEMBERED_REQUESTS

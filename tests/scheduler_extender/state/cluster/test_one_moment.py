@@ -1,0 +1,190 @@
+"""What is answered belongs to one moment: facts and answers together, before a change or after it.
+
+Each test names the mix-up of two moments that it would show.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from scheduler_extender.explain import answers
+from scheduler_extender.state.answers import lookup
+from scheduler_extender.state.answers.decision import Settings, decide
+from scheduler_extender.state.answers.lookup import NotAtOnceError
+from scheduler_extender.state.asking.enquiry import enquire, enquire_at_once
+from scheduler_extender.state.cluster import board, cluster
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node import facts as node
+from scheduler_extender.state.node import transitions
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.transitions import (
+    MOST_DEPARTED,
+    note_departure,
+    with_pod,
+    with_record,
+    without_pod,
+)
+from scheduler_extender.state.pods.record import PodRecord
+from tests.nodes import bridged, pcie, switched
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.placement import IN_PROGRESS, Verdict
+from topology.core.report import Allocation, Report
+from topology.core.requests import Constraints, Policy, gpu_request
+
+NAME = NodeName("switched")
+GPU = "nvidia.com/gpu"
+NVLINK = Constraints(link=LinkKind.NVLINK)
+
+
+def record(uid: str, count: int = 2, **how: Any) -> PodRecord:
+    return replace(PodRecord(PodUid(uid), "default", uid, NAME, gpu_request(count)), **how)
+
+
+def shows(uid: str, *gpus: int) -> Allocation:
+    devices = tuple(DeviceId(f"GPU-{i}") for i in gpus)
+    return Allocation(PodUid(uid), "default", uid, "main", GPU, devices)
+
+
+# A reader beside a writer.
+
+
+@contextmanager
+def between_lines(files: set[str], look: Callable[[], None]) -> Iterator[None]:
+    """Call ``look`` before every line of these files that this thread runs inside the block."""
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line":
+            look()
+        return trace
+
+    former = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(former)
+
+
+def test_between_a_report_and_the_answers_after_it_nobody_can_read() -> None:
+    """Else an answer of the former report would be given out beside the new one."""
+    found = Cluster(lambda: 0.0)
+    found.put_record(switched(), Report("boot", 1))
+    request = gpu_request(4, NVLINK)
+    enquire(found, request, [NAME])
+    read: list[tuple[NodeFacts, Verdict | None]] = []
+
+    def look() -> None:
+        try:
+            with found.locked_if_free():
+                facts = found.facts(NAME)
+                ((_, decision),) = enquire_at_once(found, request, [NAME]).each()
+        except NotAtOnceError:
+            return  # the writer has the lock, or the answer is forgotten: both are right
+        assert decision is not None
+        assert decision == decide(facts, request, Settings())
+        read.append((facts, None if decision.assessment is None else decision.assessment.verdict))
+
+    with ThreadPoolExecutor(1) as reader:
+
+        def look_beside() -> None:
+            reader.submit(look).result(timeout=600)
+
+        files = {str(module.__file__) for module in (board, cluster, lookup, node, transitions)}
+        with between_lines(files, look_beside):
+            found.put_report(NAME, Report("boot", 2, allocations=(shows("a", 0),)))
+        enquire(found, request, [NAME])
+        look_beside()
+    assert [verdict for _, verdict in read[:1]] == [Verdict.GUARANTEED], "it has read before"
+    assert read[-1][1] is Verdict.IMPOSSIBLE, "and after"
+
+
+def test_what_is_explained_is_of_the_moment_that_was_looked_at() -> None:
+    """Else a row would have the score of before a report and the reason of after it."""
+    known = Cluster(lambda: 0.0)
+    for topology in (switched(), bridged(), pcie()):
+        known.put_record(topology, Report("boot", 1))
+    for request in (gpu_request(2, NVLINK), gpu_request(4, NVLINK, Policy.PREFERRED)):
+        seen = known.cluster_facts()
+        then = answers(known, seen, request)
+        known.put_pod(record("other", 3))
+        assert answers(known, seen, request) == then
+        now = answers(known, known.cluster_facts(), request)
+        assert [row.node for row in now] == [row.node for row in then]
+        assert now != then
+        known.drop_pod(PodUid("other"))
+
+
+def test_a_pod_is_explained_beside_the_nodes_of_the_same_moment() -> None:
+    """Its own bind between two looks would count it against itself."""
+    known = Cluster(lambda: 0.0)
+    known.put_record(switched(), Report("boot", 1))
+    pod = record("whole", 4, node=None)
+    known.put_pod(pod)
+    known.reserve(NAME, pod)
+    for _ in range(2):  # in flight, then bound
+        seen = known.cluster_facts()
+        (row,) = answers(known, seen, pod.request, asking=pod.uid)  # type: ignore[arg-type]
+        assert (row.decision.verdict, row.reason, row.score) == ("guaranteed", "", None)
+        (row,) = answers(known, seen, pod.request)  # type: ignore[arg-type]
+        assert row.reason == "not enough free GPUs"
+        known.put_pod(replace(pod, node=NAME))
+
+
+# What a decision was taken on, and what it is held against when the pod is reserved.
+
+
+def _crowded(promise: Constraints) -> NodeFacts:
+    """More pods than can be followed came and went beside one; another runs and is not shown."""
+    facts = with_record(NodeFacts(NAME), switched(), Report("boot", 1), "")
+    facts = with_pod(facts, record("stays", 1))
+    facts = with_pod(facts, record("runs", 1, phase="Running", promised=promise))
+    for number in range(MOST_DEPARTED + 1):
+        pod = record(f"u{number}", 1)
+        facts = note_departure(with_pod(facts, pod), replace(pod, phase="Succeeded"))
+        facts = without_pod(facts, pod.uid)
+    assert facts.too_many_departed
+    return facts
+
+
+def test_facts_with_one_key_have_one_answer_where_too_many_pods_have_departed() -> None:
+    """Where nobody decides, an outstanding promise alone says whether a plain pod passes."""
+    promised, plain = _crowded(NVLINK), _crowded(Constraints())
+    decisions = [decide(facts, gpu_request(1), Settings()) for facts in (promised, plain)]
+    assert [d.rejection for d in decisions] == [IN_PROGRESS, None]
+    assert promised.availability(GPU) == plain.availability(GPU)
+    assert promised.key(GPU) != plain.key(GPU)
+
+
+def test_a_bind_that_is_repeated_is_held_against_the_node_without_the_pod() -> None:
+    """The pod may turn up in a report where another one was while an equal one is bound: the node
+    looks as before, and offers the pod something else."""
+    known = Cluster(lambda: 0.0, Settings(stale_after=None))
+    known.put_record(bridged(name=NAME), Report("boot", 1))
+    known.put_pod(record("there", phase="Running"))
+    known.put_report(NAME, Report("boot", 2, allocations=(shows("there", 0, 1),)))
+    ours = record("ours", node=None)
+    known.put_pod(ours)
+    known.reserve(NAME, ours)
+    seen = known.facts(NAME)
+
+    def again() -> PodRecord | None:
+        return known.reserve(NAME, ours, seen=seen)
+
+    assert again() is not None, "nothing has changed"
+    known.drop_pod(PodUid("there"))
+    known.put_pod(record("equal"))
+    known.put_report(NAME, Report("boot", 3, allocations=(shows("ours", 0, 1),)))
+    now = known.facts(NAME)
+    assert now.key(GPU) == seen.key(GPU)
+    gone = frozenset({ours.uid})
+    assert now.without(gone).key(GPU) != seen.without(gone).key(GPU)
+    assert again() is None

@@ -1,0 +1,162 @@
+"""Which places are kept for which group: the same as if each node were looked at by itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from scheduler_extender.membership import Group
+from scheduler_extender.state.groups.groups import GroupStanding
+from scheduler_extender.state.groups.keeping import (
+    MOST_IN_VAIN,
+    Alike,
+    Keeping,
+    WaitingLook,
+    Where,
+    alike_nodes,
+    keep,
+)
+from scheduler_extender.state.node.facts import NodeFacts
+from topology.core.devices import NodeName
+from topology.core.report import Report
+from topology.core.requests import GpuRequest, gpu_request
+from topology.machines import machine
+
+GPU = "nvidia.com/gpu"
+KIND = "zone"
+
+
+def standing(name: str, gpus: int, to_come: int) -> GroupStanding:
+    """A group with one living member, so many to come."""
+    says = (to_come + 1, KIND)
+    return GroupStanding(Group("d", name), {NodeName("x"): 1}, 0, says, False, gpu_request(gpus))
+
+
+def look(
+    nodes: Mapping[str, tuple[str, int]], waiting: list[tuple[GroupStanding, str]]
+) -> WaitingLook:
+    """Empty HGX machines by name, each with its zone and a number for its state."""
+    facts = {
+        NodeName(name): NodeFacts(
+            NodeName(name), topology=machine("hgx-h100-8").topology(name), report=Report()
+        )
+        for name in nodes
+    }
+    domains: dict[Where, list[NodeName]] = {}
+    for name, (zone, _) in nodes.items():
+        domains.setdefault((KIND, zone), []).append(NodeName(name))
+    states = {GPU: {name: state for name, (_, state) in nodes.items()}}
+    placed = tuple((found, (KIND, zone)) for found, zone in waiting)
+    return WaitingLook(1, placed, alike_nodes(domains, facts, states))
+
+
+def counted(alike: Alike, request: GpuRequest) -> int:
+    """A node in state s has 8 - s devices, of which those that are kept are taken."""
+    state = alike.states[GPU]
+    assert state is not None
+    taken = sum(found.count * found.request.count for _, found in alike.kept)
+    return max(0, 8 - state - taken) // request.count
+
+
+def by_node(kept: Keeping) -> dict[str, list[tuple[str, int]]]:
+    """The groups for which places are kept on each node, with how many."""
+    return {
+        name: [(group.name, arrivals.count) for group, arrivals in found]
+        for name, found in kept.kept.items()
+    }
+
+
+def one_by_one(
+    nodes: Mapping[str, tuple[str, int]], waiting: list[tuple[GroupStanding, str]]
+) -> dict[str, list[tuple[str, int]]]:
+    """The same, each node by itself: the nodes with most places first, and among equals those that
+    begin with the first node that is alike."""
+    free = {name: 8 - state for name, (_, state) in nodes.items()}
+    found: dict[str, list[tuple[str, int]]] = {}
+    for group, zone in waiting:
+        assert group.request is not None
+        left, each = group.to_come, group.request.count
+        inside = sorted(name for name in nodes if nodes[name][0] == zone)
+        places = {name: min(free[name] // each, left) for name in inside}
+        alike: dict[object, str] = {}
+        for name in inside:
+            alike.setdefault(_kind(nodes, found, name), name)
+        for name in sorted(
+            inside, key=lambda n: (-places[n], alike[_kind(nodes, dict(found), n)], n)
+        ):
+            some = min(places[name], left)
+            if some:
+                found.setdefault(name, []).append((group.group.name, some))
+                free[name] -= some * each
+                left -= some
+    return found
+
+
+def _kind(
+    nodes: Mapping[str, tuple[str, int]], found: Mapping[str, list[tuple[str, int]]], name: str
+) -> object:
+    return (nodes[name], tuple(found.get(name, ())))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_places_are_kept_as_if_each_node_were_looked_at(seed: int) -> None:
+    rng = random.Random(seed)
+    nodes = {
+        f"n{i:02}": (rng.choice("ab"), rng.choice((0, 0, 3, 8))) for i in range(rng.randint(1, 14))
+    }
+    waiting = [
+        (standing(f"g{i}", rng.choice((1, 2, 3, 8)), rng.randint(1, 20)), rng.choice("ab"))
+        for i in range(rng.randint(1, 8))
+    ]
+    found = by_node(keep(look(nodes, waiting), counted))
+    assert found == one_by_one(nodes, waiting)
+
+
+def test_the_first_to_start_gets_its_places_and_others_what_is_left() -> None:
+    nodes = {"n0": ("a", 0), "n1": ("a", 4)}
+    waiting = [(standing("first", 4, 2), "a"), (standing("second", 4, 2), "a")]
+    kept = keep(look(nodes, waiting), counted)
+    assert by_node(kept) == {"n0": [("first", 2)], "n1": [("second", 1)]}
+    assert kept.beside(NodeName("n0"), Group("d", "first")) == ()
+    assert [each.count for each in kept.beside(NodeName("n0"), Group("d", "second"))] == [2]
+
+
+def test_nodes_that_are_alike_are_counted_once() -> None:
+    nodes = {f"n{i:04}": ("a", 0) for i in range(1000)}
+    waiting = [(standing(f"g{i}", 8, 3), "a") for i in range(300)]
+    kept, counts = keep_counting(look(nodes, waiting))
+    assert len(kept.kept) == 900
+    assert counts == 1
+
+
+def test_it_is_given_up_where_kind_after_kind_has_no_place() -> None:
+    """By count each node has one, and none is to be had: only a few of them are counted."""
+    nodes = {f"n{i:02}": ("a", 0) for i in range(50)}
+    first = [(standing(f"g{i}", 1, 1), "a") for i in range(50)]
+    found = look(nodes, [*first, (standing("last", 2, 3), "a")])
+    _, counts = keep_counting(found, lambda alike, request: int(request.count == 1))
+    assert counts <= 50 + 1 + MOST_IN_VAIN
+
+
+def keep_counting(
+    found: WaitingLook, count: Callable[[Alike, GpuRequest], int] = counted
+) -> tuple[Keeping, int]:
+    """The kept places, and how often nodes were counted for them."""
+    counts = 0
+
+    def counting(alike: Alike, request: GpuRequest) -> int:
+        nonlocal counts
+        counts += 1
+        return count(alike, request)
+
+    return keep(found, counting), counts
+
+
+def test_cordoned_nodes_have_no_place_for_members_to_come() -> None:
+    nodes = {NodeName(n): NodeFacts(NodeName(n), cordoned=n == "n0") for n in ("n0", "n1")}
+    alike = alike_nodes({(KIND, "a"): list(nodes)}, nodes, {GPU: {"n0": 1, "n1": 1}})
+    assert [each.nodes for each in alike] == [["n1"]]
+    assert replace(alike[0], nodes=[]).room == {GPU: 0}

@@ -1,0 +1,361 @@
+"""Pods that are deleted before their kubelet was seen to let go, and records that come anew."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.kube.settler import Settler
+from scheduler_extender.kube.sinks import PodSink, RecordSink
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node import transitions
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.transitions import MOST_DEPARTED
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import bridged, pod, switched
+from tests.scheduler_extender.conftest import Kube, raw
+from tests.scheduler_extender.serving import Clock
+from topology import codec
+from topology.core.devices import DeviceId, NodeName, PodUid
+from topology.core.graph import AllocatorFacts
+from topology.core.links import LinkKind
+from topology.core.report import Allocation, Condition, Report
+from topology.core.requests import NO_CONSTRAINTS, Constraints
+
+NODE = switched(4, "node")
+NAME = NodeName("node")
+NVLINK = {"link": "nvlink"}
+
+
+def report(sequence: int, knows: int | None = None, *held: tuple[str, int], **more: Any) -> Report:
+    """A report whose agent knew the pods up to version ``knows``; ``held`` are UIDs and GPUs."""
+    shown = tuple(
+        Allocation(PodUid(uid), "default", uid, "main", "nvidia.com/gpu", (DeviceId(f"GPU-{i}"),))
+        for uid, i in held
+    )
+    version = "" if knows is None else str(knows)
+    return Report("boot", sequence, allocations=shown, pods_version=version, **more)
+
+
+def bound(uid: str = "uid-1", count: int = 4, **more: Any) -> dict[str, Any]:
+    found = pod(count, name=uid, uid=uid, node="node", **more)
+    found["metadata"]["resourceVersion"] = "10"
+    return found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def cluster(clock: Clock) -> Cluster:
+    found = Cluster(clock)
+    found.put_record(NODE, report(1, 5))
+    return found
+
+
+def delete(cluster: Cluster, manifest: dict[str, Any], version: int) -> None:
+    manifest["metadata"]["resourceVersion"] = str(version)
+    PodSink(cluster).delete(raw(manifest))
+
+
+def fits(cluster: Cluster, count: int = 2) -> bool:
+    asked = msgspec.convert(pod(count, NVLINK, uid="next"), Pod)
+    return verbs.filter_nodes(cluster, asked, ["node"]).node_names == ["node"]
+
+
+def test_a_pod_deleted_by_force_holds_until_its_agent_knew_of_it(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    assert not fits(cluster)
+    delete(cluster, bound(), 20)
+    assert not fits(cluster), "the kubelet may be giving it GPUs right now"
+    cluster.put_record(NODE, report(2, 19))
+    assert not fits(cluster), "this was on its way before the deletion"
+    cluster.put_record(NODE, report(3, 20, ("uid-1", 0)))
+    assert not fits(cluster, 4), "the kubelet shows it still"
+    cluster.put_record(NODE, report(4, 20))
+    assert fits(cluster, 4)
+    assert cluster.facts(NAME).all_pods == ()
+
+
+def test_a_report_that_its_agent_cannot_vouch_for_proves_nothing(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    delete(cluster, bound(), 20)
+    blind = (Condition("Ready", False, "KubeletUnavailable", "silent"),)
+    cluster.put_record(NODE, report(2, 30, conditions=blind))
+    assert [p.uid for p in cluster.facts(NAME).all_pods] == ["uid-1"]
+    cluster.put_record(NODE, report(3, 30))
+    assert fits(cluster, 4)
+
+
+def test_the_report_may_come_before_the_deletion(cluster: Cluster) -> None:
+    """The watches are not in step: the agent may know of it long before we do."""
+    PodSink(cluster).apply(raw(bound()))
+    cluster.put_record(NODE, report(2, 30))
+    delete(cluster, bound(), 20)
+    assert fits(cluster, 4)
+
+
+def test_a_deletion_that_only_a_list_tells_of(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    PodSink(cluster).replace([], "50")
+    cluster.put_record(NODE, report(2, 49))
+    assert not fits(cluster)
+    cluster.put_record(NODE, report(3, 50))
+    assert fits(cluster, 4)
+
+
+@pytest.mark.parametrize("version", ["", "abc", "9" * 30])
+def test_an_agent_that_does_not_say_what_it_knew_has_to_report_twice(
+    cluster: Cluster, version: str
+) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    delete(cluster, bound(), 20)
+    cluster.put_record(NODE, Report("boot", 2, pods_version=version))
+    assert not fits(cluster)
+    cluster.put_record(NODE, Report("boot", 3, pods_version=version))
+    assert fits(cluster, 4)
+
+
+def test_a_pod_that_has_ended_lets_go_at_once(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound(phase="Succeeded")))
+    delete(cluster, bound(phase="Succeeded"), 20)
+    assert fits(cluster, 4)
+
+
+def test_after_a_reboot_nobody_holds_anything(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    delete(cluster, bound(), 20)
+    cluster.put_record(NODE, Report("reboot", 1))
+    assert fits(cluster, 4)
+
+
+def test_a_node_without_an_agent_remembers_nobody() -> None:
+    cluster = Cluster(Clock())
+    for i in range(100):
+        PodSink(cluster).apply(raw(bound(f"u{i}")))
+        delete(cluster, bound(f"u{i}"), 20 + i)
+    assert cluster.names() == []
+
+
+def test_a_version_that_is_no_number_blocks_nobody_for_ever(cluster: Cluster) -> None:
+    PodSink(cluster).apply(raw(bound()))
+    PodSink(cluster).replace([], "not-a-number")
+    cluster.put_record(NODE, report(2, 30))
+    assert not fits(cluster)
+    cluster.put_record(NODE, report(3, 30))
+    assert fits(cluster, 4)
+
+
+def test_a_record_made_anew_lets_go_of_those_who_left_before(cluster: Cluster) -> None:
+    """An agent that does not say what it knew, and starts its numbers again."""
+    cluster.put_node(NAME, advertises=True)
+    cluster.put_record(NODE, Report("boot", 900), uid="first")
+    PodSink(cluster).apply(raw(bound()))
+    delete(cluster, bound(), 20)
+    cluster.drop_record(NAME)
+    for sequence in (1, 2):
+        cluster.put_record(NODE, Report("boot", sequence), uid="second")
+        assert not fits(cluster)
+    cluster.put_record(NODE, Report("boot", 3), uid="second")
+    assert fits(cluster, 4)
+
+
+def test_the_promise_to_a_pod_that_is_gone_holds_up_nobody() -> None:
+    cluster = Cluster(Clock())
+    cluster.put_record(bridged(4, "node"), report(1, 5))
+    placement = json.dumps({"verdict": "guaranteed", "node": "node", "uid": "uid-1"})
+    manifest = bound("uid-1", 2, annotations={**NVLINK, "placement": placement})
+    PodSink(cluster).apply(raw(manifest))
+    assert cluster.facts(NAME).all_pods[0].promised == Constraints(link=LinkKind.NVLINK)
+    delete(cluster, manifest, 20)
+    assert cluster.facts(NAME).all_pods[0].promised == NO_CONSTRAINTS
+
+
+def test_one_record_that_cannot_be_taken_in_costs_that_node(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = transitions.with_record
+
+    def fails(facts: NodeFacts, *more: Any) -> Any:
+        if facts.name == "bad":
+            raise AssertionError("a fault of ours")
+        return take(facts, *more)
+
+    monkeypatch.setattr(transitions, "with_record", fails)
+    bad = codec.encode(switched(4, "bad"), Report("boot", 1))
+    RecordSink(cluster).replace([raw(bad), record(7, "a")], "9")
+    assert sequence_of(cluster) == 7
+    assert cluster.facts(NodeName("bad")).problem == "internal error: AssertionError"
+
+
+def test_who_waits_is_told_when_a_deleted_pod_is_let_go_beside_unreported_ones(
+    cluster: Cluster,
+) -> None:
+    """It leaves, and has departed: two changes at once that are as many pods as before."""
+    PodSink(cluster).apply(raw(bound("uid-1", 1)))
+    PodSink(cluster).apply(raw(bound("stays", 3)))
+    delete(cluster, bound("uid-1", 1), 20)
+    assert not fits(cluster, 1)
+    told: list[str] = []
+    cluster.on_change(told.append)
+    cluster.put_record(NODE, report(2, 20))
+    assert told == [NAME]
+    assert fits(cluster, 1)
+
+
+@pytest.mark.parametrize("confirmed", ["deleted", "missing from a list", "bound", "not changed"])
+def test_those_who_departed_are_not_forgotten_while_the_pod_beside_them_changes_hands(
+    clock: Clock, confirmed: str
+) -> None:
+    """The pair may have been admitted beside either single: what is left may be torn."""
+    topology = replace(bridged(4, "node"), allocator=AllocatorFacts("best-effort"))
+    cluster = Cluster(clock)
+    cluster.put_record(topology, report(1, 5))
+    pair = bound("pair", 2)
+    known = pod_record(msgspec.convert(pair, Pod), MANAGED)
+    assert known is not None
+    if confirmed in ("deleted", "missing from a list"):
+        PodSink(cluster).apply(raw(pair))
+    else:
+        cluster.reserve(NAME, replace(known, node=None))
+    for single in ("a", "b"):
+        PodSink(cluster).apply(raw(bound(single, 1)))
+        PodSink(cluster).apply(raw(bound(single, 1, phase="Succeeded")))
+    assert set(cluster.facts(NAME).departed) == {"a", "b"}
+    assert not fits(cluster)
+    if confirmed == "deleted":
+        delete(cluster, pair, 50)
+    elif confirmed == "missing from a list":
+        cluster.keep_pods({PodUid("a"), PodUid("b")}, 50)
+    elif confirmed == "bound":
+        PodSink(cluster).apply(raw(pair))
+    assert set(cluster.facts(NAME).departed) == {"a", "b"}
+    assert not fits(cluster)
+
+
+@pytest.mark.parametrize("agent", ["never", "gone", "there"])
+def test_pods_that_depart_beside_one_that_stays_unreported(agent: str) -> None:
+    """Work and memory stay bounded; nothing is promised while nobody can tell who came first."""
+    cluster = Cluster(Clock())
+    cluster.put_node(NAME, advertises=True)
+    if agent != "never":
+        cluster.put_record(NODE, report(1, 5))
+    if agent == "gone":
+        cluster.drop_record(NAME)
+    PodSink(cluster).apply(raw(bound("stays", 1)))
+    for i in range(3 * MOST_DEPARTED):
+        PodSink(cluster).apply(raw(bound(f"u{i}", 1)))
+        PodSink(cluster).apply(raw(bound(f"u{i}", 1, phase="Succeeded")))
+        delete(cluster, bound(f"u{i}", 1), 20 + i)
+    assert 0 < len(cluster.facts(NAME).departed) <= MOST_DEPARTED
+    cluster.put_record(NODE, report(2, 900))
+    assert fits(cluster) is (agent == "never"), "its first report tells of everybody"
+    assert verbs.filter_nodes(
+        cluster, msgspec.convert(pod(1, uid="plain"), Pod), ["node"]
+    ).node_names == ["node"]
+    cluster.put_record(NODE, report(3, 900, ("stays", 0)))
+    assert fits(cluster)
+    assert not cluster.facts(NAME).departed
+
+
+def test_file_mode_is_told_when_the_kubelet_has_let_go(cluster: Cluster) -> None:
+    known = pod_record(msgspec.convert(bound(), Pod), MANAGED)
+    assert isinstance(known, PodRecord)
+    cluster.put_pod(known)
+    cluster.drop_pod(known.uid)
+    assert fits(cluster, 4)
+
+
+# Records that come anew, and records of the dead.
+
+
+def record(sequence: int, uid: str, *, boot: str = "boot", observed: str = "") -> msgspec.Raw:
+    found = codec.encode(NODE, Report(boot, sequence, observed_at=observed))
+    found["metadata"] = {"name": "node", "uid": uid}
+    return msgspec.Raw(json.dumps(found).encode())
+
+
+def sequence_of(cluster: Cluster) -> int:
+    known = cluster.facts(NAME).report
+    assert known is not None
+    return known.sequence
+
+
+def test_a_record_made_anew_starts_its_numbers_again(clock: Clock) -> None:
+    """Deleted and created again while we did not look: the list shows the new one alone."""
+    cluster = Cluster(clock)
+    sink = RecordSink(cluster)
+    sink.apply(record(41, "first"))
+    sink.apply(record(40, "first"))
+    assert sequence_of(cluster) == 41, "older news of one record is passed over"
+    clock.now = 100.0
+    sink.replace([record(2, "second")], "9")
+    assert sequence_of(cluster) == 2
+    sink.apply(record(3, "second"))
+    assert sequence_of(cluster) == 3
+    clock.now = 270.0
+    assert not cluster.facts(NAME).stale, "and it is fresh"
+
+
+NOON = 1_795_262_400.0
+"""2026-11-21T12:00:00Z, in seconds."""
+
+
+@pytest.mark.parametrize(
+    ("observed", "stale"),
+    [
+        pytest.param("2026-11-21T11:59:30Z", False, id="alive"),
+        pytest.param("2026-11-21T11:56:59Z", True, id="silent-for-longer"),
+        pytest.param("2026-11-18T00:00:00Z", True, id="dead-for-days"),
+        pytest.param("2026-11-21T12:10:00Z", False, id="its-clock-is-ahead"),
+        pytest.param("", False, id="does-not-say"),
+        pytest.param("yesterday", False, id="not-a-time"),
+    ],
+)
+def test_a_dead_agents_record_is_stale_from_the_start(observed: str, stale: bool) -> None:
+    """An extender that has just started has seen no change yet: it goes by the agent's word."""
+    clock = Clock()
+    cluster = Cluster(clock)
+    sink = RecordSink(cluster, lambda: NOON)
+    sink.apply(record(7, "a", observed=observed))
+    assert cluster.facts(NAME).stale is stale
+    assert fits(cluster) is not stale
+    sink.apply(record(8, "a", observed=observed))
+    assert not cluster.facts(NAME).stale, "who writes is alive, whatever its clock says"
+
+
+def test_what_is_old_when_first_seen_has_less_time_left() -> None:
+    clock = Clock()
+    cluster = Cluster(clock)
+    RecordSink(cluster, lambda: NOON).apply(record(7, "a", observed="2026-11-21T11:58:00Z"))
+    clock.now = 59.0
+    assert not cluster.facts(NAME).stale
+    clock.now = 61.0
+    assert cluster.facts(NAME).stale
+
+
+def test_a_bind_in_flight_whose_pod_is_gone_counts_until_its_agent_knew_of_it(kube: Kube) -> None:
+    """The watch was blind: nobody saw that the pod was bound, nor that it was deleted by force."""
+    kube.cluster.put_record(NODE, report(1, 5))
+    unbound = pod_record(msgspec.convert(pod(4, name="gone", uid="uid-1"), Pod), MANAGED)
+    assert unbound is not None
+    kube.cluster.reserve(NAME, unbound)
+    kube.fake.put("/api/v1/namespaces/default/pods/other", pod(1, name="other", uid="uid-2"))
+    settler = Settler(kube.cluster, kube.binder, patience=10)
+    settler.round(0)
+    settler.round(10)
+    assert kube.cluster.in_flight() == []
+    assert not fits(kube.cluster), "its kubelet may hold its GPUs"
+    kube.cluster.put_record(NODE, report(2, kube.binder.version() - 1))
+    assert not fits(kube.cluster)
+    kube.cluster.put_record(NODE, report(3, kube.binder.version()))
+    assert fits(kube.cluster, 4)

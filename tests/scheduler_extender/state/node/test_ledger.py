@@ -1,0 +1,410 @@
+"""The ledger's state rules, and the cluster that remembers answers by them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.answers.lookup import Size
+from scheduler_extender.state.asking.enquiry import answer_of, enquire
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.contradictions import ContradictionError
+from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import container, pod, switched, unreported
+from tests.scheduler_extender.serving import Clock
+from topology.core.availability import Availability, Holder, Unreported
+from topology.core.devices import DeviceId, GpuResource, NodeName, PodUid
+from topology.core.links import LinkKind
+from topology.core.pools import pack
+from topology.core.report import Allocation, Health, Report
+from topology.core.requests import Constraints, Exclusive, Role, gpu_request
+
+NODE = switched(name="node")
+GPU = "nvidia.com/gpu"
+
+
+def record(manifest: dict[str, Any]) -> PodRecord:
+    found = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert found is not None
+    return found
+
+
+def bound(count: int = 2, **more: Any) -> PodRecord:
+    return record(pod(count, node="node", **more))
+
+
+def shown(uid: str, *gpus: int, name: str = "main") -> Allocation:
+    ids = tuple(DeviceId(f"GPU-{i}") for i in gpus)
+    return Allocation(PodUid(uid), "default", uid, name, GPU, ids)
+
+
+def free(report: Report | None, *pods: PodRecord, **more: Any) -> Availability:
+    return ledger(NODE, report, pods, GPU, **more).availability
+
+
+def test_nothing_known_is_all_free() -> None:
+    assert free(Report()) == Availability(0b1111)
+
+
+def test_a_bound_pod_is_a_reservation_until_it_is_reported() -> None:
+    assert free(Report(), bound()) == Availability(0b1111, unreported=(unreported(2),))
+    now = free(Report(allocations=(shown("uid-1", 1, 2),)), bound())
+    assert now == Availability(0b1001, running=(Holder(0b0110),))
+
+
+def test_a_running_pod_that_is_not_shown_holds_devices_that_we_do_not_know() -> None:
+    """Just after its restart a kubelet shows no pods at all, and every device as allocatable."""
+    running = bound(phase="Running")
+    assert free(Report(), running) == Availability(0b1111, running=(Holder(0, 2),))
+    assert free(Report(), replace(running, deleting=True)).releasing == (Holder(0, 2),)
+
+
+def test_a_pod_that_vanishes_from_the_report_still_holds_its_devices() -> None:
+    cluster = Cluster(Clock())
+    cluster.put_pod(bound())
+    cluster.put_record(NODE, Report("boot", 1))
+    now = cluster.facts(NODE.name).availability(GPU)
+    assert now == Availability(0b1111, unreported=(unreported(2),))
+    cluster.put_record(NODE, Report("boot", 2, allocations=(shown("uid-1", 1, 2),)))
+    cluster.put_record(NODE, Report("boot", 3))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(
+        0b1111, running=(Holder(0, 2),)
+    )
+    # After a reboot it is admitted anew.
+    cluster.put_record(NODE, Report("reboot", 1))
+    now = cluster.facts(NODE.name).availability(GPU)
+    assert now == Availability(0b1111, unreported=(unreported(2),))
+
+
+def test_what_dra_serves_holds_no_plugin_device() -> None:
+    claim = {
+        "resourceClaimName": "c",
+        "requestMappings": [{"containerName": "main", "resourceName": GPU, "requestName": "r"}],
+    }
+    served = pod(2, node="node", extendedResourceClaimStatus=claim)
+    assert pod_record(msgspec.convert(served, Pod), MANAGED) is None
+    mixed = pod(
+        containers=[container("main", 1), container("other", 2)],
+        node="node",
+        extendedResourceClaimStatus=claim,
+    )
+    assert free(Report(), record(mixed)) == Availability(0b1111, unreported=(unreported(2),))
+
+
+def test_pod_level_resources_and_ephemeral_containers_carry_no_gpus() -> None:
+    manifest = pod(1, node="node")
+    manifest["spec"]["resources"] = {"limits": {GPU: "4"}}
+    manifest["spec"]["ephemeralContainers"] = [container("debug", 2)]
+    one = replace(
+        unreported(1), exclusive=Exclusive.CPUS
+    )  # it may be: that is the kubelet's to say
+    assert free(Report(), record(manifest)) == Availability(0b1111, unreported=(one,))
+
+
+def test_a_half_admitted_pod_stays_pending_with_the_rest() -> None:
+    two = bound(containers=[container("a", 1), container("b", 2)])
+    now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), two)
+    rest = Unreported(((Role.APP, 2),), started=True, shown=0b0001)
+    assert now == Availability(0b1110, unreported=(rest,))
+
+
+def test_init_containers_hold_devices_that_nobody_shows() -> None:
+    hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
+    # Its init container may have its devices already: to others it may take any.
+    entry = Unreported(((Role.INIT, 3), (Role.APP, 1)), opaque=True)
+    assert free(Report(), hungry) == Availability(0b1111, unreported=(entry,))
+    now = free(Report(allocations=(shown("uid-1", 0, name="a"),)), hungry)
+    assert now == Availability(0b1110, running=(Holder(0b0001, 2),))
+    assert now.devices_left == 1
+
+
+def test_what_init_containers_hold_is_not_forgotten_with_the_pod_that_has_ended() -> None:
+    """The report still shows it: whoever was admitted before may have found all of it taken."""
+    cluster = Cluster(Clock())
+    hungry = bound(containers=[container("a", 1)], init=[container("i", 3)])
+    cluster.put_pod(hungry)
+    cluster.put_record(NODE, Report("boot", 1, allocations=(shown("uid-1", 0, name="a"),)))
+    cluster.put_pod(replace(hungry, phase="Failed"))
+    cluster.drop_pod(hungry.uid, 7)
+    now = cluster.facts(NODE.name).availability(GPU)
+    assert now == Availability(0b1110, releasing=(Holder(0b0001, 2),))
+    cluster.put_record(NODE, Report("boot", 2, pods_version="7"))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(0b1111)
+
+
+def test_what_init_containers_hold_may_have_failed_since() -> None:
+    """Then it is none of those that seem free: the kubelet may hand out every one of them."""
+    hungry = bound(containers=[container("a", 1)], init=[container("i", 2)])
+    well = frozenset(DeviceId(f"GPU-{i}") for i in (0, 2, 3))
+    report = Report(allocatable=well, allocations=(shown("uid-1", 0, name="a"),))
+    assert free(report, hungry) == Availability(
+        0b1100, running=(Holder(0b0001, 1),), gone=1, withheld=2
+    )
+    # Where nothing is hidden it changes nothing, and the moment stays one with others.
+    assert free(Report(allocatable=well)).gone == 0
+
+
+def test_a_departed_pod_counts_while_one_beside_it_is_unreported() -> None:
+    """The kubelet may have admitted the pair while the single held a GPU."""
+    cluster = Cluster(Clock())
+    cluster.put_record(NODE, Report("boot", 1))
+    pair, single = bound(uid="pair", name="pair"), bound(1, uid="single", name="single")
+    cluster.put_pod(pair)
+    cluster.put_pod(single)
+    cluster.put_pod(replace(single, phase="Succeeded"))
+    departed = Unreported(((Role.APP, 1),), departed=True)
+    now = cluster.facts(NODE.name).availability(GPU)
+    assert now == Availability(0b1111, unreported=(departed, unreported(2)))
+    assert isinstance(now, Availability)
+    assert now.devices_left == 2  # a departed pod takes nothing from later ones
+    cluster.drop_pod(PodUid("single"))
+    assert cluster.facts(NODE.name).availability(GPU) == now
+    pair_shown = Allocation(
+        PodUid("pair"), "default", "pair", "main", GPU, (DeviceId("GPU-1"), DeviceId("GPU-2"))
+    )
+    cluster.put_record(NODE, Report("boot", 2, allocations=(pair_shown,)))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(
+        0b1001, running=(Holder(0b0110),)
+    )
+
+
+def test_a_pod_that_ended_alone_is_not_departed() -> None:
+    cluster = Cluster(Clock())
+    cluster.put_record(NODE, Report("boot", 1))
+    cluster.put_pod(bound())
+    cluster.put_pod(bound(phase="Failed"))
+    assert cluster.facts(NODE.name).availability(GPU) == Availability(0b1111)
+
+
+def placed(placement: object, *, node: str | None = "node") -> PodRecord:
+    written = placement if isinstance(placement, str) else json.dumps(placement)
+    return record(pod(2, {"link": "nvlink", "placement": written}, node=node))
+
+
+@pytest.mark.parametrize("verdict", ["guaranteed", "expected"])
+def test_a_promise_is_remembered_by_the_placement_annotation(verdict: str) -> None:
+    found = placed({"verdict": verdict, "node": "node", "uid": "uid-1", "sets": [], "time": "t"})
+    assert found.promised == Constraints(link=LinkKind.NVLINK)
+    assert found.survives_endings is (verdict == "guaranteed")
+    assert record(pod(2, {"link": "nvlink"}, node="node")).promised == Constraints()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("not JSON", id="unreadable"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("1" * 10_000, id="a-number"),
+        pytest.param({"verdict": ["guaranteed"], "node": "node", "uid": "uid-1"}, id="a-list"),
+        pytest.param([], id="no-object"),
+        pytest.param('{"x": ' + "[" * 100_000, id="nested-without-end"),
+        pytest.param({"verdict": 3, "node": "node", "uid": "uid-1"}, id="no-word"),
+        pytest.param({"verdict": "guaranteed"}, id="no-uid"),
+        pytest.param({"verdict": "guaranteed", "node": "node", "uid": "uid-2"}, id="another-pod"),
+        pytest.param({"verdict": "guaranteed", "node": "n", "uid": "uid-1"}, id="another-node"),
+        pytest.param({"verdict": "possible", "node": "node", "uid": "uid-1"}, id="no-promise"),
+    ],
+)
+def test_an_annotation_that_somebody_else_wrote_promises_nothing(written: object) -> None:
+    assert placed(written).promised == Constraints()
+
+
+def test_a_pod_without_a_node_was_promised_nothing() -> None:
+    written = {"verdict": "guaranteed", "node": "", "uid": "uid-1"}
+    assert placed(written, node=None).promised == Constraints()
+
+
+def test_a_promise_is_what_the_bind_gave_whatever_is_written_later() -> None:
+    """A pod's owner knows its UID once it exists, and may write any annotation then."""
+    forged = {"verdict": "guaranteed", "node": "node", "uid": "uid-1"}
+    bare = record(pod(2, {"link": "nvlink"}, node="node"))
+    cluster = Cluster(Clock())
+    cluster.put_pod(bare)
+    cluster.put_pod(placed(forged))
+    (known,) = cluster.facts(NODE.name).all_pods
+    assert known.promised == Constraints()
+    cluster = Cluster(Clock())
+    cluster.put_pod(placed(forged))
+    cluster.put_pod(bare)
+    (known,) = cluster.facts(NODE.name).all_pods
+    assert known.promised == Constraints(link=LinkKind.NVLINK)
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_an_ended_pod_holds_nothing_but_may_not_have_released(phase: str) -> None:
+    ended = bound(phase=phase)
+    assert free(Report(), ended) == Availability(0b1111)
+    now = free(Report(allocations=(shown("uid-1", 1, 2),)), ended)
+    assert now == Availability(0b1001, releasing=(Holder(0b0110),))
+
+
+def test_a_terminating_pod_may_release_any_moment() -> None:
+    going = replace(bound(), deleting=True)
+    now = free(Report(allocations=(shown("uid-1", 1, 2),)), going)
+    assert now == Availability(0b1001, releasing=(Holder(0b0110),))
+
+
+def test_a_holder_that_nobody_knows() -> None:
+    report = Report(allocations=(shown("unknown", 3),))
+    assert free(report) == Availability(0b0111, releasing=(Holder(0b1000),))
+    assert free(report, all_pods_known=False) == Availability(0b0111, running=(Holder(0b1000),))
+
+
+def test_a_recreated_pod_of_the_same_name_is_another_pod() -> None:
+    report = Report(allocations=(shown("uid-1", 0, 1),))
+    now = free(report, bound(uid="uid-2"))
+    assert now == Availability(0b1100, releasing=(Holder(0b0011),), unreported=(unreported(2),))
+
+
+def test_what_the_kubelet_would_not_hand_out_is_not_free() -> None:
+    report = Report(allocatable=frozenset({DeviceId("GPU-0"), DeviceId("GPU-3")}))
+    assert free(report) == Availability(0b1001, withheld=0b0110)
+
+
+def test_a_sick_gpu_that_a_pod_holds_may_heal_before_the_pod_ends() -> None:
+    """Then it comes free with the pod, though no report has called it allocatable again."""
+    report = Report(
+        allocatable=frozenset({DeviceId("GPU-0"), DeviceId("GPU-2")}),
+        allocations=(shown("uid-1", 0, 1),),
+    )
+    now = free(report, bound())
+    assert now == Availability(0b0100, running=(Holder(0b0001),), withheld=0b1010)
+    assert now.widest(endings=True) == 0b1111
+
+
+def test_an_allocation_without_a_uid_is_the_pods_of_that_name() -> None:
+    nameless = replace(shown("", 0, 1), pod="train")
+    report = Report(allocations=(nameless,))
+    assert free(report, bound(uid="uid-2")) == Availability(0b1100, running=(Holder(0b0011),))
+    # Of two pods of that name it cannot be told whose it is: each of them may take two more.
+    twice = free(report, bound(uid="uid-2"), bound(uid="uid-3"))
+    assert (twice.free, len(twice.unreported)) == (0b1100, 2)
+
+
+def test_a_sick_gpu_stays_free_and_is_marked() -> None:
+    report = Report(health=(Health(NODE.gpus[2].uuid, False, "Xid79"),))
+    assert free(report) == Availability(0b1111, sick=0b0100)
+
+
+def test_a_vanished_uuid_is_nobodys_bit() -> None:
+    gone = Allocation(PodUid("x"), "d", "x", "main", GPU, (DeviceId("GPU-gone"),))
+    assert free(Report(allocations=(gone,))) == Availability(0b1111)
+
+
+def test_one_device_held_twice_contradicts_itself() -> None:
+    with pytest.raises(ContradictionError, match="GPU-1 is held by two pods"):
+        free(Report(allocations=(shown("a", 1), shown("b", 1))))
+
+
+def test_shared_gpus_are_counted_not_told_apart() -> None:
+    shared = replace(NODE, resources=(GpuResource(GPU, "time-slicing", 4),))
+    ids = (DeviceId("GPU-0::1"), DeviceId("GPU-0::3"))
+    report = Report(allocations=(Allocation(PodUid("x"), "d", "x", "main", GPU, ids),))
+    now = ledger(shared, report, [bound(3)], GPU).availability
+    assert (now.free, now.width) == (pack([2, 4, 4, 4], 3), 3)
+    assert now.releasing == (Holder(pack([2], 3)),)
+    assert now.devices_left == 16 - 2 - 3
+
+
+# The cluster.
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    found = Cluster(Clock(), Settings())
+    found.put_record(NODE, Report("boot", 5))
+    return found
+
+
+def passes(cluster: Cluster, count: int = 2) -> bool:
+    request = gpu_request(count, Constraints(link=LinkKind.NVLINK))
+    ((_, remembered),) = enquire(cluster, request, ["node"]).each()
+    decision = answer_of(cluster, cluster.facts(NodeName("node")), request)
+    assert remembered in (None, decision)
+    return decision.rejection is None
+
+
+def test_a_remembered_answer_follows_every_kind_of_change(cluster: Cluster) -> None:
+    assert passes(cluster)
+    cluster.put_pod(bound(3))
+    assert not passes(cluster)
+    cluster.put_pod(replace(bound(3), phase="Succeeded"))
+    assert passes(cluster)
+    cluster.reserve(NodeName("node"), record(pod(3, uid="other")))
+    assert not passes(cluster)
+    cluster.release(PodUid("other"))
+    assert passes(cluster)
+    cluster.put_report(NodeName("node"), Report("boot", 6, allocations=(shown("x", 0, 1, 2),)))
+    assert not passes(cluster)
+    cluster.put_report(NodeName("node"), Report("boot", 7))
+    assert passes(cluster)
+    cluster.put_problem(NodeName("node"), "broken")
+    assert not passes(cluster)
+    cluster.put_record(NODE, Report("boot", 8))
+    assert passes(cluster)
+    cluster.put_node(NodeName("node"), advertises=False)
+    assert not passes(cluster)
+    cluster.put_node(NodeName("node"), advertises=True)
+    assert passes(cluster)
+    cluster.drop_record(NodeName("node"))
+    assert not passes(cluster)
+
+
+def test_reports_out_of_order_are_passed_over_until_a_new_boot(cluster: Cluster) -> None:
+    cluster.put_report(NodeName("node"), Report("boot", 4, allocations=(shown("x", 0, 1, 2),)))
+    assert passes(cluster)
+    assert cluster.reports_out_of_order == 1
+    cluster.put_report(NodeName("node"), Report("new", 1, allocations=(shown("x", 0, 1, 2),)))
+    assert not passes(cluster)
+
+
+def test_a_nodename_is_never_taken_back(cluster: Cluster) -> None:
+    cluster.put_pod(bound(3))
+    cluster.put_pod(record(pod(3)))
+    assert not passes(cluster)
+    cluster.drop_pod(PodUid("uid-1"))
+    assert passes(cluster)
+
+
+def test_a_heartbeat_keeps_a_node_fresh_and_wakes_nobody() -> None:
+    clock = Clock()
+    cluster = Cluster(clock, Settings(stale_after=100))
+    cluster.put_record(NODE, Report("boot", 1))
+    changes: list[str] = []
+    cluster.on_change(changes.append)
+    for i in range(2, 6):
+        clock.now += 60
+        cluster.put_report(NodeName("node"), Report("boot", i))
+        assert passes(cluster)
+    assert changes == []
+    clock.now += 60
+    cluster.put_report(NodeName("node"), Report("boot", 5))  # the same again is no sign of life
+    clock.now += 60
+    assert not passes(cluster)
+    cluster.put_report(NodeName("node"), Report("boot", 6))
+    assert passes(cluster)
+
+
+def test_a_relist_forgets_what_it_does_not_name(cluster: Cluster) -> None:
+    cluster.put_pod(bound(3))
+    cluster.reserve(NodeName("node"), record(pod(1, uid="flying")))
+    cluster.keep_pods({PodUid("another")})
+    assert [p.uid for p in cluster.facts(NodeName("node")).all_pods] == ["flying"]
+    cluster.keep_records(set())
+    assert not passes(cluster)
+
+
+def test_remembered_requests_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_extender.state.answers.remembered.REMEMBERED_REQUESTS", 3)
+    for links in range(1, 9):
+        enquire(cluster, gpu_request(2, Constraints(min_nvlinks=links)), ["node", "unknown"])
+    assert cluster.remembered() == Size(states=1, requests=3, answers=3)

@@ -1,0 +1,150 @@
+"""Which CPUs and which memory of a node are left, by what its report shows and its pods ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.node.facts import NodeFacts
+from scheduler_extender.state.node.ledger import ledger
+from scheduler_extender.state.node.transitions import with_pod, with_record
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.wire import Pod
+from tests.nodes import container, pod, switched
+from topology.core.availability import Availability
+from topology.core.devices import DeviceId, PodUid
+from topology.core.graph import AllocatorFacts
+from topology.core.numa import Holding, MemoryBlock, NumaFacts, NumaNode, cpu_set
+from topology.core.report import Allocation, Report
+from topology.core.room import Room, emptied
+
+GPU = "nvidia.com/gpu"
+GIB = 1 << 30
+NAME = "train"
+"""Of every pod here."""
+SOCKETS = ((0, "0-7"), (1, "8-15"))
+NUMA = NumaFacts(
+    tuple(NumaNode(cpu_set(cpus), i, (("memory", 64 * GIB),)) for i, cpus in SOCKETS),
+    allocatable=cpu_set("1-15"),
+    whole_cores=cpu_set("2-15"),
+    threads=2,
+)
+NODE = replace(
+    switched(name="node"),
+    allocator=AllocatorFacts(
+        "any", None, "single-numa-node", cpu_manager_policy="static", numa=NUMA
+    ),
+)
+EMPTY = emptied(NUMA)
+
+
+def guaranteed(name: str, count: int, cpus: str, memory: str = "1Gi") -> dict[str, Any]:
+    """A container of a pod of the class Guaranteed."""
+    found = container(name, count)
+    found["resources"]["limits"] |= {"cpu": cpus, "memory": memory}
+    found["resources"]["requests"] = found["resources"]["limits"]
+    return found
+
+
+def record(*containers: dict[str, Any], **more: Any) -> PodRecord:
+    found = pod_record(
+        msgspec.convert(pod(containers=list(containers), node="node", **more), Pod), MANAGED
+    )
+    assert found is not None
+    return found
+
+
+def room(holdings: tuple[Holding, ...] | None, *pods: PodRecord, shown: str = "") -> Room | None:
+    """The room of the node; the report shows one GPU of the pod named ``shown``."""
+    allocations: tuple[Allocation, ...] = ()
+    if shown:
+        ids = (DeviceId("GPU-0"),)
+        allocations = (Allocation(PodUid("uid-1"), "default", shown, "main", GPU, ids),)
+    report = Report(allocations=allocations, holdings=holdings)
+    return ledger(NODE, report, pods, GPU).availability.room
+
+
+def held(name: str, cpus: str, *memory: MemoryBlock) -> Holding:
+    return Holding("default", name, cpu_set(cpus), memory)
+
+
+def test_what_nobody_has_looked_at_is_no_room() -> None:
+    assert room(None) is None
+    assert room(()) == EMPTY
+    assert ledger(switched(), Report(holdings=()), (), GPU).availability.room is None
+
+
+def test_what_pods_show_is_theirs_whether_they_have_gpus_or_not() -> None:
+    found = room((held("cpus-only", "2-3"), held(NAME, "8-9", MemoryBlock("memory", GIB, (1,)))))
+    assert found == replace(
+        EMPTY, free=(5, 6), whole=10, blocks=(MemoryBlock("memory", GIB, (1,)),)
+    )
+
+
+@pytest.mark.parametrize("how", ["ended", "deleting", "unknown", "running"])
+def test_what_may_be_released_may_come_back(how: str) -> None:
+    pods: tuple[PodRecord, ...] = ()
+    if how != "unknown":
+        one = record(guaranteed("main", 1, "2"))
+        changed = {
+            "ended": replace(one, phase="Failed"),
+            "deleting": replace(one, deleting=True),
+            "running": replace(one, phase="Running"),
+        }
+        pods = (changed[how],)
+    found = room((held(NAME, "2-3"),), *pods, shown=NAME)
+    assert found is not None
+    assert (found.free, found.whole) == ((5, 8), 12)
+    back = () if how == "running" else (2, 0)
+    assert (found.back, found.whole_back) == (back or (0, 0), sum(back))
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Running"])
+def test_an_ended_pod_whose_cpus_alone_are_shown_may_release_them(phase: str) -> None:
+    """The kubelet has let go of its GPUs and not of its CPUs, or was asked for these earlier."""
+    one = record(guaranteed("main", 1, "2"), phase=phase)
+    facts = with_record(NodeFacts(NODE.name), NODE, Report(holdings=(held(NAME, "2-3"),)), "")
+    available = with_pod(facts, one).availability(GPU)
+    assert isinstance(available, Availability)
+    assert available.room is not None
+    assert available.room.free == (5, 8)
+    assert available.room.back == ((2, 0) if one.ended else (0, 0))
+
+
+def test_a_bound_pod_that_is_not_shown_takes_its_part_later() -> None:
+    now = ledger(NODE, Report(holdings=()), (record(guaranteed("main", 1, "2")),), GPU)
+    assert now.availability.room == EMPTY
+    (waiting,) = now.availability.unreported
+    assert waiting.exclusive.most_cpus == 2
+    assert EMPTY.beside(waiting.exclusive).taken == 2
+
+
+def test_a_running_pod_that_is_missing_holds_cpus_that_we_do_not_know() -> None:
+    running = record(guaranteed("main", 1, "2"), phase="Running")
+    found = room((), running)
+    assert found is not None
+    assert (found.taken, dict(found.taken_memory)) == (2, {"memory": GIB})
+
+
+def test_what_init_containers_hold_shows_in_no_report() -> None:
+    manifest = pod(containers=[guaranteed("main", 1, "2")], node="node", phase="Running")
+    manifest["spec"]["initContainers"] = [guaranteed("first", 0, "6")]
+    one = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert one is not None
+    found = room((held(NAME, "2-3"),), one, shown=NAME)
+    assert found is not None
+    assert found.taken == 6
+
+
+def test_a_pod_whose_amounts_nobody_knows_may_hold_anything() -> None:
+    manifest = pod(containers=[guaranteed("main", 1, "2")], node="node", phase="Running")
+    manifest["spec"]["resources"] = {"limits": {"cpu": "2"}}
+    one = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert one is not None
+    found = room((), one)
+    assert found is not None
+    assert (found.least(0b11), found.memory_unknown) == (0, True)

@@ -1,0 +1,54 @@
+"""The pods of one node as a value: it holds what a dictionary would, and never changes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from scheduler_extender.state.node.roster import Roster
+from scheduler_extender.state.pods.record import PodRecord
+from topology.core.devices import NodeName, PodUid
+from topology.core.requests import gpu_request
+
+
+def record(uid: str, phase: str) -> PodRecord:
+    name = f"{uid[-1]}-of-its-name"
+    pod = PodRecord(PodUid(uid), "default", name, NodeName("node"), gpu_request(1))
+    return replace(pod, phase=phase)
+
+
+def test_a_roster_is_a_mapping_of_what_was_put_in_and_not_taken_out() -> None:
+    rng = random.Random(11)
+    roster, known = Roster(), dict[PodUid, PodRecord]()
+    before: list[tuple[Roster, dict[PodUid, PodRecord]]] = []
+    for _ in range(600):
+        uid = f"p{rng.randrange(40)}"
+        if rng.random() < 0.3:
+            gone = {PodUid(uid), PodUid(f"p{rng.randrange(40)}")}
+            roster = roster.without(gone)
+            known = {name: pod for name, pod in known.items() if name not in gone}
+        else:
+            pod = record(uid, rng.choice(["Pending", "Running", "Failed", "Succeeded"]))
+            roster = roster.with_pod(pod)
+            known = {**known, pod.uid: pod}
+        before.append((roster, known))
+        assert roster.alive == {name: pod for name, pod in known.items() if not pod.ended}
+    for earlier, then in before:
+        assert earlier == then
+        assert len(earlier) == len(then) == len(list(earlier))
+        for name in {pod.name for pod in then.values()}:
+            named = {p.uid for p in then.values() if p.ended and p.name == name}
+            assert {pod.uid for pod in earlier.ended_named(("default", name))} == named
+    assert not roster.ended_named(("other", "1-of-its-name"))
+
+
+def test_who_is_not_there_is_taken_out_by_doing_nothing() -> None:
+    roster = Roster.of([record("a", "Running"), record("b", "Failed")])
+    assert roster.without({PodUid("c")}) is roster
+    assert PodUid("c") not in roster
+
+
+def test_the_order_depends_on_the_pods_alone() -> None:
+    pods = [record(f"p{i}", "Failed") for i in range(50)]
+    assert list(Roster.of(pods)) == list(Roster.of(pods))
+    assert sorted(Roster.of(pods)) == sorted(pod.uid for pod in pods)
