@@ -1,0 +1,166 @@
+"""How large the house is, and how far one decision walks through it: ``python -m tests.house``.
+
+It counts and judges nothing. A change that moves code shows by it what became smaller.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.shipped.plays import Play
+from benchmarks.shipped.sources import Workload
+from benchmarks.shipped.sweep import play
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.files.binder import FileBinder
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import pod_record
+from scheduler_extender.wire import BindingArgs, Pod
+from tests.nodes import pod
+from topology.core.devices import NodeName
+from topology.core.report import Report
+from topology.machines import machine
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ("topology", "scheduler_extender", "benchmarks")
+STATE = "scheduler_extender.state"
+
+
+def statements(folders: tuple[str, ...]) -> int:
+    """``ast.stmt`` nodes of the Python files in these folders."""
+    trees = (ast.parse(p.read_text()) for name in folders for p in (ROOT / name).rglob("*.py"))
+    return sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree))
+
+
+def words(pages: Iterator[Path]) -> int:
+    """Words as ``wc -w`` counts them."""
+    return sum(len(page.read_text().split()) for page in pages)
+
+
+def imports_inside(package: str) -> dict[str, set[str]]:
+    """The modules of a package, each with those of the package that it imports."""
+    folder = ROOT / package.replace(".", "/")
+    names = {
+        ".".join(p.relative_to(ROOT).with_suffix("").parts): p
+        for p in folder.rglob("*.py")
+        if p.name != "__init__.py"
+    }
+    found: dict[str, set[str]] = {}
+    for name, path in names.items():
+        asked = found.setdefault(name, set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                asked |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)} & {*names}
+    return found
+
+
+def floors(graph: dict[str, set[str]]) -> int:
+    """The modules on the longest way down."""
+    known: dict[str, int] = {}
+
+    def height(name: str) -> int:
+        if name not in known:
+            known[name] = 1 + max(map(height, graph[name]), default=0)
+        return known[name]
+
+    return max(map(height, graph), default=0)
+
+
+def rooms(graph: dict[str, set[str]], package: str) -> dict[str, set[str]]:
+    """The same for the folders, or files, right inside the package."""
+    depth = package.count(".") + 2
+
+    def room(name: str) -> str:
+        return ".".join(name.split(".")[:depth])
+
+    found: dict[str, set[str]] = {}
+    for name, asked in graph.items():
+        found.setdefault(room(name), set()).update(map(room, asked))
+    return {name: asked - {name} for name, asked in found.items()}
+
+
+def entered(act: Callable[[], object]) -> int:
+    """The files of ours in which a function runs meanwhile."""
+    files: set[str] = set()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    ours = tuple(str(ROOT / folder) for folder in SOURCE)
+    return sum(name.startswith(ours) for name in files)
+
+
+def walks() -> Iterator[tuple[str, int]]:
+    """What one pod, one record and one simulated job walk through."""
+    cluster = Cluster(lambda: 0.0)
+    node = machine("hgx-h100-8").topology(NodeName("hgx"))
+    yield "a record", entered(lambda: cluster.put_record(node, Report("boot", 1)))
+    asked = msgspec.convert(pod(2, {"link": "nvlink"}, uid="p"), Pod)
+    yield "a cold filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
+    yield "a warm filter", entered(lambda: verbs.filter_nodes(cluster, asked, ["hgx"]))
+    record = pod_record(asked, MANAGED)
+    assert record is not None
+    cluster.put_pod(record)
+    args = BindingArgs(record.name, record.namespace, record.uid, "hgx")
+    binder = FileBinder(cluster)
+    yield (
+        "a bind",
+        entered(lambda: verbs.bind(cluster, binder, args, lambda: "2026-01-01T00:00:00Z")),
+    )
+    job = Play("hgx-h100-8=1", Workload("synthetic", count=1), "gpu-topology", 0)
+    yield "a simulated job", entered(lambda: play(job))
+
+
+def figures() -> Iterator[tuple[str, int]]:
+    """Every row of the table."""
+    state = imports_inside(STATE)
+    plan = rooms(state, STATE)
+    yield "files of the extender's state", len(state)
+    yield "  its floors, file by file", floors(state)
+    yield "  its rooms", len(plan)
+    yield "  arrows between the rooms", sum(map(len, plan.values()))
+    yield (
+        "public methods under the cluster's lock",
+        sum(not n.startswith("_") for n in dir(Cluster)),
+    )
+    for what, files in walks():
+        yield f"files that {what} enters", files
+    yield "statements of source", statements(SOURCE)
+    yield "statements of tests", statements(("tests",))
+    docs, decisions = ROOT / "docs", ROOT / "docs" / "adr"
+    pages = {*docs.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"}
+    yield (
+        "words of README, CONTRIBUTING and docs",
+        words(p for p in pages if decisions not in p.parents),
+    )
+    yield "words of the ADRs", words(decisions.glob("*.md"))
+    yield "words of the CHANGELOG", words(iter([ROOT / "CHANGELOG.md"]))
+
+
+def main() -> None:
+    """Print the table."""
+    shown = Table("what", "how many", box=None)
+    shown.columns[1].justify = "right"
+    for what, many in figures():
+        shown.add_row(what, f"{many:,}")
+    Console().print(shown)
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):
+        main()
