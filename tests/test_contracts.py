@@ -33,6 +33,13 @@ NEW = [
         "import topology.agent.decides.allocation",
         "The agent is for the agent's",
     ),
+    ("scheduler_extender/state/new.py", "", "Inside the extender's state"),
+    (
+        "scheduler_extender/state/node/new.py",
+        "import scheduler_extender.state.answers.decision",
+        "Inside the extender's state",
+    ),
+    ("scheduler_extender/state/asking/new.py", "import time", "The extender's state asks nobody"),
     ("scheduler_extender/demo/new.py", "import grpc", "The agent is for the agent's"),
     ("scheduler_extender/new.py", "import topology.emulation", "Nobody decides by the emulation"),
     ("scheduler_extender/new.py", "import benchmarks.output", "Dependency points down"),

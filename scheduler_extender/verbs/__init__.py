@@ -1,7 +1,7 @@
 """filter, prioritize, bind and preempt as plain functions over the cluster.
 
-filter, prioritize and preempt change nothing: kube-scheduler may call them for pods that are never
-bound. The decision that counts is bind's.
+prioritize and preempt change nothing, and filter only notes the domain to which it sends a gang:
+kube-scheduler may call them for pods that are never bound. The decision that counts is bind's.
 """
 
 from scheduler_extender.verbs.binder import Binder, BindError, Binding, BindUnknownError
