@@ -1,0 +1,32 @@
+"""What ``make check`` runs for a file that has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.changed import ROOT, guards_of
+
+
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        pytest.param("topology/core/belief.py", ["topology/core/test_belief.py"], id="its own"),
+        pytest.param(
+            "topology/core/admission/hints.py", ["topology/core/test_admission.py"], id="package's"
+        ),
+        pytest.param("tests/test_docs.py", ["test_docs.py"], id="a test"),
+        pytest.param("tests/e2e/test_map.py", [], id="needs a control plane"),
+        pytest.param("tests/nodes.py", [], id="serves tests"),
+    ],
+)
+def test_a_file_has_its_tests(file: str, tests: list[str]) -> None:
+    assert guards_of(Path(file)) == [Path("tests") / name for name in tests]
+
+
+def test_a_file_without_guards_of_its_own_has_those_of_its_folder() -> None:
+    found = guards_of(Path("scheduler_extender/why/phrases.py"))
+    assert found == sorted(
+        path.relative_to(ROOT) for path in (ROOT / "tests/scheduler_extender/why").glob("test_*.py")
+    )
