@@ -15,7 +15,7 @@ from scheduler_extender.state.board import ClusterFacts
 from scheduler_extender.state.capacity import ANY_GPU
 from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import UNDECIDED, Decision, unconstrained
-from scheduler_extender.state.enquiry import OutOfTimeError, enquire_at, in_time, scores
+from scheduler_extender.state.enquiry import ended_by, enquire_at, in_time, scores
 from scheduler_extender.state.groupenquiry import gather
 from scheduler_extender.state.members import as_member, rack_rooms
 from scheduler_extender.state.node import NodeFacts
@@ -335,13 +335,11 @@ def _outcomes(
     if decision.rejection is not None:
         return None
     try:
-        with in_time(late):
+        with ended_by(late), in_time(late):
             return unconstrained(facts, request)
-    except OutOfTimeError:
-        return None
     except Exception as error:  # noqa: BLE001 (a listener logs it)
         cluster.faults.note(facts.name, error)
-        return None
+    return None
 
 
 def _strict(request: GpuRequest) -> GpuRequest:

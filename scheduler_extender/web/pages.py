@@ -30,6 +30,7 @@ from scheduler_extender.web.waiting import outlook_of, queues
 from scheduler_extender.why.nearest import View
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
+from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest
 
 WAITING_SECONDS = 2.0
@@ -119,15 +120,21 @@ class Pages:
         except podfile.PodFileError as error:
             return {"problem": str(error)}
         until = self._clock() + WHAT_IF_SECONDS
+
+        def late() -> bool:
+            return self._clock() >= until
+
         try:
-            with in_time(lambda: self._clock() >= until):
+            with in_time(late):
                 told = answers(
                     self._cluster,
                     self._cluster.cluster_facts(),
                     asked.request,
                     membership=asked.membership,
                     destinations=asked.destinations,
+                    late=late,
                 )
+                interruptible()  # some nodes may be left over
                 outlook = outlook_of(told, asked.request, self._view(), asked.text)
         except OutOfTimeError:
             return {"problem": TOO_LONG}

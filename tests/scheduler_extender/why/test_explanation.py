@@ -9,7 +9,10 @@ from itertools import count
 import pytest
 
 from scheduler_extender.membership import Group, Membership
+from scheduler_extender.state import enquiry
 from scheduler_extender.state.cluster import Cluster
+from scheduler_extender.state.decision import Decision, Settings, decide
+from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
 from scheduler_extender.why.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.why.helps import Help
@@ -23,7 +26,7 @@ from topology.core.devices import MIB, Bytes, DeviceId, GpuResource, NodeName, P
 from topology.core.links import LinkKind
 from topology.core.placement import Reason
 from topology.core.report import Allocation, Health, Report
-from topology.core.requests import Constraints, Pattern, Policy, gpu_request
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
 from topology.machines import machine
 from topology.machines.mig import cut
 
@@ -196,6 +199,30 @@ def test_trying_ends_when_its_time_is_up() -> None:
         assert (found.whole, list(found.helps)) == (False, [])
     assert (found.whole, list(found.helps)) == (False, [])
     assert found.refusals == {Reason.SCATTERED: 1}
+
+
+def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of many nodes may take long: one that is late ends the trying, not only the last one."""
+    nodes = {machine("dgx1-v100").topology(f"n{n}"): {f"p{n}": Held((n,))} for n in range(8)}
+    cluster = cluster_of(nodes)
+    pod = waiting("train", gpu_request(8, NVLINKED))
+    cluster.put_pod(pod)
+    asked: list[GpuRequest] = []
+
+    def slow(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
+        asked.append(request)
+        return decide(facts, request, settings)
+
+    monkeypatch.setattr(enquiry, "decide", slow)
+    seen = cluster.cluster_facts()
+    explanation_of(cluster, seen, pod, TODAY)
+    whole = len(asked)
+    asked.clear()
+    found = explanation_of(cluster, seen, pod, TODAY, late=lambda: len(asked) > whole // 2)
+    assert not found.whole
+    assert len(asked) == whole // 2 + 1
 
 
 def test_members_of_a_group_are_loosened_within_their_group() -> None:
