@@ -255,6 +255,12 @@ def counts_on(asking: PodUid | None, facts: NodeFacts) -> bool:
     return asking in facts.pods or asking in facts.in_flight or facts.keeps_place_for(asking)
 
 
+def as_asked_by(pod: PodRecord, facts: NodeFacts) -> NodeFacts:
+    """A node's facts for a pod that asks: without itself, and without a place that yields to it."""
+    without = facts.without(frozenset({pod.uid})) if counts_on(pod.uid, facts) else facts
+    return without.yielding_to(pod.standing.priority, pod.gang)
+
+
 def _without(
     cluster: Cluster,
     seen: ClusterFacts,

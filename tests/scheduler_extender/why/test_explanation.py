@@ -14,6 +14,7 @@ from scheduler_extender.state.cluster import Cluster
 from scheduler_extender.state.decision import Decision, Settings, decide
 from scheduler_extender.state.node import NodeFacts
 from scheduler_extender.state.pods import PodRecord
+from scheduler_extender.state.standing import Standing
 from scheduler_extender.why.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.why.helps import Help
 from scheduler_extender.why.nearest import HIDDEN, View
@@ -223,6 +224,20 @@ def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
     found = explanation_of(cluster, seen, pod, TODAY, late=lambda: len(asked) > whole // 2)
     assert not found.whole
     assert len(asked) == whole // 2 + 1
+
+
+@pytest.mark.parametrize(("priority", "nodes"), [(1, 0), (2, 1)])
+def test_a_place_that_yields_to_a_pod_is_there_for_what_it_may_ask_instead(
+    priority: int, nodes: int
+) -> None:
+    cluster = cluster_of({DGX: {}})
+    nominated = Standing(nominated=DGX.name, priority=1)
+    cluster.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
+    asks = gpu_request(8, Constraints(models=("h100",)))
+    pod = replace(waiting("train", asks), standing=Standing(priority=priority))
+    relaxing = relaxed(explained(cluster, pod))
+    assert sum(count for _, count in relaxing.values()) == nodes * len(relaxing)
+    assert bool(relaxing) == bool(nodes)
 
 
 def test_members_of_a_group_are_loosened_within_their_group() -> None:
