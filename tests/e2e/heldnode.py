@@ -34,13 +34,21 @@ class HeldNode:
         for name in names:
             self.real.remove_pod(name)
             del self.held[name]
-        self.sequence += 1
-        self.real.put_report(self.node.name, self._report())
+        self._report_again()
+
+    def admit(self, name: str, *gpus: int, **spec: Any) -> None:
+        """Somebody binds a pod by hand, and the kubelet gives it these GPUs."""
+        self.hold(name, *gpus, **spec)
+        self._report_again()
 
     def evicted(self) -> list[str]:
         """Who is on its way out."""
         found = {n: self.real.pod(n) for n in self.held}
         return [n for n, pod in found.items() if pod["metadata"].get("deletionTimestamp")]
+
+    def _report_again(self) -> None:
+        self.sequence += 1
+        self.real.put_report(self.node.name, self._report())
 
     def _report(self) -> Report:
         held = [

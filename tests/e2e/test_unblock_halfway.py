@@ -175,7 +175,7 @@ def test_a_place_that_is_gone_is_given_back_by_the_next_call(
     one = {"apiGroups": [""], "resources": ["pods/eviction"], "resourceNames": [scene.first]}
     may(real, "one", {**one, "verbs": ["create"]})
     assert scene.evict("one")[0] == 1
-    real.add_pod(f"{scene.name}-thief", 1, nodeName=scene.name, priorityClassName="high")
+    scene.node.admit(f"{scene.name}-thief", 2, priorityClassName="high")
     real.until(
         lambda: "it is not there any more" in unblock(real, scene.waits)[1], "the place is gone"
     )
@@ -237,7 +237,7 @@ def test_nobody_is_evicted_any_more_once_the_place_is_gone(
     """While the command waits for a budget somebody binds a pod by hand to GPUs of the place."""
     evicting = waits_for_a_budget(real, scene, tmp_path)
     try:
-        real.add_pod(f"{scene.name}-thief", 1, nodeName=scene.name, priorityClassName="high")
+        scene.node.admit(f"{scene.name}-thief", 2, priorityClassName="high")
         gone = "it is not there any more"
         real.until(lambda: gone in unblock(real, scene.waits)[1], "the place is gone")
         real.patch(f"{BUDGETS}/{scene.name}/status", counted(1))
