@@ -97,7 +97,7 @@ def _every_set_passes(kubelet: Kubelet, masks: Masks, wanted: RequestClass) -> F
     do.
     """
     shape, count = kubelet.shape, wanted.count
-    test = compiled(shape, wanted.constraints, 0)
+    test = compiled(shape, wanted.constraints, 0, kubelet.replicas)
     good: Flags = masks & np.uint64(~test.allowed & _ALL) == 0
     if count == 1:
         return good
@@ -243,7 +243,7 @@ def _promised_ways(
     if found.hazards or not found.sets:
         return (), found.steps
     if wanted.constraints != NO_CONSTRAINTS:
-        test = compiled(kubelet.shape, wanted.constraints, 0)
+        test = compiled(kubelet.shape, wanted.constraints, 0, kubelet.replicas)
         if test.known is not None and kubelet.width == 1:
             every = test.good_sets(wanted.count).issuperset(found.sets)
             return found.sets if every else (), found.steps

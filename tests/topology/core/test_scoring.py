@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler_extender.state.mix import REFRESH, RequestMix
 from topology.core.admission import Kubelet, admissions
 from topology.core.availability import Availability
-from topology.core.devices import Mask
+from topology.core.devices import Bytes, Mask
 from topology.core.graph import AllocatorFacts
 from topology.core.links import LinkKind
 from topology.core.placement import Verdict, assess
@@ -84,6 +84,14 @@ def test_shared_gpus_have_worth_too() -> None:
     shared = Kubelet(machine("l40s-4").topology("n").shape, AllocatorFacts("packed"), 4)
     now = Availability(0b100_100_100_100, width=shared.width)
     assert damage(shared, now, SINGLE, PRIOR) > 0
+
+
+def test_of_a_shared_gpu_each_share_has_its_part_of_the_memory() -> None:
+    shared = Kubelet(machine("l40s-4").topology("n").shape, AllocatorFacts("packed"), 4)
+    everything = 0b100_100_100_100
+    for gib, places in ((10, 16), (40, 0)):
+        wanted = Constraints(min_gpu_memory=Bytes(gib << 30))
+        assert promises(shared, everything, RequestClass(1, wanted)) == places
 
 
 def merits(request: GpuRequest, *states: tuple[Kubelet, Mask]) -> list[Merit]:
