@@ -13,7 +13,7 @@ from scheduler_extender.membership import Group, Membership
 from scheduler_extender.state.answers.capacity import ANY_GPU
 from scheduler_extender.state.answers.decision import UNDECIDED, Decision, unconstrained
 from scheduler_extender.state.answers.remembered import State
-from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time, scores
+from scheduler_extender.state.asking.enquiry import ended_by, enquire_at, in_time, scores
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import as_member, rack_rooms
 from scheduler_extender.state.cluster.board import ClusterFacts
@@ -255,6 +255,12 @@ def counts_on(asking: PodUid | None, facts: NodeFacts) -> bool:
     return asking in facts.pods or asking in facts.in_flight or facts.keeps_place_for(asking)
 
 
+def as_asked_by(pod: PodRecord, facts: NodeFacts) -> NodeFacts:
+    """A node's facts for a pod that asks: without itself, and without a place that yields to it."""
+    without = facts.without(frozenset({pod.uid})) if counts_on(pod.uid, facts) else facts
+    return without.yielding_to(pod.standing.priority, pod.gang)
+
+
 def _without(
     cluster: Cluster,
     seen: ClusterFacts,
@@ -335,13 +341,11 @@ def _outcomes(
     if decision.rejection is not None:
         return None
     try:
-        with in_time(late):
+        with ended_by(late), in_time(late):
             return unconstrained(facts, request)
-    except OutOfTimeError:
-        return None
     except Exception as error:  # noqa: BLE001 (a listener logs it)
         cluster.faults.note(facts.name, error)
-        return None
+    return None
 
 
 def _strict(request: GpuRequest) -> GpuRequest:

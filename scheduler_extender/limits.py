@@ -54,13 +54,13 @@ UNBLOCK_SECONDS = 4.0
 best one so far is the answer then."""
 
 EXPLAIN_SECONDS = 2.0
-"""For how long ``/v1/explain`` may try out what would help a pod that waits. The nodes' own answers
-come before that."""
+"""For how long ``/v1/explain`` may ask the nodes, and try out what would help a pod that waits."""
 
 PEOPLE_WAITING = 32
 SEARCHES_WAITING = 8
 """Different questions of people that wait at one time, each kind for one thread, and answers in
-pieces that are under way; over it 503. Searches (``/v1/explain``, ``/v1/unblock``) take seconds."""
+pieces that are under way; over it 503. Searches (``/v1/explain`` and ``/v1/unblock``, and apart
+from them the what-if box) take seconds."""
 
 BIND_STARTS_WITHIN = 3.5
 """Seconds from a bind's request to its write. kube-scheduler gives a bind up after httpTimeout

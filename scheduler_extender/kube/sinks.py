@@ -15,6 +15,7 @@ import structlog
 from scheduler_extender.annotations import RESUME, TERM, asks_for_any, managed_among
 from scheduler_extender.kube.bindable import Bindable
 from scheduler_extender.limits import MAX_RECORD, MAX_RECORD_VALUES
+from scheduler_extender.ratelimit import RateLimit
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.departures import UNKNOWN_VERSION
 from scheduler_extender.state.pods.record import pod_record
@@ -36,12 +37,16 @@ A selector that names one matches no node for us: then a plan leaves the node ou
 MOST_OF_A_NODE = 1000
 """Labels, taints and resources of one Node that are read."""
 OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
+PAUSE, RATE, BURST = 3600.0, 0.1, 8
+"""Seconds between two log lines about what one Node says; lines a second, at once."""
 
 
-def _within_bounds(node: Node, managed: tuple[str, ...]) -> Node:
+def _within_bounds(
+    node: Node, managed: tuple[str, ...], tell: Callable[[str, dict[str, int]], None]
+) -> Node:
     """The node as far as it is read: with more labels than any sane one it counts as one without
     labels, with more taints as cordoned, and with more resources it gives out those of
-    :data:`OWN_RESOURCES` and the ``managed`` ones."""
+    :data:`OWN_RESOURCES` and the ``managed`` ones. ``tell`` is told how many each field has."""
     metadata, spec, status = node.metadata, node.spec, node.status
     said = {
         "metadata.labels": len(metadata.labels or ()),
@@ -51,7 +56,7 @@ def _within_bounds(node: Node, managed: tuple[str, ...]) -> Node:
     found = {field: count for field, count in said.items() if count > MOST_OF_A_NODE}
     if not found:
         return node
-    log.warning("a Node says too much", node=metadata.name, allowed=MOST_OF_A_NODE, **found)
+    tell(metadata.name, found)
     if "metadata.labels" in found:
         metadata = msgspec.structs.replace(metadata, labels=None)
     if "spec.taints" in found:
@@ -288,6 +293,7 @@ class NodeSink:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._limit = RateLimit(PAUSE, RATE, BURST)
 
     def replace(self, objects: Iterable[msgspec.Raw], resource_version: str) -> None:
         """Take a complete list."""
@@ -300,7 +306,7 @@ class NodeSink:
     def _take(self, obj: msgspec.Raw) -> str:
         """Take a node; its name."""
         managed = self._cluster.settings.managed
-        node = _within_bounds(node_decoder.decode(obj), managed)
+        node = _within_bounds(node_decoder.decode(obj), managed, self._tell_excess)
         offered = node.status.allocatable
         advertises = offered is None or bool(managed_among(offered, managed))
         resumed = seconds_of((node.metadata.annotations or {}).get(RESUME, "")) or 0.0
@@ -321,6 +327,11 @@ class NodeSink:
             allocatable=None if offered is None else amounts_of(offered),
         )
         return node.metadata.name
+
+    def _tell_excess(self, name: str, found: dict[str, int]) -> None:
+        """Log that a Node says too much, however often it is written."""
+        if self._limit.allows(name, time.monotonic()):
+            log.warning("a Node says too much", node=name, allowed=MOST_OF_A_NODE, **found)
 
     def delete(self, obj: msgspec.Raw) -> None:
         """Take a deletion; the node's record is owned by it and goes with it."""

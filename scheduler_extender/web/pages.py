@@ -30,6 +30,7 @@ from scheduler_extender.web.waiting import outlook_of, queues
 from scheduler_extender.why.nearest import View
 from topology.core.devices import NodeName
 from topology.core.graph import NodeTopology
+from topology.core.remembering import interruptible
 from topology.core.requests import GpuRequest
 
 WAITING_SECONDS = 2.0
@@ -41,8 +42,6 @@ RUNNING = 200
 """Pods in the table of running ones, and in that of a node."""
 MAX_POD = 64 * 1024
 """Bytes of a pod that is asked about."""
-WHAT_IF_WAITS = 5.0
-"""Seconds that a question waits for others before it."""
 WHAT_IF_SECONDS = 10.0
 """For how long a question is worked out. What is found by then stays remembered."""
 
@@ -50,10 +49,6 @@ TOO_LONG = (
     f"The nodes could not all be asked within {WHAT_IF_SECONDS:.0f} s. Ask again: the answers that "
     "were found are remembered, and the next question goes on from there."
 )
-
-
-class BusyError(Exception):
-    """Others are being answered, and the question has waited long enough."""
 
 
 @dataclass(slots=True)
@@ -71,7 +66,6 @@ class Pages:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._clock = cluster.clock
-        self._asking = threading.Lock()
         self._states: dict[NodeName, tuple[NodeFacts, NodeState]] = {}
         self._capacities = Capacities(cluster.settings)
         self._kinds = {kind: _Kind() for kind in ("map", "waiting", "node")}
@@ -92,18 +86,10 @@ class Pages:
         return self._page("node", (name, signed_in), lambda v: self._node(facts, v, signed_in))
 
     def what_if(self, text: str | None, *, signed_in: bool = False) -> str:
-        """Where the pod of a YAML text would go; None asks for the empty form.
-
-        Raises :class:`BusyError`.
-        """
+        """Where the pod of a YAML text would go; None asks for the empty form."""
         found: dict[str, Any] = {"outlook": None, "problem": "", "name": "", "notes": ()}
         if text is not None:
-            if not self._asking.acquire(timeout=WHAT_IF_WAITS):
-                raise BusyError("other questions are being answered: ask again")
-            try:
-                found |= self._answer(text)
-            finally:
-                self._asking.release()
+            found |= self._answer(text)
         return page(
             "whatif.html",
             "/map/what-if",
@@ -119,15 +105,21 @@ class Pages:
         except podfile.PodFileError as error:
             return {"problem": str(error)}
         until = self._clock() + WHAT_IF_SECONDS
+
+        def late() -> bool:
+            return self._clock() >= until
+
         try:
-            with in_time(lambda: self._clock() >= until):
+            with in_time(late):
                 told = answers(
                     self._cluster,
                     self._cluster.cluster_facts(),
                     asked.request,
                     membership=asked.membership,
                     destinations=asked.destinations,
+                    late=late,
                 )
+                interruptible()  # some nodes may be left over
                 outlook = outlook_of(told, asked.request, self._view(), asked.text)
         except OutOfTimeError:
             return {"problem": TOO_LONG}

@@ -10,15 +10,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from scheduler_extender.http.desk import Desk
+from scheduler_extender.http.desk import Desk, FullError
 from scheduler_extender.http.endpoint import BodyError, error_line, read
 from scheduler_extender.http.service import Service
-from scheduler_extender.limits import PEOPLE_WAITING
+from scheduler_extender.limits import PEOPLE_WAITING, SEARCHES_WAITING
 from scheduler_extender.web.glance import Filters
 from scheduler_extender.web.guard import PREFIX, Guard
 from scheduler_extender.web.html import STATIC, page, static_file
 from scheduler_extender.web.live import Listeners, TooManyListenersError
-from scheduler_extender.web.pages import MAX_POD, BusyError, Pages
+from scheduler_extender.web.pages import MAX_POD, Pages
 from scheduler_extender.web.sessions import LOGIN, WHO, Sessions
 from scheduler_extender.wire import Body
 
@@ -33,7 +33,7 @@ def add_map(app: FastAPI, service: Service) -> Listeners:
     listeners = Listeners(lambda: service.cluster.version)
     desk = Desk(THREADS, PEOPLE_WAITING)
     _add_pages(app, pages, desk)
-    _add_what_if(app, service, pages, desk)
+    _add_what_if(app, service, pages, Desk(1, SEARCHES_WAITING))  # the map waits for no question
     _add_rest(app, listeners)
     return listeners
 
@@ -96,8 +96,9 @@ def _add_what_if(app: FastAPI, service: Service, pages: Pages, desk: Desk) -> No
             return _html(answer)
         except BodyError as error:
             return _problem("Not asked", str(error), error.status, signed_in=signed_in)
-        except BusyError as error:
-            return _problem("Not asked", str(error), 503, signed_in=signed_in)
+        except FullError:
+            problem = "Other questions are being answered: ask again."
+            return _problem("Not asked", problem, 503, signed_in=signed_in)
         except ValueError as error:
             problem = f"the form cannot be read: {error}"
             return _problem("Not asked", problem, 400, signed_in=signed_in)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from scheduler_extender.explain import counts_on, serves_nothing
+from scheduler_extender.explain import as_asked_by, counts_on, serves_nothing
 from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time
 from scheduler_extender.state.asking.groupenquiry import gather
 from scheduler_extender.state.asking.members import as_member
@@ -178,8 +178,7 @@ def _passing(
     late: Callable[[], bool],
 ) -> int:
     """How many nodes that are open to the pod would take it if it asked for this."""
-    gone = frozenset({pod.uid})
-    nodes = tuple(f.without(gone) if counts_on(pod.uid, f) else f for f in seen.nodes)
+    nodes = tuple(as_asked_by(pod, facts) for facts in seen.nodes)
     member = None
     request = relaxed.request
     if pod.membership is not None:

@@ -7,8 +7,9 @@ tried out: the node is asked about each waiting request as if the pod had ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from scheduler_extender.explain import alike, as_asked_by
 from scheduler_extender.state.asking.enquiry import OutOfTimeError, enquire_at, in_time
 from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -103,7 +104,7 @@ def what_ends_would_do(
         with in_time(late):
             for pods in _waiting(cluster, seen, late) if by_node else ():
                 for name, uids in by_node.items():
-                    _try(ends, nodes[name], uids, pods, found)
+                    _try(ends, as_asked_by(pods[0], nodes[name]), uids, pods, found)
     except OutOfTimeError:
         found.whole = False
     return found
@@ -140,12 +141,12 @@ def _waiting(
 
     A member of a group waits for its group, too: nothing is said of it.
     """
-    alike: dict[object, list[PodRecord]] = {}
+    together: dict[object, list[PodRecord]] = {}
     for pod in sorted(cluster.unbound_pods(), key=lambda pod: (pod.namespace, pod.name)):
         grouped = pod.membership is not None and (pod.membership.gang or pod.membership.domain)
         if isinstance(pod.request, GpuRequest) and not (pod.deleting or pod.ended or grouped):
-            alike.setdefault((pod.request, pod.standing.destinations), []).append(pod)
-    for pods in sorted(alike.values(), key=lambda pods: -len(pods))[:MOST_REQUESTS]:
+            together.setdefault(alike(replace(pod, membership=None)), []).append(pod)
+    for pods in sorted(together.values(), key=lambda pods: -len(pods))[:MOST_REQUESTS]:
         check_time(late)
         if not _goes(cluster, seen, pods[0]):
             yield pods
@@ -156,7 +157,8 @@ def _goes(cluster: Cluster, seen: ClusterFacts, pod: PodRecord) -> bool:
     request = pod.request
     if not isinstance(request, GpuRequest):
         return False
-    answered = enquire_at(cluster, seen, request)
+    nodes = tuple(as_asked_by(pod, facts) for facts in seen.nodes)
+    answered = enquire_at(cluster, replace(seen, nodes=nodes), request)
     return any(
         decision is not None and decision.rejection is None and facts.is_open_to(pod)
         for facts, (_, decision) in zip(seen.nodes, answered.each(), strict=True)

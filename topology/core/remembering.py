@@ -130,12 +130,20 @@ class Interruption(BaseException):
 
 @contextmanager
 def interrupted_by(check: Callable[[], None]) -> Iterator[None]:
-    """Call ``check`` before each part of what this thread works out inside.
+    """Call ``check`` before each part of what this thread works out inside, after the checks of
+    whoever asked for all of this.
 
     It interrupts by raising an :class:`Interruption`, which reaches whoever asked. Nothing that is
     half done is remembered.
     """
-    before, _thread.check = _thread.check, check
+    before = _thread.check
+
+    def both() -> None:
+        if before is not None:
+            before()
+        check()
+
+    _thread.check = both
     try:
         yield
     finally:

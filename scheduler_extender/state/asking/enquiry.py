@@ -8,7 +8,7 @@ whoever asks again goes on from there, and the rest is answered as *undecided*.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
@@ -30,7 +30,7 @@ from scheduler_extender.state.cluster.board import ClusterFacts
 from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.node.facts import NodeFacts
 from topology.core import scoring
-from topology.core.remembering import Interruption, interrupted_by
+from topology.core.remembering import Interruption, interrupted_by, interruptible
 from topology.core.requests import GpuRequest
 from topology.core.scoring import Merit, Prospect, RequestClasses, classes_of
 
@@ -144,16 +144,16 @@ def enquire_at(
 
     The states in the answer are numbers of its own. ``cluster`` counts what fails, and remembers
     nothing. Nodes for which it is ``late`` are undecided, and among the :attr:`Answered.late`.
+    Raises :class:`OutOfTimeError` where it is late for whoever asks (:func:`in_time`) alone.
     """
     work = _Work(cluster, request, inf, scores=scores)
     states = _states_at(cluster, seen, request.resource, late)
     answered = Answered([facts.name for facts in seen.nodes], states, set(states), {}, {})
-    with suppress(OutOfTimeError), in_time(late):
+    with ended_by(late), in_time(late):
         for facts, state in zip(seen.nodes, states, strict=True):
             if state is None or state in answered.decisions or state in work.failed:
                 continue
-            if late():
-                break
+            interruptible()
             unseen = out_of_date(facts, request) if seen.blind else None
             if unseen is not None:
                 answered.decisions[state] = Decision(unseen)
@@ -285,7 +285,8 @@ def answer_of(cluster: Cluster, facts: NodeFacts, request: GpuRequest) -> Decisi
 
 @contextmanager
 def in_time(late: Callable[[], bool]) -> Iterator[None]:
-    """Raise :class:`OutOfTimeError` from what is worked out inside, once it is ``late``."""
+    """Raise :class:`OutOfTimeError` from what is worked out inside, once it is ``late``; as before
+    where it is late for a block around this one."""
 
     def check() -> None:
         if late():
@@ -293,6 +294,17 @@ def in_time(late: Callable[[], bool]) -> Iterator[None]:
 
     with interrupted_by(check):
         yield
+
+
+@contextmanager
+def ended_by(late: Callable[[], bool]) -> Iterator[None]:
+    """End the block without a word where it is ``late``. Where it is late for a block around this
+    one only, that one is told."""
+    try:
+        yield
+    except OutOfTimeError:
+        if not late():
+            raise
 
 
 def _passes(decision: Decision | None) -> bool:

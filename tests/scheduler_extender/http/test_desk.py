@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -13,7 +14,8 @@ from http.client import HTTPConnection
 import pytest
 
 from scheduler_extender.http.desk import PIECES, Desk, FullError
-from scheduler_extender.limits import PEOPLE_WAITING
+from scheduler_extender.limits import PEOPLE_WAITING, SEARCHES_WAITING
+from scheduler_extender.web.pages import Pages
 from tests.nodes import pod, switched
 from tests.scheduler_extender.serving import Running, running
 from tests.waiting import PATIENCE, eventually
@@ -70,11 +72,14 @@ class Answer:
     body: bytes
 
 
+def client(service: Running) -> HTTPConnection:
+    return HTTPConnection("127.0.0.1", service.ports[1], timeout=PATIENCE)
+
+
 def get(service: Running, path: str) -> Answer:
-    client = HTTPConnection("127.0.0.1", service.ports[1], timeout=PATIENCE)
-    with closing(client):
-        client.request("GET", path)
-        found = client.getresponse()
+    with closing(client(service)) as asking:
+        asking.request("GET", path)
+        found = asking.getresponse()
         return Answer(found.status, found.headers["retry-after"], found.read())
 
 
@@ -126,6 +131,28 @@ def test_the_verbs_go_on_while_people_read(work: Work, monkeypatch: pytest.Monke
         work.go_on.set()
         for each in asked:
             each.result()
+
+
+def test_the_map_waits_for_no_question_of_the_what_if_box(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may take seconds; whoever asks one more is told so."""
+    monkeypatch.setattr(Pages, "_answer", work.before(lambda *_: {"problem": "none"}))
+    with running(switched(8, "a")) as service, ThreadPoolExecutor(20) as pool:
+
+        def ask() -> int:
+            with closing(client(service)) as asking:
+                asking.request("POST", "/map/what-if", "pod=a")
+                return asking.getresponse().status
+
+        try:
+            asked = [pool.submit(ask) for _ in range(20)]
+            left_over = 20 - 1 - SEARCHES_WAITING
+            eventually(lambda: work.at_once and sum(each.done() for each in asked) == left_over)
+            assert get(service, "/map").status == 200
+        finally:
+            work.go_on.set()
+        assert Counter(each.result() for each in asked) == {200: 20 - left_over, 503: left_over}
 
 
 def test_who_asks_before_an_answer_has_begun_shares_it(work: Work) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from scheduler_extender.kube.sinks import NodeSink, PodSink
 from scheduler_extender.state.cluster.cluster import Cluster
@@ -136,6 +137,18 @@ def test_a_node_that_is_rewritten_again_and_again_is_kept_once(field: str) -> No
             sink.apply(raw(merged(base, NODES[field](n, MANY))))
         assert bytes_kept() < 200 * KIB
     assert_cautious(field, cluster.facts(NodeName("node")))
+
+
+def test_of_nodes_that_say_too_much_again_and_again_the_log_tells_a_few_times() -> None:
+    sink = NodeSink(Cluster(Clock()))
+    with capture_logs() as logs:
+        for n in range(40):
+            for name in ("one", "other"):
+                sink.apply(raw(merged({"metadata": {"name": name}}, NODES["labels"](n, MANY))))
+    assert [(line["node"], line["metadata.labels"]) for line in logs] == [
+        ("one", MANY),
+        ("other", MANY),
+    ]
 
 
 def assert_cautious(field: str, facts: NodeFacts) -> None:

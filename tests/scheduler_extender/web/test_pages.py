@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from scheduler_extender.state.answers.capacity import Capacities, Capacity
+from scheduler_extender.state.answers.decision import Decision, decide
+from scheduler_extender.state.asking import enquiry
 from scheduler_extender.web.drawing import tile, whole
 from scheduler_extender.web.glance import ALONE, Filters, glance
 from scheduler_extender.web.nodes import Flag, NodeState, Use, node_state
@@ -337,6 +340,25 @@ def test_a_question_that_takes_too_long_is_ended_wherever_it_is() -> None:
     else:
         pytest.fail("no question was answered")
     assert ended > 2
+
+
+def test_no_more_nodes_are_asked_once_a_question_has_taken_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However little of one answer there is left to work out."""
+    made, now, asked = small(), [0.0], 0
+
+    def slow(*given: Any, **named: Any) -> Decision:
+        nonlocal asked
+        asked += 1
+        now[0] += WHAT_IF_SECONDS / 2
+        return decide(*given, **named)
+
+    monkeypatch.setattr(enquiry, "decide", slow)
+    made.cluster.clock = lambda: now[0]
+    assert "within 10 s" in Pages(made.cluster).what_if(POD)
+    assert asked == 2
+    assert made.cluster.faults.count == 0
 
 
 def test_what_if_has_no_column_for_doubts_that_nobody_has() -> None:

@@ -9,8 +9,12 @@ from itertools import count
 import pytest
 
 from scheduler_extender.membership import Group, Membership
+from scheduler_extender.state.answers.decision import Decision, Settings, decide
+from scheduler_extender.state.asking import enquiry
 from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.node.facts import NodeFacts
 from scheduler_extender.state.pods.record import PodRecord
+from scheduler_extender.state.pods.standing import Standing
 from scheduler_extender.why.explanation import NOT_ALL_ASKED, Explanation, explanation_of
 from scheduler_extender.why.helps import Help
 from scheduler_extender.why.nearest import HIDDEN, View
@@ -23,7 +27,7 @@ from topology.core.devices import MIB, Bytes, DeviceId, GpuResource, NodeName, P
 from topology.core.links import LinkKind
 from topology.core.placement import Reason
 from topology.core.report import Allocation, Health, Report
-from topology.core.requests import Constraints, Pattern, Policy, gpu_request
+from topology.core.requests import Constraints, GpuRequest, Pattern, Policy, gpu_request
 from topology.machines import machine
 from topology.machines.mig import cut
 
@@ -196,6 +200,44 @@ def test_trying_ends_when_its_time_is_up() -> None:
         assert (found.whole, list(found.helps)) == (False, [])
     assert (found.whole, list(found.helps)) == (False, [])
     assert found.refusals == {Reason.SCATTERED: 1}
+
+
+def test_no_node_is_asked_about_a_relaxed_request_once_it_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of many nodes may take long: one that is late ends the trying, not only the last one."""
+    nodes = {machine("dgx1-v100").topology(f"n{n}"): {f"p{n}": Held((n,))} for n in range(8)}
+    cluster = cluster_of(nodes)
+    pod = waiting("train", gpu_request(8, NVLINKED))
+    cluster.put_pod(pod)
+    asked: list[GpuRequest] = []
+
+    def slow(facts: NodeFacts, request: GpuRequest, settings: Settings) -> Decision:
+        asked.append(request)
+        return decide(facts, request, settings)
+
+    monkeypatch.setattr(enquiry, "decide", slow)
+    seen = cluster.cluster_facts()
+    explanation_of(cluster, seen, pod, TODAY)
+    whole = len(asked)
+    asked.clear()
+    found = explanation_of(cluster, seen, pod, TODAY, late=lambda: len(asked) > whole // 2)
+    assert not found.whole
+    assert len(asked) == whole // 2 + 1
+
+
+@pytest.mark.parametrize(("priority", "nodes"), [(1, 0), (2, 1)])
+def test_a_place_that_yields_to_a_pod_is_there_for_what_it_may_ask_instead(
+    priority: int, nodes: int
+) -> None:
+    cluster = cluster_of({DGX: {}})
+    nominated = Standing(nominated=DGX.name, priority=1)
+    cluster.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
+    asks = gpu_request(8, Constraints(models=("h100",)))
+    pod = replace(waiting("train", asks), standing=Standing(priority=priority))
+    relaxing = relaxed(explained(cluster, pod))
+    assert sum(count for _, count in relaxing.values()) == nodes * len(relaxing)
+    assert bool(relaxing) == bool(nodes)
 
 
 def test_members_of_a_group_are_loosened_within_their_group() -> None:

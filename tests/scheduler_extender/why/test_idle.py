@@ -175,3 +175,13 @@ def test_that_a_pod_is_idle_changes_no_answer_and_wakes_nobody() -> None:
     assert after.report.idle == idle
     assert after.key(GPU) == before.key(GPU)
     assert after.report.allocations == before.report.allocations
+
+
+def test_a_place_that_yields_to_the_waiting_pod_is_none_of_the_things_in_its_way() -> None:
+    cluster, idle = scene({PAIRS: {"a": Held((0,))}}, a="11:00")
+    nominated = Standing(nominated=PAIRS.name, priority=1)
+    cluster.put_pod(replace(waiting("low", gpu_request(2, NVLINKED)), standing=nominated))
+    for name, priority in (("same", 1), ("high", 2)):
+        pod = waiting(name, gpu_request(4))
+        cluster.put_pod(replace(pod, standing=Standing(priority=priority)))
+    assert helped(tried(cluster, idle)) == {"a": [(["high"], set())]}

@@ -91,9 +91,19 @@ def test_the_tables_of_sixteen_gpus_are_filled_in_parts() -> None:
 
 
 def test_an_inner_check_ends_with_its_block() -> None:
-    with nothing_remembered(), interrupted_by(after(0)):
-        with interrupted_by(lambda: None):
+    with nothing_remembered(), interrupted_by(lambda: None):
+        with pytest.raises(TooLateError), interrupted_by(after(0)):
             question("dgx1-v100")()
-        with pytest.raises(TooLateError):
-            question("titanv-8")()
-    question("titanv-8")()
+        question("dgx1-v100")()
+    with nothing_remembered():
+        question("titanv-8")()
+
+
+def test_whoever_asked_for_all_of_it_interrupts_inner_blocks_too() -> None:
+    with (
+        nothing_remembered(),
+        pytest.raises(TooLateError),
+        interrupted_by(after(0)),
+        interrupted_by(lambda: None),
+    ):
+        question("dgx1-v100")()
