@@ -14,7 +14,7 @@ needs = @command -v $(firstword $(1)) >/dev/null || \
 E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev test test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin reference sbom sizes screenshots axe lock clean
+.PHONY: help run serve dev check test test-long test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin reference sbom sizes screenshots axe lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,8 +28,16 @@ serve: $(VENV)/run.stamp        ## leave the extender running on the bundled clu
 dev: $(VENV)/dev.stamp          ## what tests and benchmarks need, into .venv
 	@echo "ready: $(BIN)/python -m benchmarks --help"
 
-test: $(VENV)/dev.stamp         ## unit, property and service tests
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests --ignore=tests/e2e
+check: $(VENV)/dev.stamp        ## format, lint, types, and the tests beside what has changed: before each commit
+	$(BIN)/python -m tests.changed
+
+PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests --ignore=tests/e2e
+
+test: $(VENV)/dev.stamp         ## unit, property and service tests; a few minutes
+	$(PYTEST) -m "not long"
+
+test-long: $(VENV)/dev.stamp    ## the closed loop, what needs Go, the images, and all else that takes long
+	$(PYTEST) -m long
 
 # Tests that start each command and ask what it serves; typer, fastapi, kubernetes and NVML are all in it.
 SMOKE := tests/scheduler_extender/cli/test_cli.py tests/scheduler_extender/test_demo.py \
@@ -48,7 +56,7 @@ test-versions: $(VENV)/dev.stamp ## every command with the lowest versions that 
 	  $(OUT)/versions/$$each/bin/python -m pytest -q -n $(WORKERS) --dist loadfile -o filterwarnings=default $(SMOKE) || exit 1; \
 	done
 
-closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, ten times as long as in `make test`
+closed-loop: $(VENV)/dev.stamp  ## promises in virtual time, with every fault, ten times as long as in `make test-long`
 	GPU_TOPOLOGY_CLOSED_LOOP_TIMES=10 $(BIN)/python -m pytest -q tests/benchmarks/test_closed_loop.py tests/benchmarks/test_groups_loop.py
 	$(BIN)/python -m benchmarks promises-by-kind --placements 100000 --json $(OUT)/promises-by-kind.json
 

@@ -12,6 +12,8 @@ import yaml
 
 from tests.imagefiles import ROOT, Image, Stage, UnknownStepError, build, replay, stages
 
+pytestmark = pytest.mark.long
+
 SERVED = ("topology", "scheduler_extender")
 STAGES = ("agent", "benchmarks", "extender")
 EXAMPLE = ROOT / "examples" / "simulation"

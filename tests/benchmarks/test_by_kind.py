@@ -15,6 +15,8 @@ from benchmarks.promises.plays import Play, play, play_all
 from benchmarks.promises.tally import Tally
 from topology.core.placement import verdict
 
+pytestmark = pytest.mark.long
+
 PLACEMENTS = 2_000
 
 

@@ -23,6 +23,8 @@ from benchmarks.promises.tally import Tally
 from topology.core.placement import outlook, verdict
 from topology.core.placement.instances import passing_share
 
+pytestmark = pytest.mark.long
+
 TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))
 """How many times as long to play."""
 

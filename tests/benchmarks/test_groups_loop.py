@@ -13,6 +13,8 @@ import pytest
 from benchmarks.promises.plays import Play, play_all
 from benchmarks.promises.tally import Tally
 
+pytestmark = pytest.mark.long
+
 TIMES = int(os.environ.get("GPU_TOPOLOGY_CLOSED_LOOP_TIMES", "1"))
 PLAYS = tuple(
     Play("extender", 900 * TIMES, seed, "racks", "groups", rate, 0.0, restarts=2 * TIMES)

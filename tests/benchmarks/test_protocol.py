@@ -176,6 +176,7 @@ def test_remembered_scores_are_those_that_a_fresh_look_gives(policy: str) -> Non
 needs_trace = recorded.needs("traces", "openb")
 
 
+@pytest.mark.long
 @needs_trace
 def test_ours_gives_more_gpus_out_than_fgd() -> None:
     pods, order = openb.pods("default"), openb.order("default", 42)
@@ -197,6 +198,7 @@ def test_a_published_figure_comes_out(policy: str) -> None:
     assert outcome.allocated(130) == pytest.approx(published, abs=0.4)
 
 
+@pytest.mark.long
 @needs_trace
 def test_a_row_per_seed_and_the_bound_in_every_form() -> None:
     found = [comparison.experiment("default", name, 42) for name in ("DotProd", comparison.BOUND)]

@@ -16,6 +16,8 @@ from tests.differential.managers import REQUIRE, ManagersUnavailable
 from tests.differential.nvidiaplugin import SOURCES, VERSION, NvidiaPlugin, plugin_program
 from topology.core.graph import AllocatorFacts
 
+pytestmark = pytest.mark.long
+
 QUESTIONS = 1500
 SEED = 1_000_000
 

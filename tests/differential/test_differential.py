@@ -20,6 +20,8 @@ from tests.differential.nodes import POLICIES
 from tests.differential.play import play
 from tests.differential.tally import Table
 
+pytestmark = pytest.mark.long
+
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 TIMES = 8
 """Ties fall at random in the real programs, so each case is played so often."""

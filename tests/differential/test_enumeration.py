@@ -19,6 +19,8 @@ from tests.fakes.nvml import CompilerMissing, MigInstance
 from topology.machines import machine
 from topology.machines.mig import nominal_memory
 
+pytestmark = pytest.mark.long
+
 MACHINES = 80
 SEED = 1_000_000
 GPU = "nvidia.com/gpu"

@@ -22,6 +22,8 @@ from topology.core.graph import NodeTopology
 from topology.core.links import Link, Via
 from topology.machines import machine
 
+pytestmark = pytest.mark.long
+
 MACHINES = ("dgx2", "hgx-h100-8", "dgx-a100", "dgx1-v100", "l40s-8", "a100-pcie-4-bridged")
 QUESTIONS = 150
 """For each machine and size."""

@@ -12,6 +12,8 @@ import pytest
 from tests.differential.managers import REQUIRE, ManagersUnavailable, programs
 from tests.differential.sockets import compare
 
+pytestmark = pytest.mark.long
+
 PODS = 80
 PART = 0.75
 """Of the oracle's placements. Ties fall at random in the real programs, and a short play has

@@ -39,7 +39,14 @@ esac
 """Two GPUs behind one bridge, as nvidia-smi shows them."""
 
 
-@pytest.mark.parametrize("page", BY_PAGE)
+LONG = ("README.md", "docs/cli.md", "docs/results.md", "docs/simulate.md")
+"""Pages with simulations, which take long."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.long] if page in LONG else []) for page in BY_PAGE],
+)
 def test_the_commands_of_a_page(page: str, tmp_path: Path) -> None:
     here = checkout(tmp_path)
     # What a reader has already: a snapshot, the cluster of `make run`, jobs, a machine's text.

@@ -23,6 +23,8 @@ from tests.benchmarks.report.pages import (
     tiny,
 )
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_shards_are_the_sweep(

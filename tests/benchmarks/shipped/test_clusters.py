@@ -31,7 +31,7 @@ def test_groups_and_additions() -> None:
         ("dgx1-v100=x", "counts from 1"),
         ("dgx1-v1=3", "close: dgx1-v100"),
         ("dgx1-v100=2,dgx1-v100=1", "dgx1-v100-0 is there twice"),
-        ("dgx1-v100=99999,l40s-4=2", "at most 100,000"),
+        pytest.param("dgx1-v100=99999,l40s-4=2", "at most 100,000", marks=pytest.mark.long),
         ("none.yaml", "No such file"),
     ],
 )

@@ -40,6 +40,7 @@ def read_again(found: Simulated) -> Simulated:
     return Simulated.model_validate_json(json.dumps(found.as_json()))
 
 
+@pytest.mark.long
 def test_shards_together_are_the_whole_and_the_same_again() -> None:
     whole = sweep.run(small(), workers=1)
     parts = [sweep.run(small(shard=Shard(i, 3)), workers=1) for i in range(3)]

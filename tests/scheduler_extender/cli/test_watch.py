@@ -78,18 +78,20 @@ def test_each_document_of_json_is_whole(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("verb", "lost", "back"),
     [
-        (
+        pytest.param(
             ("waiting", "-A"),
             "note: the API server does not answer, and is asked again: 503",
             "note: the API server answers again",
+            id="which asks",
         ),
-        (
+        pytest.param(
             ("map",),
             "note: the cluster cannot be followed since ",
             "note: this is over: the cluster cannot be followed",
+            id="which follows",
+            marks=pytest.mark.long,
         ),
     ],
-    ids=["which asks", "which follows"],
 )
 def test_an_api_server_that_is_gone_for_a_while_is_said_and_followed_again(
     verb: tuple[str, ...], lost: str, back: str, cluster: Cluster
@@ -140,6 +142,7 @@ def test_ctrl_c_ends_a_command_though_python_drops_its_exception(
         assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system has no /proc")
 def test_connections_that_break_again_and_again_leave_nothing_open(cluster: Cluster) -> None:
     """An hour's worth of watches that end: descriptors and threads are those of the beginning."""

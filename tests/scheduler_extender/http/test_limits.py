@@ -400,6 +400,7 @@ def test_a_target_that_is_no_url_is_refused(
     assert "Fatal error" not in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", [b"", b"no request\r\n\r\n"], ids=["closed", "refused"])
 def test_an_answer_read_late_leaves_nothing_behind(
     then: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

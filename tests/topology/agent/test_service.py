@@ -323,6 +323,7 @@ def test_a_gpu_that_hangs_over_an_agents_restart_is_well_when_it_answers(
     node.until(lambda: node.report().missing == () and node.health() == {})
 
 
+@pytest.mark.long
 def test_calls_that_hang_over_every_gpu_leave_no_more_threads_than_gpus(node: Node) -> None:
     node.cadence = replace(QUICK, hung=HUNG)
     service = node.start()

@@ -1,0 +1,58 @@
+"""The closed loop, short: a play of each kind. `make test-long` plays fifteen times as much.
+
+No promise called guaranteed is broken, no GPU is given twice, nothing happens unforeseen, no group
+is split. The judge that says so finds bugs that are planted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.promises.faults import Faults
+from benchmarks.promises.plays import Play, play
+from topology.core.placement import outlook
+from topology.core.placement.instances import passing_share
+
+SLICES = Play("extender", 250, 1, nodes="sliced", workload="slices", rate=1.2, foreign=0.0)
+PLAYS = {
+    "any": Play("extender", 500, 1, restarts=2),
+    "pods that others bind": Play("extender", 300, 2, foreign=0.1, restarts=1),
+    "aligned": Play("extender", 300, 3, nodes="aligned", rate=0.9, foreign=0.0, restarts=1),
+    "containers": Play("extender", 200, 5, workload="containers", rate=0.6, foreign=0.0),
+    "allocators": Play("extender", 200, 6, nodes="allocators", foreign=0.0),
+    "sick GPUs": Play("extender", 200, 7, foreign=0.0, faults=Faults(gpus_sicken=60.0)),
+    "deleted by force": Play("extender", 200, 9, foreign=0.0, faults=Faults(forced=0.3)),
+    "binds that come late": Play("extender", 200, 10, foreign=0.0, faults=Faults(late_commits=0.1)),
+    "slices": SLICES,
+    "memory": Play("extender", 200, 8, nodes="memory", workload="shares", rate=1.5, foreign=0.0),
+    "groups": Play("extender", 200, 11, "racks", "groups", 0.5, 0.0, restarts=1),
+}
+
+
+@pytest.mark.parametrize("what", PLAYS.values(), ids=PLAYS)
+def test_every_promise_is_kept(what: Play) -> None:
+    tally = play(what)
+    assert tally.faults == []
+    assert tally.promised["guaranteed"] > 0
+    assert tally.broken["guaranteed"] == 0, tally.broken_jobs
+    assert tally.overcommitted == 0, tally.broken_jobs
+    assert tally.split_groups == 0
+    assert tally.gang_refusals["known"] == 0
+    if not what.foreign:
+        assert tally.kubelet_refusals["UnexpectedAdmissionError"] == 0
+        assert tally.surprises["outside-outcomes"] == 0
+    assert tally.required_placed >= 0.4 * tally.required
+
+
+def test_the_judge_finds_a_promise_that_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that is planted: some choice is of one GPU, so every choice is called so."""
+
+    def some_is_every(*asked: Any) -> tuple[bool, bool, float]:
+        _, some, share = passing_share(*asked)
+        return some, some, share
+
+    monkeypatch.setattr(outlook, "passing_share", some_is_every)
+    assert play(replace(SLICES, pods=100)).broken["guaranteed"] > 0
