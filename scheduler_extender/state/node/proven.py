@@ -1,11 +1,11 @@
 """Kinds of pods that a node's kubelet has admitted since the node last changed.
 
 Where no policy of the Topology Manager and no static manager treats the next pod differently
-(:func:`one_like_the_other`), its kubelet answers it like the one before. Then nobody has to wait for
-that answer before more of them are bound (:mod:`scheduler_extender.verbs.turns`). Any change of the
-node ends the proof: of its hardware or policies, of the GPUs that it calls allocatable, sick or missing, of
-what kube-scheduler gives out there; a boot, a time in which its agent could not vouch for it or
-said nothing, and a refusal, whatever its kind.
+(:func:`one_like_the_other`), its kubelet answers it like the one before. Then nobody has to wait
+for that answer before more of them are bound (:mod:`scheduler_extender.verbs.turns`). Any change of
+the node ends the proof: of its hardware or policies, of the GPUs that it calls allocatable, sick or
+missing, of what kube-scheduler gives out there; a boot, a time in which its agent could not vouch
+for it or said nothing, and a refusal, whatever its kind.
 """
 
 from __future__ import annotations
