@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from benchmarks.promises.policy import PublishedReport
+from benchmarks.promises.pods import PublishedReport
 from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from topology.core.devices import Mask, NodeName, positions

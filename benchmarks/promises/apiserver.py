@@ -8,10 +8,9 @@ from functools import partial
 from typing import Protocol
 
 from benchmarks.promises.agents import Agents
-from benchmarks.promises.extender import record_of
 from benchmarks.promises.groups import GroupJudge
 from benchmarks.promises.judge import Judge
-from benchmarks.promises.pods import PodEntry
+from benchmarks.promises.pods import PodEntry, record_of
 from benchmarks.promises.scene import Scene
 from benchmarks.promises.watches import ExtenderWatches, Watches
 from scheduler_extender.annotations import PLACEMENT

@@ -39,8 +39,7 @@ from benchmarks.promises.judge import Judge
 from benchmarks.promises.kubelets import Kubelets
 from benchmarks.promises.outages import Outages
 from benchmarks.promises.pods import Job, PodEntry
-from benchmarks.promises.policy import Policy
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.scene import Policy, Scene
 from benchmarks.promises.tally import Tally
 from benchmarks.promises.timeline import Timeline
 from benchmarks.promises.watches import ExtenderWatches, Watches

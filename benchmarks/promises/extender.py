@@ -9,15 +9,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from benchmarks.promises.faults import STALE_AFTER
 from benchmarks.promises.podapi import PodApi
-from benchmarks.promises.policy import Pick, PublishedReport
+from benchmarks.promises.pods import GPU, PodEntry, PublishedReport
+from benchmarks.promises.scene import Pick, PodStore, Scene
 from scheduler_extender import verbs
-from scheduler_extender.annotations import parse
 from scheduler_extender.kube.binder import KubeBinder
 from scheduler_extender.kube.settler import Settler
 from scheduler_extender.state.answers.decision import Refusals, Settings
@@ -25,42 +22,19 @@ from scheduler_extender.state.cluster.cluster import Cluster
 from scheduler_extender.state.cluster.freshness import Watch
 from scheduler_extender.state.node.ledger import ledger
 from scheduler_extender.state.node.verification import Surprise
-from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.state.pods.standing import amounts_of
 from scheduler_extender.verbs import BindError
 from scheduler_extender.wire import BindingArgs, Pod
 from topology.core.availability import Availability
 from topology.core.devices import NodeName, PodUid
 from topology.core.graph import NodeTopology
-from topology.core.requests import GpuRequest
 
-if TYPE_CHECKING:
-    from benchmarks.promises.apiserver import ApiServer
-    from benchmarks.promises.pods import PodEntry
-    from benchmarks.promises.scene import Scene
-
-GPU = "nvidia.com/gpu"
-MANAGED = Settings().managed
 ROUND = 1.0
 """Seconds between two rounds of the settler."""
 
-Score = Callable[["Scene", list[str]], dict[str, float]]
+Score = Callable[[Scene, list[str]], dict[str, float]]
 """The score of each node."""
-
-
-def record_of(manifest: dict[str, Any]) -> PodRecord:
-    """What the extender keeps of a Pod that asks for GPUs."""
-    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
-    assert record is not None
-    return record
-
-
-def read_pod(manifest: dict[str, Any]) -> tuple[Pod, PodRecord, GpuRequest]:
-    """A Pod as the extender reads it: the wire's form, its record, and its request."""
-    pod = msgspec.convert(manifest, Pod)
-    request = parse(pod, MANAGED)
-    assert isinstance(request, GpuRequest)
-    return pod, record_of(manifest), request
 
 
 class Extender:
@@ -73,7 +47,7 @@ class Extender:
         self.surprises: list[Surprise] = []
         self.faults: list[str] = []
 
-    def start(self, scene: Scene, api: ApiServer) -> None:
+    def start(self, scene: Scene, api: PodStore) -> None:
         """A closed loop begins."""
         self._scene = scene
         self._api = api

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.policy import Pick
 from benchmarks.promises.rivals import Oracle
+from benchmarks.promises.scene import Pick
 from benchmarks.promises.scheduler import LONGEST_BACKOFF
 from scheduler_extender.membership import NODE, NVLINK_DOMAIN
 from scheduler_extender.wire import Pod

@@ -6,7 +6,7 @@ import random
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from benchmarks.promises.pods import Job, PodEntry, app, manifest
+from benchmarks.promises.pods import GroupOf, Job, PodEntry, app, manifest
 from benchmarks.promises.scene import Scene
 from scheduler_extender.membership import DOMAIN, GROUP, NODE, NVLINK_DOMAIN, SIZE, SOURCES
 from topology.core.devices import NodeName
@@ -53,16 +53,6 @@ SINGLES: tuple[tuple[str, dict[str, str], int], ...] = (
     ("quad", NVLINK, 4),
 )
 """Pods without a group that come in between."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOf:
-    """The group that a job belongs to, and whether it is a gang."""
-
-    name: str
-    size: int
-    domain: str
-    gang: bool
 
 
 def group_jobs(count: int, seed: int, *, rate: float, runs: float = 60.0) -> list[Job]:

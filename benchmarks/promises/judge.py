@@ -7,8 +7,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from benchmarks.promises.faults import SLACK, STALE_AFTER
-from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.policy import PublishedReport
+from benchmarks.promises.pods import PodEntry, PublishedReport
 from benchmarks.promises.scene import Scene
 from topology.core.devices import DeviceId, Mask, NodeName, PodUid, base_uuid
 from topology.core.graph import NodeTopology

@@ -15,8 +15,8 @@ from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.fleets import FLEETS
 from benchmarks.promises.grouporacle import GroupOracle
 from benchmarks.promises.groups import group_jobs
-from benchmarks.promises.policy import Policy
 from benchmarks.promises.rivals import GoodSetFree, Oracle, least_allocated, most_allocated
+from benchmarks.promises.scene import Policy
 from benchmarks.promises.tally import Tally
 from benchmarks.promises.workloads import CONTAINERS, EVERYTHING, SHARES, SINGLES, SLICES, jobs
 

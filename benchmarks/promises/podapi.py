@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from benchmarks.promises.pods import PodEntry
+from benchmarks.promises.scene import PodStore, Scene
 from scheduler_extender.kube.binder import PODS_PATH
 from scheduler_extender.verbs import Binding
 from topology.core.devices import NodeName, PodUid
 from topology.kubeapi.apiserver import ApiUnreachable, Query, api_error
-
-if TYPE_CHECKING:
-    from benchmarks.promises.apiserver import ApiServer
-    from benchmarks.promises.pods import PodEntry
-    from benchmarks.promises.scene import Scene
 
 WRITTEN = 0.8
 """The share of unanswered Bindings that is written after all."""
@@ -30,7 +26,7 @@ class PodApi:
     later, if ever.
     """
 
-    def __init__(self, scene: Scene, api: ApiServer) -> None:
+    def __init__(self, scene: Scene, api: PodStore) -> None:
         self._scene = scene
         self._api = api
 

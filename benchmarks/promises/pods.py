@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from benchmarks.promises.extender import read_pod
-from benchmarks.promises.policy import PublishedReport
-from scheduler_extender.annotations import PREFIX
-from scheduler_extender.state.pods.record import PodRecord
+import msgspec
+
+from scheduler_extender.annotations import PREFIX, parse
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.wire import Pod
+from topology.core.report import Report
 from topology.core.requests import GpuRequest
 
-if TYPE_CHECKING:
-    from benchmarks.promises.groups import GroupOf
+GPU = "nvidia.com/gpu"
+MANAGED = Settings().managed
 
 Manifest: TypeAlias = dict[str, Any]
 """A Pod as JSON has it."""
@@ -40,6 +42,25 @@ def sidecar(gpus: int) -> GpuContainer:
 def init(gpus: int) -> GpuContainer:
     """An init container that ends before the app containers start."""
     return GpuContainer("init", gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOf:
+    """The group that a job belongs to, and whether it is a gang."""
+
+    name: str
+    size: int
+    domain: str
+    gang: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedReport:
+    """A report as it stands in a record: the record's UID, and when the agent looked."""
+
+    report: Report
+    record: str
+    looked: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +154,18 @@ def manifest(
         "spec": spec,
         "status": {"phase": "Pending"},
     }
+
+
+def record_of(manifest: Manifest) -> PodRecord:
+    """What the extender keeps of a Pod that asks for GPUs."""
+    record = pod_record(msgspec.convert(manifest, Pod), MANAGED)
+    assert record is not None
+    return record
+
+
+def read_pod(manifest: Manifest) -> tuple[Pod, PodRecord, GpuRequest]:
+    """A Pod as the extender reads it: the wire's form, its record, and its request."""
+    pod = msgspec.convert(manifest, Pod)
+    request = parse(pod, MANAGED)
+    assert isinstance(request, GpuRequest)
+    return pod, record_of(manifest), request

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from benchmarks.promises.extender import Extender
-from benchmarks.promises.pods import PodEntry
-from benchmarks.promises.policy import Pick, PublishedReport
-from benchmarks.promises.scene import Scene
+from benchmarks.promises.pods import PodEntry, PublishedReport
+from benchmarks.promises.scene import Pick, Scene
 from scheduler_extender.state.pods.record import PodRecord
 from scheduler_extender.wire import Pod
 from topology.core import scoring

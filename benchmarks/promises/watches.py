@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.promises.policy import PublishedReport
+from benchmarks.promises.pods import PublishedReport
 from benchmarks.promises.scene import Scene
 from benchmarks.promises.timeline import Event, Timeline
 from topology.core.devices import NodeName

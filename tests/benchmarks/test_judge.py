@@ -10,8 +10,7 @@ from benchmarks.promises.capacity import Capacity
 from benchmarks.promises.extender import Extender
 from benchmarks.promises.faults import Delays, Faults
 from benchmarks.promises.judge import Judge
-from benchmarks.promises.pods import Job, PodEntry, app, manifest
-from benchmarks.promises.policy import PublishedReport
+from benchmarks.promises.pods import Job, PodEntry, PublishedReport, app, manifest
 from benchmarks.promises.scene import Scene
 from benchmarks.promises.tally import Tally
 from benchmarks.promises.timeline import Timeline
