@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -14,13 +14,22 @@ from benchmarks.shipped.jobs import WHOLE_GPU, Job
 from topology.core import scoring
 from topology.core.scoring import Mix, RequestClass
 
-if TYPE_CHECKING:
-    from benchmarks.shipped.simulation import Simulation
-
 POINTS = 120
 MOMENTS = 24
 NODES = 12
 MOST_KINDS = 8
+
+
+class Playing(Protocol):
+    """A simulation, as far as it is looked at."""
+
+    fleet: Fleet
+    now: float
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        ...
 
 
 class Observer:
@@ -39,7 +48,7 @@ class Observer:
         self.curve: list[CurvePoint] = []
         self.moments: list[Moment] = []
 
-    def arrived(self, simulation: Simulation, number: int, job: Job) -> None:
+    def arrived(self, simulation: Playing, number: int, job: Job) -> None:
         """A job has arrived, and whoever could start has."""
         fleet = simulation.fleet
         self._arrived += job.gpus
