@@ -77,6 +77,48 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
     A pod without our annotations is plain whatever else it carries. What DRA serves to it holds no
     device of a plugin; pod-level resources and ephemeral containers carry no GPUs.
     """
+    try:
+        containers, only_gpu_plugin = _asking(pod, managed)
+    except BadValueError as error:
+        return Malformed(str(error))
+    if not containers:
+        return None
+    resource = managed_among(containers, managed)[0]
+    asking = sum(map(len, containers.values()))
+    if asking > MAX_CONTAINERS:
+        return Malformed(
+            f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
+        )
+    too_much = excess(pod)
+    counted = GpuRequest(
+        resource,
+        tuple(containers[resource]),
+        only_gpu_plugin=only_gpu_plugin and len(containers) == 1,
+        exclusive=exclusive_of(pod, resource) if too_much is None else Exclusive.CPUS,
+    )
+    if too_much is not None:
+        return Malformed(too_much, counted)
+    try:
+        values = _values(pod)
+        membership_of(pod)
+    except BadValueError as error:
+        return Malformed(str(error), counted)
+    policy = values.pop("policy", Policy.REQUIRED)
+    constraints = Constraints(**values)
+    if len(containers) > 1 and constraints != Constraints():
+        kinds = " and ".join(sorted(containers))
+        return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
+    if constraints.same_gpu and constraints.spread_gpus and counted.count > 1:
+        both = f"{PREFIX}same-gpu and {PREFIX}spread-gpus"
+        return Malformed(f"annotations {both}: allowed is one of them", counted)
+    return replace(counted, constraints=constraints, policy=policy)
+
+
+def _asking(
+    pod: Pod, managed: tuple[str, ...]
+) -> tuple[Mapping[str, list[ContainerRequest]], bool]:
+    """The containers that ask for each of the ``managed`` resources, and whether the pod asks no
+    other device plugin, and no DRA driver, for anything. Raises :class:`BadValueError`."""
     claimed = _claimed(pod)
     containers: dict[str, list[ContainerRequest]] = {}
     only_gpu_plugin = not pod.spec.resource_claims
@@ -87,28 +129,18 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
             try:
                 count = _count(container, resource)
             except BadValueError as error:
-                return Malformed(f"container {cut(container.name)}: {resource} {error}")
+                raise BadValueError(
+                    f"container {cut(container.name)}: {resource} {error}"
+                ) from error
             if count and (container.name, resource) not in claimed:
                 found = ContainerRequest(container.name, count, role)
                 containers.setdefault(resource, []).append(found)
-    if not containers:
-        return None
-    resource = managed_among(containers, managed)[0]
-    only_gpu_plugin = only_gpu_plugin and len(containers) == 1
-    asking = sum(map(len, containers.values()))
-    if asking > MAX_CONTAINERS:
-        return Malformed(
-            f"{asking} containers ask for GPUs; at most {MAX_CONTAINERS} are allowed in a pod"
-        )
-    too_much = excess(pod)
-    counted = GpuRequest(
-        resource,
-        tuple(containers[resource]),
-        only_gpu_plugin=only_gpu_plugin,
-        exclusive=exclusive_of(pod, resource) if too_much is None else Exclusive.CPUS,
-    )
-    if too_much is not None:
-        return Malformed(too_much, counted)
+    return containers, only_gpu_plugin
+
+
+def _values(pod: Pod) -> dict[str, Any]:
+    """What the annotations say, by field of :class:`Constraints`, and ``policy``. Raises
+    :class:`BadValueError` for the first key, by name, that cannot be read."""
     values: dict[str, Any] = {}
     ours = {k: v for k, v in (pod.metadata.annotations or {}).items() if k.startswith(PREFIX)}
     for key in sorted(ours.keys() - RESERVED):
@@ -117,27 +149,15 @@ def parse(pod: Pod, managed: tuple[str, ...] = MANAGED) -> GpuRequest | Malforme
             continue
         if name not in KEYS:
             allowed = ", ".join((*KEYS, *GROUP_KEYS))
-            return Malformed(f"annotation {cut(key)}: unknown key, allowed are {allowed}", counted)
+            raise BadValueError(f"annotation {cut(key)}: unknown key, allowed are {allowed}")
         field, read = KEYS[name]
         try:
             values[field] = read(_bounded(ours[key]))
         except BadValueError as error:
-            return Malformed(f"annotation {key}={shortened(ours[key])}: {error}", counted)
-    try:
-        membership_of(pod)
-    except BadValueError as error:
-        return Malformed(str(error), counted)
-    policy = values.pop("policy", Policy.REQUIRED)
+            raise BadValueError(f"annotation {key}={shortened(ours[key])}: {error}") from error
     if "link" not in values and "min_nvlinks" not in values:
         values.pop("pattern", None)  # there is nothing for a pattern to speak about
-    constraints = Constraints(**values)
-    if len(containers) > 1 and constraints != Constraints():
-        kinds = " and ".join(sorted(containers))
-        return Malformed(f"constraints need one GPU resource, the pod asks for {kinds}", counted)
-    if constraints.same_gpu and constraints.spread_gpus and counted.count > 1:
-        both = f"{PREFIX}same-gpu and {PREFIX}spread-gpus"
-        return Malformed(f"annotations {both}: allowed is one of them", counted)
-    return replace(counted, constraints=constraints, policy=policy)
+    return values
 
 
 def asks_for_any(pod: Pod, managed: tuple[str, ...]) -> bool:

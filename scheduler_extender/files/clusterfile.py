@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -83,13 +83,7 @@ def load(path: Path) -> ClusterFile:
 
 def parse(text: str, name: str = "cluster file") -> ClusterFile:
     """Read a cluster file's text; ``name`` stands before every error."""
-    parts: list[Iterable[Record]] = []
-    pods: list[PodRecord] = []
-    allocatable: dict[NodeName, Allocatable] = {}
-    written: dict[PodUid, Written] = {}
-    nodes: list[Node] = []
-    budgets: list[Budget] = []
-    grouped = 0
+    found = _Found()
     for number, document in enumerate(_documents(text, name), 1):
         if document is None:
             continue
@@ -97,56 +91,88 @@ def parse(text: str, name: str = "cluster file") -> ClusterFile:
         if not isinstance(document, Mapping):
             raise ClusterFileError(f"{where}: a mapping is needed, not {type(document).__name__}")
         for item in _items(document, where):
-            kind = item.get("kind") if isinstance(item, Mapping) else None
-            if kind == "GPUTopology":
-                parts.append([_record(item, where)])
-            elif kind == "MachineGroup":
-                try:
-                    group = read_group(item, MAX_GROUPED - grouped)
-                except ValueError as error:
-                    raise ClusterFileError(f"{where}: {error}") from error
-                grouped += group.gpus
-                parts.append(group.records())
-                if group.has is not None:
-                    allocatable |= dict.fromkeys(group.names, group.has)
-            elif kind == "Pod":
-                pod = _pod(item, where)
-                known = pod_record(pod, MANAGED, trusted=True)
-                pods += [] if known is None else [known]
-                placement = written_on(pod)
-                if placement is not None:
-                    written[PodUid(pod.metadata.uid)] = placement
-            elif kind == "Node":
-                node = _node(item, where)
-                allocatable |= _given(node, where)
-                nodes.append(node)
-            elif kind == KIND:
-                budgets.append(_budget(item, where))
-            else:
-                raise ClusterFileError(
-                    f"{where}: kind: allowed are GPUTopology, List, MachineGroup, Node, Pod, "
-                    f"{KIND}, not {shortened(kind)}"
-                )
-    # Nothing of a group is made before the whole file is known to be within bounds.
-    records = list(chain.from_iterable(parts))
-    _each_once(name, "node", (record.topology.name for record in records))
-    _each_once(name, "Node", map(_name, nodes))
-    _each_once(name, "pod", (pod.uid for pod in pods))
-    _each_once(name, KIND, (f"{each.namespace}/{each.name}" for each in budgets))
-    if not records:
-        raise ClusterFileError(f"{name}: no node in it; a GPUTopology or MachineGroup is needed")
-    return ClusterFile(
-        tuple(records),
-        tuple(pods),
-        allocatable,
-        {_name(node): node.metadata.labels or {} for node in nodes},
-        written,
-        frozenset(_name(node) for node in nodes if node.spec.unschedulable),
-        {_name(node): tuple(node.spec.taints) for node in nodes if node.spec.taints},
-        frozenset(map(_name, filter(_is_whole, nodes))),
-        {_name(node): offered for node in nodes if (offered := _offered(node)) is not None},
-        tuple(sorted(budgets, key=lambda each: (each.namespace, each.name))),
-    )
+            found.take(item, where)
+    return found.whole(name)
+
+
+class _Found:
+    """What the objects of a cluster file say."""
+
+    def __init__(self) -> None:
+        self._parts: list[Iterable[Record]] = []
+        self._pods: list[PodRecord] = []
+        self._allocatable: dict[NodeName, Allocatable] = {}
+        self._written: dict[PodUid, Written] = {}
+        self._nodes: list[Node] = []
+        self._budgets: list[Budget] = []
+        self._grouped = 0
+
+    def take(self, item: Any, where: str) -> None:
+        """Take one object. Raises :class:`ClusterFileError`."""
+        kinds: dict[object, Callable[[Any, str], None]] = {
+            "GPUTopology": lambda item, where: self._parts.append([_record(item, where)]),
+            "MachineGroup": self._take_group,
+            "Node": self._take_node,
+            "Pod": self._take_pod,
+            KIND: lambda item, where: self._budgets.append(_budget(item, where)),
+        }
+        kind = item.get("kind") if isinstance(item, Mapping) else None
+        take = kinds.get(kind) if isinstance(kind, str) else None
+        if take is None:
+            raise ClusterFileError(
+                f"{where}: kind: allowed are GPUTopology, List, MachineGroup, Node, Pod, "
+                f"{KIND}, not {shortened(kind)}"
+            )
+        take(item, where)
+
+    def _take_group(self, item: Any, where: str) -> None:
+        try:
+            group = read_group(item, MAX_GROUPED - self._grouped)
+        except ValueError as error:
+            raise ClusterFileError(f"{where}: {error}") from error
+        self._grouped += group.gpus
+        self._parts.append(group.records())
+        if group.has is not None:
+            self._allocatable |= dict.fromkeys(group.names, group.has)
+
+    def _take_node(self, item: Any, where: str) -> None:
+        node = _node(item, where)
+        self._allocatable |= _given(node, where)
+        self._nodes.append(node)
+
+    def _take_pod(self, item: Any, where: str) -> None:
+        pod = _pod(item, where)
+        known = pod_record(pod, MANAGED, trusted=True)
+        self._pods += [] if known is None else [known]
+        placement = written_on(pod)
+        if placement is not None:
+            self._written[PodUid(pod.metadata.uid)] = placement
+
+    def whole(self, name: str) -> ClusterFile:
+        """The file. Raises :class:`ClusterFileError` where something stands in it twice."""
+        pods, nodes, budgets = self._pods, self._nodes, self._budgets
+        # Nothing of a group is made before the whole file is known to be within bounds.
+        records = list(chain.from_iterable(self._parts))
+        _each_once(name, "node", (record.topology.name for record in records))
+        _each_once(name, "Node", map(_name, nodes))
+        _each_once(name, "pod", (pod.uid for pod in pods))
+        _each_once(name, KIND, (f"{each.namespace}/{each.name}" for each in budgets))
+        if not records:
+            raise ClusterFileError(
+                f"{name}: no node in it; a GPUTopology or MachineGroup is needed"
+            )
+        return ClusterFile(
+            tuple(records),
+            tuple(pods),
+            self._allocatable,
+            {_name(node): node.metadata.labels or {} for node in nodes},
+            self._written,
+            frozenset(_name(node) for node in nodes if node.spec.unschedulable),
+            {_name(node): tuple(node.spec.taints) for node in nodes if node.spec.taints},
+            frozenset(map(_name, filter(_is_whole, nodes))),
+            {_name(node): offered for node in nodes if (offered := _offered(node)) is not None},
+            tuple(sorted(budgets, key=lambda each: (each.namespace, each.name))),
+        )
 
 
 def _items(document: Mapping[str, Any], where: str) -> list[Any]:

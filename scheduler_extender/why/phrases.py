@@ -80,7 +80,7 @@ def request_text(request: GpuRequest) -> str:
     return f"{asked}: {'; '.join(words)}{preferred}"
 
 
-def _constraints(wanted: Constraints) -> Iterable[str]:
+def _constraints(wanted: Constraints) -> Iterable[str]:  # noqa: C901 (a line for each key)
     joined = {
         Pattern.PAIRWISE: "every two joined",
         Pattern.RING: "joined to a ring",

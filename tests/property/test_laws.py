@@ -66,7 +66,9 @@ constraints = st.builds(
 )
 
 
-def reference(node: NodeTopology, wanted: Constraints, chosen: tuple[int, ...]) -> bool:
+def reference(  # noqa: C901 (the contract, sentence by sentence)
+    node: NodeTopology, wanted: Constraints, chosen: tuple[int, ...]
+) -> bool:
     """The contract's sentences, spelled out over GPU objects without masks or shortcuts."""
     links = {frozenset((k.a, k.b)): k for k in node.links}
     near = dict(node.nics[0].distances)

@@ -170,7 +170,7 @@ class Constraints:
         return self.over_links or self.same_numa or self.spread_gpus
 
     @property
-    def text(self) -> str:
+    def text(self) -> str:  # noqa: C901 (a line for each key)
         """The constraints as a person wrote them, in one fixed order.
 
         >>> Constraints(link=LinkKind.NVLINK, min_gpu_memory=Bytes(40 * 1024 * MIB)).text

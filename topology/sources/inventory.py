@@ -54,47 +54,73 @@ def read_inventory(lines: Sequence[Line]) -> tuple[dict[int, Listed], list[str]]
 
     Two that disagree about a GPU are refused.
     """
-    found: dict[int, Listed] = {}
-    unnumbered: list[str] = []
-    by_cuda = any(_BY_CUDA.match(text) for _, text, _ in lines)
-    columns: list[str] = []
-    latest: int | None = None
-    card, card_line = -1, -3
+    found = _Inventory(by_cuda=any(_BY_CUDA.match(text) for _, text, _ in lines))
     for number, text, _ in lines:
         if not text:
-            columns = []
-            continue
-        values = [value.strip() for value in text.split(",")]
+            found.columns = []
+        elif not (found.lists(number, text) or found.draws_card(number, text)):
+            found.is_csv(number, text)
+    return found.gpus, found.unnumbered
+
+
+class _Inventory:
+    """What the lines so far say; a method for each form, which says whether a line has it."""
+
+    def __init__(self, *, by_cuda: bool) -> None:
+        self.gpus: dict[int, Listed] = {}
+        self.unnumbered: list[str] = []
+        self.columns: list[str] = []
+        self._by_cuda = by_cuda
+        self._latest: int | None = None
+        self._card, self._card_line = -1, -3
+
+    def lists(self, number: int, text: str) -> bool:
+        """A line of ``nvidia-smi -L``, or of a framework's report."""
         if match := _LISTED.fullmatch(text):
-            latest = int(match[1])
-            _add(found, latest, Listed(number, match[2], match[3]))
+            self._latest = int(match[1])
+            _add(self.gpus, self._latest, Listed(number, match[2], match[3]))
         elif match := _NAMED.fullmatch(text):
-            if by_cuda or match[2]:
-                unnumbered += [match[3]] * (1 + match[2].count(","))
+            if self._by_cuda or match[2]:
+                self.unnumbered += [match[3]] * (1 + match[2].count(","))
             else:
-                _add(found, int(match[1]), Listed(number, match[3]))
-        elif match := _CARD.fullmatch(text):
-            card, card_line = int(match[1]), number
-            product = None if match[2].endswith("...") else match[2]
-            _add(found, card, Listed(number, product, pci_bus_id=bus_id(match[3])))
-        elif number - card_line < 3 and (match := _CARD_MEMORY.fullmatch(text)):
-            _add(found, card, Listed(number, memory=Bytes(int(match[1]) * MIB)))
-        elif number - card_line < 3 and _CARD_IN_MIG_MODE.fullmatch(text):
-            _add(found, card, Listed(number, mig_mode="enabled"))
-        elif latest is not None and (match := _MIG_DEVICE.fullmatch(text)):
-            _add(found, latest, Listed(number, mig_mode="enabled"))
-            _add_instance(found, latest, number, match[1], match[2])
-        elif "index" in values and len(values) > 1:
-            columns = [value.partition(" [")[0] for value in values]
-        elif columns and len(values) == len(columns):
-            row = dict(zip(columns, values, strict=True))
-            if re.fullmatch(r"[0-9]{1,4}", row["index"]):
-                _add(found, int(row["index"]), _from_csv(number, row))
+                _add(self.gpus, int(match[1]), Listed(number, match[3]))
+        elif self._latest is not None and (match := _MIG_DEVICE.fullmatch(text)):
+            _add(self.gpus, self._latest, Listed(number, mig_mode="enabled"))
+            _add_instance(self.gpus, self._latest, number, match[1], match[2])
         else:
-            columns = []
+            return False
+        return True
+
+    def draws_card(self, number: int, text: str) -> bool:
+        """One of the three lines that a GPU has in the table of ``nvidia-smi``."""
+        if match := _CARD.fullmatch(text):
+            self._card, self._card_line = int(match[1]), number
+            product = None if match[2].endswith("...") else match[2]
+            _add(self.gpus, self._card, Listed(number, product, pci_bus_id=bus_id(match[3])))
+            return True
+        if number - self._card_line >= 3:
+            return False
+        if match := _CARD_MEMORY.fullmatch(text):
+            _add(self.gpus, self._card, Listed(number, memory=Bytes(int(match[1]) * MIB)))
+        elif _CARD_IN_MIG_MODE.fullmatch(text):
+            _add(self.gpus, self._card, Listed(number, mig_mode="enabled"))
+        else:
+            return False
+        return True
+
+    def is_csv(self, number: int, text: str) -> None:
+        """A header or a row of CSV; any other line ends what the header is for."""
+        values = [value.strip() for value in text.split(",")]
+        if "index" in values and len(values) > 1:
+            self.columns = [value.partition(" [")[0] for value in values]
+        elif self.columns and len(values) == len(self.columns):
+            row = dict(zip(self.columns, values, strict=True))
+            if re.fullmatch(r"[0-9]{1,4}", row["index"]):
+                _add(self.gpus, int(row["index"]), _from_csv(number, row))
+        else:
+            self.columns = []
             if match := _WITHOUT_HEADER.fullmatch(text):
-                unnumbered.append(match[1])
-    return found, unnumbered
+                self.unnumbered.append(match[1])
 
 
 def _add(found: dict[int, Listed], index: int, more: Listed) -> None:

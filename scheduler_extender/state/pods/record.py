@@ -269,6 +269,18 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         spec |= grouped
     if annotations:
         metadata["annotations"] = annotations
+    if pod.deleting:
+        metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec,
+        "status": _written_status(pod),
+    }
+
+
+def _written_status(pod: PodRecord) -> dict[str, Any]:
     status: dict[str, Any] = {"phase": pod.phase}
     if pod.called_unschedulable:
         unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -281,15 +293,7 @@ def manifest_of(pod: PodRecord) -> dict[str, Any]:
         status["containerStatuses"] = [{}]
     if pod.standing.nominated is not None:
         status["nominatedNodeName"] = pod.standing.nominated
-    if pod.deleting:
-        metadata["deletionTimestamp"] = "2000-01-01T00:00:00Z"
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": spec,
-        "status": status,
-    }
+    return status
 
 
 def _written_placement(pod: PodRecord) -> dict[str, Any]:

@@ -378,7 +378,7 @@ class FakeNvml:
             words += [str(part) for part in (fault.code, fault.index) if part is not None]
             yield " ".join(words)
 
-    def _about(self, gpu: Gpu, state: _State) -> Iterator[str]:
+    def _about(self, gpu: Gpu, state: _State) -> Iterator[str]:  # noqa: C901 (a line for each fact)
         model, i = generation(gpu.product), gpu.index
         yield f"memory {i} {gpu.memory} {_reserved(gpu)} {state.used}"
         yield f"utilisation {i} {state.busy} {state.busy // 2}"
