@@ -14,7 +14,7 @@ needs = @command -v $(firstword $(1)) >/dev/null || \
 E2E_WORKERS ?= 2 # a control plane each; most of the time is waiting
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve dev check test test-long test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin reference sbom sizes screenshots axe lock clean
+.PHONY: help run serve dev check test test-long test-versions closed-loop differential fuzz lint e2e chaos bench chart chart-package images plugin release reference sbom sizes screenshots axe lock clean
 
 help:                           ## show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -103,6 +103,18 @@ endif
 
 plugin: $(VENV)/dev.stamp        ## the kubectl plugin as one archive for this platform, with its manifest for krew; ADDRESS=https://… is where users will find it
 	$(BIN)/python -m manifests.buildplugin --output $(OUT)/plugin --address "$(ADDRESS)"
+
+# What the archives are dated. Without git, such as in an unpacked archive, set it.
+release: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+release: $(VENV)/dev.stamp       ## what we publish, into OUT/release, the same bytes for the same commit: wheel, chart, kubectl plugin, bills of materials, SHA256SUMS; ADDRESS as for plugin (needs Helm)
+	$(call needs,$(HELM),HELM=/path/to/helm)
+	rm -rf $(OUT)/release
+	$(BIN)/python -m manifests.buildplugin --output $(OUT)/release --address "$(ADDRESS)"
+	rm $(OUT)/release/kubectl-gpu_topology # the archive has it
+	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation --no-index --wheel-dir $(OUT)/release .
+	$(MAKE) --no-print-directory chart-package OUT=$(OUT)/release
+	$(BIN)/python -m requirements.billofmaterials --output $(OUT)/release
+	$(BIN)/python -m manifests.releasefiles $(OUT)/release
 
 reference: $(VENV)/dev.stamp     ## the reference part of docs/annotations.md, from the code
 	$(BIN)/python -m manifests.annotationsreference

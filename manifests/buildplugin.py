@@ -24,6 +24,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -68,14 +69,21 @@ def build_program(path: Path) -> None:
 
 def archive(program: Path) -> bytes:
     """The program and our licence as a tar.gz; equal programs give equal archives."""
+    files = ((ROOT / "LICENSE", 0o644), (program, 0o755))
+    packed = tarred((path.name, mode, path.read_bytes()) for path, mode in files)
+    return gzip.compress(packed, compresslevel=1, mtime=0)  # the zip is packed already
+
+
+def tarred(files: Iterable[tuple[str, int, bytes]], mtime: int = 0) -> bytes:
+    """Files as a tar, in this order: the name, the mode and the content of each. All have one
+    time, in seconds since 1970."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path, mode in ((ROOT / "LICENSE", 0o644), (program, 0o755)):
-            content = path.read_bytes()
-            entry = tarfile.TarInfo(path.name)
-            entry.size, entry.mode = len(content), mode
+        for name, mode, content in files:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(content), mode, mtime
             tar.addfile(entry, io.BytesIO(content))
-    return gzip.compress(packed.getvalue(), compresslevel=1, mtime=0)  # the zip is packed already
+    return packed.getvalue()
 
 
 def manifest(version: str, address: str, digest: str) -> dict[str, Any]:

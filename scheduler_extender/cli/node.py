@@ -1,7 +1,7 @@
 """``gpu-topology node``: one node's GPUs, and taking pods again after refusals.
 
 Without ``--admin`` the API server is asked, as by ``nodes`` and ``map``. With it the extender tells
-what it knows, as YAML: that is older, and scripts read it.
+what it knows, as YAML for scripts.
 
 ``--resume`` reaches the extender by an annotation on the Node (:data:`.RESUME`), not by a request
 to its admin port, which changes nothing: the API server asks who writes; every replica of the

@@ -36,10 +36,9 @@ from topology.yamltext import YamlTextError, documents
 
 MAX_FILE = 256 * 1024 * 1024
 SNAPSHOT = "gpu-topology.io/snapshot"
-"""Annotation of a Node that a snapshot has written, with the version of what it says of the Node.
-Snapshots before version 2 had no taints, and only the labels that domains of groups are told by;
-before version 3 they had nothing of what kube-scheduler gives out, and no PodDisruptionBudgets."""
-SNAPSHOT_VERSION = "3"
+"""Annotation of a Node that a snapshot has written: it has all labels and taints of the Node. The
+value is the version of the form. Every version is read alike."""
+SNAPSHOT_VERSION = "1"
 
 
 class ClusterFileError(ValueError):

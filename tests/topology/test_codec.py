@@ -143,7 +143,7 @@ def test_numa_nodes_that_only_some_devices_name_are_not_known() -> None:
     assert decode(encode(topology, None)).topology == topology
 
 
-def test_an_older_agents_record_says_nothing_of_idleness() -> None:
+def test_idleness_is_read_where_the_record_tells_of_it() -> None:
     wire = yaml.safe_load(EXAMPLE)
     report = decode(wire).report
     assert report is not None
@@ -160,7 +160,6 @@ def test_an_older_agents_record_says_nothing_of_idleness() -> None:
 
 
 def test_an_extender_that_does_not_know_a_field_of_an_allocation_passes_it_over() -> None:
-    """As one from before ``idleSince`` does with that."""
     wire = yaml.safe_load(EXAMPLE)
     newer = copy.deepcopy(wire)
     newer["status"]["allocations"][0]["someLaterField"] = "2026-01-01T12:00:00Z"

@@ -47,7 +47,7 @@ class AllocatorFacts:
     ``prefers_closest`` is the Topology Manager's option ``prefer-closest-numa-nodes``;
     ``numa_distances`` are the node's NUMA distances, a row for each NUMA node by its number, GPUs
     or not. ``sees_topology`` is false where it is not known which NUMA nodes the plugin names to
-    the kubelet (a record of an older agent): then devices may be aligned in any way.
+    the kubelet (the record does not tell of all): then devices may be aligned in any way.
     ``full_cores_only`` is the CPU Manager's option ``full-pcpus-only``: it refuses CPUs that would
     not make up whole cores. ``numa`` are the machine's CPUs and memory, where a static manager
     gives them to pods. Where it is None, ``numa_lacks`` names the fields that the record lacks for

@@ -248,9 +248,9 @@ class Groups:
     while it stays. ``waits`` counts the same of groups that wait, or waited before it.
 
     Who has started first is told by what the binds have written, to the microsecond: so another
-    replica finds the same order, whichever pod it sees first. Where two have written the same time,
-    as binds of an older release did that wrote whole seconds, the first by name has started first.
-    What starts under our eyes and writes no time comes after all of these.
+    replica finds the same order, whichever pod it sees first. Of two that have written the same
+    time the first by name has started first. What starts under our eyes and writes no time comes
+    after all of these.
     """
 
     def __init__(self) -> None:

@@ -331,16 +331,23 @@ def test_a_file_closes_nodes_to_the_same_pods(
     assert b"".join(cluster_file(again)).decode().startswith(text[: text.index("\n")])
 
 
-def test_of_an_older_snapshot_nobody_knows_all_labels() -> None:
-    """It had the labels of domains alone; a selector that names others closes no node."""
+def test_a_node_that_says_nothing_of_a_snapshot_may_have_more_labels() -> None:
+    """People write the labels that they need; a selector that names others closes no node."""
     text = b"".join(cluster_file(guarded())).decode()
-    older = text.replace('"annotations":{"gpu-topology.io/snapshot":"3"}', '"annotations":{}')
-    assert older != text
-    content = parse(older)
+    by_hand = text.replace('"annotations":{"gpu-topology.io/snapshot":"1"}', '"annotations":{}')
+    assert by_hand != text
+    content = parse(by_hand)
     again = Cluster(lambda: 0.0, Settings(stale_after=None))
     feed(again, replace(content, taints={}, whole=content.whole - {NodeName("tainted")}))
     asked = selecting(nodeSelector={"example.com/another": "z"})
     assert all(facts.is_open_to(asked) for facts in again.all_facts())
+
+
+def test_a_snapshot_of_a_later_version_is_read() -> None:
+    text = b"".join(cluster_file(guarded())).decode()
+    later = text.replace('"gpu-topology.io/snapshot":"1"', '"gpu-topology.io/snapshot":"2"')
+    assert later != text
+    assert parse(later) == parse(text)
 
 
 def test_a_node_as_the_api_server_gives_it_is_whole() -> None:

@@ -152,7 +152,7 @@ def test_a_time_that_somebody_made_up_pushes_nobody_ahead() -> None:
     assert json.loads(binding.placement)["time"] == "2026-11-22T12:00:00Z"
 
 
-def test_whole_seconds_of_an_older_release_are_read_and_ordered_by_name() -> None:
+def test_groups_that_have_written_the_same_time_are_ordered_by_name() -> None:
     pods = [
         bound_at(member("x0", "x", 2, 3), "a-00", "2026-11-22T12:00:00Z"),
         bound_at(member("y0", "y", 3, 2), "a-01", "2026-11-22T12:00:00Z"),

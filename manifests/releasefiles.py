@@ -1,0 +1,59 @@
+"""The last step of ``make release``: Helm's chart is packed again, and ``SHA256SUMS`` is written.
+
+``helm package`` writes the time into its archive, so two archives of one chart differ. Packed here,
+equal charts give equal bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import sys
+import tarfile
+from pathlib import Path
+
+from manifests.buildplugin import tarred
+from requirements.billofmaterials import dated
+
+SUMS = "SHA256SUMS"
+
+
+def repacked(chart: bytes, mtime: int) -> bytes:
+    """A chart as ``helm package`` writes it, with its files in order and one time for all of them,
+    in seconds since 1970. Raises :class:`tarfile.TarError`."""
+    with tarfile.open(fileobj=io.BytesIO(chart), mode="r:gz") as tar:
+        opened = ((entry.name, tar.extractfile(entry)) for entry in tar)
+        files = sorted((name, 0o644, file.read()) for name, file in opened if file is not None)
+    return gzip.compress(tarred(files, mtime), mtime=0)
+
+
+def sums(folder: Path) -> str:
+    """A line for each file of a folder, as ``sha256sum --check`` reads it."""
+    lines = (
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(folder.iterdir())
+        if path.name != SUMS
+    )
+    return "".join(lines)
+
+
+def main() -> int:
+    """Finish a folder; 1 where that cannot be done."""
+    parser = argparse.ArgumentParser(description="Finish the folder of a release.")
+    parser.add_argument("folder", type=Path, help="the files of the release")
+    folder = parser.parse_args().folder
+    try:
+        for chart in folder.glob("*.tgz"):
+            chart.write_bytes(repacked(chart.read_bytes(), int(dated().timestamp())))
+        (folder / SUMS).write_text(sums(folder))
+    except (OSError, ValueError, tarfile.TarError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    sys.stdout.write(f"{folder / SUMS}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

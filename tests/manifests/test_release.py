@@ -1,0 +1,111 @@
+"""What ``make release`` builds."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from manifests import releasefiles
+from tests.commands import asked
+from tests.e2e.building import HELM
+from tests.e2e.conftest import programs
+from tests.manifests.building import ROOT
+
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+FILES = {"c/Chart.yaml": b"name: c\n", "c/values.yaml": b"a: 1\n", "c/templates/a.yaml": b"{}\n"}
+
+
+def chart(names: list[str], mtime: int) -> bytes:
+    """A chart as ``helm package`` might write it."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name in names:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime, entry.mode = len(FILES[name]), mtime, 0o600 | mtime % 8
+            tar.addfile(entry, io.BytesIO(FILES[name]))
+    return gzip.compress(packed.getvalue(), mtime=mtime)
+
+
+def test_equal_charts_are_packed_into_equal_bytes() -> None:
+    one, two = chart(list(FILES), 1_700_000_001), chart(list(FILES)[::-1], 1_700_000_002)
+    assert one != two
+    found = releasefiles.repacked(one, 1_600_000_000)
+    assert found == releasefiles.repacked(two, 1_600_000_000)
+    with tarfile.open(fileobj=io.BytesIO(found)) as tar:
+        entries = list(tar)
+        content = {entry.name: tar.extractfile(entry).read() for entry in entries}  # type: ignore[union-attr]
+    assert content == FILES
+    assert {entry.mtime for entry in entries} == {1_600_000_000}
+
+
+def test_the_sums_are_those_of_all_other_files(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"b")
+    (tmp_path / "a.tgz").write_bytes(chart(list(FILES), 1))
+    for _ in range(2):  # once more changes nothing
+        assert asked(releasefiles.main, tmp_path).returncode == 0
+        lines = (tmp_path / releasefiles.SUMS).read_text().splitlines()
+        assert [line.split("  ") for line in lines] == [
+            [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest(), name]
+            for name in ("a.tgz", "b")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("no/where", "No such file"), ("bad", "not a gzip file")], ids=["no", "bad"]
+)
+def test_a_folder_that_cannot_be_finished_is_said_in_one_line(
+    name: str, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.tgz").write_bytes(b"no chart")
+    done = asked(releasefiles.main, tmp_path / name)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert why in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.long
+def test_the_same_commit_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Also for somebody with another umask in another time zone."""
+    helm = programs(HELM) / "helm"
+    built = [
+        release(tmp_path / zone, helm, zone, umask)
+        for zone, umask in (("UTC0", 0o022), ("JST-9", 0o077))
+    ]
+    assert built[0] == built[1]
+    names = sorted(built[0])
+    assert [name for name in names if not name.startswith("kubectl-gpu_topology-")] == [
+        "SHA256SUMS",
+        "agent.cdx.json",
+        "extender.cdx.json",
+        f"gpu-topology-{VERSION}.tgz",
+        "gpu-topology.yaml",
+        f"gpu_topology-{VERSION}-py3-none-any.whl",
+    ]
+    assert len(names) == 7
+
+
+def release(out: Path, helm: Path, zone: str, umask: int) -> dict[str, str]:
+    """The SHA-256 of each file that ``make release`` writes."""
+    kept = {f"HELM_{kind}_HOME": str(out / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+    tools = Path(sys.executable).parent
+    said = ("release", f"BIN={tools}", f"HELM={helm}", f"OUT={out}", "ADDRESS=https://example.com")
+    subprocess.run(
+        ["make", "-s", "-o", ".venv/dev.stamp", *said],  # with the packages that are here
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, **kept, "TZ": zone},
+        umask=umask,
+    )
+    folder = out / "release"
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
