@@ -6,9 +6,9 @@ Each command prints a table and, with ``--json FILE``, writes its figures with e
     A closed loop in virtual time, with every fault: are promises kept?
 ``speed``
     How long verbs, single decisions, waiting pods and the agent take.
-``shipped``
+``simulation``
     Weeks of jobs under several policies, with the shipping verbs.
-``protocol``
+``papers``
     The node model of published papers, to compare with their figures.
 ``report``
     A page of tables and plots out of the files that ``simulate`` and ``compare`` write.

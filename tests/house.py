@@ -16,9 +16,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.shipped.plays import Play
-from benchmarks.shipped.sources import Workload
-from benchmarks.shipped.sweep import play
+from benchmarks.simulation.plays import Play
+from benchmarks.simulation.sources import Workload
+from benchmarks.simulation.sweep import play
 from scheduler_extender import verbs
 from scheduler_extender.annotations import MANAGED
 from scheduler_extender.files.binder import FileBinder

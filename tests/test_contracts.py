@@ -45,10 +45,10 @@ NEW = [
     ("scheduler_extender/new.py", "import benchmarks.output", "Dependency points down"),
     ("scheduler_extender/new.py", "import tests.nodes", "What ships knows nothing of the tests"),
     ("benchmarks/new.py", "def late():\n    import tests.nodes", "Only two benchmarks know"),
-    ("benchmarks/shipped/new.py", "import tests.fakes.kubelet", "Only two benchmarks know"),
+    ("benchmarks/simulation/new.py", "import tests.fakes.kubelet", "Only two benchmarks know"),
     ("benchmarks/new.py", "import topology.agent.decides.allocation", "Only two benchmarks know"),
-    ("benchmarks/protocol/new.py", "import benchmarks.shipped.jobs", "The papers' model knows"),
-    ("benchmarks/shipped/new.py", "import benchmarks.protocol.bound", "The shipped simulation"),
+    ("benchmarks/papers/new.py", "import benchmarks.simulation.jobs", "The papers' model knows"),
+    ("benchmarks/simulation/new.py", "import benchmarks.papers.bound", "The simulation takes"),
 ]
 
 

@@ -10,8 +10,8 @@ import typer
 from benchmarks.commands.options import JsonFile, one_of
 from benchmarks.output import show, writable, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError, find_policy
-from benchmarks.protocol import comparison, openb
-from benchmarks.protocol.policies import POLICIES
+from benchmarks.papers import comparison, openb
+from benchmarks.papers.policies import POLICIES
 
 
 def compare(

@@ -21,16 +21,16 @@ from benchmarks.figures.simulated import Simulated
 from benchmarks.output import STDOUT, console, show, writable, write_json, write_text
 from benchmarks.ownpolicy import UnknownPolicyError
 from benchmarks.report import page
-from benchmarks.shipped import sweep as sweeps
-from benchmarks.shipped.clusters import ClusterError
-from benchmarks.shipped.jobs import JobsError
-from benchmarks.shipped.plays import Shard, Sweep
-from benchmarks.shipped.policies import ALL, POLICIES, UNBLOCKING
-from benchmarks.shipped.queues import QUEUES
-from benchmarks.shipped.simulation import Moves, Rules
-from benchmarks.shipped.sources import DEMANDS, Workload
-from benchmarks.shipped.speed import Speed
-from benchmarks.shipped.tables import table, tsv
+from benchmarks.simulation import sweep as sweeps
+from benchmarks.simulation.clusters import ClusterError
+from benchmarks.simulation.jobs import JobsError
+from benchmarks.simulation.plays import Shard, Sweep
+from benchmarks.simulation.policies import ALL, POLICIES, UNBLOCKING
+from benchmarks.simulation.queues import QUEUES
+from benchmarks.simulation.simulation import Moves, Rules
+from benchmarks.simulation.sources import DEMANDS, Workload
+from benchmarks.simulation.speed import Speed
+from benchmarks.simulation.tables import table, tsv
 
 TOPOLOGICAL = ("gpu-topology", "LeastAllocated", "MostAllocated", "Preserve", "Buddy")
 TRACES = ("philly", "openb", "synthetic")

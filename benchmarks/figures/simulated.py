@@ -19,7 +19,7 @@ NumberText = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)?(e[+-]?\d+)?
 
 
 class WorkloadParameters(Figures):
-    """Which jobs were played; see :class:`benchmarks.shipped.sources.Workload`."""
+    """Which jobs were played; see :class:`benchmarks.simulation.sources.Workload`."""
 
     model_config = ConfigDict(extra="forbid")
     source: str
@@ -29,7 +29,7 @@ class WorkloadParameters(Figures):
 
 
 class SpeedParameters(Figures):
-    """What slow links cost; see :class:`benchmarks.shipped.speed.Speed`."""
+    """What slow links cost; see :class:`benchmarks.simulation.speed.Speed`."""
 
     model_config = ConfigDict(extra="allow")
     communication: Number
@@ -38,7 +38,7 @@ class SpeedParameters(Figures):
 
 
 class MoveParameters(Figures):
-    """When pods are moved; see :class:`benchmarks.shipped.simulation.Moves`."""
+    """When pods are moved; see :class:`benchmarks.simulation.simulation.Moves`."""
 
     model_config = ConfigDict(extra="allow")
     after: Number
@@ -46,7 +46,7 @@ class MoveParameters(Figures):
 
 
 class RuleParameters(Figures):
-    """How jobs queue, start and run; see :class:`benchmarks.shipped.simulation.Rules`."""
+    """How jobs queue, start and run; see :class:`benchmarks.simulation.simulation.Rules`."""
 
     model_config = ConfigDict(extra="allow")
     left_out = frozenset({"moves"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from benchmarks.figures.compared import Compared, ComparisonParameters, ComparisonRow
-from benchmarks.protocol.comparison import TOLERANCE
+from benchmarks.papers.comparison import TOLERANCE
 from benchmarks.report import plots, wording
 from benchmarks.report.colours import BOUND, Palette
 from benchmarks.report.parts import Cell, Column, Figure, Group, Panel, Row, Section, Table

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from benchmarks.figures.compared import Compared
 from benchmarks.figures.simulated import Run, Simulated
-from benchmarks.shipped.rows import MEANS, merge
+from benchmarks.simulation.rows import MEANS, merge
 from topology.codec import first_error
 
 ALLOWED = "allowed are files that simulate --json and compare --json write"

@@ -25,14 +25,14 @@ from benchmarks.figures.speed import (
     ScaleParameters,
     ScaleRow,
 )
-from benchmarks.protocol import policies as protocol
-from benchmarks.protocol.model import NodeKind, PodKind
-from benchmarks.protocol.simulation import simulate as arrive
-from benchmarks.shipped import sources
-from benchmarks.shipped.clusters import ENDLESS, Node
-from benchmarks.shipped.policies import policy
-from benchmarks.shipped.simulation import Simulation
-from benchmarks.shipped.sources import SIZES, Workload
+from benchmarks.papers import policies as protocol
+from benchmarks.papers.model import NodeKind, PodKind
+from benchmarks.papers.simulation import simulate as arrive
+from benchmarks.simulation import sources
+from benchmarks.simulation.clusters import ENDLESS, Node
+from benchmarks.simulation.policies import policy
+from benchmarks.simulation.simulation import Simulation
+from benchmarks.simulation.sources import SIZES, Workload
 from scheduler_extender.state.pods.record import PodRecord
 from topology.core.devices import DeviceId, NodeName, PodUid
 from topology.core.graph import NodeTopology

@@ -3,8 +3,8 @@
 kube-scheduler's filters come first; ``score`` is asked once for each state that nodes are in.
 """
 
-from benchmarks.shipped.fleet import SimPod, State
-from benchmarks.shipped.policy import ByState
+from benchmarks.simulation.fleet import SimPod, State
+from benchmarks.simulation.policy import ByState
 
 
 class Tidy(ByState):

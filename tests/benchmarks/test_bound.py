@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.protocol import openb
-from benchmarks.protocol.bound import easier, open_until, upper_bound
-from benchmarks.protocol.model import WHOLE, NodeKind, Nodes, PodKind, feasible
-from benchmarks.protocol.policies import POLICIES
-from benchmarks.protocol.simulation import simulate
-from tests.benchmarks.test_protocol import needs_trace
+from benchmarks.papers import openb
+from benchmarks.papers.bound import easier, open_until, upper_bound
+from benchmarks.papers.model import WHOLE, NodeKind, Nodes, PodKind, feasible
+from benchmarks.papers.policies import POLICIES
+from benchmarks.papers.simulation import simulate
+from tests.benchmarks.test_papers import needs_trace
 
 MODELS = ["A10", "T4"]
 ONE_GPU = NodeKind(64, 64, 1, "T4")

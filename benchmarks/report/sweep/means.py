@@ -13,7 +13,7 @@ from benchmarks.report.colours import Palette
 from benchmarks.report.parts import Figure, Panel
 from benchmarks.report.sweep.cases import Case, caption, known, longest
 from benchmarks.report.sweep.hops import hops
-from benchmarks.shipped.tables import spread
+from benchmarks.simulation.tables import spread
 
 
 def figures(found: Sequence[Case], palette: Palette) -> Iterator[Figure]:

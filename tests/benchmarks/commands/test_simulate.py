@@ -10,8 +10,8 @@ import yaml
 from typer.testing import CliRunner
 
 from benchmarks.__main__ import app
-from benchmarks.shipped.policies import ALL
-from tests.benchmarks.shipped.samples import written
+from benchmarks.simulation.policies import ALL
+from tests.benchmarks.simulation.samples import written
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -15,7 +15,7 @@ import pytest
 from benchmarks import traces as listed
 from benchmarks.__main__ import app
 from benchmarks.commands import traces as command
-from benchmarks.protocol import openb
+from benchmarks.papers import openb
 from benchmarks.traces import FILES, FetchError, Source, TraceFile, fetch, is_there
 from scheduler_extender.cli.commandline import run
 from tests import recorded

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.shipped.plays import Shard
+from benchmarks.simulation.plays import Shard
 from tests.benchmarks.report.pages import played, tiny
 
 

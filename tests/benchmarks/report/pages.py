@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from benchmarks.__main__ import app
 from benchmarks.report import page
 from benchmarks.report.reading import parse
-from benchmarks.shipped import sweep as sweeps
-from benchmarks.shipped.plays import Sweep
-from benchmarks.shipped.sources import Workload
+from benchmarks.simulation import sweep as sweeps
+from benchmarks.simulation.plays import Sweep
+from benchmarks.simulation.sources import Workload
 
 POLICIES = ("gpu-topology", "MostAllocated")
 

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 from benchmarks.__main__ import app
 from benchmarks.figures.simulated import Parameters, Simulated
 from benchmarks.report import wording
-from benchmarks.shipped import sweep as sweeps
-from benchmarks.shipped.plays import Sweep
-from benchmarks.shipped.simulation import Rules
-from benchmarks.shipped.sources import Workload
-from benchmarks.shipped.speed import Speed
+from benchmarks.simulation import sweep as sweeps
+from benchmarks.simulation.plays import Sweep
+from benchmarks.simulation.simulation import Rules
+from benchmarks.simulation.sources import Workload
+from benchmarks.simulation.speed import Speed
 from tests.benchmarks.report.pages import CLUSTER, POLICIES, Page, page_of, rewritten, tiny
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.shipped.sources import Workload
+from benchmarks.simulation.sources import Workload
 from tests.benchmarks.report.pages import played, tiny
 from tests.scheduler_extender.web.browser import BROWSER, Scheme, Tab, tab
 from tests.scheduler_extender.web.scenes import SCENES, Served, served

@@ -1,0 +1,190 @@
+"""What the extender is compared with: stock schedulers, published policies, other promises."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from benchmarks.papers import policies as published
+from benchmarks.papers.fragmentation import Typical
+from benchmarks.papers.model import WHOLE, Nodes, PodKind
+from benchmarks.simulation.buddy import cells, free_cell
+from benchmarks.simulation.fleet import Fleet, Ints, SimPod, State
+from benchmarks.simulation.jobs import Job
+from benchmarks.simulation.policy import Base, ByState, Choice, Wait
+from benchmarks.simulation.scheduler import WITH_GPUS
+from topology.core.devices import Mask, positions, subsets
+from topology.core.rings import best_ring
+from topology.core.shape import Shape
+
+
+class Stock(Base):
+    """kube-scheduler and NVIDIA's plugin, as they come: LeastAllocated or MostAllocated."""
+
+    def __init__(self, *, most: bool) -> None:
+        self._most = most
+
+    def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
+        """By NodeResourcesFit over CPU, memory and GPUs, and NodeResourcesBalancedAllocation."""
+        scores = self.in_tree.scores(pod, rows, WITH_GPUS, most=self._most)
+        return Choice(self.in_tree.best(rows, scores))
+
+
+class Published(Base):
+    """A policy of :mod:`benchmarks.papers`, which scores nodes; NVIDIA's plugin picks the GPUs.
+
+    Where parts of GPUs are served, all that it knows of a node's GPUs is how much is left of each.
+    """
+
+    def __init__(self, policy: published.Policy) -> None:
+        self._policy = policy
+
+    def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
+        """Learn what pods usually come."""
+        super().begin(fleet, jobs, rng)
+        products = [node.topology.gpus[0].product for node in fleet.nodes]
+        models = sorted(set(products))
+        kinds = [pod_kind(job, models) for job in jobs for _ in range(min(job.pods, 64))]
+        self._typical = Typical(kinds, models)
+        self._kinds = {job.ask: pod_kind(job, models) for job in jobs}
+        self._model = np.array([models.index(p) for p in products], dtype=np.int64)
+        width = max(8, *(len(node.topology.gpus) for node in fleet.nodes))
+        self._classes = np.zeros((len(fleet), width + 1), dtype=np.bool_)
+        self._width = width
+        self._there: list[list[int]] = [[0] * (width + 1) for _ in range(len(fleet))]
+
+    def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
+        """By the policy's score."""
+        fleet = self.fleet
+        nodes = Nodes(
+            fleet.cpu[rows],
+            fleet.memory[rows],
+            np.array([self._milli(fleet.states[i]) for i in fleet.state[rows]], dtype=np.int64),
+            np.array([fleet.states[i].shape.size for i in fleet.state[rows]], dtype=np.int64),
+            self._model[rows],
+            self._classes[rows],
+        )
+        scores = self._policy(nodes, self._kinds[pod.ask], self._typical).scores
+        top = rows[scores == scores.max()]
+        return Choice(int(top[self.rng.randrange(len(top))]))
+
+    def _milli(self, state: State) -> tuple[int, ...]:
+        return _milli(state, self._width)
+
+    def admitted(self, pod: SimPod, row: int) -> None:
+        """Count the pod's class for GpuClustering."""
+        self._note(pod, row, 1)
+
+    def left(self, pod: SimPod, row: int) -> None:
+        """Count the pod's class down."""
+        self._note(pod, row, -1)
+
+    def _note(self, pod: SimPod, row: int, sign: int) -> None:
+        kind = self._kinds[pod.ask]
+        if kind.gpus:
+            self._there[row][kind.class_] += sign
+            self._classes[row, kind.class_] = self._there[row][kind.class_] > 0
+
+
+@cache
+def _milli(state: State, width: int) -> tuple[int, ...]:
+    """Free thousandths of each GPU; of those in part held nothing is known but their sum."""
+    found = [WHOLE if state.free >> p & 1 else 0 for p in range(state.shape.size)]
+    parts = state.left - state.free.bit_count() * state.replicas
+    for p, milli in enumerate(found):
+        if not milli and parts > 0:
+            take = min(parts, state.replicas - 1)
+            found[p] = WHOLE * take // state.replicas
+            parts -= take
+    return tuple(found + [0] * (width - len(found)))
+
+
+def pod_kind(job: Job, models: Sequence[str]) -> PodKind:
+    """A pod of the job in the papers' model."""
+    ask = job.ask
+    globs = dict(ask.annotations).get("gpu-model", "")
+    wanted = frozenset(globs.split(",")) & frozenset(models) if globs else frozenset()
+    milli = WHOLE if ask.share is None else round(WHOLE * ask.share)
+    return PodKind(ask.cpu, ask.memory, ask.gpus, milli if ask.gpus else 0, wanted)
+
+
+class Preserve(ByState):
+    """MAPA's policy of that name, a set of GPUs for each pod (Ranganath et al., SC 2021).
+
+    A pod with NVLink demands is bandwidth-sensitive: it takes the free set with the best ring. Any
+    other takes the set that leaves most NVLink bandwidth among the free GPUs. Nobody waits while
+    GPUs are free.
+    """
+
+    def score(self, pod: SimPod, state: State) -> Any:
+        """The best set's; parts of GPUs go where least is left."""
+        if state.replicas > 1:
+            return -state.left, 0.0
+        found = _preserve(state.shape, state.free, pod.ask.gpus, _sensitive(pod))
+        return None if found is None else found[0]
+
+    def gpus(self, pod: SimPod, state: State) -> Mask | None:
+        """The best set."""
+        if state.replicas > 1:
+            return None
+        found = _preserve(state.shape, state.free, pod.ask.gpus, _sensitive(pod))
+        return None if found is None else found[1]
+
+
+MOST_SETS = 20_000
+
+
+def _sensitive(pod: SimPod) -> bool:
+    return pod.request is not None and not pod.request.plain
+
+
+@cache
+def _preserve(
+    shape: Shape, free: Mask, count: int, sensitive: bool
+) -> tuple[tuple[float, float], Mask] | None:
+    best: tuple[tuple[float, float], Mask] | None = None
+    before = nvlink_bandwidth(shape, free)
+    for tried, mask in enumerate(subsets(free, count)):
+        if tried == MOST_SETS:
+            break
+        lost = before - nvlink_bandwidth(shape, free & ~mask)
+        ring = float(best_ring(shape, mask)) if count > 1 else 0.0
+        score = (ring, -lost) if sensitive else (-lost, ring)
+        if best is None or score > best[0]:
+            best = (score, mask)
+    return best
+
+
+@cache
+def nvlink_bandwidth(shape: Shape, mask: Mask) -> float:
+    """GB/s of all NVLinks among these GPUs, both ways."""
+    links = (shape.links[a][b] for a, b in combinations(positions(mask), 2))
+    return float(sum(link.bandwidth for link in links if link is not None and link.nvlinks))
+
+
+class Buddy(ByState):
+    """Buddy allocation of cells in HiveD's manner (Zhao et al., OSDI 2020).
+
+    A node's GPUs are halved again and again along its links. A pod gets the smallest free cell that
+    holds it, split off the smallest one that there is, so large cells stay whole; it waits while no
+    cell is free, even if GPUs are.
+    """
+
+    def score(self, pod: SimPod, state: State) -> Any:
+        """The smaller the cell that is taken or split, the better; parts go where least is left."""
+        if state.replicas > 1:
+            return -state.left
+        found = free_cell(cells(state.shape), state.free, pod.ask.gpus)
+        return None if found is None else -found[0]
+
+    def gpus(self, pod: SimPod, state: State) -> Mask | None:
+        """GPUs of that cell."""
+        if state.replicas > 1:
+            return None
+        found = free_cell(cells(state.shape), state.free, pod.ask.gpus)
+        return None if found is None else found[1]

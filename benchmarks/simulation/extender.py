@@ -1,0 +1,152 @@
+"""Ours: the shipping verbs over the shipping cluster, behind kube-scheduler's own filters.
+
+Scores are added up as kube-scheduler does with the configuration in ``manifests/scheduler``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.simulation.fleet import Fleet, Ints, SimPod
+from benchmarks.simulation.jobs import Job
+from benchmarks.simulation.policy import Base, Choice, Move, Wait
+from benchmarks.simulation.scheduler import DEFAULT
+from scheduler_extender import verbs
+from scheduler_extender.annotations import MANAGED
+from scheduler_extender.state.answers.decision import Settings
+from scheduler_extender.state.cluster.cluster import Cluster
+from scheduler_extender.state.pods.record import PodRecord, pod_record
+from scheduler_extender.unblocking import search
+from scheduler_extender.verbs import BindError, Binding
+from scheduler_extender.wire import BindingArgs
+from topology.core.devices import NodeName, PodUid
+
+WEIGHT = 5
+"""``extenders[0].weight`` of the shipped scheduler configuration."""
+REFUSED = -1
+
+
+class Extender(Base):
+    """filter, prioritize and bind of :mod:`scheduler_extender.verbs`."""
+
+    placing_may_help = True
+
+    def begin(self, fleet: Fleet, jobs: Sequence[Job], rng: random.Random) -> None:
+        """Tell a new cluster of every node and pod there is."""
+        super().begin(fleet, jobs, rng)
+        self._cluster = Cluster(lambda: 0.0, Settings(stale_after=None))
+        self._pods: dict[PodUid, PodRecord] = {}
+        self._changed = set(fleet.names)
+        self._states = {name: np.zeros(len(fleet), dtype=np.int64) for name in fleet.resources}
+        self._cluster.on_change(self._changed.add)
+        for row, node in enumerate(fleet.nodes):
+            for pod in node.pods:
+                self._cluster.put_pod(pod)
+            self._cluster.put_record(node.topology, fleet.report(row))
+
+    def among(self, pod: SimPod, rows: Ints) -> Choice | Wait:
+        """A node that keeps the pod's promise, by the scores of both; bound, and reserved.
+
+        Of the nodes that the cluster calls one state only one is named to the verbs, which answer
+        alike for all of them; neither answer depends on how many nodes are named.
+        """
+        fleet = self.fleet
+        manifest = pod.ask.pod(pod.name, pod.uid, pod.resource)
+        self._refresh()
+        _, first, back = np.unique(
+            self._states[pod.resource][rows], return_index=True, return_inverse=True
+        )
+        names = fleet.name_of[rows[first]].tolist()
+        answer = verbs.filter_nodes(self._cluster, manifest, names)
+        passing = answer.node_names or []
+        if not passing:
+            reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
+            reason = reasons.most_common(1)[0][0]
+            return Wait(reason, for_good=not answer.failed)
+        score_of = dict.fromkeys(names, REFUSED)
+        for found in verbs.prioritize(self._cluster, manifest, passing):
+            score_of[found.host] = found.score
+        ours = np.array([score_of[name] for name in names], dtype=np.int64)[back]
+        passed = rows[ours != REFUSED]
+        row = int(passed[0])
+        if len(passed) > 1:
+            scores = ours[ours != REFUSED] * WEIGHT * 10
+            scores += self.in_tree.scores(pod, passed, DEFAULT, most=False)
+            row = self.in_tree.best(passed, scores)
+        record = pod_record(manifest, MANAGED)
+        assert record is not None
+        self._pods[pod.uid] = _made_anew(record, pod)
+        args = BindingArgs(pod.name, "default", pod.uid, fleet.names[row])
+        try:
+            verbs.bind(self._cluster, self, args, lambda: "")
+        except BindError as error:
+            self._pods.pop(pod.uid, None)
+            return Wait(str(error))
+        return Choice(row)
+
+    def _refresh(self) -> None:
+        """Ask the cluster for the states of nodes that have changed."""
+        for name in self._changed:
+            row = self.fleet.row(name)
+            for resource, states in self._states.items():
+                states[row] = self._cluster.state(NodeName(name), resource)
+        self._changed.clear()
+
+    def find(self, namespace: str, name: str, uid: PodUid) -> PodRecord | None:
+        """The pod at the API server."""
+        return self._pods.get(uid)
+
+    def write(self, binding: Binding) -> None:
+        """The API server takes the Binding, and the watch brings it back."""
+        known = self._cluster.bind_in_flight(binding.uid)
+        assert known is not None
+        self._pods[binding.uid] = known
+        self._cluster.put_pod(known)
+
+    def admitted(self, pod: SimPod, row: int) -> None:
+        """The agent reports what the kubelet gave."""
+        if pod.request is not None:
+            self._report(row)
+
+    def refused(self, pod: SimPod, row: int) -> None:
+        """The pod has failed on the node, and is deleted."""
+        self.left(pod, row)
+
+    def left(self, pod: SimPod, row: int) -> None:
+        """The pod ends, the agent reports it, and somebody deletes it."""
+        if pod.request is None:
+            return
+        record = self._pods.pop(pod.uid)
+        self._cluster.put_pod(replace(record, phase="Succeeded"))
+        self._report(row)
+        self._cluster.drop_pod(pod.uid)
+
+    def _report(self, row: int) -> None:
+        self._cluster.put_record(self.fleet.nodes[row].topology, self.fleet.report(row))
+
+
+class Unblocking(Extender):
+    """The same; and a pod that has waited long gets a place by moving others
+    (``gpu-topology unblock``). Nobody is lost for it, and jobs of several pods are left alone."""
+
+    def moves(self, pod: SimPod) -> tuple[Move, ...]:
+        """The cheapest plan's."""
+        record = pod_record(pod.ask.pod(pod.name, pod.uid, pod.resource), MANAGED)
+        assert record is not None
+        plan = search(self._cluster.all_facts(), record, (), self._cluster.settings).plan
+        if plan is None or plan.cost.lost:
+            return ()
+        homes = [(step.pod.uid, step.home) for step in plan.steps]
+        return tuple(Move(uid, self.fleet.row(home)) for uid, home in homes if home is not None)
+
+
+def _made_anew(record: PodRecord, pod: SimPod) -> PodRecord:
+    """The pod as a controller's, if it can move by itself."""
+    if not pod.alone:
+        return record
+    return replace(record, standing=replace(record.standing, controller="Job"))

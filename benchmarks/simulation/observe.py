@@ -1,0 +1,112 @@
+"""What is looked at while a simulation runs: curves against arrivals, and maps of some nodes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from benchmarks.figures.simulated import CurvePoint, MapNode, Moment
+from benchmarks.simulation.fleet import Fleet, State
+from benchmarks.simulation.jobs import WHOLE_GPU, Job
+from topology.core import scoring
+from topology.core.scoring import Mix, RequestClass
+
+POINTS = 120
+MOMENTS = 24
+NODES = 12
+MOST_KINDS = 8
+
+
+class Playing(Protocol):
+    """A simulation, as far as it is looked at."""
+
+    fleet: Fleet
+    now: float
+
+    @property
+    def waiting(self) -> int:
+        """How many jobs wait."""
+        ...
+
+
+class Observer:
+    """Takes notes at evenly spaced arrivals.
+
+    Fragmentation is the share of the free GPUs that the usual requests could not be promised: one
+    less worth / free, with the worth of :mod:`topology.core.scoring` and the workload's own mix.
+    """
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._every = max(1, len(jobs) // POINTS)
+        self._map_every = max(1, len(jobs) // MOMENTS)
+        self._mix = mix_of(jobs)
+        self._worth: dict[State, float] = {}
+        self._arrived = 0.0
+        self.curve: list[CurvePoint] = []
+        self.moments: list[Moment] = []
+
+    def arrived(self, simulation: Playing, number: int, job: Job) -> None:
+        """A job has arrived, and whoever could start has."""
+        fleet = simulation.fleet
+        self._arrived += job.gpus
+        if number % self._every == self._every - 1:
+            self.curve.append(
+                CurvePoint(
+                    time=simulation.now,
+                    arrived=100 * self._arrived / fleet.gpus,
+                    allocated=100 * fleet.used / fleet.gpus,
+                    fragmented=100 * self.fragmentation(fleet),
+                    waiting=simulation.waiting,
+                )
+            )
+        if number % self._map_every == self._map_every - 1:
+            self.moments.append(Moment(time=simulation.now, free=self._free(fleet)))
+
+    def fragmentation(self, fleet: Fleet) -> float:
+        """The share of free GPUs that are of no use to the usual requests; 0 where none is free."""
+        states, counts = np.unique(fleet.state, return_counts=True)
+        free = worth = 0.0
+        for i, n in zip(states, counts, strict=True):
+            state = fleet.states[i]
+            free += n * state.free.bit_count()
+            if state not in self._worth:
+                self._worth[state] = self._worth_of(state)
+            worth += n * self._worth[state]
+        return max(0.0, 1 - worth / free) if free and self._mix else 0.0
+
+    def _worth_of(self, state: State) -> float:
+        """Capped by what is free: on a larger node, kinds that do not divide it add up to less."""
+        if state.replicas > 1 or not state.free:
+            return float(state.free.bit_count())
+        return min(
+            scoring.worth(state.kubelet, state.free, self._mix), float(state.free.bit_count())
+        )
+
+    @staticmethod
+    def _free(fleet: Fleet) -> tuple[int, ...]:
+        step = max(1, len(fleet) // NODES)
+        return tuple(fleet.states[i].free for i in fleet.state[::step][:NODES])
+
+
+def mapped(fleet: Fleet) -> tuple[MapNode, ...]:
+    """The nodes whose maps are kept."""
+    step = max(1, len(fleet) // NODES)
+    rows = range(0, len(fleet), step)[:NODES]
+    return tuple(
+        MapNode(fleet.names[row], fleet.states[fleet.state[row]].shape.size) for row in rows
+    )
+
+
+def mix_of(jobs: Sequence[Job]) -> Mix:
+    """The requests that ask for most of a workload's GPU time, weighed by it."""
+    asked: defaultdict[RequestClass, float] = defaultdict(float)
+    for job in jobs:
+        request = job.ask.request(WHOLE_GPU) if job.ask.gpus else None
+        if request is not None:
+            asked[RequestClass(request.count, request.constraints)] += job.gpus * job.runs
+    top = sorted(asked.items(), key=lambda item: -item[1])[:MOST_KINDS]
+    whole = sum(n for _, n in top)
+    return tuple((kind, n / whole) for kind, n in top)

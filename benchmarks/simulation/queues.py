@@ -1,0 +1,90 @@
+"""Who waits for GPUs, and who is worth another try.
+
+Jobs that lack the same fit or do not fit together, so they stand in one queue, of which only the
+oldest job is tried. What was refused is tried again when something has changed since.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from benchmarks.simulation.attempts import Attempt, Lack
+from benchmarks.simulation.fleet import Ints
+
+QUEUES = ("backfill", "fifo", "none")
+"""``fifo``: nobody passes the oldest job. ``backfill``: whoever does not fit steps aside, as in
+kube-scheduler. ``none``: each job is tried once, on arrival."""
+
+
+class Queue:
+    """The jobs that wait, and the changes of nodes that may let them run."""
+
+    def __init__(self, discipline: str) -> None:
+        self._fifo = discipline == "fifo"
+        self._queues: dict[Lack, list[tuple[int, Attempt]]] = {}
+        self._size = 0
+        self._changes: list[int] = []
+        self._refused_at: dict[Lack, int] = {}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, attempt: Attempt) -> None:
+        """The job waits from now on."""
+        queue = self._queues.setdefault(attempt.lack, [])
+        heapq.heappush(queue, (attempt.number, attempt))
+        self._size += 1
+
+    def next(self) -> Attempt | None:
+        """The oldest job that something has changed for since it was refused, if there is one.
+
+        With ``fifo`` that is the oldest of all or none.
+        """
+        if not self._size:
+            return None
+        heads = [queue[0] for queue in self._queues.values() if queue]
+        if self._fifo:
+            heads = [min(heads)]
+        now = len(self._changes)
+        heads = [head for head in heads if self._refused_at.get(head[1].lack) != now]
+        return min(heads)[1] if heads else None
+
+    def heads(self) -> list[Attempt]:
+        """The oldest job of each kind that waits, the oldest of all first."""
+        return [head for _, head in sorted(queue[0] for queue in self._queues.values() if queue)]
+
+    def tried(self, attempt: Attempt, before: Lack, *, runs: bool) -> None:
+        """The job was tried when it lacked ``before``: it ``runs``, or lacks as much or less."""
+        moved = attempt.lack != before
+        if runs or moved:
+            heapq.heappop(self._queues[before])
+            self._size -= 1
+        if not runs:
+            self._refused_at[attempt.lack] = len(self._changes)
+            if moved:  # some of its pods have a place now
+                self.add(attempt)
+
+    def changed(self, row: int) -> None:
+        """Something has changed on a node."""
+        self._changes.append(row)
+
+    @property
+    def changes(self) -> int:
+        """How often something has changed."""
+        return len(self._changes)
+
+    def unchanged_since(self, changes: int) -> None:
+        """Everything is again as it was when ``changes`` had this value."""
+        del self._changes[changes:]
+
+    def worth_a_look(self, attempt: Attempt) -> Ints | None:
+        """The nodes that have changed since all refused a last pod that asks the same.
+
+        None is all of them. Two pods may need one node that has changed and one that has not.
+        """
+        refused = self._refused_at.get(attempt.lack)
+        if refused is None or attempt.lack.pods != 1:
+            return None
+        return np.unique(np.array(self._changes[refused:], dtype=np.int64))

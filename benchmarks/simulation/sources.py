@@ -1,0 +1,215 @@
+"""Where jobs come from: a file, a trace, or a seeded generator; and how a load is made of them.
+
+A seed draws the stretch of a trace that is played (so many jobs on end), the whole of a synthetic
+workload, and every tie and choice of a simulation. Arrivals are stretched so that the GPU time
+asked for is ``load`` times what the cluster has until the last job has come; where ``load`` is
+None they stay as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cache, lru_cache
+from pathlib import Path
+
+from benchmarks.papers import openb
+from benchmarks.simulation.clusters import Node
+from benchmarks.simulation.jobs import SHARED_GPU, WHOLE_GPU, Ask, Job, JobsError, read
+from topology.core.devices import subsets
+from topology.core.placement import satisfies
+from topology.core.shape import Shape
+
+DEMANDS = ("none", "nvlink", "preferred")
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Which jobs: everything that :func:`jobs` needs beside the cluster and the seed.
+
+    ``source`` is a path, ``philly``, ``openb``, ``openb:WORKLOAD`` or ``synthetic``; ``count`` how
+    many jobs at most; ``demand`` what jobs without annotations get (:func:`demanding`); and
+    ``pod_gpus`` the most GPUs of one pod, None for the cluster's largest node.
+    """
+
+    source: str = "synthetic"
+    count: int | None = 2000
+    load: float | None = None
+    demand: str = "nvlink"
+    pod_gpus: int | None = None
+
+
+def jobs(workload: Workload, cluster: Sequence[Node], seed: int) -> list[Job]:
+    """The jobs by arrival, the first at 0. Raises :class:`.jobs.JobsError`."""
+    rng = random.Random(seed)
+    source, count = workload.source, workload.count
+    if source == "synthetic":
+        found = synthetic(count or 2000, rng)
+    else:
+        known = _known(source)
+        size = min(count or len(known), len(known))
+        start = rng.randrange(len(known) - size + 1) if size < len(known) else 0
+        found = list(known[start : start + size])
+    sizes = [len(node.topology.gpus) for node in cluster]
+    found = split(found, workload.pod_gpus or max(sizes))
+    if workload.demand != "none":
+        shapes = tuple(dict.fromkeys(node.topology.shape for node in cluster if _whole(node)))
+        found = [replace(j, ask=demanding(j.ask, shapes, workload.demand)) for j in found]
+    free = sum(sizes) - sum(_held(node) for node in cluster)
+    return loaded(found, workload.load, free, _parts(cluster))
+
+
+def _whole(node: Node) -> bool:
+    """Whether the node serves whole GPUs."""
+    return any(s.name == WHOLE_GPU and s.replicas == 1 for s in node.topology.resources)
+
+
+def _held(node: Node) -> float:
+    """GPUs that somebody holds from the start."""
+    replicas = {served.name: served.replicas for served in node.topology.resources}
+    held = node.report.allocations
+    return sum(len(a.device_ids) / replicas[a.resource] for a in held if a.resource in replicas)
+
+
+def _parts(cluster: Sequence[Node]) -> int:
+    """Into how many parts a GPU is cut for jobs with a share: 1 where it is not."""
+    served = (s for node in cluster for s in node.topology.resources if s.name == SHARED_GPU)
+    return next((s.replicas for s in served), 1)
+
+
+@lru_cache(maxsize=4)
+def _known(source: str) -> tuple[Job, ...]:
+    try:
+        if source == "philly":
+            return tuple(_philly())
+        if source == "openb" or source.startswith("openb:"):
+            return tuple(_openb(source.partition(":")[2] or "default"))
+    except openb.TraceMissingError as error:
+        raise JobsError(str(error)) from error
+    return tuple(read(Path(source)))
+
+
+def _philly() -> list[Job]:
+    """Philly's jobs by time. Jeon et al., USENIX ATC 2019; Pollux's condensed copy."""
+    path = openb.shared() / "philly" / "philly.csv"
+    if not path.is_file():
+        raise openb.TraceMissingError(f"{path}: no such file (set GPU_TOPOLOGY_SHARED)")
+    with path.open(newline="") as file:
+        rows = [
+            (datetime.fromisoformat(r["timestamp"]), float(r["duration"]), int(r["num_gpus"]))
+            for r in csv.DictReader(file)
+        ]
+    rows.sort()
+    first = rows[0][0]
+    asks = {count: Ask(count) for _, _, count in rows}
+    return [
+        Job(f"philly-{i}", (when - first).total_seconds(), runs, asks[count])
+        for i, (when, runs, count) in enumerate(rows)
+    ]
+
+
+def _openb(workload: str) -> list[Job]:
+    """openb's pods with their times, models as annotations."""
+    if workload not in openb.WORKLOADS:
+        raise JobsError(f"openb: allowed are {', '.join(openb.WORKLOADS)}, not {workload!r}")
+    path = openb.shared() / "openb" / f"openb_pod_list_{workload}.csv"
+    found = []
+    with path.open(newline="") as file:
+        for r in csv.DictReader(file):
+            start, end, gpus = float(r["creation_time"]), float(r["deletion_time"]), r["num_gpu"]
+            milli, models = int(r["gpu_milli"]), (r.get("gpu_spec") or "").split("|")
+            wanted = (("gpu-model", ",".join(filter(None, models))),) if any(models) else ()
+            share = milli / 1000 if int(gpus) == 1 and milli < 1000 else None
+            ask = Ask(int(gpus), share, int(r["cpu_milli"]), int(r["memory_mib"]), wanted)
+            found.append(Job(r["name"], start, max(1.0, end - start), ask))
+    return sorted(found, key=lambda job: job.arrives)
+
+
+SIZES = ((1, 0.55), (2, 0.2), (4, 0.15), (8, 0.1))
+"""GPUs of synthetic jobs and how often each comes."""
+
+
+def synthetic(count: int, rng: random.Random) -> list[Job]:
+    """Poisson arrivals, one a minute; log-normal durations, median 20 minutes, mean an hour.
+
+    Sizes by :data:`SIZES`; 8 CPUs and 60 GiB a GPU.
+    """
+    now, found = 0.0, []
+    asks = {size: Ask(size, None, 8000 * size, 60 * 1024 * size) for size, _ in SIZES}
+    for i in range(count):
+        now += rng.expovariate(1 / 60)
+        size = rng.choices([s for s, _ in SIZES], [w for _, w in SIZES])[0]
+        runs = rng.lognormvariate(7.09, 1.48)
+        found.append(Job(f"synthetic-{i}", now, runs, asks[size]))
+    return found
+
+
+def split(found: Sequence[Job], most: int) -> list[Job]:
+    """Jobs whose pods have at most so many GPUs: larger ones become several equal pods.
+
+    >>> [(job.pods, job.ask.gpus) for job in split([Job("a", 0, 1, Ask(12))], 8)]
+    [(2, 6)]
+    """
+    result = []
+    for job in found:
+        if job.ask.gpus > most:
+            pods = next(n for n in range(2, job.ask.gpus + 1) if _even(job.ask.gpus, n, most))
+            ask = replace(
+                job.ask,
+                gpus=job.ask.gpus // pods,
+                cpu=-(-job.ask.cpu // pods),
+                memory=-(-job.ask.memory // pods),
+            )
+            job = replace(job, ask=ask, pods=job.pods * pods)
+        result.append(job)
+    return result
+
+
+def _even(count: int, pods: int, most: int) -> bool:
+    return count % pods == 0 and count // pods <= most
+
+
+@cache
+def demanding(ask: Ask, shapes: tuple[Shape, ...], demand: str = "nvlink") -> Ask:
+    """What a team asks that trains over NVLink: every hop of a ring over the pod's GPUs.
+
+    Two GPUs: ``link=nvlink``; more: ``link=nvlink shape=ring`` (NCCL's ring then stays on NVLink).
+    Required where some node of the cluster could give it when empty, and nothing where none could:
+    who has no such machines would not ask. With ``preferred`` it is never required. Pods with
+    annotations, a share or fewer than two GPUs stay as they are.
+    """
+    if ask.gpus < 2 or ask.annotations:
+        return ask
+    keys = [("link", "nvlink")] + ([("shape", "ring")] if ask.gpus > 2 else [])
+    wanted = replace(ask, annotations=tuple(sorted(keys)))
+    if not any(_could(shape, wanted) for shape in shapes):
+        return ask
+    if demand == "preferred":
+        return replace(ask, annotations=tuple(sorted([*keys, ("policy", "preferred")])))
+    return wanted
+
+
+def _could(shape: Shape, ask: Ask) -> bool:
+    request = ask.request(WHOLE_GPU)
+    return request is not None and any(
+        satisfies(shape, request.constraints, mask) for mask in subsets(shape.all_gpus, ask.gpus)
+    )
+
+
+def loaded(found: Sequence[Job], load: float | None, gpus: float, parts: int = 1) -> list[Job]:
+    """The jobs from 0 on, arrivals stretched to the load: GPU seconds taken / free at the start.
+
+    A share takes one of ``parts`` of a GPU, however small it is.
+    """
+    first, last = found[0].arrives, found[-1].arrives
+    stretch = 1.0
+    if load is not None and last > first and gpus > 0:
+        taken = (
+            job.pods * job.ask.gpus / (1 if job.ask.share is None else parts) * job.runs
+            for job in found
+        )
+        stretch = sum(taken) / (load * gpus) / (last - first)
+    return [replace(job, arrives=(job.arrives - first) * stretch) for job in found]
