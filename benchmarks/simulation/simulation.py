@@ -1,9 +1,9 @@
 """Jobs arrive, wait, run and leave. Virtual time; deciding takes none of it.
 
 How jobs wait is in :mod:`~benchmarks.simulation.queues`. A job's pods are placed one after the
-other at one moment. ``gang``: all of them or none, as a gang plugin would have it. Without it, those placed
-hold their GPUs until the last one is, and only then the job runs: two half-placed jobs can block
-each other for ever, as they do in a cluster.
+other at one moment. ``gang``: all of them or none, as a gang plugin would have it. Without it,
+those placed hold their GPUs until the last one is, and only then the job runs: two half-placed jobs
+can block each other for ever, as they do in a cluster.
 """
 
 from __future__ import annotations
