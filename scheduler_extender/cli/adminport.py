@@ -5,50 +5,22 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.completion import context_completions
 
+SYSTEM = "gpu-topology-system"
+"""The namespace of an installed extender."""
 ADMIN = "https://localhost:8889"
-FORWARD = "kubectl -n gpu-topology-system port-forward service/gpu-topology-admin 8889"
+FORWARD = f"kubectl -n {SYSTEM} port-forward service/gpu-topology-admin 8889"
 """What makes the admin port of an installed extender answer at :data:`ADMIN`."""
-CREATE_TOKEN = "kubectl -n gpu-topology-system create token gpu-topology-reader"  # noqa: S105
+CREATE_TOKEN = f"kubectl -n {SYSTEM} create token gpu-topology-reader"
 TOKEN_VARIABLE = "GPU_TOPOLOGY_TOKEN"  # noqa: S105
 TIMEOUT = 10.0
 """Seconds."""
-
-ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Context of the kubeconfig. Without it: the current one.",
-        autocompletion=context_completions,
-    ),
-]
-AdminOption = Annotated[
-    str, typer.Option(metavar="URL", help="The extender's admin port, forwarded to here.")
-]
-AdminCaOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="The CA of the admin port's certificate, where it is our own."
-    ),
-]
-TokenOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TOKEN",
-        envvar=TOKEN_VARIABLE,
-        help="Token to show to the admin port. Others on this machine can read what stands on "
-        "a command line, but not the variable.",
-    ),
-]
-"""The options of every command that asks the admin port."""
 
 
 class _Told(msgspec.Struct):

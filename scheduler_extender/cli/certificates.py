@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import text_of
+from scheduler_extender.cli.inputs import folder, text_of
 
 if TYPE_CHECKING:  # cryptography takes a while to load, which other commands need not wait for
     from scheduler_extender.authority import Authority, Issued
@@ -103,7 +103,7 @@ def certificates(
         EXTENDER: authority.issue(SERVICES[0], Use.SERVER, names, now, days),
         SCHEDULER: authority.issue(client_name, Use.CLIENT, _dns_only(client_name), now, days),
     }
-    _folder(output)
+    folder("--output", output, 0o700)
     if ca is None:
         _write(_key(output, CA), authority.key, 0o600)
     _write(_crt(output, CA), authority.certificate, 0o644)
@@ -192,18 +192,6 @@ def _crt(folder: Path, which: str) -> Path:
 
 def _key(folder: Path, which: str) -> Path:
     return folder / f"{which}.key"
-
-
-def _folder(output: Path) -> None:
-    """Make the folder, for its owner only; one that is there keeps its mode."""
-    try:
-        output.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise BadInputError(f"--output: {output}: a folder is needed, a file is in the way") from (
-            error
-        )
-    except OSError as error:
-        raise BadInputError(f"--output: {output}: {error.strerror}") from error
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:

@@ -42,7 +42,7 @@ def machines(
             table.add_row(known.name, known.topology("node").summary(), known.description)
         show(standard_output(), table)
         return
-    matrix = one_of("--output", output, {"matrix": True}, False, "yaml")
+    matrix = one_of("--output", output, {"yaml": False, "matrix": True})
     try:
         found = machine(name)
     except UnknownMachine as error:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from scheduler_extender.cli.adminport import AdminCaOption, ContextOption, TokenOption
-from scheduler_extender.cli.forwarding import SYSTEM
 from scheduler_extender.cli.gpurows import (
     GpuRow,
     ago,
@@ -20,21 +19,15 @@ from scheduler_extender.cli.gpurows import (
     total_of,
     total_text,
 )
-from scheduler_extender.cli.kubeconfig import KubeconfigOption
-from scheduler_extender.cli.looking import (
-    AskAdminOption,
-    ClusterOption,
-    ForwardOption,
-    Look,
+from scheduler_extender.cli.looking import Look, answer_from, selected_nodes
+from scheduler_extender.cli.options import (
+    ListedNamespaceOption,
+    OutputOption,
     SelectorOption,
-    SystemOption,
+    WatchOption,
     Where,
-    WhoseOption,
-    extender_of,
-    looking,
-    selected_nodes,
 )
-from scheduler_extender.cli.outputs import OutputOption, Told, WatchOption, answer, form_of
+from scheduler_extender.cli.outputs import Told, form_of
 from scheduler_extender.terminal import fits, show
 
 NOBODY = "no node with GPUs is known"
@@ -44,15 +37,9 @@ def nodes(
     output: OutputOption = "table",
     selector: SelectorOption = None,
     watch: WatchOption = False,
-    namespace: WhoseOption = None,
-    cluster: ClusterOption = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    admin: AskAdminOption = None,
-    forward: ForwardOption = False,
-    system: SystemOption = SYSTEM,
-    admin_ca: AdminCaOption = None,
-    token: TokenOption = None,
+    namespace: ListedNamespaceOption = None,
+    *,
+    where: Where,
 ) -> None:
     """List the nodes with GPUs, and what they can still promise.
 
@@ -63,21 +50,27 @@ def nodes(
     GPUs.
     """
     form = form_of(output)
-    extender = extender_of(
-        admin, admin_ca, token, (kubeconfig, context), forward=forward, system=system
+    answer_from(
+        where, lambda look: told(look, selector, draw), form, watch=watch, namespace=namespace
     )
-    where = Where(kubeconfig, context, namespace, cluster, extender)
-    with looking(where, live=watch) as look:
-        answer(lambda: told(look(), selector), form, watch=watch)
 
 
-def told(look: Look, selector: str | None) -> Told:
-    """The answer."""
+class Drawing(Protocol):
+    """Draws nodes, of which there is at least one."""
+
+    def __call__(self, console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
+        """Draw them on a console."""
+        ...
+
+
+def told(look: Look, selector: str | None, drawing: Drawing, *, gpus: bool = False) -> Told:
+    """The answer about all nodes with GPUs, or those that are selected; with ``gpus`` the data has
+    each of them."""
     rows = gpu_rows(look, selected_nodes(look, selector))
     return Told(
-        {"nodes": [row.as_json(gpus=False) for row in rows]},
+        {"nodes": [row.as_json(gpus=gpus) for row in rows]},
         [f"node/{row.name}" for row in rows],
-        lambda console, wide: draw(console, rows, wide=wide),
+        lambda console, wide: drawing(console, rows, wide=wide) if rows else console.print(NOBODY),
         look.notes,
         bool(rows),
     )
@@ -85,9 +78,6 @@ def told(look: Look, selector: str | None) -> Told:
 
 def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
     """The nodes as a table, and a line about all of them."""
-    if not rows:
-        console.print(NOBODY)
-        return
     table = _table(rows, wide=wide)
     if wide or fits(console, table):
         show(console, table)
