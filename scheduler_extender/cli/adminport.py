@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +24,9 @@ TIMEOUT = 10.0
 """Seconds."""
 
 
+T = TypeVar("T")
+
+
 class _Told(msgspec.Struct):
     error: str = ""
 
@@ -38,18 +42,17 @@ class AdminPort:
 
     def get(self, path: str) -> dict[str, Any] | None:
         """What it answers, or None for 404. Raises :class:`BadInputError` for anything else."""
-        answer = self._answer(path)
-        try:
-            return None if answer is None else msgspec.json.decode(answer, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
+        return self._read(path, lambda body: msgspec.json.decode(body, type=dict[str, Any]))
 
     def text(self, path: str) -> str | None:
         """The same for an answer that is text."""
+        return self._read(path, bytes.decode)
+
+    def _read(self, path: str, read: Callable[[bytes], T]) -> T | None:
         answer = self._answer(path)
         try:
-            return None if answer is None else answer.decode()
-        except UnicodeDecodeError as error:
+            return None if answer is None else read(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadInputError(f"--admin: {self.url} is not the extender's admin port") from error
 
     def _answer(self, path: str) -> bytes | None:

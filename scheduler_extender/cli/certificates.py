@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
 import re
 import tempfile
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import folder, text_of
+from scheduler_extender.cli.inputs import folder, is_ip, text_of
 
 if TYPE_CHECKING:  # cryptography takes a while to load, which other commands need not wait for
     from scheduler_extender.authority import Authority, Issued
@@ -130,7 +129,7 @@ def _names(namespace: str, more: list[str]) -> list[str]:
         found += [service, host, f"{host}.svc", f"{host}.svc.cluster.local"]
     found += ["localhost", "127.0.0.1", "::1"]
     for name in more:
-        if not _is_ip(name) and not _is_dns(name):
+        if not is_ip(name) and not _is_dns(name):
             raise BadInputError(f"--name: {name[:60]!r} is neither a DNS name nor an IP address")
         found.append(name)
     return list(dict.fromkeys(found))
@@ -152,14 +151,6 @@ def _dns_only(name: str) -> list[str]:
 def _is_dns(name: str) -> bool:
     label = r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?"
     return len(name) <= 253 and re.fullmatch(rf"(\*\.)?{label}(\.{label})*", name) is not None
-
-
-def _is_ip(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _authority(ca: Path | None, output: Path, now: datetime) -> Authority:

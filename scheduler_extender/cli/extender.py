@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import structlog
 import typer
 
 from scheduler_extender.cli.commandline import BadInputError
-from scheduler_extender.cli.inputs import cluster_file, log_json, one_of, two_ports, weakest
+from scheduler_extender.cli.inputs import cluster_file, is_ip, log_json, one_of, two_ports, weakest
 from scheduler_extender.cli.options import ContextOption, WeakestOption
 from scheduler_extender.http.addresses import Addresses, Tls
 from scheduler_extender.state.answers.decision import Refusals, Settings
@@ -225,10 +224,8 @@ class Replica:
 
         if not self.pod_ip:
             return None
-        try:
-            ipaddress.ip_address(self.pod_ip)
-        except ValueError as error:
-            raise BadInputError(f"--pod-ip: {self.pod_ip!r} is no IP address") from error
+        if not is_ip(self.pod_ip):
+            raise BadInputError(f"--pod-ip: {self.pod_ip!r} is no IP address")
         if not NAME.fullmatch(self.service):
             raise BadInputError(f"--service: {self.service!r} is no name of a Kubernetes object")
         return Address(self.pod_ip, port, self.service)

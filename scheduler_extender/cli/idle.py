@@ -24,6 +24,7 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.tables import column, table
 from scheduler_extender.terminal import show
 from scheduler_extender.why.explanation import asked_text
 from scheduler_extender.why.idle import (
@@ -257,21 +258,18 @@ def draw(console: Console, rows: Sequence[Row], nobody: str, elsewhere: int, *, 
 
 
 def _table(rows: Sequence[Row], *, wide: bool) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("pod", overflow="fold")
-    found.add_column("idle", justify="right", no_wrap=True)
-    found.add_column("node", overflow="fold")
-    found.add_column("GPUs", no_wrap=True)
-    if wide:
-        found.add_column("resource", no_wrap=True)
-        found.add_column("containers", overflow="fold")
-        found.add_column("since", no_wrap=True)
-    found.add_column("its end lets in", overflow="fold")
-    for row in rows:
-        pod = row.pod
-        cells = [Text(row.name), Text(duration(pod.seconds), "yellow"), Text(pod.node)]
-        cells.append(Text(row.gpus))
-        if wide:
-            cells += [Text(pod.resource), Text(", ".join(row.containers) or "–"), Text(pod.since)]
-        found.add_row(*cells, Text(row.words, "green" if row.completes else "dim"))
-    return found
+    return table(
+        rows,
+        column("pod", lambda row: row.name, folds=True),
+        column("idle", lambda row: Text(duration(row.pod.seconds), "yellow"), figure=True),
+        column("node", lambda row: row.pod.node, folds=True),
+        column("GPUs", lambda row: row.gpus),
+        column("resource", lambda row: row.pod.resource, when=wide),
+        column("containers", lambda row: ", ".join(row.containers) or "–", folds=True, when=wide),
+        column("since", lambda row: row.pod.since, when=wide),
+        column(
+            "its end lets in",
+            lambda row: Text(row.words, "green" if row.completes else "dim"),
+            folds=True,
+        ),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import ipaddress
 import os
 import re
 import sys
@@ -64,6 +65,15 @@ def check_node_name(flag: str, name: str) -> None:
     if len(name) > 253 or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
         said = "a node's name is of a-z, 0-9, - and ., at most 253 characters"
         raise BadInputError(f"{flag}: {said}, not {name[:60]!r}")
+
+
+def is_ip(text: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def one_of(flag: str, word: str, words: Mapping[str, Any]) -> Any:

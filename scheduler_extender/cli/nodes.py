@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +27,7 @@ from scheduler_extender.cli.options import (
     Where,
 )
 from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.tables import column, stacked, table
 from scheduler_extender.terminal import fits, show
 
 NOBODY = "no node with GPUs is known"
@@ -90,47 +90,40 @@ def draw(console: Console, rows: Sequence[GpuRow], *, wide: bool) -> None:
 
 
 def _stacked(console: Console, row: GpuRow) -> None:
-    """A node where there is no room for a table."""
-    console.print(Text(row.name, "bold", overflow="fold"))
-    promised = f"can still promise {promises_text(row.capacity)}"
-    for words in (gpus_text(row.counts), promised):
-        console.print(Padding(Text(words), (0, 0, 0, 2)))
-    for words in row.words(counted=True):
-        console.print(Padding(Text(words, "yellow"), (0, 0, 0, 2)))
+    lines = [gpus_text(row.counts), f"can still promise {promises_text(row.capacity)}"]
+    beware = [Text(words, "yellow") for words in row.words(counted=True)]
+    stacked(console, row.name, [*lines, *beware])
 
 
 def _table(rows: Sequence[GpuRow], *, wide: bool) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("node", overflow="fold", no_wrap=True)
     reserved = wide or any(row.counts.reserved for row in rows)
-    numbers = ["GPUs", "free", "stranded", *(["reserved"] if reserved else []), "held", "sick"]
-    for header in numbers:
-        found.add_column(header, justify="right", no_wrap=True)
-    for header in ("pairs", "quads", "whole"):
-        found.add_column(header, justify="right", no_wrap=True)
-    if wide:
-        found.add_column("machine", overflow="fold")
-        found.add_column("reported", no_wrap=True)
     beware = any(row.words(counted=True) for row in rows)
-    if beware:
-        found.add_column("beware", overflow="fold")
-    for row in rows:
-        counts, can = row.counts, row.capacity
-        cells = [
-            Text(str(counts.gpus or "–")),
-            Text(str(counts.free), "green" if counts.free else "dim"),
-            _figure(counts.stranded, "yellow"),
-            *([_figure(counts.reserved, "magenta")] if reserved else []),
-            Text(str(counts.held), "" if counts.held else "dim"),
-            _figure(counts.sick, "red"),
-            *(_figure(n, "green") for n in (can.pairs, can.quads, can.nodes)),
-        ]
-        if wide:
-            cells += [Text(row.state.kind), Text(ago(row.reported))]
-        if beware:
-            cells.append(Text("; ".join(row.words(counted=True)), "yellow"))
-        found.add_row(Text(row.name), *cells)
-    return found
+    return table(
+        rows,
+        column("node", lambda row: row.name),
+        column("GPUs", lambda row: str(row.counts.gpus or "–"), figure=True),
+        column("free", lambda row: _figure(row.counts.free, "green"), figure=True),
+        column("stranded", lambda row: _figure(row.counts.stranded, "yellow"), figure=True),
+        column(
+            "reserved",
+            lambda row: _figure(row.counts.reserved, "magenta"),
+            figure=True,
+            when=reserved,
+        ),
+        column("held", lambda row: _figure(row.counts.held, ""), figure=True),
+        column("sick", lambda row: _figure(row.counts.sick, "red"), figure=True),
+        column("pairs", lambda row: _figure(row.capacity.pairs, "green"), figure=True),
+        column("quads", lambda row: _figure(row.capacity.quads, "green"), figure=True),
+        column("whole", lambda row: _figure(row.capacity.nodes, "green"), figure=True),
+        column("machine", lambda row: row.state.kind, folds=True, when=wide),
+        column("reported", lambda row: ago(row.reported), when=wide),
+        column(
+            "beware",
+            lambda row: Text("; ".join(row.words(counted=True)), "yellow"),
+            folds=True,
+            when=beware,
+        ),
+    )
 
 
 def _figure(n: int, style: str) -> Text:

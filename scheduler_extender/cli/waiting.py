@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +25,7 @@ from scheduler_extender.cli.options import (
     Whose,
 )
 from scheduler_extender.cli.outputs import Told, form_of
+from scheduler_extender.cli.tables import column, stacked, table
 from scheduler_extender.explain import alike, answers_to
 from scheduler_extender.state.pods.record import PodRecord, pod_record
 from scheduler_extender.terminal import ROOMY, fits, show
@@ -232,12 +232,9 @@ def draw(console: Console, rows: Sequence[Row], *, wide: bool) -> None:
 
 
 def _stacked(console: Console, row: Row) -> None:
-    """A pod where there is no room for a table."""
-    console.print(Text(row.name, "bold", overflow="fold"))
     since = "" if row.seconds is None else f", waits for {duration(row.seconds)}"
     asks = f"asks for {asked_text(row.waits.pod)}" if asked_text(row.waits.pod) else "unreadable"
-    console.print(Padding(Text(f"{asks}{since}"), (0, 0, 0, 2)))
-    console.print(Padding(Text(row.reason, _style(row)), (0, 0, 0, 2)))
+    stacked(console, row.name, [f"{asks}{since}", Text(row.reason, _style(row))])
 
 
 def _style(row: Row) -> str:
@@ -245,21 +242,20 @@ def _style(row: Row) -> str:
 
 
 def _table(rows: Sequence[Row], *, wide: bool) -> Table:
-    found = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    found.add_column("pod", overflow="fold")
-    found.add_column("waits", justify="right", no_wrap=True)
-    found.add_column("asks for", overflow="fold")
-    if wide:
-        found.add_column("nodes", justify="right", no_wrap=True)
-    found.add_column("why", overflow="fold")
-    for row in rows:
-        cells = [
-            Text(row.name),
-            Text("–" if row.seconds is None else duration(row.seconds)),
-            Text(asked_text(row.waits.pod) or "–"),
-        ]
-        if wide:
-            counts = row.counts
-            cells.append(Text("–" if counts is None else f"{counts.takes}/{counts.nodes}"))
-        found.add_row(*cells, Text(row.reason, _style(row)))
-    return found
+    return table(
+        rows,
+        column("pod", lambda row: row.name, folds=True),
+        column(
+            "waits",
+            lambda row: "–" if row.seconds is None else duration(row.seconds),
+            figure=True,
+        ),
+        column("asks for", lambda row: asked_text(row.waits.pod) or "–", folds=True),
+        column(
+            "nodes",
+            lambda row: "–" if row.counts is None else f"{row.counts.takes}/{row.counts.nodes}",
+            figure=True,
+            when=wide,
+        ),
+        column("why", lambda row: Text(row.reason, _style(row)), folds=True),
+    )
