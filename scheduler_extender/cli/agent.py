@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from topology.agent.command import Options
 
 AUTO = {"auto": None}
-"""The word for "find out yourself", which several options take."""
+"""The word with which an option leaves it to the agent to find out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """All that the command takes, as it is typed."""
+    """The options of the command, as the user gives them."""
 
     node_name: Annotated[
         str | None,
@@ -116,7 +116,7 @@ class AgentOptions:
     ] = 8890
 
     def checked(self) -> Options:
-        """The same for the agent. Raises :class:`BadInputError`."""
+        """These options as the agent takes them. Raises :class:`BadInputError`."""
         from topology.agent.asks.node import KubeletSources
         from topology.agent.command import Options
         from topology.agent.decides.allocation import KubeletFacts

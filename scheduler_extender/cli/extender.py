@@ -28,7 +28,7 @@ OUTSIDE = "; outside a cluster give --cluster FILE or --kubeconfig PATH"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Which cluster is served: that of a file, of a kubeconfig, or the one around this process."""
+    """Which cluster is served. Without any of these: the one in which this process runs."""
 
     cluster: Annotated[
         Path | None,
@@ -43,7 +43,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where both ports listen."""
+    """Where the two ports listen."""
 
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address that both ports listen on.")
@@ -56,7 +56,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deciding:
-    """How it is decided about nodes."""
+    """How the extender decides about nodes."""
 
     require: WeakestOption = "expected"
     refusals: Annotated[
@@ -86,7 +86,10 @@ class Deciding:
     ] = 180.0
 
     def settings(self, *, of_file: bool) -> Settings:
-        """The same for the state; a file's nodes do not get stale, and may have more pods."""
+        """These options as the state takes them.
+
+        The nodes of a cluster file never get stale, and may have pods that the file does not name.
+        """
         least = weakest(self.require)
         words = {which.value: which for which in Refusals}
         return Settings(

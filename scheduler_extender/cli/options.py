@@ -1,7 +1,7 @@
-"""The options that several commands have, and how a command takes many options as one object.
+"""The options that several commands share, and how a command takes a group of options.
 
-A command's function may ask for a frozen dataclass in place of a row of options: each field of it
-is an option, :func:`spread` tells typer of them, and the functions behind get the object.
+A command's function may take a frozen dataclass: each of its fields is an option of the command.
+:func:`spread` tells typer so. The command passes the object on to the functions behind it.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """By what the extender's admin port and the command know each other."""
+    """What the command shows to the extender's admin port, and by which CA it trusts the port."""
 
     admin_ca: Annotated[
         Path | None,
@@ -182,12 +182,12 @@ class Whose:
             raise BadInputError("--namespace and --all-namespaces: allowed is one of them")
 
 
-_is_row: Callable[[object], bool] = is_dataclass
-"""Whether a parameter stands for a row of options."""
+_is_group: Callable[[object], bool] = is_dataclass
+"""Whether a parameter stands for a group of options."""
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with an option for each field of the dataclasses that ``command`` asks for."""
+    """The command with an option for each field of the dataclasses that it takes."""
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -199,19 +199,16 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options(taker: Callable[..., object]) -> Iterator[Parameter]:
     for each in signature(taker, eval_str=True).parameters.values():
-        if _is_row(each.annotation):
+        if _is_group(each.annotation):
             yield from _options(each.annotation)
         else:
             yield each.replace(kind=Parameter.KEYWORD_ONLY)
 
 
 def _call(taker: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """Call a function or make an object, with what typer has read for it."""
-    return taker(
-        **{
-            each.name: _call(each.annotation, given)
-            if _is_row(each.annotation)
-            else given[each.name]
-            for each in signature(taker, eval_str=True).parameters.values()
-        }
-    )
+    """Call a function, or make a group, with the options that it takes."""
+    chosen = {
+        each.name: _call(each.annotation, given) if _is_group(each.annotation) else given[each.name]
+        for each in signature(taker, eval_str=True).parameters.values()
+    }
+    return taker(**chosen)

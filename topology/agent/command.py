@@ -27,8 +27,10 @@ class OptionError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command does with an agent of these settings; without ``kubeconfig`` it asks the
-    cluster around this process."""
+    """The agent's settings, where its API server is, and where its metrics port listens.
+
+    Without ``kubeconfig`` it is the API server of the cluster in which this process runs.
+    """
 
     settings: Settings
     kubeconfig: Path | None
